@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 from treadle import open_journal
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
-from treadle.server.serving import load_served, serve_api
+from treadle.server.api_server import load_served, serve_api
 
 ADD: Any = {
     "type": "function",
@@ -27,6 +27,7 @@ ADD: Any = {
     },
     "strict": True,
 }
+IMAGE: Any = {"type": "input_image", "image_url": "http://localhost/a.png"}
 CONFIG = """
 [models.echo]
 model = "mock:echo"
@@ -79,9 +80,11 @@ async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
 
 @pytest.fixture
 async def client(config: Path, journal: Journal) -> AsyncIterator[AsyncOpenAI]:
-    async with serving(config, journal) as url:
-        async with AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as made:
-            yield made
+    async with (
+        serving(config, journal) as url,
+        AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as made,
+    ):
+        yield made
 
 
 async def test_a_response_and_the_next_one(client: AsyncOpenAI, journal: Journal) -> None:
@@ -154,7 +157,11 @@ async def test_the_client_runs_its_tools(client: AsyncOpenAI, journal: Journal) 
 
 
 async def test_the_servers_tools_are_shown_with_their_results(client: AsyncOpenAI) -> None:
-    asked = 'call write_file {"file_path": "a.txt", "content": "hi"}\ncall read_file {"file_path": "b.txt"}\nthen\nsay done'
+    asked = """
+call write_file {"file_path": "a.txt", "content": "hi"}
+call read_file {"file_path": "b.txt"}
+then
+say done"""
     stream = await client.responses.create(model="clerk", input=asked, stream=True)
     events = [event async for event in stream]
     done: list[Any] = [event.item for event in events if event.type == "response.output_item.done"]
@@ -254,7 +261,7 @@ async def test_a_background_response_is_polled_and_cancelled(client: AsyncOpenAI
         ({"model": "echo", "input": "a", "tools": [{"type": "file_search"}]}, r"tools\[0\]"),
         ({"model": "echo", "input": [{"type": "odd"}]}, r"input\[0\]: items of the type 'odd'"),
         ({"model": "echo", "input": [{"type": "function_call"}]}, r"input\[0\]: 'call_id' is missing"),
-        ({"model": "echo", "input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://x"}]}]}, "data URL"),
+        ({"model": "echo", "input": [{"role": "user", "content": [IMAGE]}]}, "data URL"),
     ],
 )  # fmt: skip
 async def test_bad_requests_are_refused(client: AsyncOpenAI, body: Any, error: str) -> None:

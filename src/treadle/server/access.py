@@ -26,7 +26,7 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
 
-class Caller(Struct, frozen=True):
+class ApiCaller(Struct, frozen=True):
     """The client that asks."""
 
     name: str
@@ -40,7 +40,7 @@ class Caller(Struct, frozen=True):
         return not self.name or "admin" in self.scopes
 
 
-ANYBODY = Caller("", frozenset(("run", "read", "admin")))
+ANYBODY = ApiCaller("", frozenset(("run", "read", "admin")))
 """The caller of a server without keys."""
 
 
@@ -55,7 +55,7 @@ def hash_key(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-class Refusal(Exception):  # noqa: N818
+class RequestRefused(Exception):  # noqa: N818
     """Raised if a request is refused before it is read."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Gate:
             body = _Body(receive, self._table.max_body_bytes, self._table.body_timeout_seconds)
             body.check_length(headers)
             await self._app(scope, body.receive, send)
-        except Refusal as refused:
+        except RequestRefused as refused:
             await refuse(send, refused)
 
     def _is_preflight(self, scope: Scope, headers: Mapping[str, str]) -> bool:
@@ -97,7 +97,7 @@ class Gate:
         """Refuse pages of foreign origins, and names of hosts that stand for another machine."""
         origin = headers.get("origin")
         if origin is not None and origin not in self._table.allow_origins:
-            raise Refusal(
+            raise RequestRefused(
                 403,
                 f"pages of {origin!r:.100} may not ask; name it in serve.allow_origins",
                 "forbidden_origin",
@@ -107,13 +107,13 @@ class Gate:
         host = headers.get("host", "").rpartition("@")[2]
         name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
         if name.lower() not in self._hosts:
-            raise Refusal(
+            raise RequestRefused(
                 403,
                 f"the host {name!r:.100} is not one of this server; name it in serve.allow_hosts",
                 "forbidden_host",
             )
 
-    def _find_caller(self, headers: Mapping[str, str]) -> Caller:
+    def _find_caller(self, headers: Mapping[str, str]) -> ApiCaller:
         if not self._table.keys:
             return ANYBODY
         kind, _, key = headers.get("authorization", "").partition(" ")
@@ -128,15 +128,15 @@ class Gate:
                 if given
                 else "there is no API key; send it as 'Authorization: Bearer KEY'"
             )
-            raise Refusal(401, said, "invalid_api_key", {"www-authenticate": "Bearer"})
+            raise RequestRefused(401, said, "invalid_api_key", {"www-authenticate": "Bearer"})
         name, table = found
         if table.expires is not None and _end_of(table.expires) <= datetime.now(UTC):
-            raise Refusal(401, "the API key has expired", "invalid_api_key")
+            raise RequestRefused(401, "the API key has expired", "invalid_api_key")
         self._count(name, table)
-        return Caller(name, frozenset(table.scopes), table.max_open_runs)
+        return ApiCaller(name, frozenset(table.scopes), table.max_open_runs)
 
     def _count(self, name: str, table: KeyTable) -> None:
-        """Count a request. Raises: `Refusal` if the key has made too many."""
+        """Count a request. Raises: `RequestRefused` if the key has made too many."""
         if table.requests_per_minute is None:
             return
         most, now = max(1.0, table.requests_per_minute), time.monotonic()
@@ -144,7 +144,7 @@ class Gate:
         left = min(most, left + (now - at) * most / 60)
         if left < 1:
             wait = (1 - left) * 60 / most
-            raise Refusal(
+            raise RequestRefused(
                 429,
                 "this key has made too many requests",
                 "rate_limit_exceeded",
@@ -183,7 +183,7 @@ class _Body:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
-            raise Refusal(408, "the request did not come in time", "request_timeout") from None
+            raise RequestRefused(408, "the request did not come in time", "request_timeout") from None
         if message["type"] == "http.request":
             self._left -= len(message.get("body", b""))
             self._is_read = not message.get("more_body", False)
@@ -191,8 +191,8 @@ class _Body:
                 raise self._too_large()
         return message
 
-    def _too_large(self) -> Refusal:
-        return Refusal(413, f"the body has more than {self._max_bytes:,} bytes", "request_too_large")
+    def _too_large(self) -> RequestRefused:
+        return RequestRefused(413, f"the body has more than {self._max_bytes:,} bytes", "request_too_large")
 
 
 def error_body(
@@ -202,7 +202,7 @@ def error_body(
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-async def refuse(send: Send, refused: Refusal) -> None:
+async def refuse(send: Send, refused: RequestRefused) -> None:
     """Send a refusal."""
     body = msgspec.json.encode(error_body(str(refused), refused.code))
     headers = {

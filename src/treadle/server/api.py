@@ -20,11 +20,11 @@ from treadle.core.errors import (
     TreadleError,
 )
 from treadle.models.config.tables import ServeTable
-from treadle.server.access import Gate, Refusal, error_body
+from treadle.server.access import Gate, RequestRefused, error_body
 from treadle.server.catalog import UnknownAgentError
-from treadle.server.host import Host
 from treadle.server.routes import conversation_routes, model_routes, response_routes, run_routes
-from treadle.server.routes.context import Fast
+from treadle.server.routes.route_context import Fast
+from treadle.server.run_host import RunHost
 
 ROUTERS = (
     response_routes.router,
@@ -34,7 +34,7 @@ ROUTERS = (
 )
 
 
-def make_api(host: Host, table: ServeTable, name: str) -> Any:
+def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
     """Return the ASGI application. `name` is the host name under which it is reached."""
 
     @contextlib.asynccontextmanager
@@ -57,7 +57,7 @@ def make_api(host: Host, table: ServeTable, name: str) -> Any:
     for router in ROUTERS:
         api.include_router(router)
     api.add_exception_handler(TreadleError, _answer_error)
-    api.add_exception_handler(Refusal, _answer_refusal)
+    api.add_exception_handler(RequestRefused, _answer_refusal)
     api.add_exception_handler(RequestValidationError, _answer_invalid)
     api.add_exception_handler(HTTPException, _answer_http)
 
@@ -97,7 +97,7 @@ def _answer_error(_: Request, error: Exception) -> JSONResponse:
 
 
 def _answer_refusal(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Refusal)
+    assert isinstance(error, RequestRefused)
     return Fast(error_body(str(error), error.code), status_code=error.status, headers=error.headers)
 
 

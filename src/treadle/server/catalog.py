@@ -23,7 +23,7 @@ _MAX_AGENTS = 256
 _LIMITS = ("max_steps", "max_tool_calls", "max_tokens", "max_cost_usd", "deadline_seconds")
 
 
-class Wish(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ClientWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a client wants of an agent, besides its name."""
 
     instructions: str | None = None
@@ -59,7 +59,7 @@ def names_of(config: Config, model: str | None) -> tuple[str, ...]:
     return tuple(names)
 
 
-class Catalog:
+class AgentCatalog:
     """The agents of a configuration, made when they are first asked for."""
 
     def __init__(self, config: Config, journal: Journal, names: tuple[str, ...]) -> None:
@@ -69,7 +69,7 @@ class Catalog:
         self._journal = journal
         self._agents: OrderedDict[bytes, Agent[Any]] = OrderedDict()
 
-    def agent(self, name: str, wish: Wish = Wish()) -> Agent[Any]:
+    def agent(self, name: str, wish: ClientWish = ClientWish()) -> Agent[Any]:
         """Return the agent with this name, with what the client wants besides.
 
         Raises: `UnknownAgentError`; `ConfigError` if the agent cannot be made.
@@ -86,7 +86,7 @@ class Catalog:
             self._agents.move_to_end(key)
         return found
 
-    def _make(self, name: str, wish: Wish) -> Agent[Any]:
+    def _make(self, name: str, wish: ClientWish) -> Agent[Any]:
         table = self.config.file.agents.get(name) or AgentTable(model=name)
         options: dict[str, Any] = {"journal": self._journal}
         texts = [text for text in (table.instructions, wish.instructions) if text]
@@ -117,7 +117,7 @@ class Catalog:
             await agent.close()
 
 
-def _policy_of(table: AgentTable, wish: Wish) -> Policy | None:
+def _policy_of(table: AgentTable, wish: ClientWish) -> Policy | None:
     """Return the policy of an agent; the client can only lower its limits. `None`: the default one."""
     given: dict[str, Any] = {
         name: getattr(table, name) for name in _LIMITS if getattr(table, name) is not None

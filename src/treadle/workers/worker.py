@@ -285,10 +285,8 @@ class RunAgents:
         key = msgspec.json.encode(part)
         found = self._models.get(key)
         if found is None:
-            if self._config is None:
-                made = make_model(part, api_key=self._api_key)
-            else:
-                made = self._config.model(part)
+            config = self._config
+            made = make_model(part, api_key=self._api_key) if config is None else config.model(part)
             found = _keep(self._models, key, made, _MAX_MODELS)
         return found
 

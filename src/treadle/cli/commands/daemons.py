@@ -59,7 +59,7 @@ def serve(
         treadle serve --new-key kim
     """
     from treadle.server.access import new_key as make_key
-    from treadle.server.serving import load_served, serve_api
+    from treadle.server.api_server import load_served, serve_api
 
     if new_key is not None:
         key, hashed = make_key()

@@ -98,7 +98,7 @@ class CreateResponse(BaseModel):
         return form.json_schema
 
 
-class Asked(Struct):
+class RequestItems(Struct):
     """The items of a request, as what they mean for a run."""
 
     instructions: list[str] = field(default_factory=list)
@@ -115,7 +115,7 @@ class Asked(Struct):
     """The decisions about calls, by the id of the request: whether the call may run, and why not."""
 
 
-def read_items(given: str | list[Item]) -> Asked:
+def read_items(given: str | list[Item]) -> RequestItems:
     """Return what the items of a request mean. Raises: `ConfigError` that names the item."""
     items: list[Item] = [{"role": "user", "content": given}] if isinstance(given, str) else given
     reader = _Reader()
@@ -130,7 +130,7 @@ def read_items(given: str | list[Item]) -> Asked:
 
 class _Reader:
     def __init__(self) -> None:
-        self.asked = Asked()
+        self.asked = RequestItems()
         self._known: dict[str, str] = {}
         """The names of the calls in the history, by id."""
 
@@ -220,7 +220,7 @@ class _Reader:
     def _put(self, message: Message) -> None:
         self.asked.history.append(message)
 
-    def finish(self) -> Asked:
+    def finish(self) -> RequestItems:
         """Return the request, whose newest message of the user is no history."""
         asked = self.asked
         last = asked.history[-1] if asked.history else None

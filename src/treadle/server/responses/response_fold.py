@@ -11,7 +11,17 @@ from typing import Any, TypeAlias
 from msgspec import Struct, field
 
 from treadle.core import events as e
-from treadle.core.types import Completion, FinishReason, Json, Message, StopReason, ToolCall, ToolSpec, Usage
+from treadle.core.types import (
+    Completion,
+    FinishReason,
+    Json,
+    Message,
+    ServerCall,
+    StopReason,
+    ToolCall,
+    ToolSpec,
+    Usage,
+)
 from treadle.server.responses.response_ids import ResponseId, conversation_id, wire_call_id
 
 Event: TypeAlias = dict[str, Json]
@@ -142,8 +152,8 @@ class ResponseFold:
         if message.reasoning:
             self._settle_text(message.reasoning, is_reasoning=True)
         self._close_reasoning()
-        for call in message.server_calls:
-            self._add_served(call.call_id, call.name, call.arguments, call.result, is_error=call.is_error)
+        for served in message.server_calls:
+            self._add_served(served)
         if message.content:
             self._settle_text(message.content, is_reasoning=False)
         self._close_message(_refusal_of(completion, message))
@@ -390,18 +400,15 @@ class ResponseFold:
         item.item["status"] = "completed"
         self._done(item)
 
-    def _add_served(self, call_id: str, name: str, arguments: str, result: str, *, is_error: bool) -> None:
+    def _add_served(self, call: ServerCall) -> None:
         """Add a call that the model's own server made and answered."""
-        status = "failed" if is_error else "completed"
-        if name == "web_search":
-            kept: dict[str, Json] = {
-                "type": "web_search_call",
-                "action": {"type": "search", "query": arguments},
-            }
+        kept: dict[str, Json] = {"type": "mcp_call", "name": call.name, "server_label": "model"}
+        if call.name == "web_search":
+            kept = {"type": "web_search_call", "action": {"type": "search", "query": call.arguments}}
         else:
-            said = {"error": result} if is_error else {"output": result}
-            kept = {"type": "mcp_call", "name": name, "arguments": arguments, "server_label": "model", **said}
-        self._done(self._add("ws" if name == "web_search" else "mcp", {**kept, "status": status}))
+            kept |= {"arguments": call.arguments, "error" if call.is_error else "output": call.result}
+        kept["status"] = "failed" if call.is_error else "completed"
+        self._done(self._add("ws" if call.name == "web_search" else "mcp", kept))
 
     def _end(self, status: str) -> None:
         self._close_reasoning()

@@ -1,6 +1,8 @@
 """`/v1/conversations`: sessions, as OpenAI's Conversations API shows them."""
 
 import asyncio
+import time
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -11,12 +13,12 @@ from treadle.core.types import Json
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import SessionOptions
 from treadle.runs.recording import delete_session
-from treadle.server.access import Refusal
-from treadle.server.responses.exchange import METADATA, load_run
+from treadle.server.access import RequestRefused
 from treadle.server.responses.request_items import read_items
 from treadle.server.responses.response_ids import conversation_id, read_conversation_id
-from treadle.server.routes.context import Fast, Reader, Runner, TheHost
+from treadle.server.responses.response_turn import METADATA, load_run
 from treadle.server.routes.response_routes import page_of, write_item
+from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost
 
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
 
@@ -44,10 +46,10 @@ async def create_conversation(body: CreateConversation, host: TheHost, caller: R
     }
     async with agent.session(run_id, **options):
         pass
-    return Fast(_write(run_id, (await load_run(host, caller, run_id)).metadata, 0.0))
+    return Fast(_write(run_id, options["metadata"] or {}, time.time()))
 
 
-def _write(run_id: str, metadata: dict[str, Json], created_at: float) -> dict[str, Json]:
+def _write(run_id: str, metadata: Mapping[str, Json], created_at: float) -> dict[str, Json]:
     kept = metadata.get(METADATA)
     return {
         "id": conversation_id(run_id),
@@ -62,7 +64,7 @@ async def get_conversation(name: str, host: TheHost, caller: Reader) -> Response
     """Return a conversation."""
     run = await load_run(host, caller, read_conversation_id(name))
     started = run.state.started
-    return Fast(_write(run.run_id, dict(run.metadata), 0.0 if started is None else started.at))
+    return Fast(_write(run.run_id, run.metadata, 0.0 if started is None else started.at))
 
 
 @router.delete("/{name}")
@@ -100,7 +102,7 @@ async def get_item(name: str, item_id: str, host: TheHost, caller: Reader) -> Re
     for item in await _items_of(name, host, caller):
         if item["id"] == item_id:
             return Fast(item)
-    raise Refusal(404, f"there is no item {item_id!r:.100}", "not_found")
+    raise RequestRefused(404, f"there is no item {item_id!r:.100}", "not_found")
 
 
 async def _items_of(name: str, host: TheHost, caller: Reader) -> list[dict[str, Json]]:

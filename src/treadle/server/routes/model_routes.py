@@ -5,7 +5,7 @@ from fastapi.responses import Response
 
 from treadle.core.types import Json
 from treadle.server.catalog import UnknownAgentError
-from treadle.server.routes.context import Fast, Reader, TheHost
+from treadle.server.routes.route_context import Fast, Reader, TheHost
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 

@@ -10,13 +10,13 @@ from treadle.core.events import RunStarted
 from treadle.core.inbox import Cancel
 from treadle.core.types import Json, Message, Role
 from treadle.runs.recording import send
-from treadle.server.access import Caller, Refusal, error_body
-from treadle.server.host import Host
-from treadle.server.responses.exchange import METADATA, Exchange, load_run, make_plan
+from treadle.server.access import ApiCaller, RequestRefused, error_body
 from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
 from treadle.server.responses.response_ids import ResponseId, read_response_id
-from treadle.server.routes.context import Fast, Reader, Runner, TheHost, event_stream, to_sse
+from treadle.server.responses.response_turn import METADATA, ResponseTurn, load_run, make_plan
+from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, event_stream, to_sse
+from treadle.server.run_host import RunHost
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
 _DONE = b"data: [DONE]\n\n"
@@ -30,10 +30,10 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
     work goes on when the client leaves; otherwise a client that leaves cancels it.
     """
     await host.check_room(caller)
-    exchange = Exchange(host, await make_plan(host, caller, body))
+    exchange = ResponseTurn(host, await make_plan(host, caller, body))
     await exchange.start()
     if body.stream:
-        leave = None if body.background else lambda: host.start(exchange.cancel()) and None
+        leave = None if body.background else lambda: host.start_quietly(exchange.cancel())
         return event_stream(_lines(exchange), leave)
     if body.background:
         exchange.fold.status = "queued"
@@ -41,7 +41,7 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
     return Fast(await _while_connected(request, exchange))
 
 
-async def _lines(exchange: Exchange) -> AsyncIterator[bytes]:
+async def _lines(exchange: ResponseTurn) -> AsyncIterator[bytes]:
     try:
         async for event in exchange.events():
             yield to_sse(event)
@@ -52,7 +52,7 @@ async def _lines(exchange: Exchange) -> AsyncIterator[bytes]:
     yield _DONE
 
 
-async def _while_connected(request: Request, exchange: Exchange) -> dict[str, Json]:
+async def _while_connected(request: Request, exchange: ResponseTurn) -> dict[str, Json]:
     """Wait for a response, and cancel its run if the client leaves."""
     finishing = asyncio.ensure_future(exchange.finish())
     leaving = asyncio.ensure_future(_disconnected(request))
@@ -76,17 +76,17 @@ async def get_response(response_id: str, host: TheHost, caller: Reader) -> Respo
     return Fast((await _fold(host, caller, response_id)).response())
 
 
-async def _fold(host: Host, caller: Caller, response_id: str) -> ResponseFold:
-    """Return the fold of a response. Raises: `Refusal` if there is none."""
+async def _fold(host: RunHost, caller: ApiCaller, response_id: str) -> ResponseFold:
+    """Return the fold of a response. Raises: `RequestRefused` if there is none."""
     place = read_response_id(response_id)
     await load_run(host, caller, place.run_id)
     found = await asyncio.to_thread(_read_part, host, place)
     if found is None:
-        raise Refusal(404, f"there is no response {response_id!r:.150}", "not_found")
+        raise RequestRefused(404, f"there is no response {response_id!r:.150}", "not_found")
     return found
 
 
-def _read_part(host: Host, place: ResponseId) -> ResponseFold | None:
+def _read_part(host: RunHost, place: ResponseId) -> ResponseFold | None:
     events = host.journal.read(place.run_id)
     started = events[0].body
     assert isinstance(started, RunStarted)
@@ -160,8 +160,8 @@ def write_item(message: Message, run_id: str, number: int) -> dict[str, Json] | 
             "arguments": call.arguments,
             "status": "completed",
         }
-    content = [{"type": "output_text", "text": message.content, "annotations": []}]
-    return {"id": item_id, "type": "message", "role": "assistant", "status": "completed", "content": content}
+    said: list[Json] = [{"type": "output_text", "text": message.content, "annotations": []}]
+    return {"id": item_id, "type": "message", "role": "assistant", "status": "completed", "content": said}
 
 
 def page_of(items: list[dict[str, Json]]) -> dict[str, Json]:

@@ -11,14 +11,14 @@ from fastapi.responses import Response
 from treadle.core.errors import ConfigError
 from treadle.core.events import Ephemeral
 from treadle.core.inbox import InboxMessage
-from treadle.core.types import Json
+from treadle.core.types import Json, ToolCall
 from treadle.journal.hub import listen
 from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.runs.recording import delete_session, send
-from treadle.server.access import Caller, Refusal
-from treadle.server.host import Host
-from treadle.server.responses.exchange import load_run
-from treadle.server.routes.context import Fast, Reader, Runner, TheHost, encode, event_stream
+from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.responses.response_turn import load_run
+from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode, event_stream
+from treadle.server.run_host import RunHost
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 _decode_message = msgspec.json.Decoder(InboxMessage).decode
@@ -65,12 +65,16 @@ def _write(info: RunInfo) -> dict[str, Json]:
     return {"object": "run", "id": info.run_id, "title": info.title, **msgspec.to_builtins(info)}
 
 
-async def _find(host: Host, caller: Caller, run_id: str) -> RunInfo:
-    """Return the facts about a run that the client may see. Raises: `Refusal`."""
+def _write_call(call: ToolCall) -> dict[str, Json]:
+    return {"name": call.name, "arguments": call.arguments}
+
+
+async def _find(host: RunHost, caller: ApiCaller, run_id: str) -> RunInfo:
+    """Return the facts about a run that the client may see. Raises: `RequestRefused`."""
     condition = RunFilter(run_ids=[run_id], labels=host.visible_to(caller))
     found = await asyncio.to_thread(host.journal.runs, condition)
     if not found:
-        raise Refusal(404, f"there is no run {run_id!r:.100}", "not_found")
+        raise RequestRefused(404, f"there is no run {run_id!r:.100}", "not_found")
     return found[0]
 
 
@@ -79,17 +83,14 @@ async def get_run(run_id: str, host: TheHost, caller: Reader) -> Response:
     """Return a run: its state, its answer, and what it waits for."""
     info = await _find(host, caller, run_id)
     run = await load_run(host, caller, run_id)
+    questions = {
+        key: {"text": asked.text, "options": [option.label for option in asked.options]}
+        for key, asked in run.open_questions.items()
+    }
     waits: dict[str, Json] = {
-        "questions": {
-            key: {"text": item.text, "options": [option.label for option in item.options]}
-            for key, item in run.questions.items()
-        },
-        "approvals": {
-            key: {"name": call.name, "arguments": call.arguments} for key, call in run.approvals.items()
-        },
-        "results": {
-            key: {"name": call.name, "arguments": call.arguments} for key, call in run.external_calls.items()
-        },
+        "questions": questions,
+        "approvals": {key: _write_call(call) for key, call in run.approvals.items()},
+        "results": {key: _write_call(call) for key, call in run.external_calls.items()},
     }
     return Fast({**_write(info), "output": run.state.ending.output, "waits_for": waits})
 
@@ -129,7 +130,7 @@ async def get_events(
     return Response(b'{"object":"list","data":[' + b",".join(lines) + b"]}", media_type="application/json")
 
 
-async def _follow(host: Host, run_id: str, after_seq: int) -> AsyncIterator[bytes]:
+async def _follow(host: RunHost, run_id: str, after_seq: int) -> AsyncIterator[bytes]:
     async for item in listen(host.journal, run_id, after_seq):
         if isinstance(item, Ephemeral):
             yield b"event: %b\ndata: %b\n\n" % (item.type.encode(), item.to_json())
@@ -153,7 +154,7 @@ async def post_message(
         raise ConfigError(f"the message cannot be read: {error}") from None
     sent = await send(host.journal, run_id, message)
     if sent.refused is not None:
-        raise Refusal(409, sent.refused, "refused")
+        raise RequestRefused(409, sent.refused, "refused")
     return Fast(
         {"object": "inbox_message", "number": sent.number, "is_driven": sent.is_driven}, status_code=202
     )

@@ -54,8 +54,8 @@ async def serve_api(
     Raises: `ConfigError` if the address cannot be used, or is not of this machine and there are no keys.
     """
     from treadle.server.api import make_api
-    from treadle.server.catalog import Catalog
-    from treadle.server.host import Host
+    from treadle.server.catalog import AgentCatalog
+    from treadle.server.run_host import RunHost
 
     uvicorn = require("uvicorn", "serve")
     table = served.config.file.serve
@@ -65,7 +65,7 @@ async def serve_api(
             "with `treadle serve --new-key NAME`"
         )
     listener, url = listen(host, port)
-    runs = Host(journal, Catalog(served.config, journal, served.names), window=table.window)
+    runs = RunHost(journal, AgentCatalog(served.config, journal, served.names), window=table.window)
     config = uvicorn.Config(
         make_api(runs, table, host),
         log_level="error",

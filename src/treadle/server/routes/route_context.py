@@ -10,41 +10,41 @@ from fastapi import Depends, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from treadle.core.types import Json
-from treadle.server.access import Caller, Refusal
-from treadle.server.host import Host
+from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.run_host import RunHost
 
 KEEP_ALIVE_SECONDS = 15.0
 """How often a stream in which nothing happens says that it is alive."""
 encode = msgspec.json.Encoder().encode
 
 
-def get_host(request: Request) -> Host:
+def get_host(request: Request) -> RunHost:
     """Return the host that the application serves."""
-    host: Host = request.app.state.host
+    host: RunHost = request.app.state.host
     return host
 
 
-def get_caller(request: Request) -> Caller:
+def get_caller(request: Request) -> ApiCaller:
     """Return the caller, whom the gate has found."""
-    caller: Caller = request.state.caller
+    caller: ApiCaller = request.state.caller
     return caller
 
 
-def need(scope: str) -> Callable[[Request], Caller]:
+def need(scope: str) -> Callable[[Request], ApiCaller]:
     """Return a dependency: the caller, whose key must have the scope."""
 
-    def check(request: Request) -> Caller:
+    def check(request: Request) -> ApiCaller:
         caller = get_caller(request)
         if scope not in caller.scopes:
-            raise Refusal(403, f"this key does not have the scope {scope!r}", "forbidden")
+            raise RequestRefused(403, f"this key does not have the scope {scope!r}", "forbidden")
         return caller
 
     return check
 
 
-TheHost = Annotated[Host, Depends(get_host)]
-Reader = Annotated[Caller, Depends(need("read"))]
-Runner = Annotated[Caller, Depends(need("run"))]
+TheHost = Annotated[RunHost, Depends(get_host)]
+Reader = Annotated[ApiCaller, Depends(need("read"))]
+Runner = Annotated[ApiCaller, Depends(need("run"))]
 
 
 class Fast(JSONResponse):
@@ -79,7 +79,7 @@ async def _alive(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     coming: asyncio.Task[bytes] | None = None
     try:
         while True:
-            coming = coming or asyncio.ensure_future(anext(lines))  # type: ignore[arg-type]
+            coming = coming or asyncio.ensure_future(anext(lines))
             done, _ = await asyncio.wait([coming], timeout=KEEP_ALIVE_SECONDS)
             if not done:
                 yield b": still here\n\n"

@@ -5,14 +5,15 @@ next one, continues what this one has left: after a crash, at a graceful end, an
 """
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import QUEUE, RunFilter
 from treadle.loop.wayout import see_through
-from treadle.server.access import Caller, Refusal
-from treadle.server.catalog import Catalog
+from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.catalog import AgentCatalog
 from treadle.workers.protocol import WorkerOptions
 from treadle.workers.worker import Worker
 
@@ -23,10 +24,10 @@ OWNER = "treadle.owner"
 """The label with the name of the key that began a run."""
 
 
-class Host:
+class RunHost:
     """The journal, the agents and the running work of one server process."""
 
-    def __init__(self, journal: Journal, catalog: Catalog, *, window: int = 256) -> None:
+    def __init__(self, journal: Journal, catalog: AgentCatalog, *, window: int = 256) -> None:
         self.journal = journal
         self.catalog = catalog
         self._worker = Worker(journal, WorkerOptions(queue=SERVED, window=window), config=catalog.config)
@@ -52,34 +53,41 @@ class Host:
         """Do `work` in a task that goes on when the client leaves."""
         if self.is_closing:
             work.close()
-            raise Refusal(503, "the server is stopping; ask again", "server_stopping", {"retry-after": "5"})
+            raise RequestRefused(
+                503, "the server is stopping; ask again", "server_stopping", {"retry-after": "5"}
+            )
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._end)
         return task
+
+    def start_quietly(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` in a task that nobody waits for, unless the server is stopping."""
+        with contextlib.suppress(RequestRefused):
+            self.start(work)
 
     def _end(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # whoever waits for the task gets it
 
-    def labels(self, caller: Caller) -> dict[str, str]:
+    def labels(self, caller: ApiCaller) -> dict[str, str]:
         """Return the labels of a run that a client begins."""
         return {QUEUE: SERVED, **({OWNER: caller.name} if caller.name else {})}
 
-    def visible_to(self, caller: Caller) -> dict[str, str]:
+    def visible_to(self, caller: ApiCaller) -> dict[str, str]:
         """Return the labels that a run must have so that a client sees it."""
         return {} if caller.sees_all else {OWNER: caller.name}
 
-    async def check_room(self, caller: Caller) -> None:
-        """Check that a client may begin a run. Raises: `Refusal`."""
+    async def check_room(self, caller: ApiCaller) -> None:
+        """Check that a client may begin a run. Raises: `RequestRefused`."""
         most = caller.max_open_runs
         if most is None:
             return
         condition = RunFilter(labels={OWNER: caller.name}, is_turn_open=True, is_waiting=False)
         found = await asyncio.to_thread(self.journal.runs, condition, limit=most)
         if len(found) >= most:
-            raise Refusal(
+            raise RequestRefused(
                 429, f"{most} runs of this key are under way already", "too_many_runs", {"retry-after": "5"}
             )
 

@@ -23,10 +23,9 @@ from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
-from treadle.server.access import Caller, Refusal
-from treadle.server.catalog import Wish, client_tools
-from treadle.server.host import Host
-from treadle.server.responses.request_items import Asked, CreateResponse, read_items
+from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.catalog import ClientWish, client_tools
+from treadle.server.responses.request_items import CreateResponse, RequestItems, read_items
 from treadle.server.responses.response_fold import ASK, Echo, ResponseFold, part_of_run
 from treadle.server.responses.response_ids import (
     ResponseId,
@@ -34,12 +33,13 @@ from treadle.server.responses.response_ids import (
     read_conversation_id,
     read_response_id,
 )
+from treadle.server.run_host import RunHost
 
 METADATA = "metadata"
 """The entry of a run's metadata with what the client wants to keep with it."""
 
 
-class Plan(Struct, kw_only=True):
+class ResponsePlan(Struct, kw_only=True):
     """What a request asks for, checked."""
 
     agent: Agent[Any]
@@ -55,13 +55,13 @@ class Plan(Struct, kw_only=True):
     labels: dict[str, Json]
 
 
-async def make_plan(host: Host, caller: Caller, body: CreateResponse) -> Plan:
-    """Return what a request asks for. Raises: `ConfigError`, `Refusal`."""
+async def make_plan(host: RunHost, caller: ApiCaller, body: CreateResponse) -> ResponsePlan:
+    """Return what a request asks for. Raises: `ConfigError`, `RequestRefused`."""
     asked = read_items(body.input)
     tools = client_tools(body.tools)
     run_id, state = await _find_run(host, caller, body, asked)
     texts = [text for text in (body.instructions, *asked.instructions) if text]
-    wish = Wish(
+    wish = ClientWish(
         instructions="\n\n".join(texts) or None,
         tools=tools,
         settings={
@@ -96,7 +96,7 @@ async def make_plan(host: Host, caller: Caller, body: CreateResponse) -> Plan:
     history, message = asked.history, asked.message
     if not is_new and history and message is not None:
         message, history = _join([*history, message]), []
-    return Plan(
+    return ResponsePlan(
         agent=agent,
         response_id=ResponseId(run_id, turn if mail else turn + 1, step),
         echo=echo_of(body, wish.instructions),
@@ -120,7 +120,7 @@ def _join(messages: list[Message]) -> Message:
 
 
 async def _find_run(
-    host: Host, caller: Caller, body: CreateResponse, asked: Asked
+    host: RunHost, caller: ApiCaller, body: CreateResponse, asked: RequestItems
 ) -> tuple[str | None, State | None]:
     """Return the run that a request continues, and its state; a new conversation has no state."""
     given = body.conversation
@@ -137,13 +137,13 @@ async def _find_run(
         lambda: part_of_run(host.journal.read(before.run_id), before, Echo(model="", created_at=0))
     )
     if fold is None:
-        raise Refusal(404, f"there is no response {body.previous_response_id!r}", "not_found")
+        raise RequestRefused(404, f"there is no response {body.previous_response_id!r}", "not_found")
     if run.state.turn.number == before.turn:
         return before.run_id, run.state
     return await _fork(host, before)
 
 
-async def _fork(host: Host, before: ResponseId) -> tuple[str, State]:
+async def _fork(host: RunHost, before: ResponseId) -> tuple[str, State]:
     """Return a new run that begins with the conversation up to the end of an earlier response."""
     raise ConfigError(
         f"the response resp_{before.run_id}_{before.turn}_{before.step} was continued already; continue its newest "
@@ -151,20 +151,20 @@ async def _fork(host: Host, before: ResponseId) -> tuple[str, State]:
     )
 
 
-async def load_run(host: Host, caller: Caller, run_id: str) -> Run[Any]:
-    """Return a run that the client may see. Raises: `Refusal`."""
+async def load_run(host: RunHost, caller: ApiCaller, run_id: str) -> Run[Any]:
+    """Return a run that the client may see. Raises: `RequestRefused`."""
     found = await asyncio.to_thread(
         host.journal.runs, RunFilter(run_ids=[run_id], labels=host.visible_to(caller))
     )
     if not found:
-        raise Refusal(404, f"there is no run {run_id!r:.100}", "not_found")
+        raise RequestRefused(404, f"there is no run {run_id!r:.100}", "not_found")
     try:
         return await asyncio.to_thread(Run.load, run_id, host.journal)
     except RunNotFoundError:
-        raise Refusal(404, f"there is no run {run_id!r:.100}", "not_found") from None
+        raise RequestRefused(404, f"there is no run {run_id!r:.100}", "not_found") from None
 
 
-def _read_mail(run_id: str, state: State, asked: Asked) -> list[InboxMessage]:
+def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMessage]:
     """Return the messages for the inbox that answer what a run waits for.
 
     Raises: `ConfigError` if a call of the client has no output, or an output no call.
@@ -233,10 +233,10 @@ def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
     )
 
 
-class Exchange:
+class ResponseTurn:
     """A plan that is carried out."""
 
-    def __init__(self, host: Host, plan: Plan) -> None:
+    def __init__(self, host: RunHost, plan: ResponsePlan) -> None:
         self._host = host
         self._plan = plan
         self._items: asyncio.Queue[Item | None] = asyncio.Queue()
