@@ -297,3 +297,38 @@ async def test_what_was_interrupted_goes_on_at_the_next_start(config: Path, tmp_
                     await asyncio.sleep(0.02)
             found = journal.read(run_id)
     assert [event.body.output for event in found if event.type == "turn_completed"] == ["done"]  # type: ignore[union-attr]
+
+
+async def test_an_earlier_response_can_be_continued_in_another_way(
+    client: AsyncOpenAI, journal: Journal
+) -> None:
+    first = await client.responses.create(model="echo", input="one")
+    second = await client.responses.create(model="echo", input="two", previous_response_id=first.id)
+    other = await client.responses.create(model="echo", input="three", previous_response_id=first.id)
+    assert (second.output_text, other.output_text) == ("You said: two", "You said: three")
+    branch, main = journal.runs(newest_first=True)
+    assert branch.parent_run_id == main.run_id
+    page = await client.get(f"/runs/{branch.run_id}/messages", cast_to=object)
+    texts = [item["content"] for item in page["data"]]  # type: ignore[index]
+    assert texts == ["one", "You said: one", "three", "You said: three"]
+
+
+async def test_a_client_that_keeps_the_history_itself_stays_in_one_run(
+    client: AsyncOpenAI, journal: Journal
+) -> None:
+    """Frameworks send the whole conversation with each request, with the items as they got them."""
+    items: list[Any] = [{"role": "user", "content": 'call add {"a": 1, "b": 2}\nthen\nsay done'}]
+    first = await client.responses.create(model="echo", input=items, tools=[ADD])
+    items += [item.model_dump(exclude_none=True) for item in first.output]
+    items.append({"type": "function_call_output", "call_id": items[-1]["call_id"], "output": "3"})
+    second = await client.responses.create(model="echo", input=items, tools=[ADD])
+    items += [item.model_dump(exclude_none=True) for item in second.output]
+    items.append({"role": "user", "content": "more"})
+    third = await client.responses.create(model="echo", input=items)
+    assert (second.output_text, third.output_text) == ("done", "You said: more")
+    (info,) = journal.runs()
+    assert (info.turns, info.steps) == (2, 3)
+    # A history that was changed is another run.
+    items[0]["content"] = "something else"
+    await client.responses.create(model="echo", input=items)
+    assert len(journal.runs()) == 2

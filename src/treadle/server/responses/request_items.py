@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from treadle.core.errors import ConfigError
 from treadle.core.parts import make_part
 from treadle.core.types import Artifact, Json, Message, Role, ToolCall
+from treadle.server.responses.response_ids import run_named_by
 
 Item = dict[str, Any]
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
@@ -109,6 +110,8 @@ class RequestItems(Struct):
     """The newest message of the user; `None` if the request only has results."""
     blobs: dict[str, bytes] = field(default_factory=dict)
     """The contents of the parts of messages, by hash, as far as they are not inline."""
+    run_id: str | None = None
+    """The run that the newest id in the items names; `None` if none names one."""
     results: dict[str, str] = field(default_factory=dict)
     """The results of the client's tools and the answers to questions, by the id of the call."""
     approvals: dict[str, tuple[bool, str | None]] = field(default_factory=dict)
@@ -136,6 +139,8 @@ class _Reader:
 
     def read(self, item: Item) -> None:
         kind = item.get("type", "message" if "role" in item else None)
+        named = item.get("call_id") or item.get("id")
+        self.asked.run_id = run_named_by(str(named)) or self.asked.run_id
         if kind == "message":
             self._read_message(item)
         elif kind == "function_call":
@@ -221,8 +226,11 @@ class _Reader:
         self.asked.history.append(message)
 
     def finish(self) -> RequestItems:
-        """Return the request, whose newest message of the user is no history."""
+        """Return the request. Its newest message of the user, or the results at its end, are no history."""
         asked = self.asked
+        while asked.run_id is not None and asked.history and asked.history[-1].role is Role.TOOL:
+            result = asked.history.pop()
+            asked.results = {result.call_id or "": result.content, **asked.results}
         last = asked.history[-1] if asked.history else None
         if last is not None and last.role is Role.USER:
             asked.message = asked.history.pop()

@@ -71,6 +71,8 @@ class ResponseFold:
         self.echo = echo
         self.status = "in_progress"
         self.is_over = False
+        self.seq = 0
+        """The number of the newest event of the response, where it is folded from the journal."""
         self.usage = Usage()
         self.error: dict[str, Json] | None = None
         self.incomplete: dict[str, Json] | None = None
@@ -85,7 +87,8 @@ class ResponseFold:
         self._external: frozenset[str] = frozenset()
         self._answer_tool: str | None = None
         self._count = 0
-        self._step = response_id.step
+        self.step = response_id.step
+        """The number of the newest step that belongs to the response."""
 
     # What is read.
 
@@ -117,7 +120,7 @@ class ResponseFold:
             self.offer(body.tools, None if body.output is None else body.output.tool)
 
     def on_inference_started(self, body: e.InferenceStarted) -> None:
-        self._step = body.step
+        self.step = body.step
 
     def on_reasoning_delta(self, delta: e.ReasoningDelta) -> None:
         self._close_message()
@@ -166,7 +169,7 @@ class ResponseFold:
         if body.usage is not None:
             self.usage = self.usage + body.usage
         for item in self._items:
-            if not item.is_done and item is not None and item.item.get("_step") == self._step:
+            if not item.is_done and item is not None and item.item.get("_step") == self.step:
                 self._drop(item)
         self._message = self._reasoning = None
         self._streamed = {}
@@ -283,7 +286,7 @@ class ResponseFold:
 
     def _add(self, prefix: str, item: dict[str, Json]) -> _Item:
         made = _Item(len(self._items), {"id": f"{prefix}_{self.response_id}_{len(self._items)}", **item})
-        made.item["_step"] = self._step
+        made.item["_step"] = self.step
         self._items.append(made)
         self._say_item(made, "added")
         return made
@@ -339,9 +342,7 @@ class ResponseFold:
             not is_reasoning
             and found is None
             and any(
-                item.item["type"] == "message"
-                and item.item.get("_step") == self._step
-                and not item.is_dropped
+                item.item["type"] == "message" and item.item.get("_step") == self.step and not item.is_dropped
                 for item in self._items
             )
         ):
@@ -488,6 +489,7 @@ def part_of_run(events: Iterable[e.Event], response_id: ResponseId, echo: Echo) 
             fold.take(body)
         if has_begun:
             fold.take(body)
+            fold.seq = event.seq
         if isinstance(body, e.InferenceCompleted):
             step = body.step
         if fold.is_over:

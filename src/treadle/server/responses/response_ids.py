@@ -50,6 +50,15 @@ def wire_call_id(run_id: str, call_id: str) -> str:
     return f"call_{run_id}_{call_id}"
 
 
+_NAMED = re.compile(r"(?:call|msg_resp|fc_resp|mcp_resp)_([0-9a-f]{19})_.+")
+
+
+def run_named_by(wire_id: str) -> str | None:
+    """Return the run that the id of a call or of an item names; `None` if this server did not make the id."""
+    found = _NAMED.fullmatch(wire_id)
+    return None if found is None else found[1]
+
+
 def read_call_id(run_id: str, wire: str) -> str:
     """Return the id that a call has in its run."""
     return wire.removeprefix(f"call_{run_id}_")

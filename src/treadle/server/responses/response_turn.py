@@ -21,7 +21,7 @@ from treadle.core.types import Json, Message, Role
 from treadle.journal.run_info import RunFilter
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
-from treadle.runs.resume import resume_run
+from treadle.runs.resume import fork_run, resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish, client_tools
@@ -58,26 +58,18 @@ class ResponsePlan(Struct, kw_only=True):
 async def make_plan(host: RunHost, caller: ApiCaller, body: CreateResponse) -> ResponsePlan:
     """Return what a request asks for. Raises: `ConfigError`, `RequestRefused`."""
     asked = read_items(body.input)
-    tools = client_tools(body.tools)
-    run_id, state = await _find_run(host, caller, body, asked)
     texts = [text for text in (body.instructions, *asked.instructions) if text]
+    settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
     wish = ClientWish(
         instructions="\n\n".join(texts) or None,
-        tools=tools,
-        settings={
-            name: value
-            for name, value in (
-                ("temperature", body.temperature),
-                ("top_p", body.top_p),
-                ("max_output_tokens", body.max_output_tokens),
-            )
-            if value is not None
-        },
+        tools=client_tools(body.tools),
+        settings={name: value for name, value in settings.items() if value is not None},
         schema=body.schema_of_answer,
         max_tool_calls=body.max_tool_calls,
         max_steps=body.max_infer_iters,
     )
     agent = await asyncio.to_thread(host.catalog.agent, body.model, wish)
+    run_id, state = await _find_run(host, caller, agent, body, asked)
     mail = [] if state is None or run_id is None else _read_mail(run_id, state, asked)
     if asked.message is None and not mail:
         raise ConfigError("input has no message of the user, and no output of a call that waits")
@@ -93,7 +85,7 @@ async def make_plan(host: RunHost, caller: ApiCaller, body: CreateResponse) -> R
         raise ConfigError(
             "give the outputs of calls and the next message in two requests, one after the other"
         )
-    history, message = asked.history, asked.message
+    history, message = [] if mail else asked.history, asked.message
     if not is_new and history and message is not None:
         message, history = _join([*history, message]), []
     return ResponsePlan(
@@ -120,7 +112,7 @@ def _join(messages: list[Message]) -> Message:
 
 
 async def _find_run(
-    host: RunHost, caller: ApiCaller, body: CreateResponse, asked: RequestItems
+    host: RunHost, caller: ApiCaller, agent: Agent[Any], body: CreateResponse, asked: RequestItems
 ) -> tuple[str | None, State | None]:
     """Return the run that a request continues, and its state; a new conversation has no state."""
     given = body.conversation
@@ -130,7 +122,7 @@ async def _find_run(
         run_id = read_conversation_id(given if isinstance(given, str) else given.id)
         return run_id, (await load_run(host, caller, run_id)).state
     if body.previous_response_id is None:
-        return None, None
+        return await _find_named(host, caller, asked)
     before = read_response_id(body.previous_response_id)
     run = await load_run(host, caller, before.run_id)
     fold = await asyncio.to_thread(
@@ -138,17 +130,39 @@ async def _find_run(
     )
     if fold is None:
         raise RequestRefused(404, f"there is no response {body.previous_response_id!r}", "not_found")
-    if run.state.turn.number == before.turn:
+    if not fold.is_over:
+        raise RequestRefused(409, f"{body.previous_response_id!r} is not over", "conversation_locked")
+    if run.state.turn.number == before.turn and run.state.step <= fold.step:
         return before.run_id, run.state
-    return await _fork(host, before)
+    # It was continued before, so that this is another branch.
+    forked = await fork_run(agent, before.run_id, fold.seq, Given(agent.answer, agent.deps), {})
+    return forked.run_id, forked.state
 
 
-async def _fork(host: RunHost, before: ResponseId) -> tuple[str, State]:
-    """Return a new run that begins with the conversation up to the end of an earlier response."""
-    raise ConfigError(
-        f"the response resp_{before.run_id}_{before.turn}_{before.step} was continued already; continue its newest "
-        "response"
-    )
+async def _find_named(
+    host: RunHost, caller: ApiCaller, asked: RequestItems
+) -> tuple[str | None, State | None]:
+    """Return the run that the history of a request belongs to: it waits for the results, or has this history.
+
+    Clients that keep the history themselves send all of it with each request."""
+    if asked.run_id is None:
+        return None, None
+    try:
+        state = (await load_run(host, caller, asked.run_id)).state
+    except RequestRefused:
+        return None, None
+    if asked.results:
+        return asked.run_id, state
+    known = [message for message in state.transcript if message.role is not Role.SYSTEM]
+    if state.turn.is_open or list(map(_essence, known)) != list(map(_essence, asked.history)):
+        return None, None
+    asked.history = []
+    return asked.run_id, state
+
+
+def _essence(message: Message) -> tuple[Role, str, tuple[tuple[str, str], ...]]:
+    calls = tuple([(call.name, call.arguments) for call in message.tool_calls])
+    return message.role, message.content.strip(), calls
 
 
 async def load_run(host: RunHost, caller: ApiCaller, run_id: str) -> Run[Any]:
