@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from treadle import __version__
@@ -22,7 +23,13 @@ from treadle.core.errors import (
 from treadle.models.config.tables import ServeTable
 from treadle.server.access import Gate, RequestRefused, error_body
 from treadle.server.catalog import UnknownAgentError
-from treadle.server.routes import conversation_routes, model_routes, response_routes, run_routes
+from treadle.server.routes import (
+    conversation_routes,
+    gateway_routes,
+    model_routes,
+    response_routes,
+    run_routes,
+)
 from treadle.server.routes.route_context import Fast
 from treadle.server.run_host import RunHost
 
@@ -31,6 +38,7 @@ ROUTERS = (
     conversation_routes.router,
     model_routes.router,
     run_routes.router,
+    gateway_routes.router,
 )
 
 
@@ -59,6 +67,7 @@ def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
     api.add_exception_handler(TreadleError, _answer_error)
     api.add_exception_handler(RequestRefused, _answer_refusal)
     api.add_exception_handler(RequestValidationError, _answer_invalid)
+    api.add_exception_handler(ValidationError, _answer_invalid)
     api.add_exception_handler(HTTPException, _answer_http)
 
     @api.get("/healthz", tags=["probes"])
@@ -102,7 +111,7 @@ def _answer_refusal(_: Request, error: Exception) -> JSONResponse:
 
 
 def _answer_invalid(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
+    assert isinstance(error, RequestValidationError | ValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     message = f"{where}: {first['msg']}" if where else str(first["msg"])

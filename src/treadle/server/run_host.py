@@ -6,6 +6,7 @@ next one, continues what this one has left: after a crash, at a graceful end, an
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from treadle.workers.protocol import WorkerOptions
 from treadle.workers.worker import Worker
 
 T = TypeVar("T")
+_MAX_HISTORIES = 10_000
 SERVED = "serve"
 """The queue in which the runs of servers wait."""
 OWNER = "treadle.owner"
@@ -34,6 +36,8 @@ class RunHost:
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_closing = False
+        self._histories: OrderedDict[tuple[str, bytes], str] = OrderedDict()
+        """The runs of the newest conversations, by the client and the digest of the conversation."""
 
     async def open(self) -> None:
         """Begin to continue the runs that wait in the queue."""
@@ -78,6 +82,16 @@ class RunHost:
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
         """Return the labels that a run must have so that a client sees it."""
         return {} if caller.sees_all else {OWNER: caller.name}
+
+    def note_history(self, caller: ApiCaller, digest: bytes, run_id: str) -> None:
+        """Note that the conversation of a run has this digest."""
+        self._histories[caller.name, digest] = run_id
+        if len(self._histories) > _MAX_HISTORIES:
+            self._histories.popitem(last=False)
+
+    def find_history(self, caller: ApiCaller, digest: bytes) -> str | None:
+        """Return the run whose conversation has this digest; `None` if this process knows none."""
+        return self._histories.get((caller.name, digest))
 
     async def check_room(self, caller: ApiCaller) -> None:
         """Check that a client may begin a run. Raises: `RequestRefused`."""

@@ -114,6 +114,8 @@ class RequestItems(Struct):
     """The run that the newest id in the items names; `None` if none names one."""
     results: dict[str, str] = field(default_factory=dict)
     """The results of the client's tools and the answers to questions, by the id of the call."""
+    failed: set[str] = field(default_factory=set)
+    """The ids of the calls whose results are errors."""
     approvals: dict[str, tuple[bool, str | None]] = field(default_factory=dict)
     """The decisions about calls, by the id of the request: whether the call may run, and why not."""
 
@@ -148,7 +150,9 @@ class _Reader:
             self._known[call.call_id] = call.name
             self._say(Message(Role.ASSISTANT, "", (call,)))
         elif kind == "function_call_output":
-            self._read_output(item["call_id"], _text_of(item["output"]))
+            self._read_output(
+                item["call_id"], _text_of(item["output"]), is_error=item.get("is_error") is True
+            )
         elif kind == "mcp_approval_response":
             is_approved = item["approve"] is True
             self.asked.approvals[item["approval_request_id"]] = (is_approved, item.get("reason"))
@@ -201,7 +205,9 @@ class _Reader:
         self.asked.blobs |= blobs
         return part
 
-    def _read_output(self, call_id: str, text: str) -> None:
+    def _read_output(self, call_id: str, text: str, *, is_error: bool) -> None:
+        if is_error:
+            self.asked.failed.add(call_id)
         if call_id in self._known:
             self._put(Message(Role.TOOL, text, call_id=call_id, name=self._known[call_id]))
         else:
@@ -228,7 +234,7 @@ class _Reader:
     def finish(self) -> RequestItems:
         """Return the request. Its newest message of the user, or the results at its end, are no history."""
         asked = self.asked
-        while asked.run_id is not None and asked.history and asked.history[-1].role is Role.TOOL:
+        while asked.history and asked.history[-1].role is Role.TOOL:
             result = asked.history.pop()
             asked.results = {result.call_id or "": result.content, **asked.results}
         last = asked.history[-1] if asked.history else None

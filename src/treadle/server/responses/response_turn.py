@@ -3,10 +3,12 @@ turn that waited for the client."""
 
 import asyncio
 import contextlib
+import hashlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from treadle.agent.agent import Agent
@@ -26,7 +28,7 @@ from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.responses.request_items import CreateResponse, RequestItems, read_items
-from treadle.server.responses.response_fold import ASK, Echo, ResponseFold, part_of_run
+from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
 from treadle.server.responses.response_ids import (
     ResponseId,
     read_call_id,
@@ -55,11 +57,17 @@ class ResponsePlan(Struct, kw_only=True):
     labels: dict[str, Json]
 
 
-async def make_plan(host: RunHost, caller: ApiCaller, body: CreateResponse) -> ResponsePlan:
-    """Return what a request asks for. Raises: `ConfigError`, `RequestRefused`."""
+async def make_plan(
+    host: RunHost, caller: ApiCaller, body: CreateResponse, more_settings: Mapping[str, Json] | None = None
+) -> ResponsePlan:
+    """Return what a request asks for. `more_settings` are settings of the model that the body does not have.
+
+    Raises: `ConfigError`, `RequestRefused`.
+    """
     asked = read_items(body.input)
     texts = [text for text in (body.instructions, *asked.instructions) if text]
     settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
+    settings |= more_settings or {}
     wish = ClientWish(
         instructions="\n\n".join(texts) or None,
         tools=client_tools(body.tools),
@@ -71,13 +79,13 @@ async def make_plan(host: RunHost, caller: ApiCaller, body: CreateResponse) -> R
     agent = await asyncio.to_thread(host.catalog.agent, body.model, wish)
     run_id, state = await _find_run(host, caller, agent, body, asked)
     mail = [] if state is None or run_id is None else _read_mail(run_id, state, asked)
-    if asked.message is None and not mail:
-        raise ConfigError("input has no message of the user, and no output of a call that waits")
     if state is None and (asked.results or asked.approvals):
         known = next(iter([*asked.results, *asked.approvals]))
         raise ConfigError(
             f"no call {known!r:.100} waits for an output; give previous_response_id or conversation"
         )
+    if asked.message is None and not mail:
+        raise ConfigError("input has no message of the user, and no output of a call that waits")
     is_new = state is None
     run_id = run_id or make_run_id()
     turn, step = (0, 0) if state is None else (state.turn.number, state.step)
@@ -145,24 +153,29 @@ async def _find_named(
     """Return the run that the history of a request belongs to: it waits for the results, or has this history.
 
     Clients that keep the history themselves send all of it with each request."""
-    if asked.run_id is None:
+    run_id = asked.run_id or (host.find_history(caller, digest(asked.history)) if asked.history else None)
+    if run_id is None:
         return None, None
     try:
-        state = (await load_run(host, caller, asked.run_id)).state
+        state = (await load_run(host, caller, run_id)).state
     except RequestRefused:
         return None, None
     if asked.results:
-        return asked.run_id, state
-    known = [message for message in state.transcript if message.role is not Role.SYSTEM]
-    if state.turn.is_open or list(map(_essence, known)) != list(map(_essence, asked.history)):
+        return run_id, state
+    if state.turn.is_open or digest(state.transcript) != digest(asked.history):
         return None, None
     asked.history = []
-    return asked.run_id, state
+    return run_id, state
 
 
-def _essence(message: Message) -> tuple[Role, str, tuple[tuple[str, str], ...]]:
-    calls = tuple([(call.name, call.arguments) for call in message.tool_calls])
-    return message.role, message.content.strip(), calls
+def digest(messages: Iterable[Message]) -> bytes:
+    """Return a hash of what was said and called in a conversation. Ids and the system message do not count."""
+    found = hashlib.blake2b(digest_size=16)
+    for message in messages:
+        if message.role is not Role.SYSTEM:
+            calls = [[call.name, call.arguments] for call in message.tool_calls]
+            found.update(msgspec.json.encode([message.role, message.content.strip(), calls]))
+    return found.digest()
 
 
 async def load_run(host: RunHost, caller: ApiCaller, run_id: str) -> Run[Any]:
@@ -192,7 +205,7 @@ def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMess
     for wire, text in asked.results.items():
         call_id = read_call_id(run_id, wire)
         if call_id in calls:
-            mail.append(GiveResult(call_id, text))
+            mail.append(GiveResult(call_id, text, wire in asked.failed))
         elif call_id in questions:
             mail.append(GiveAnswer(call_id, text, is_declined=not text))
         else:
@@ -250,8 +263,10 @@ def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
 class ResponseTurn:
     """A plan that is carried out."""
 
-    def __init__(self, host: RunHost, plan: ResponsePlan) -> None:
+    def __init__(self, host: RunHost, caller: ApiCaller, plan: ResponsePlan) -> None:
         self._host = host
+        self._caller = caller
+        self.run_id = plan.response_id.run_id
         self._plan = plan
         self._items: asyncio.Queue[Item | None] = asyncio.Queue()
         self.fold = ResponseFold(plan.response_id, plan.echo)
@@ -311,6 +326,7 @@ class ResponseTurn:
             if self.fold.is_over and self.task is not None:
                 # The next request may follow at once, and needs the lease.
                 await asyncio.wait([self.task])
+                self._note_history(self.task)
             for event in told:
                 yield event
         if not self.fold.is_over:
@@ -318,6 +334,11 @@ class ResponseTurn:
             with contextlib.suppress(asyncio.CancelledError):
                 await self.task
             raise JournalError("the run was paused; it goes on when the server starts again")
+
+    def _note_history(self, task: "asyncio.Task[Run[Any]]") -> None:
+        """Note the conversation so far, so that a client that sends it continues this run."""
+        if not task.cancelled() and task.exception() is None:
+            self._host.note_history(self._caller, digest(task.result().state.transcript), self.run_id)
 
     async def finish(self) -> dict[str, Json]:
         """Wait until the response is over, and return it."""
@@ -329,8 +350,3 @@ class ResponseTurn:
         """Stop the run, because its client has left."""
         run_id = self._plan.response_id.run_id
         await asyncio.wrap_future(self._host.journal.posting(run_id, Cancel("the client left")))
-
-
-def is_question(name: str) -> bool:
-    """Return whether a call that the client gets is a question to the user."""
-    return name == ASK

@@ -30,7 +30,7 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
     work goes on when the client leaves; otherwise a client that leaves cancels it.
     """
     await host.check_room(caller)
-    exchange = ResponseTurn(host, await make_plan(host, caller, body))
+    exchange = ResponseTurn(host, caller, await make_plan(host, caller, body))
     await exchange.start()
     if body.stream:
         leave = None if body.background else lambda: host.start_quietly(exchange.cancel())
@@ -38,7 +38,7 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
     if body.background:
         exchange.fold.status = "queued"
         return Fast(exchange.fold.response())
-    return Fast(await _while_connected(request, exchange))
+    return Fast(await while_connected(request, exchange))
 
 
 async def _lines(exchange: ResponseTurn) -> AsyncIterator[bytes]:
@@ -52,7 +52,7 @@ async def _lines(exchange: ResponseTurn) -> AsyncIterator[bytes]:
     yield _DONE
 
 
-async def _while_connected(request: Request, exchange: ResponseTurn) -> dict[str, Json]:
+async def while_connected(request: Request, exchange: ResponseTurn) -> dict[str, Json]:
     """Wait for a response, and cancel its run if the client leaves."""
     finishing = asyncio.ensure_future(exchange.finish())
     leaving = asyncio.ensure_future(_disconnected(request))

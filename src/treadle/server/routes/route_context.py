@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -56,7 +56,9 @@ class Fast(JSONResponse):
 
 
 def event_stream(
-    lines: AsyncIterator[bytes], on_close: Callable[[], None] | None = None
+    lines: AsyncIterator[bytes],
+    on_close: Callable[[], None] | None = None,
+    more_headers: Mapping[str, str] | None = None,
 ) -> StreamingResponse:
     """Return a stream of server-sent events. `on_close` is called if the client leaves before the end."""
 
@@ -70,7 +72,7 @@ def event_stream(
             if not is_complete and on_close is not None:
                 on_close()
 
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no", **(more_headers or {})}
     return StreamingResponse(body(), media_type="text/event-stream", headers=headers)
 
 

@@ -18,12 +18,12 @@ import msgspec
 from treadle.core.errors import ConfigError, RequestError
 from treadle.core.packed import pack_ids
 from treadle.core.types import Json
+from treadle.models.dialects.openai_chat.served import to_message
 from treadle.tasks.draws import fraction
 from treadle.testbed.built_in import digest
 from treadle.testbed.engines.answering_work import AnswerWork, IdsRequest, SampledAnswer
 from treadle.testbed.engines.engine_wire import EngineChat, TokenizeRequest
 from treadle.testbed.engines.token_policy import ORACLE, DrawnToken, TokenPolicy, make_policy
-from treadle.testbed.server.chat_wire import to_message
 from treadle.testbed.server.oracle_app import HttpReply, OracleApp, ServerSettings, error_reply
 
 _MAX_REMEMBERED = 100_000

@@ -7,10 +7,10 @@ import msgspec
 from msgspec import Struct, field
 
 from treadle.core.types import Completion, FinishReason, Json, Message, Role, ToolCall, ToolSpec, Usage
+from treadle.models.dialects.openai_chat.served import ChatRequest, to_tools
 from treadle.testbed.engines.answering_work import IdsRequest, SampledAnswer
 from treadle.testbed.engines.bpe import Bpe
 from treadle.testbed.engines.mock_template import Template
-from treadle.testbed.server.chat_wire import ChatRequest, to_tools
 from treadle.testbed.server.oracle_app import HttpReply
 
 encode = msgspec.json.Encoder().encode

@@ -10,6 +10,8 @@ import msgspec
 from msgspec import Struct, field
 
 from treadle.core.types import Json
+from treadle.models.dialects.openai_chat.served import to_events, to_message, to_wire
+from treadle.testbed.built_in import stream
 from treadle.testbed.engines.answering_work import IdsRequest, SampledAnswer
 from treadle.testbed.engines.engine_app import EngineApp, decode_object
 from treadle.testbed.engines.engine_wire import (
@@ -22,7 +24,6 @@ from treadle.testbed.engines.engine_wire import (
     write_logprobs,
 )
 from treadle.testbed.engines.mock_template import Template
-from treadle.testbed.server.chat_wire import to_events, to_message, to_wire
 from treadle.testbed.server.oracle_app import HttpReply, error_reply, json_reply
 
 VERSION = "0.5.23"
@@ -119,7 +120,7 @@ class SglangApp(EngineApp):
             reason = completion.finish_reason.value if answer.finish == "stop" else answer.finish
             told = {"content": write_logprobs(answer, template.bpe)} if asked.logprobs else None
             if asked.stream:
-                events = to_events(completion, asked.model, True)
+                events = to_events(completion, asked.model, stream(completion.message), True)
                 events[-2]["choices"][0]["finish_reason"] = reason
                 events[-1]["usage"] = count_tokens(answer)
                 for event in events:

@@ -11,6 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.types import Json
+from treadle.models.dialects.openai_chat.served import to_events, to_message, to_wire
+from treadle.testbed.built_in import stream
 from treadle.testbed.engines.answering_work import IdsRequest, SampledAnswer
 from treadle.testbed.engines.engine_app import EngineApp, decode_object, read_query
 from treadle.testbed.engines.engine_wire import (
@@ -24,7 +26,6 @@ from treadle.testbed.engines.engine_wire import (
     write_logprobs,
 )
 from treadle.testbed.engines.mock_template import Template
-from treadle.testbed.server.chat_wire import to_events, to_message, to_wire
 from treadle.testbed.server.oracle_app import HttpReply, error_reply, json_reply
 
 VERSION = "0.20.0"
@@ -108,7 +109,7 @@ class VllmApp(EngineApp):
                 logprobs = write_logprobs(answer, template.bpe, as_ids=as_ids)
             if asked.stream:
                 has_usage = asked.stream_options is not None and asked.stream_options.include_usage
-                events = to_events(completion, asked.model, has_usage)
+                events = to_events(completion, asked.model, stream(completion.message), has_usage)
                 _add_tokens(events, answer, logprobs, reason, with_ids=bool(asked.return_token_ids))
                 return stream_reply(events)
             wire = to_wire(completion, asked.model)

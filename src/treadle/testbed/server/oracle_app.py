@@ -13,11 +13,18 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError, RequestError
 from treadle.core.types import Json
+from treadle.models.dialects.openai_chat.served import (
+    decode_request,
+    to_events,
+    to_message,
+    to_tools,
+    to_wire,
+)
 from treadle.tasks.draws import fraction
 from treadle.tasks.files import find_solver
+from treadle.testbed.built_in import stream
 from treadle.testbed.echo import EchoModel
 from treadle.testbed.oracle import OracleModel, read_rate
-from treadle.testbed.server.chat_wire import decode_request, to_events, to_message, to_tools, to_wire
 from treadle.testbed.teacher import TEACHER, TeacherModel, make_teacher
 
 ORACLE = "oracle"
@@ -214,7 +221,10 @@ class OracleApp:
         if not asked.stream:
             return json_reply(200, to_wire(completion, asked.model))
         has_usage = asked.stream_options is not None and asked.stream_options.include_usage
-        events = [b"data: %b\n\n" % _encode(item) for item in to_events(completion, asked.model, has_usage)]
+        events = [
+            b"data: %b\n\n" % _encode(item)
+            for item in to_events(completion, asked.model, stream(completion.message), has_usage)
+        ]
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
         return HttpReply(200, [*events, b"data: [DONE]\n\n"], headers, is_stream=True)
 

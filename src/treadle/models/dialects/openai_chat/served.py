@@ -1,17 +1,17 @@
-"""The requests and responses of OpenAI's chat completions, as the mock server uses them.
+"""The serving half of OpenAI's chat completions: its requests are read, and its responses written.
 
 Source: OpenAI API reference, chat completions, 2025. The name `reasoning_content` comes from DeepSeek and vLLM.
 """
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from treadle.core.events import ReasoningDelta, TextDelta
+from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Completion, Json, Message, Role, ToolCall, ToolSpec, Usage
-from treadle.testbed.built_in import stream
 
 _ROLES = {role.value: role for role in Role} | {"developer": Role.SYSTEM}
 
@@ -125,27 +125,55 @@ def to_wire(completion: Completion, model: str) -> dict[str, Json]:
     return _envelope(completion, model, "chat.completion", [choice], _to_usage(completion.usage))
 
 
-def to_events(completion: Completion, model: str, has_usage: bool) -> list[dict[str, Json]]:
-    """Return the events of a streamed response."""
-    deltas: list[dict[str, Json]] = [{"role": "assistant", "content": ""}]
-    for piece in stream(completion.message):
+class ChatStream:
+    """The events of one streamed answer."""
+
+    def __init__(self, response_id: str, model: str, *, has_usage: bool) -> None:
+        self._head = {
+            "id": f"chatcmpl-{response_id}",
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._has_usage = has_usage
+
+    def begin(self) -> dict[str, Json]:
+        """Return the first event."""
+        return self._choice({"role": "assistant", "content": ""})
+
+    def add(self, piece: Delta) -> dict[str, Json] | None:
+        """Return the event for a piece of the answer; `None` if the format has none for it."""
         if isinstance(piece, TextDelta):
-            deltas.append({"content": piece.text})
-        elif isinstance(piece, ReasoningDelta):
-            deltas.append({"reasoning_content": piece.text})
-        else:
-            call: dict[str, Json] = {"index": piece.index}
-            if piece.call_id is not None:
-                call |= {"id": piece.call_id, "type": "function"}
-            call["function"] = _to_function(piece.name, piece.arguments)
-            deltas.append({"tool_calls": [call]})
-    choices: list[list[Json]] = [[{"index": 0, "delta": delta, "finish_reason": None}] for delta in deltas]
-    choices.append([{"index": 0, "delta": {}, "finish_reason": completion.finish_reason.value}])
-    events = [_envelope(completion, model, "chat.completion.chunk", item, None) for item in choices]
-    if has_usage:
-        usage = _to_usage(completion.usage)
-        events.append(_envelope(completion, model, "chat.completion.chunk", [], usage))
-    return events
+            return self._choice({"content": piece.text})
+        if isinstance(piece, ReasoningDelta):
+            return self._choice({"reasoning_content": piece.text})
+        if not isinstance(piece, ToolCallDelta):
+            return None
+        call: dict[str, Json] = {"index": piece.index}
+        if piece.call_id is not None:
+            call |= {"id": piece.call_id, "type": "function"}
+        call["function"] = _to_function(piece.name, piece.arguments)
+        return self._choice({"tool_calls": [call]})
+
+    def finish(self, reason: str, usage: Usage) -> list[dict[str, Json]]:
+        """Return the last events."""
+        events = [self._choice({}, reason)]
+        if self._has_usage:
+            events.append({**self._head, "choices": [], "usage": _to_usage(usage)})
+        return events
+
+    def _choice(self, delta: dict[str, Json], reason: str | None = None) -> dict[str, Json]:
+        choices = [{"index": 0, "delta": delta, "finish_reason": reason}]
+        return {**self._head, "choices": choices, "usage": None}
+
+
+def to_events(
+    completion: Completion, model: str, pieces: Iterable[Delta], has_usage: bool
+) -> list[dict[str, Json]]:
+    """Return the events of a streamed response that comes in `pieces`."""
+    stream = ChatStream(str(completion.response_id), model, has_usage=has_usage)
+    events = [stream.begin(), *[event for piece in pieces if (event := stream.add(piece)) is not None]]
+    return [*events, *stream.finish(completion.finish_reason.value, completion.usage)]
 
 
 def _to_function(name: str | None, arguments: str) -> dict[str, Json]:
