@@ -173,9 +173,18 @@ def digest(messages: Iterable[Message]) -> bytes:
     found = hashlib.blake2b(digest_size=16)
     for message in messages:
         if message.role is not Role.SYSTEM:
-            calls = [[call.name, call.arguments] for call in message.tool_calls]
+            calls = [[call.name, _normalize(call.arguments)] for call in message.tool_calls]
             found.update(msgspec.json.encode([message.role, message.content.strip(), calls]))
     return found.digest()
+
+
+def _normalize(arguments: str) -> str:
+    """Return arguments in a form that is the same however a client writes the JSON."""
+    try:
+        value = msgspec.json.decode(arguments or "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return arguments
+    return msgspec.json.encode(value, order="deterministic").decode()
 
 
 async def load_run(host: RunHost, caller: ApiCaller, run_id: str) -> Run[Any]:
