@@ -34,7 +34,7 @@ class ClientTool:
 class ClientTools:
     """The tools of a client."""
 
-    def __init__(self, tools: Sequence[dict[str, Json]]) -> None:
+    def __init__(self, tools: Sequence[dict[str, Json]] = ()) -> None:
         """Make the tools from their definitions, in any shape that `treadle tools import` reads.
 
         Raises: `ConfigError` that names the first definition which cannot be used.
