@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from starlette.exceptions import HTTPException
 
 from treadle.core.types import Json
 from treadle.models.config.tables import KeyTable, ServeTable
@@ -55,14 +56,15 @@ def hash_key(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-class RequestRefused(Exception):  # noqa: N818
-    """Raised if a request is refused before it is read."""
+class RequestRefused(HTTPException):
+    """Raised if a request is refused. FastAPI passes an `HTTPException` on, also while it reads a body."""
 
     def __init__(
         self, status: int, message: str, code: str, headers: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(message)
-        self.status, self.code, self.headers = status, code, dict(headers or {})
+        super().__init__(status, message, dict(headers or {}))
+        self.code = code
+        """The code of the error for programs, such as `not_found`."""
 
 
 class Gate:
@@ -204,13 +206,13 @@ def error_body(
 
 async def refuse(send: Send, refused: RequestRefused) -> None:
     """Send a refusal."""
-    body = msgspec.json.encode(error_body(str(refused), refused.code))
+    body = msgspec.json.encode(error_body(refused.detail, refused.code))
     headers = {
         "content-type": "application/json",
         "content-length": str(len(body)),
         "connection": "close",
-        **refused.headers,
+        **(refused.headers or {}),
     }
     raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refused.status, "headers": raw})
+    await send({"type": "http.response.start", "status": refused.status_code, "headers": raw})
     await send({"type": "http.response.body", "body": body})

@@ -107,7 +107,7 @@ def _answer_error(_: Request, error: Exception) -> JSONResponse:
 
 def _answer_refusal(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestRefused)
-    return Fast(error_body(str(error), error.code), status_code=error.status, headers=error.headers)
+    return Fast(error_body(error.detail, error.code), status_code=error.status_code, headers=error.headers)
 
 
 def _answer_invalid(_: Request, error: Exception) -> JSONResponse:

@@ -1,0 +1,215 @@
+"""Who may ask a server, and what it does not let in: keys, hosts, origins, sizes, and the runs of others."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from tests.server.test_responses import CONFIG, journal, serving
+
+from treadle.core.errors import ConfigError
+from treadle.journal.protocol import Journal
+from treadle.server.access import hash_key
+from treadle.server.api_server import load_served, serve_api
+
+__all__ = ["journal"]
+KEYS = f"""
+{CONFIG}
+[serve]
+max_body_bytes = 20000
+body_timeout_seconds = 1
+allow_origins = ["https://app.example"]
+
+[serve.keys.kim]
+sha256 = "{hash_key("kims-key")}"
+
+[serve.keys.bo]
+sha256 = "{hash_key("bos-key")}"
+requests_per_minute = 5
+
+[serve.keys.root]
+sha256 = "{hash_key("roots-key")}"
+scopes = ["run", "read", "admin"]
+
+[serve.keys.old]
+sha256 = "{hash_key("old-key")}"
+expires = 2020-01-01
+
+[serve.keys.reader]
+sha256 = "{hash_key("readers-key")}"
+scopes = ["read"]
+"""
+
+
+@pytest.fixture
+async def url(tmp_path: Path, journal: Journal) -> AsyncIterator[str]:
+    path = tmp_path / "treadle.toml"
+    path.write_text(KEYS)
+    async with serving(path, journal) as served:
+        yield served
+
+
+def client_of(url: str, key: str) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
+
+
+async def send(url: str, raw: bytes) -> bytes:
+    """Send bytes to a server, and return all that it answers until it closes the connection."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(raw)
+    await writer.drain()
+    try:
+        async with asyncio.timeout(20):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+def request(path: str, *headers: str, method: str = "GET", body: str = "", host: str = "localhost") -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", "Connection: close", *headers]
+    if body:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body.encode())}"]
+    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+KIM = "Authorization: Bearer kims-key"
+
+
+async def test_a_client_sees_only_its_own_runs(url: str, journal: Journal) -> None:
+    kim, bo, root = client_of(url, "kims-key"), client_of(url, "bos-key"), client_of(url, "roots-key")
+    made = await kim.responses.create(model="echo", input="secret")
+    run_id = journal.runs()[0].run_id
+    conversation = f"conv_{run_id}"
+    attempts: list[Any] = [
+        lambda: bo.responses.retrieve(made.id),
+        lambda: bo.responses.create(model="echo", input="a", previous_response_id=made.id),
+        lambda: bo.responses.create(model="echo", input="a", conversation=conversation),
+        lambda: bo.conversations.retrieve(conversation),
+    ]
+    for attempt in attempts:
+        with pytest.raises(openai.NotFoundError):
+            await attempt()
+    for path in ("", "/messages", "/events", "/events?stream=true"):
+        answer = await send(url, request(f"/v1/runs/{run_id}{path}", "Authorization: Bearer readers-key"))
+        assert status_of(answer) == 404, path
+    for caller, seen in ((kim, 1), (root, 1)):
+        assert len((await caller.get("/runs", cast_to=dict))["data"]) == seen
+    # A history of somebody else's conversation is a new run of one's own.
+    history: Any = [
+        {"role": "user", "content": "secret"},
+        {"role": "assistant", "content": "You said: secret"},
+        {"role": "user", "content": "more"},
+    ]
+    await bo.responses.create(model="echo", input=history)
+    assert len(journal.runs()) == 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ([], "there is no API key"),
+        (["Authorization: Bearer wrong"], "is wrong"),
+        (["Authorization: Basic a2ltOmtpbXMta2V5"], "there is no API key"),
+        (["Authorization: Bearer old-key"], "has expired"),
+        (["X-Api-Key: wrong"], "is wrong"),
+    ],
+)
+async def test_keys_are_needed(url: str, headers: list[str], said: str) -> None:
+    answer = await send(url, request("/v1/models", *headers))
+    assert status_of(answer) == 401
+    assert said in answer.decode()
+    assert b"kims-key" not in answer
+    assert status_of(await send(url, request("/healthz"))) == 200
+
+
+async def test_a_key_does_what_its_scopes_allow(url: str) -> None:
+    reader = client_of(url, "readers-key")
+    assert [item.id async for item in reader.models.list()]
+    with pytest.raises(openai.PermissionDeniedError, match="scope 'run'"):
+        await reader.responses.create(model="echo", input="a")
+
+
+async def test_a_key_may_ask_so_often(url: str) -> None:
+    statuses = [
+        status_of(await send(url, request("/v1/models", "Authorization: Bearer bos-key"))) for _ in range(8)
+    ]
+    assert statuses[:5] == [200] * 5
+    assert 429 in statuses[5:]
+    assert status_of(await send(url, request("/v1/models", KIM))) == 200
+
+
+async def test_pages_of_other_origins_may_not_ask(url: str) -> None:
+    body = json.dumps({"model": "echo", "input": "a"})
+    foreign = request("/v1/responses", KIM, "Origin: https://evil.example", method="POST", body=body)
+    assert status_of(await send(url, foreign)) == 403
+    own = await send(url, request("/v1/models", KIM, "Origin: https://app.example"))
+    assert status_of(own) == 200
+    assert b"access-control-allow-origin: https://app.example" in own.lower()
+    asked = ("Origin: https://app.example", "Access-Control-Request-Method: POST")
+    assert status_of(await send(url, request("/v1/responses", *asked, method="OPTIONS"))) == 200
+
+
+async def test_without_keys_only_this_machine_may_ask(tmp_path: Path, journal: Journal) -> None:
+    path = tmp_path / "treadle.toml"
+    path.write_text(CONFIG)
+    async with serving(path, journal) as url:
+        assert status_of(await send(url, request("/v1/models"))) == 200
+        # A name that a page's owner lets stand for this machine.
+        assert status_of(await send(url, request("/v1/models", host="evil.example"))) == 403
+        assert status_of(await send(url, request("/v1/models", "Origin: http://localhost:3000"))) == 403
+    with pytest.raises(ConfigError, match="treadle serve --new-key"):
+        await serve_api(load_served(path, None), journal, "0.0.0.0", 0, print)
+
+
+def post(path: str, body: str) -> bytes:
+    return request(path, KIM, method="POST", body=body)
+
+
+def post_raw(rest: str) -> bytes:
+    """Return a request whose last headers and body are written as they are."""
+    return f"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{KIM}\r\n{rest}".encode()
+
+
+CHUNKS = ("2000\r\n" + "a" * 0x2000 + "\r\n") * 3
+HOSTILE = {
+    "large": (post("/v1/responses", '{"input": "' + "a" * 30_000 + '"}'), 413),
+    "endless": (post_raw("Content-Length: 99999999999999999999\r\n\r\n"), 400),
+    "large chunks": (post_raw(f"Transfer-Encoding: chunked\r\n\r\n{CHUNKS}0\r\n\r\n"), 413),
+    "slow": (post_raw("Content-Length: 100\r\n\r\n{"), 408),
+    "smuggled": (
+        post_raw(
+            "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v1/runs HTTP/1.1\r\n\r\n"
+        ),
+        400,
+    ),
+    "deep": (post("/v1/responses", '{"model": "echo", "input": ' + "[" * 9000 + "]" * 9000 + "}"), 400),
+    "cut": (post("/v1/responses", '{"model": "echo"'), 400),
+    "a list": (post("/v1/responses", "[]"), 400),
+    "odd message": (post("/v1/messages", '{"model": 5}'), 400),
+    "odd chat": (post("/v1/chat/completions", '{"model": "echo", "messages": {"a": 1}}'), 400),
+    "traversal": (request("/v1/runs/..%2f..%2fetc%2fpasswd", KIM), 404),
+    "nul": (request("/v1/runs/%00", KIM), 404),
+    "no such inbox": (post("/v1/runs/x/inbox", '{"type": "cancel"}'), 404),
+    "many": (request("/v1/runs?limit=100000000", KIM), 400),
+    "no such place": (request("/v1/runs?after=nope", KIM), 404),
+    "no label": (request("/v1/runs?label=nope", KIM), 400),
+    "emoji": (request("/v1/conversations/conv_%F0%9F%92%A9", KIM), 404),
+    "large number": (request("/v1/responses/resp_x_99999999999999999999_1", KIM), 400),
+    "no such path": (request("/nothing", KIM), 404),
+    "no such method": (request("/v1/models", KIM, method="PATCH"), 405),
+}
+
+
+@pytest.mark.parametrize(("raw", "status"), HOSTILE.values(), ids=HOSTILE)
+async def test_hostile_requests_are_refused(url: str, raw: bytes, status: int) -> None:
+    assert status_of(await send(url, raw)) == status
+    assert status_of(await send(url, request("/v1/models", KIM))) == 200
