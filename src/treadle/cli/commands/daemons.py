@@ -56,7 +56,6 @@ def serve(
     Examples:
         treadle serve --model mock:echo
         treadle serve --config treadle.toml --journal postgres://me@db.example/runs
-        treadle serve --new-key kim
     """
     from treadle.server.access import new_key as make_key
     from treadle.server.api_server import load_served, serve_api

@@ -1,0 +1,227 @@
+"""The runs of a server: their events as they happen, their inboxes, and what is left when the server is killed."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI
+from tests.conftest import IS_FULL
+from tests.server.test_responses import ADD, client, config, journal
+
+from treadle import open_journal
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
+
+__all__ = ["client", "config", "journal"]
+
+
+async def read_stream(
+    client: AsyncOpenAI, path: str, **headers: str
+) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Yield the names and the data of a stream's events."""
+    async with client._client.stream("GET", f"{client.base_url}{path}", headers=headers) as answer:
+        name = ""
+        async for line in answer.aiter_lines():
+            if line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                yield name, json.loads(line.removeprefix("data: "))
+
+
+async def test_events_are_followed_from_any_number(client: AsyncOpenAI, journal: Journal) -> None:
+    asked = 'call add {"a": 1, "b": 2}\nthen\nsay one two three'
+    first = await client.responses.create(model="echo", input=asked, tools=[ADD])
+    run_id = journal.runs()[0].run_id
+    call: Any = first.output[0]
+    seen: list[tuple[str, dict[str, Any]]] = []
+
+    async def follow() -> None:
+        async for name, data in read_stream(client, f"runs/{run_id}/events?stream=true"):
+            seen.append((name, data))
+            if name == "turn_completed":
+                return
+
+    following = asyncio.ensure_future(follow())
+    await asyncio.sleep(0.1)
+    output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "3"}
+    await client.responses.create(model="echo", input=[output], previous_response_id=first.id, tools=[ADD])
+    async with asyncio.timeout(20):
+        await following
+    stored = journal.read(run_id)
+    numbers = [data["seq"] for _, data in seen if data.get("seq")]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert [name for name, data in seen if data.get("seq")] == [
+        event.type for event in stored[: len(numbers)]
+    ]
+    assert "text_delta" in [name for name, _ in seen]
+    # A client that was away goes on after the last event that it has got.
+    again = []
+    async for name, data in read_stream(
+        client, f"runs/{run_id}/events?stream=true", **{"Last-Event-ID": "3"}
+    ):
+        again.append(data["seq"])
+        if name == "turn_completed":
+            break
+    assert again == numbers[3:]
+
+
+async def test_a_run_says_what_it_waits_for_and_goes_on_by_its_inbox(
+    client: AsyncOpenAI, journal: Journal
+) -> None:
+    options = [{"label": "a.txt", "description": "A"}]
+    asked = f"call ask_user {json.dumps({'question': 'Which file?', 'options': options})}\nthen\nsay ok"
+    await client.responses.create(model="curious", input=asked, metadata={"team": "a"})
+    (listed,) = (await client.get("/runs?is_waiting=true", cast_to=dict))["data"]
+    run_id = listed["id"]
+    found = await client.get(f"/runs/{run_id}", cast_to=dict)
+    ((question_id, question),) = found["waits_for"]["questions"].items()
+    assert question == {"text": "Which file?", "options": ["a.txt"]}
+    with pytest.raises(APIStatusError, match="is not open"):
+        await client.post(
+            f"/runs/{run_id}/inbox", body={"type": "answer", "question_id": "x", "text": "a"}, cast_to=dict
+        )
+    for body in ({"type": "answr"}, {"type": "answer"}, {"type": "note", "labels": {"treadle.owner": "me"}}):
+        with pytest.raises(APIStatusError) as refused:
+            await client.post(f"/runs/{run_id}/inbox", body=body, cast_to=dict)
+        assert refused.value.status_code == 400
+    answer = {"type": "answer", "question_id": question_id, "text": "a.txt"}
+    sent = await client.post(f"/runs/{run_id}/inbox", body=answer, cast_to=dict)
+    assert sent["object"] == "inbox_message"
+    async with asyncio.timeout(20):
+        while (await client.get(f"/runs/{run_id}", cast_to=dict))["output"] != "ok":
+            await asyncio.sleep(0.02)
+
+
+TOOLS = """
+import asyncio
+
+from treadle import tool
+
+
+@tool(effect="idempotent")
+async def nap() -> str:
+    '''Sleep for a moment.'''
+    await asyncio.sleep(0.05)
+    return "rested"
+"""
+SERVED = """
+[models.echo]
+model = "mock:echo"
+
+[agents.napper]
+model = "echo"
+tools = ["tools.py"]
+"""
+
+
+class Killed:
+    """A server in a process of its own, on one port, that is killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = 0
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> str:
+        """Start the server, and return its address."""
+        command = [
+            sys.executable,
+            "-m",
+            "treadle",
+            "serve",
+            "--config",
+            "treadle.toml",
+            "--journal",
+            "runs.db",
+            "--json",
+        ]
+        self.process = subprocess.Popen(
+            [*command, "--port", str(self.port)], cwd=self.folder, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        url = str(json.loads(self.process.stdout.readline())["url"])
+        self.port = int(url.rpartition(":")[2])
+        return url
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """End the server by a signal, and wait until it has ended."""
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+        self.process.wait(60)
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Any:
+    (tmp_path / "treadle.toml").write_text(SERVED)
+    (tmp_path / "tools.py").write_text(TOOLS)
+    server = Killed(tmp_path)
+    yield server
+    if server.process is not None and server.process.poll() is None:
+        server.kill()
+
+
+async def test_what_was_acknowledged_survives_kills(killed: Killed, tmp_path: Path) -> None:
+    """Every background response whose id a client has got is answered, whatever happens to the server."""
+    draw, kills, asked = (
+        random.Random(7),
+        100 if IS_FULL else 3,
+        "call nap {}\nthen\ncall nap {}\nthen\nsay done",
+    )
+    acknowledged: list[str] = []
+    client = AsyncOpenAI(base_url=f"{killed.start()}/v1", api_key="any", max_retries=0)
+
+    async def ask() -> None:
+        while True:
+            try:
+                made = await client.responses.create(model="napper", input=asked, background=True)
+            except (APIConnectionError, APIStatusError):
+                await asyncio.sleep(0.05)
+            else:
+                acknowledged.append(made.id)
+
+    asking = [asyncio.ensure_future(ask()) for _ in range(4)]
+    for number in range(kills):
+        while len(acknowledged) <= number:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(draw.random() * 0.3)
+        await asyncio.to_thread(killed.kill, signal.SIGTERM if number % 3 == 2 else signal.SIGKILL)
+        await asyncio.to_thread(killed.start)
+    await asyncio.sleep(0.2)
+    for task in asking:
+        task.cancel()
+    assert len(acknowledged) >= kills
+    async with asyncio.timeout(120):
+        for response_id in acknowledged:
+            while (found := await client.responses.retrieve(response_id)).status != "completed":
+                await asyncio.sleep(0.05)
+            assert found.output_text == "done", response_id
+    killed.kill(signal.SIGTERM)
+    with open_journal(tmp_path / "runs.db") as journal:
+        runs = journal.runs(RunFilter(is_turn_open=False))
+        assert {item.rpartition("_1_0")[0].removeprefix("resp_") for item in acknowledged} <= {
+            info.run_id for info in runs
+        }
+        for info in runs:
+            bodies = [event.body for event in journal.read(info.run_id)]
+            assert [body.output for body in bodies if body.__class__.__name__ == "TurnCompleted"] == ["done"]  # type: ignore[attr-defined]
+
+
+async def test_a_server_that_is_stopped_ends_and_says_nothing_odd(killed: Killed) -> None:
+    url = killed.start()
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
+        stream = await client.responses.create(
+            model="napper", input="call nap {}\nthen\nsay done", stream=True
+        )
+        events = aiter(stream)
+        await anext(events)
+        killed.kill(signal.SIGTERM)
+        assert killed.process is not None
+        assert killed.process.returncode == 0
