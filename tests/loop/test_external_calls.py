@@ -150,7 +150,7 @@ async def test_a_session_can_begin_with_a_history() -> None:
 
 async def test_a_session_can_be_given_new_instructions() -> None:
     journal = MemoryJournal()
-    agent = make_agent("one", "two", "three", journal=journal)
+    agent = make_agent("one", "two", "three", "four", journal=journal)
     agent.instructions = "Be brief."
     async with agent.session("s") as session:
         await session.send("a")
@@ -162,4 +162,20 @@ async def test_a_session_can_be_given_new_instructions() -> None:
     requests = agent.model.requests  # type: ignore[attr-defined]
     assert [request.messages[0].content for request in requests] == ["Be brief.", "Be brief.", "Be kind."]
     assert [item.content for item in list(requests[2].messages)[1:]] == ["a", "one", "b", "two", "c"]
+    agent.instructions = None
+    async with agent.session("s", renews_instructions=True) as session:
+        await session.send("d")
+    assert [item.content for item in requests[3].messages] == ["a", "one", "b", "two", "c", "three", "d"]
     assert (await agent.replay("s")).is_exact
+
+
+async def test_a_persona_keeps_its_instructions() -> None:
+    agent = Agent(
+        ScriptedModel(["one", "two"]), persona={"name": "Ada", "role": "a clerk"}, journal=MemoryJournal()
+    )
+    for text in ("a", "b"):
+        async with agent.session("s", renews_instructions=True) as session:
+            await session.send(text)
+    first, second = agent.model.requests  # type: ignore[attr-defined]
+    assert first.messages[0] == second.messages[0]
+    assert "Ada" in first.messages[0].content

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI
 from tests.conftest import IS_FULL
-from tests.server.test_responses import ADD, client, config, journal
+from tests.server.test_responses import ADD, client, config, journal, serving
 
-from treadle import open_journal
+from treadle import Run, open_journal
+from treadle.core.inbox import GiveAnswer
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 
@@ -98,6 +99,25 @@ async def test_a_run_says_what_it_waits_for_and_goes_on_by_its_inbox(
     async with asyncio.timeout(20):
         while (await client.get(f"/runs/{run_id}", cast_to=dict))["output"] != "ok":
             await asyncio.sleep(0.02)
+
+
+async def test_a_message_that_a_dead_server_has_only_stored_is_taken_in(config: Path, tmp_path: Path) -> None:
+    with open_journal(tmp_path / "runs.db") as journal:
+        async with (
+            serving(config, journal) as url,
+            AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client,
+        ):
+            await client.responses.create(
+                model="curious", input='call ask_user {"question": "Which?"}\nthen\nsay ok'
+            )
+        (info,) = journal.runs()
+        question_id = next(iter(Run.load(info.run_id, journal).questions))
+        journal.post(info.run_id, GiveAnswer(question_id, "this"))
+        assert journal.runs(RunFilter(is_waiting=True))
+    with open_journal(tmp_path / "runs.db") as journal:
+        async with serving(config, journal), asyncio.timeout(20):
+            while not journal.runs(RunFilter(is_turn_open=False)):
+                await asyncio.sleep(0.02)
 
 
 TOOLS = """

@@ -117,15 +117,17 @@ def say(state: "State", message: Message) -> None:
 
 
 def replace_instructions(state: "State", text: str) -> None:
-    """Replace the system message. The transcript keeps the earlier one, if a turn has begun with it."""
+    """Replace the system message; an empty text removes it. The transcript keeps the earlier one, if a turn has
+    begun with it."""
     shown, size, before = state.shown, state.size, state.messages
     has_one = bool(before) and before[0].role is Role.SYSTEM
     if state.turn.number:
         shown.whole = state.transcript
-    state.messages = Log([Message(Role.SYSTEM, text), *list(before)[has_one:]])
-    if not has_one:
-        shown.recalled = {at + 1: chars for at, chars in shown.recalled.items()}
-        state.turn.position += 1
+    head = [Message(Role.SYSTEM, text)] if text else []
+    state.messages = Log([*head, *list(before)[has_one:]])
+    shift = len(head) - has_one
+    shown.recalled = {at + shift: chars for at, chars in shown.recalled.items()}
+    state.turn.position += shift
     forget_ids(state)
     size.known_tokens = size.tools_tokens = 0.0
     size.known_messages, size.last_usage = 0, Usage()

@@ -89,13 +89,13 @@ def resumed(
     output = terms.output
     spec = spec_for(agent, terms.task, None if output is None else output.schema, begun.files)
     told: str | None = None
-    if renews_instructions:
+    if renews_instructions and agent.known is None:
         told = system_message(spec, spec.instructions, output) or spec.instructions or ""
         first = next(iter(driver.state.messages), None)
         if told == (first.content if first is not None and first.role is Role.SYSTEM else ""):
             told = None
     else:
-        spec = replace(spec, instructions=begun.instructions)
+        spec = replace(spec, instructions=begun.instructions)  # those of a persona stay
     spec = replace(spec, policy=terms.policy)
     if find_readers(driver.state.tools):
         driver.bench.offer_reading()

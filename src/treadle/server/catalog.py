@@ -1,5 +1,6 @@
 """The agents that a server offers, by name: those of the configuration, and its models."""
 
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -68,21 +69,22 @@ class AgentCatalog:
         self.config = config
         self._journal = journal
         self._agents: OrderedDict[bytes, Agent[Any]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def agent(self, name: str, wish: ClientWish = ClientWish()) -> Agent[Any]:
-        """Return the agent with this name, with what the client wants besides.
+        """Return the agent with this name, with what the client wants besides. Any thread may call this.
 
         Raises: `UnknownAgentError`; `ConfigError` if the agent cannot be made.
         """
         if name not in self.names:
             raise UnknownAgentError(f"there is no model {name!r}, {suggest(name, self.names, 'models')}")
         key = msgspec.json.encode((name, wish), order="deterministic")
-        found = self._agents.get(key)
-        if found is None:
-            found = self._agents[key] = self._make(name, wish)
-            if len(self._agents) > _MAX_AGENTS:
-                self._agents.popitem(last=False)
-        else:
+        with self._lock:
+            found = self._agents.get(key)
+            if found is None:
+                found = self._agents[key] = self._make(name, wish)
+                if len(self._agents) > _MAX_AGENTS:
+                    self._agents.popitem(last=False)
             self._agents.move_to_end(key)
         return found
 

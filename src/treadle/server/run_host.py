@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import QUEUE, RunFilter
 from treadle.loop.wayout import see_through
+from treadle.runs.recording import take_in_rest
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import AgentCatalog
 from treadle.workers.protocol import WorkerOptions
@@ -42,6 +43,14 @@ class RunHost:
     async def open(self) -> None:
         """Begin to continue the runs that wait in the queue."""
         self._working = asyncio.ensure_future(self._worker.work())
+        self.start(self._take_in_mail())
+
+    async def _take_in_mail(self) -> None:
+        """Take in the messages for runs that wait, which were stored just before an earlier server died."""
+        waiting = RunFilter(labels={QUEUE: SERVED}, is_waiting=True, is_driven=False)
+        for info in await asyncio.to_thread(self.journal.runs, waiting):
+            if await asyncio.to_thread(self.journal.inbox, info.run_id):
+                await take_in_rest(self.journal, info.run_id)
 
     @property
     def fault(self) -> str | None:
