@@ -1,6 +1,7 @@
 """The HTTP API of a server: its routers, and its errors in the form of OpenAI's API."""
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -69,6 +70,7 @@ def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
     api.add_exception_handler(RequestValidationError, _answer_invalid)
     api.add_exception_handler(ValidationError, _answer_invalid)
     api.add_exception_handler(HTTPException, _answer_http)
+    api.add_exception_handler(Exception, _answer_defect)
 
     @api.get("/healthz", tags=["probes"])
     async def healthz() -> dict[str, str]:
@@ -116,6 +118,13 @@ def _answer_invalid(_: Request, error: Exception) -> JSONResponse:
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     message = f"{where}: {first['msg']}" if where else str(first["msg"])
     return Fast(error_body(message, "invalid_request", param=where or None), status_code=400)
+
+
+def _answer_defect(request: Request, error: Exception) -> JSONResponse:
+    logging.getLogger("treadle.server").error(
+        "%s %s failed", request.method, request.url.path, exc_info=error
+    )
+    return Fast(error_body("the server has failed; its log says why", "server_error", "server_error"), 500)
 
 
 def _answer_http(_: Request, error: Exception) -> JSONResponse:

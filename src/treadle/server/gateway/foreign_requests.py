@@ -140,6 +140,8 @@ def _read_tools(tools: Any, choice: Any) -> list[Item]:
         raise ConfigError(f"tool_choice is {choice!r:.100}; give 'auto' or 'none', since the model decides")
     if not tools or choice == "none":
         return []
+    if not isinstance(tools, list):
+        raise ConfigError(f"tools is {tools!r:.100}; give a list")
     found = []
     for number, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) else None

@@ -127,7 +127,7 @@ def read_items(given: str | list[Item]) -> RequestItems:
     for number, item in enumerate(items):
         try:
             reader.read(item)
-        except (ConfigError, KeyError, TypeError) as error:
+        except (ConfigError, KeyError, TypeError, AttributeError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else error
             raise ConfigError(f"input[{number}]: {what}") from None
     return reader.finish()
@@ -146,21 +146,22 @@ class _Reader:
         if kind == "message":
             self._read_message(item)
         elif kind == "function_call":
-            call = ToolCall(item["call_id"], item["name"], item.get("arguments") or "")
+            call = ToolCall(_word(item, "call_id"), _word(item, "name"), str(item.get("arguments") or ""))
             self._known[call.call_id] = call.name
             self._say(Message(Role.ASSISTANT, "", (call,)))
         elif kind == "function_call_output":
             self._read_output(
-                item["call_id"], _text_of(item["output"]), is_error=item.get("is_error") is True
+                _word(item, "call_id"), _text_of(item["output"]), is_error=item.get("is_error") is True
             )
         elif kind == "mcp_approval_response":
             is_approved = item["approve"] is True
-            self.asked.approvals[item["approval_request_id"]] = (is_approved, item.get("reason"))
+            reason = None if item.get("reason") is None else str(item["reason"])
+            self.asked.approvals[_word(item, "approval_request_id")] = (is_approved, reason)
         elif kind == "reasoning":
             texts = [*(item.get("content") or ()), *(item.get("summary") or ())]
             self._say(Message(Role.ASSISTANT, "", reasoning=_text_of(texts) or None))
         elif kind == "mcp_call":
-            call = ToolCall(item["id"], item["name"], item.get("arguments") or "")
+            call = ToolCall(_word(item, "id"), _word(item, "name"), str(item.get("arguments") or ""))
             self._say(Message(Role.ASSISTANT, "", (call,)))
             text, fault = item.get("output"), item.get("error")
             said = str(text if fault is None else fault)
@@ -241,6 +242,14 @@ class _Reader:
         if last is not None and last.role is Role.USER:
             asked.message = asked.history.pop()
         return asked
+
+
+def _word(item: Item, name: str) -> str:
+    """Return a field that is a text. Raises: `ConfigError` if it is not, `KeyError` if it is missing."""
+    value = item[name]
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} is {value!r:.100}; give a text")
+    return value
 
 
 def _text_of(content: Json) -> str:

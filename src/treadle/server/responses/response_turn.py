@@ -64,6 +64,10 @@ async def make_plan(
 
     Raises: `ConfigError`, `RequestRefused`.
     """
+    try:
+        msgspec.json.encode([body.model_dump(), more_settings])
+    except UnicodeEncodeError:
+        raise ConfigError("the request has half of a surrogate pair, which is no character") from None
     asked = read_items(body.input)
     texts = [text for text in (body.instructions, *asked.instructions) if text]
     settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
