@@ -196,6 +196,16 @@ def test_unknown_logprobs_are_not_numbers():
     assert all(value != value for value in unknown)
 
 
+@pytest.mark.parametrize("wrong", [0.93, 0.0005, 1.0, 17.0, 1e37])
+def test_numbers_that_cannot_be_log_probabilities_are_not_kept(wrong):
+    """Rules out that a server's probabilities, or ranks, are trained on as logarithms. A rounding error is none."""
+    record = make_record(PROMPT, IDS, [-0.5, wrong, 1e-7, -9998.0], counted=4)
+    first, unknown, *rest = unpack_logprobs(record.logprobs)
+    assert unknown != unknown
+    assert (first, rest) == (-0.5, [pytest.approx(1e-7), -9998.0])
+    assert record.token_ids == RECORD.token_ids
+
+
 def test_ids_that_are_not_all_there_are_left_out():
     assert make_record(PROMPT, IDS, LOGPROBS, counted=5) == TokenRecord.of(prompt=PROMPT)
     assert make_record(None, IDS, LOGPROBS, counted=5) is None

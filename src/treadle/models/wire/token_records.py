@@ -7,7 +7,7 @@ from math import nan
 import msgspec
 
 from treadle.core.errors import ConfigError
-from treadle.core.packed import count_packed, pack_ids, pack_logprobs
+from treadle.core.packed import ID_BYTES, count_packed, pack_ids, pack_logprobs
 from treadle.core.token_record import TokenRecord
 from treadle.core.types import Json
 
@@ -17,6 +17,10 @@ _UNKNOWN = -9999.0
 Source: vLLM 0.11, `ChatCompletionLogProb`.
 """
 
+_FINE = bytes([*range(0x3A), 0x7F, *range(0x80, 0x100)])
+"""The highest bytes of packed numbers that can be log probabilities: those below 0.0005, and NaN. What is above 0
+by more than a rounding error is a probability, or something else."""
+_MOST = 2.0**-11
 _MAX_KNOWN_BYTES = 64_000_000
 _TAIL_BYTES = 64
 _PROMPT_KEY = b'"prompt_token_ids":['
@@ -45,17 +49,19 @@ Versions = tuple[tuple[int, str], ...]
 
 
 def pack_known(values: Sequence[float | None]) -> bytes:
-    """Return packed log probabilities, with NaN for each one that the server does not know.
+    """Return packed log probabilities, with NaN for each one that the server does not know, or that cannot be one.
 
     Raises: `TypeError` or `OverflowError` if one is not a number.
     """
     try:
         packed = pack_logprobs(values)  # type: ignore[arg-type]
-        if packed.find(_UNKNOWN_PACKED) == -1:
+        if packed.find(_UNKNOWN_PACKED) == -1 and not packed[3::ID_BYTES].translate(None, _FINE):
             return packed
     except TypeError:
         pass
-    return pack_logprobs([nan if value is None or value <= _UNKNOWN else value for value in values])
+    return pack_logprobs(
+        [nan if value is None or not _UNKNOWN < value < _MOST else value for value in values]
+    )
 
 
 def make_record(
