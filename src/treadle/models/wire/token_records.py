@@ -70,11 +70,13 @@ def make_record(
     logprobs: Sequence[float | None] | bytes | None,
     *,
     counted: int | None = None,
+    counted_prompt: int | None = None,
     tokens: tuple[str, ...] | None = None,
     versions: Versions = (),
 ) -> TokenRecord | None:
     """Return the record of an answer's tokens; `None` if there are none.
 
+    `counted_prompt` is how many tokens the server says that the prompt had; other ids are left out.
     `counted` is how many tokens the server says that it sampled. If there is another number of ids, some are
     missing, and all are left out. If there is another number of log probabilities than ids, their positions are not
     known, and they are left out; so are ids that are fewer, unless `counted` confirms them. Neither is ever padded
@@ -90,6 +92,8 @@ def make_record(
         return None
     if counted and ids is not None and count_packed(ids) != counted:
         ids = None
+    if counted_prompt and prompt_ids is not None and count_packed(prompt_ids) != counted_prompt:
+        prompt_ids = None
     if ids is not None:
         tokens = None
         if values is not None and len(values) != len(ids):
