@@ -233,12 +233,12 @@ async def test_a_message_that_comes_while_messages_are_looked_for_is_told(
         agent = Agent(ScriptedModel([[call("work")]]), tools=[work], journal=journal)
         running = asyncio.ensure_future(agent.run("go", run_id="r"))
         async with asyncio.timeout(25):
-            while not proxy.has_kept:
+            while not proxy.has_kept or not other.runs():
                 await asyncio.sleep(0.01)
             other.post("r", Cancel("enough"))
             run = await running
         assert run.status == "paused"
-    proxy.close()
+        proxy.close()
 
 
 CALM = 3600
