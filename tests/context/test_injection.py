@@ -7,8 +7,11 @@ models whose calls are text, they have a frame that their content cannot end.
 
 import html
 import json
+import re
 from base64 import b64encode
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,10 +26,10 @@ from treadle import Agent, ToolContext, tool
 from treadle.context.compaction_summary import ContextSummary, write_summary
 from treadle.core.asking import Question
 from treadle.core.errors import ConfigError, UntrustedError
-from treadle.core.fence import fence
-from treadle.core.foreign import let_in, let_in_schema
+from treadle.core.fence import defuse, fence
+from treadle.core.foreign import let_in
 from treadle.core.log import Log
-from treadle.core.types import Artifact, Json, Message, Option, Request, Role, ToolCall
+from treadle.core.types import Artifact, Json, Message, Option, Request, Role, ToolCall, ToolSpec
 from treadle.export import load_row
 from treadle.formats import FORMATS, find_format, quote_result
 from treadle.journal.identity import Trust, record_trust
@@ -39,7 +42,9 @@ from treadle.models.scripted import Answer, ScriptedModel, call
 from treadle.models.tokens.token_model import TokenModel
 from treadle.models.wrappers.format_model import FormatModel
 from treadle.renderers.registry import load_renderer
+from treadle.tools.mcp.servers import MCPServer, MCPTool
 from treadle.tools.openapi.operations import OpenAPI
+from treadle.tools.spin import Spin
 from treadle.trajectory.tokens import load_tokens
 
 LINES = (Path(__file__).parents[1] / "data" / "injections.ndjson").read_text(encoding="utf-8").splitlines()
@@ -456,6 +461,47 @@ def test_the_door_changes_marks_and_nothing_else() -> None:
         assert let_in(Message(role, FOREIGN)).content == FOREIGN
 
 
+_NAMED = re.compile(
+    r"""["']((?:<[|\uff5c][^\s<>]{1,40}>)|(?:</?[a-z_]{2,30}[|\uff5c]>)|(?:<[a-z_]+:[a-z_]+>))["']"""
+)
+_HARMLESS = re.compile(r"\[(?:PREFIX|MIDDLE|SUFFIX|TRANSCRIBE|STREAMING_\w+|\w+_AUDIO_TEXT)\]")
+"""Tokens that begin no message, and look like what texts have in brackets."""
+
+
+def test_the_control_tokens_that_other_projects_name_are_changed() -> None:
+    """Rules out that a family of models is missing: the lists are those of the packages that write its prompts."""
+    renderers, mistral = (
+        pytest.importorskip("renderers"),
+        pytest.importorskip("mistral_common.tokens.tokenizers.base"),
+    )
+    sources = [file.read_text("utf-8") for file in Path(renderers.__file__).parent.glob("*.py")]
+    named = {token for source in sources for token in _NAMED.findall(source)}
+    named |= {token.value for token in mistral.SpecialTokens if not _HARMLESS.fullmatch(token.value)}
+    assert len(named) > 100
+    assert {"<|turn>", "<turn|>", "[TOOL_CONTENT]", "<s>"} <= named
+    named |= {
+        "<SPECIAL_12>",
+        "<seed:bos>",
+        "</seed:tool_call>",
+        "<BOS_TOKEN>",
+        "<start_function_call>",
+        "<TOOLCALL>",
+    }
+    assert {token for token in named if defuse(token) == token} == set()
+
+
+def test_signs_of_programs_are_no_control_tokens() -> None:
+    for text in (
+        "xs |> map f <| ys",
+        "a<|b",
+        "<b>bold</b>",
+        "<U123|name>",
+        "list[img]",
+        "std::vector<special_8x>",
+    ):
+        assert defuse(text) == text
+
+
 @pytest.mark.parametrize("dialect", WIRES)
 async def test_every_dialect_lets_in_what_users_and_tools_say(dialect: str) -> None:
     """Rules out that a page, an answer of another agent or a user writes a message of the system, a thought or a
@@ -508,9 +554,14 @@ def test_renderers_let_in_what_users_and_tools_say(role: Role) -> None:
 
 
 async def test_definitions_of_tools_from_elsewhere_are_let_in() -> None:
-    schema = {"type": "object", "properties": {"x": {"type": "string", "description": FOREIGN}}}
-    shown = let_in_schema(schema)
-    check_safe(shown["properties"]["x"]["description"])
+    """Rules out that a server writes into the prompt what it is not allowed to say: in a description, a name, a
+    value that is allowed, an example or a key that nobody knows."""
+    for word in ("description", "title", "default", "const", "pattern", "$comment", "x-anything"):
+        check_let_in({"type": "object", "properties": {"x": {"type": "string", word: FOREIGN}}})
+    for word in ("enum", "examples"):
+        check_let_in({"type": "object", "properties": {"x": {"type": "string", word: [FOREIGN]}}})
+    check_let_in({"type": "object", "properties": {FOREIGN: {"type": "string"}}, "required": [FOREIGN]})
+    check_let_in({"type": "object", "properties": {"x": {"anyOf": [{"const": [{"y": FOREIGN}]}]}}})
     operation = {"operationId": "look", "description": FOREIGN, "responses": {"200": {"description": "ok"}}}
     document = {
         "openapi": "3.1.0",
@@ -519,6 +570,28 @@ async def test_definitions_of_tools_from_elsewhere_are_let_in() -> None:
     }
     (found,) = OpenAPI(document, base_url="http://localhost").tools()
     check_safe(found.spec.description)
+
+
+def check_let_in(parameters: dict[str, Json]) -> None:
+    """Check that each kind of tools from elsewhere lets in a schema."""
+    spec = ToolSpec("look", FOREIGN, parameters)
+    (spun,) = Spin("http://localhost", tools=[spec]).tools()
+    served = SimpleNamespace(
+        name="look", description=FOREIGN, input_schema=parameters, output_schema=None, annotations=None
+    )
+    server = MCPServer("desk", command="true")
+    for shown in (spun.spec, MCPTool(server, served, "look").spec):
+        for text in (shown.description, *each_string(shown.parameters)):
+            assert [mark for mark in RAW if mark in text] == []
+
+
+def each_string(value: Json) -> Iterator[str]:
+    """Yield the keys and the texts of a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in (*value, *value.values()) if isinstance(value, dict) else value:
+            yield from each_string(item)
 
 
 async def test_the_journal_keeps_the_text_and_rows_have_what_the_model_saw() -> None:

@@ -24,13 +24,16 @@ from treadle import (
     RunExistsError,
     ScriptedModel,
     open_journal,
+    tool,
 )
 from treadle.core import events as e
+from treadle.core.inbox import Cancel
 from treadle.core.types import FileDelta, Message, Role
 from treadle.journal.check import Check
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import QUEUE, RunFilter
 from treadle.knowledge.memory import open_memory
+from treadle.models.scripted import call
 
 psycopg = pytest.importorskip("psycopg")
 STARTED = e.RunStarted(at=1.0, version=e.VERSION, policy=Policy())
@@ -185,6 +188,57 @@ async def test_a_server_that_stops_answering_is_not_waited_for_without_limit(
             proxy.cut()
             found = await waiting
         assert found is None if is_claim else len(found) == 1
+
+
+class Late(Proxy):
+    """A proxy that keeps back the answer to who looks for messages, until a notification of one comes with it."""
+
+    _kept = b""
+    _reader: socket.socket | None = None
+
+    @property
+    def has_kept(self) -> bool:
+        """True if the answer was kept back."""
+        return bool(self._kept)
+
+    def _pass(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if not is_answer and b"FROM inbox JOIN runs" in data and not self._kept:
+                    self._reader = source
+                if is_answer and target is self._reader:
+                    data = self._kept = self._kept + data
+                    if b"treadle_inbox" not in data:
+                        continue
+                    self._reader = None
+                target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
+
+
+async def test_a_message_that_comes_while_messages_are_looked_for_is_told(
+    tmp_path: Path, postgres_server: Server, postgres_url: str
+) -> None:
+    """Rules out that a notification which comes with the answer to a statement is lost, and the run goes on
+    until another message comes."""
+    proxy = Late(tmp_path, postgres_server.folder)
+
+    @tool(effect="pure")
+    async def work() -> str:
+        """Work until cancelled."""
+        await asyncio.sleep(3600)
+        return "done"
+
+    url = f"{postgres_url.partition('?')[0]}?host={tmp_path}"
+    with open_journal(url) as journal, open_journal(postgres_url) as other:
+        agent = Agent(ScriptedModel([[call("work")]]), tools=[work], journal=journal)
+        running = asyncio.ensure_future(agent.run("go", run_id="r"))
+        async with asyncio.timeout(25):
+            while not proxy.has_kept or not other.runs():
+                await asyncio.sleep(0.01)
+            other.post("r", Cancel("enough"))
+            run = await running
+        assert run.status == "paused"
+        proxy.close()
 
 
 CALM = 3600

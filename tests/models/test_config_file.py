@@ -8,6 +8,7 @@ import jsonschema_rs
 import pytest
 from tests.models.answers import REQUEST, answer, error
 
+import treadle
 from treadle.core.errors import ConfigError
 from treadle.journal.identity import Trust, record_trust
 from treadle.models import (
@@ -185,11 +186,18 @@ def test_a_file_of_another_user_needs_trust(tmp_path):
 LOCAL, OTHER = "http://127.0.0.1:1/v1", "https://elsewhere.example/v1"
 SENDING = {
     "own server": ('model = "openai:m"', True),
-    "another key for the own server": ('model = "openai:m"\napi_key_env = "WORK"', True),
+    "another key of its own": ('model = "openai:m"\napi_key_env = "MY_OPENAI_KEY"', True),
+    "another variable for the own server": ('model = "openai:m"\napi_key_env = "WORK"', False),
+    "a header for the own server": ('model = "openai:m"\nheaders = { x-a = "${WORK}" }', False),
     "own server by its address": (
-        'model = "openai:m"\nbase_url = "https://api.openai.com/v2"\napi_key_env = "WORK"',
+        'model = "openai:m"\nbase_url = "https://api.openai.com/v2"\napi_key_env = "MY_OPENAI_KEY"',
         True,
     ),
+    "another variable for its address": (
+        'model = "openai:m"\nbase_url = "https://api.openai.com/v2"\napi_key_env = "WORK"',
+        False,
+    ),
+    "own server without TLS": ('model = "openai:m"\nbase_url = "http://api.openai.com/v1"', False),
     "usual key to this machine": (f'model = "openai:m"\nbase_url = "{LOCAL}"', True),
     "another variable to this machine": (
         f'model = "openai:m"\nbase_url = "{LOCAL}"\napi_key_env = "WORK"',
@@ -215,6 +223,7 @@ def test_a_found_file_sends_nothing_elsewhere_before_it_is_trusted(tmp_path, mon
     """Whatever is made of the table: the model, the model without wrappers, a fallback or a tier."""
     monkeypatch.setenv("OPENAI_API_KEY", "usual")
     monkeypatch.setenv("WORK", "secret")
+    monkeypatch.setenv("MY_OPENAI_KEY", "own")
     text, is_allowed = SENDING[name]
     rest = '[models.b]\nmodel = "vllm:b"\nfallback = ["a"]\n[tiers]\nsmall = "a"\n'
     path = write(tmp_path, f"[models.a]\n{text}\n{rest}")
@@ -233,6 +242,27 @@ def test_a_found_file_sends_nothing_elsewhere_before_it_is_trusted(tmp_path, mon
     make(load_config())
     write(tmp_path, path.read_text() + "# changed\n")
     assert bool(load_config().find_untrusted()) is not is_allowed
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://elsewhere.example\\@api.openai.com/v1",
+        "http://elsewhere.example\\@127.0.0.1:1/v1",
+        "https://api.openai.com\\.elsewhere.example/v1",
+        "https://[elsewhere/v1",
+        "https://api.openai.com\uff0f@elsewhere.example/v1",
+    ],
+)
+def test_a_url_that_clients_read_differently_is_refused(tmp_path, monkeypatch, url):
+    """Rules out that the host which is checked is not the host which is sent the key: in some of these, a client
+    takes a backslash for a slash."""
+    monkeypatch.setenv("OPENAI_API_KEY", "usual")
+    write(tmp_path, f"[models.a]\nmodel = 'openai:m'\nbase_url = '{url}'\n")
+    with pytest.raises(ConfigError):
+        load_config().model("a")
+    with pytest.raises(ConfigError, match="base_url is"):
+        treadle.model("openai:m", base_url=url)
 
 
 def test_what_the_environment_says_needs_no_trust(tmp_path, monkeypatch):
@@ -324,13 +354,13 @@ def test_a_mistake_in_the_environment_too(tmp_path, monkeypatch, variable, messa
 
 
 def test_what_is_missing_at_use_is_told_then(tmp_path):
-    write(
+    path = write(
         tmp_path,
         "[models.fast]\nmodel = 'openai:m'\napi_key_env = 'NO_SUCH_KEY'\n"
         "[models.other]\nmodel = 'vllm:m'\nheaders = { a = '${NO_SUCH}' }\n[models.odd]\nmodel = 'vllm:m'\n"
         "options = { cach = true }",
     )
-    config = load_config()
+    config = load_config(path)
     with pytest.raises(ConfigError, match=r"the key of 'openai:m' is to come from .* NO_SUCH_KEY"):
         config.model("fast")
     with pytest.raises(ConfigError, match="a header is to come from the environment variable NO_SUCH"):

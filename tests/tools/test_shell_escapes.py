@@ -171,6 +171,25 @@ def fill(kind):
 time.sleep(100)"""
 
 
+WAIT = """\
+import socket, time
+kept = []
+for _ in range(4):
+    server = socket.socket()
+    server.bind(('127.0.0.1', 0))
+    server.listen(300)
+    kept.append(server)
+    for _ in range(300):
+        client = socket.create_connection(server.getsockname())
+        client.setblocking(False)
+        try:
+            while client.send(b'x' * 262144): pass
+        except BlockingIOError: pass
+        client.close()
+time.sleep(100)"""
+"""Connections that nobody accepts, whose clients are closed: no process has a descriptor of either end."""
+
+
 def call_system(number: str, *arguments: str) -> str:
     """Return a command that makes one system call by its number, without programs or libraries in between."""
     table = {"x86_64": 0, "aarch64": 1}
@@ -418,6 +437,7 @@ EXHAUSTING = {
         python(FILL.format(start="threading.Thread(target=fill, args=(socket.SOCK_SEQPACKET,)).start()")),
         "bytes of memory",
     ),
+    "connections that nobody accepted": (python(WAIT), "bytes of memory"),
     "a million files": ("i=0; while :; do i=$((i+1)); : > f$i; done", "were undone"),
     "a million folders": ("i=0; while :; do i=$((i+1)); mkdir d$i; done", "were undone"),
     "many large files": ("i=0; while :; do i=$((i+1)); head -c 4M /dev/zero > f$i; done", "were undone"),

@@ -64,6 +64,8 @@ def _read_yaml(data: bytes, origin: str) -> Any:
                 raise RecursionError
         return yaml.load(data, Loader=loader)
     except (yaml.YAMLError, ValueError) as error:
+        if "maximum nesting depth" in str(error):  # newer versions of PyYAML have a limit of their own
+            raise RecursionError from None
         raise ConfigError(f"{origin} is not valid YAML: {error}") from error
 
 

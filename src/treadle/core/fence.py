@@ -39,10 +39,13 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 _BAR = "|\uff5c"
 _BLANK = r"[\s\u200b-\u200f\u2060\ufeff]{0,20}+"
 _TOKEN = re.compile(
-    rf"<(?=[{_BAR}][^\s<>{_BAR}]{{1,60}}[{_BAR}]>|/s>|</?sys>>|(?:start|end)_of_turn>|(?:bos|eos|pad|unk|sop)>"
-    rf"|end_of_sentence>|{_BLANK}/?{_BLANK}(?:tool_(?:response|result|output|call)s?|function_calls?|think"
+    rf"<(?=[{_BAR}][^\s<>{_BAR}]{{1,60}}[{_BAR}]>|[{_BAR}][a-z_]{{2,30}}+>|[a-z_]{{2,30}}+[{_BAR}]>|/?s>|</?sys>>"
+    rf"|(?:start|end)_of_(?:turn|image|audio|sentence)>|(?:start|end)_function_(?:call|response|declaration)>"
+    rf"|(?:bos|eos|pad|unk|cls|sep|mask)(?:_token)?>|[se]op>|special_\d{{1,4}}>|/?seed:[a-z_]{{2,40}}>"
+    rf"|{_BLANK}/?{_BLANK}(?:tool_?(?:response|result|output|call)s?|tool_sep|function_calls?|think"
     rf"|arg_(?:key|value)|minimax:tool_call|[{_BAR}]DSML[{_BAR}])\b)"
-    r"|\[(?=/?(?-i:INST|TOOL_RESULTS|TOOL_CALLS|ARGS|CALL_ID|AVAILABLE_TOOLS|SYSTEM_PROMPT|THINK)\]|gMASK\]|e~\[)"
+    r"|\[(?=/?(?-i:INST|TOOL_RESULTS|TOOL_CALLS|TOOL_CONTENT|ARGS|CALL_ID|AVAILABLE_TOOLS|SYSTEM_PROMPT|THINK"
+    r"|MODEL_SETTINGS|IMG(?:_BREAK|_END)?|(?:BEGIN_)?AUDIO|BOS|EOS|EOT)\]|[gs]MASK\]|e~\[)"
     r"|\](?=~!b\[|~b\])",
     re.IGNORECASE,
 )

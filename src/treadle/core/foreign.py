@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from treadle.core.fence import neutralise_foreign
-from treadle.core.types import Artifact, Json, Message, Role
+from treadle.core.types import Artifact, Json, Message, Role, ToolSpec
 
 _FOREIGN = (Role.USER, Role.TOOL)
 
@@ -32,18 +32,24 @@ def let_in(message: Message) -> Message:
     return message if safe == text else replace(message, content=safe)
 
 
-def let_in_schema(schema: Json) -> Json:
-    """Return a JSON Schema that somebody else wrote, with its descriptions and titles let in."""
+def let_in_tool(spec: ToolSpec) -> ToolSpec:
+    """Return the definition of a tool that somebody else wrote, with all texts of its schema let in: the names and
+    the values that it allows stand in the prompt too. Check arguments against the schema as it was."""
+    return replace(
+        spec,
+        description=neutralise_foreign(spec.description),
+        parameters=_let_in_schema(spec.parameters),
+    )
+
+
+def _let_in_schema(schema: Json) -> Json:
+    if isinstance(schema, str):
+        return neutralise_foreign(schema)
     if isinstance(schema, list):
-        return [let_in_schema(item) for item in schema]
+        return [_let_in_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
-        key: neutralise_foreign(value)
-        if key in ("description", "title") and isinstance(value, str)
-        else let_in_schema(value)
-        for key, value in schema.items()
-    }
+    return {neutralise_foreign(key): _let_in_schema(value) for key, value in schema.items()}
 
 
 def make_own(role: Role, content: str, parts: tuple[Artifact, ...] = ()) -> Message:

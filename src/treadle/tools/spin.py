@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.foreign import let_in_tool
 from treadle.core.masking import hide_in_url
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
@@ -212,7 +213,7 @@ class SpinTool:
     """A tool of a Spin service."""
 
     def __init__(self, spin: Spin, spec: ToolSpec) -> None:
-        self.spec = spec
+        self.spec = let_in_tool(spec)
         self.find_fault = ArgumentChecker(spec.parameters).find_fault
         self._spin = spin
 

@@ -171,6 +171,7 @@ MISUSES = [
     ),
     (["run", "--task", TASK, "-m", "oracle", "--mount", "."], "brings its own files"),
     (["run", "hi", "-m", "m", "--base-url", "ftp://x"], "--base-url 'ftp://x' is not a URL"),
+    (["run", "hi", "-m", "m", "--base-url", "http://[x"], "--base-url 'http://[x' is not a URL"),
     (
         ["run", "hi", "-m", "m", "--base-url", "http://x/v1", "--mount", "nowhere"],
         "cannot mount 'nowhere': there is no",

@@ -196,6 +196,16 @@ def test_unknown_logprobs_are_not_numbers():
     assert all(value != value for value in unknown)
 
 
+@pytest.mark.parametrize("wrong", [0.93, 0.0005, 1.0, 17.0, 1e37])
+def test_numbers_that_cannot_be_log_probabilities_are_not_kept(wrong):
+    """Rules out that a server's probabilities, or ranks, are trained on as logarithms. A rounding error is none."""
+    record = make_record(PROMPT, IDS, [-0.5, wrong, 1e-7, -9998.0], counted=4)
+    first, unknown, *rest = unpack_logprobs(record.logprobs)
+    assert unknown != unknown
+    assert (first, rest) == (-0.5, [pytest.approx(1e-7), -9998.0])
+    assert record.token_ids == RECORD.token_ids
+
+
 def test_ids_that_are_not_all_there_are_left_out():
     assert make_record(PROMPT, IDS, LOGPROBS, counted=5) == TokenRecord.of(prompt=PROMPT)
     assert make_record(None, IDS, LOGPROBS, counted=5) is None
@@ -222,6 +232,26 @@ async def test_logprobs_of_other_ids_are_left_out(shift, is_streamed):
         item[1] += shift
     completion, _ = await ask("sglang", raw)
     assert completion.tokens == expected
+
+
+@pytest.mark.parametrize("wrong", [[*PROMPT, 5], PROMPT[1:], [True, *PROMPT[1:]], [*PROMPT[:-1], -1]])
+@pytest.mark.parametrize("is_fast", [False, True])
+async def test_ids_of_a_prompt_that_the_server_did_not_count_are_left_out(wrong, is_fast):
+    """Rules out that an answer is trained on behind a prompt that the model did not see, such as a cut one."""
+    raw = msgspec.json.decode(VLLM_CHAT)
+    raw["prompt_token_ids"] = wrong
+    body = raw if is_fast else raw | {"unheard_of": 1}
+    completion, _ = await ask("vllm", body)
+    assert completion.tokens in (None, TokenRecord.of(output=IDS, logprobs=LOGPROBS))
+
+
+async def test_ids_of_a_prompt_that_changes_within_a_stream_are_left_out():
+    events = [msgspec.json.decode(event) for event in VLLM_CHAT_EVENTS if event != b"[DONE]"]
+    for events[1]["prompt_token_ids"] in (PROMPT, [number + 1 for number in PROMPT]):
+        sent = [msgspec.json.encode(event) for event in events]
+        completion, _ = await ask("vllm", sse([*sent, b"[DONE]"]), watch=Listener().watch)
+        is_same = events[1]["prompt_token_ids"] == PROMPT
+        assert completion.tokens == (RECORD if is_same else TokenRecord.of(output=IDS, logprobs=LOGPROBS))
 
 
 @pytest.mark.parametrize("wrong", [-1, -103, True])

@@ -7,6 +7,7 @@ option here. Its help is one line in `options.txt`.
 import inspect
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -62,9 +63,11 @@ _SETTINGS = FieldOptions(Settings, "Sampling")
 
 def check_base_url(url: str | None) -> None:
     """Check the value of `--base-url`. Raises: `ConfigError` if it is not a URL."""
-    if url is not None and not (url.startswith(("http://", "https://")) and urlsplit(url).netloc):
-        shown = hide_in_url(url)
-        raise ConfigError(f"--base-url {shown!r} is not a URL; give one such as http://localhost:8000/v1")
+    with suppress(ValueError):
+        if url is None or (url.startswith(("http://", "https://")) and urlsplit(url).netloc):
+            return
+    shown = hide_in_url(url or "")
+    raise ConfigError(f"--base-url {shown!r} is not a URL; give one such as http://localhost:8000/v1")
 
 
 _TEXTS = ("model", "tier", "base_url", "api_key", "renderer")

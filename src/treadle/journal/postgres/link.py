@@ -172,11 +172,7 @@ def refuse_pooler(link: "Link") -> None:
     with closing(psycopg.connect(link.address.url, autocommit=True, **db.limits)) as other:
         if not any([_is_shared(db, other) for _ in range(3)]):
             return
-    raise JournalError(
-        f"{link.address.name!r} is a pooler in transaction mode (as PgBouncer's pool_mode=transaction), which "
-        "loses the settings, locks and notifications of a connection; give the address of the server itself, or "
-        "of a pool in session mode"
-    )
+    raise JournalError(_POOLED_TEXT.format(name=link.address.name, mode="transaction"))
 
 
 def _is_shared(db: Connection[Any], other: Connection[Any]) -> bool:
@@ -248,7 +244,7 @@ class Link:
                     raise self.explain(error) from error
                 if is_lost:
                     self.close()
-                failure = JournalError(_LOST_TEXT.format(name=self.address.name, text=self._text_of(error)))
+                failure = self.explain(error, _LOST_TEXT)
                 now = time.monotonic()
                 if give_up_at is None:
                     give_up_at = now + PATIENCE_SECONDS
@@ -259,9 +255,13 @@ class Link:
             time.sleep(pause_seconds)
             pause_seconds = min(0.5, pause_seconds * 2)
 
-    def explain(self, error: psycopg.Error) -> JournalError:
-        """Return a `JournalError` that says what failed and what to do, without the password."""
-        return JournalError(_advise(error).format(name=self.address.name, text=self._text_of(error)))
+    def explain(self, error: psycopg.Error, text: str | None = None) -> JournalError:
+        """Return a `JournalError` that says what failed and what to do, without the password.
+
+        `text` is used for an error that no message of its own explains.
+        """
+        found = _advise(error, text or "the journal {name!r} failed: {text}")
+        return JournalError(found.format(name=self.address.name, text=self._text_of(error), mode="statement"))
 
     def _text_of(self, error: psycopg.Error) -> str:
         return self.address.hide(" ".join(str(error).split()))
@@ -273,14 +273,25 @@ class Link:
             self.db = None
 
 
-def _advise(error: psycopg.Error) -> str:
+def _advise(error: psycopg.Error, other: str) -> str:
     for kinds, text in _MESSAGES:
         if isinstance(error, kinds):
             return text
-    return "the journal {name!r} failed: {text}"
+    # These are errors of PgBouncer, which gives all of them the same code.
+    if "statement pooling mode" in str(error):
+        return _POOLED_TEXT
+    return _NARROW_TEXT if "query_wait_timeout" in str(error) else other
 
 
 _LOST_TEXT = "the journal {name!r} cannot be reached ({text}); check that the server runs, and the address"
+_POOLED_TEXT = (
+    "{name!r} is a pooler in {mode} mode (as PgBouncer's pool_mode={mode}), which loses the settings, locks and "
+    "notifications of a connection; give the address of the server itself, or of a pool in session mode"
+)
+_NARROW_TEXT = (
+    "the pooler at {name!r} has no free connection to the server ({text}); each process that opens the journal "
+    "takes up to three, so make its pool larger (PgBouncer's default_pool_size)"
+)
 _MESSAGES: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     (
         (errors.DiskFull, errors.IoError),

@@ -3,7 +3,9 @@
 import os
 import selectors
 import threading
+from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
 import psycopg
 
@@ -35,6 +37,8 @@ class PostgresListener:
         self._is_closed = False
         self._thread: threading.Thread | None = None
         self._wake = self._woken = -1
+        self._notices: deque[Any] = deque()
+        """The notifications that have not been passed on."""
         self.versions = {CHANNEL: 0, QUEUE_CHANNEL: 0}
         """Numbers that grow when something was committed, or a run may wait in a queue, and when that may have been
         missed."""
@@ -90,6 +94,9 @@ class PostgresListener:
 
     def _listen(self, db: Db) -> None:
         """Tell of messages, and wake the followers at each commit, until the journal is closed."""
+        # A statement reads the notifications that come with its answer.
+        self._notices.clear()
+        db.pgconn.notify_handler = self._notices.append
         db.execute(f"LISTEN {MAIL_CHANNEL}".encode())
         self._find_mail(db)  # messages may have been stored while nobody listened
         heard: set[str] = set()
@@ -101,6 +108,7 @@ class PostgresListener:
                     db.execute(f"LISTEN {channel}".encode())
                     heard.add(channel)
                     self._tell({channel})
+                self._tell(self._hear(db))
                 found = waiting.select(_ASK_SECONDS)
                 if not found:
                     db.execute("SELECT 1")  # this fails if the server has stopped answering
@@ -108,7 +116,6 @@ class PostgresListener:
                     if key.fd == self._woken and not self._is_closed:
                         os.read(self._woken, 64)
                 db.pgconn.consume_input()
-                self._tell(self._hear(db))
 
     def _find_mail(self, db: Db) -> None:
         """Tell of all messages that were not taken in."""
@@ -121,16 +128,21 @@ class PostgresListener:
         own = self._writing.db
         own_pid = -1 if own is None or own.closed else own.pgconn.backend_pid
         heard: set[str] = set()
-        while (notice := db.pgconn.notifies()) is not None:
+        while (notice := self._next_notice(db)) is not None:
             channel = notice.relname.decode()
             if channel == MAIL_CHANNEL and notice.extra:
                 number, kind, run_id = notice.extra.decode().split(" ", 2)
                 self.driven.deliver([(unescape(run_id), int(number), kind)])
-            elif notice.be_pid != own_pid or channel == MAIL_CHANNEL:
+            elif channel == MAIL_CHANNEL:
+                self._find_mail(db)
+            elif notice.be_pid != own_pid:
                 heard.add(channel)
-        if MAIL_CHANNEL in heard:
-            self._find_mail(db)
-        return heard - {MAIL_CHANNEL}
+        return heard
+
+    def _next_notice(self, db: Db) -> Any:
+        while (notice := db.pgconn.notifies()) is not None:
+            self._notices.append(notice)
+        return self._notices.popleft() if self._notices else None
 
     def _tell(self, channels: set[str]) -> None:
         """Wake those who wait for news, and all followers if something was committed, or may have been."""

@@ -281,9 +281,10 @@ def _connect(preset: Preset, provider: str, config: ModelConfig) -> dict[str, An
     Raises: `ConfigError` if a key is missing.
     """
     from treadle.http.transport import HttpTransport
+    from treadle.models.wire.endpoint import check_base_url
 
     home = home_of(preset)
-    base_url = given_url(preset, config.base_url) or home
+    base_url = check_base_url(given_url(preset, config.base_url) or home, home)
     is_home = urlsplit(base_url).hostname == urlsplit(home).hostname
     variable = preset.key_variable if config.api_key_env is None else config.api_key_env
     api_key = config.api_key

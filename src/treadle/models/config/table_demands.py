@@ -46,15 +46,26 @@ def demand_of(part: PartSpec, table: ModelTable | None) -> str:
 def needs_trust(table: ModelTable) -> bool:
     """Return whether a table sends the conversation, or a key, to others than its provider.
 
-    A server on this machine may be sent the usual key of the provider, and no other variable.
+    The provider may be sent its usual key, or one of a variable with the provider's name in it. A server on this
+    machine may be sent the usual key of the provider, and no other variable.
     """
     given: Mapping[str, Any] = table.model_dump(exclude_none=True) | table.options
+    provider = table.model.partition(":")[0] if ":" in table.model else "openai"
+    preset = find_preset(provider)
+    usual = "" if preset is None or preset.key_variable is None else preset.key_variable
+    key = str(given.get("api_key_env", ""))
+    has_variables = bool(_VARIABLE.search(f"{table.headers} {table.options}"))
     url = given.get("base_url")
-    if url is None:
-        return False
-    preset, host = find_preset(split_name(table.model)[0]), urlsplit(str(url)).hostname
-    if preset is not None and host == urlsplit(home_of(preset)).hostname and host not in _LOCAL:
-        return False
-    usual = ("", None if preset is None else preset.key_variable)
-    is_usual = given.get("api_key_env", "") in usual and not _VARIABLE.search(str(given.get("headers", "")))
-    return host not in _LOCAL or not is_usual
+    if url is None or (preset is not None and _place_of(str(url)) == _place_of(home_of(preset))):
+        stems = {provider.upper(), usual.partition("_")[0]} - {""}
+        return has_variables or not (key in ("", usual) or any(stem in key.upper() for stem in stems))
+    return _place_of(str(url))[1] not in _LOCAL or has_variables or key not in ("", usual)
+
+
+def _place_of(url: str) -> tuple[str, str | None]:
+    """Return the scheme and the host of a URL; nothing for one that is not valid, to which nothing is sent."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "", None
+    return parts.scheme, parts.hostname

@@ -3,6 +3,7 @@ explained."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
@@ -306,9 +307,12 @@ async def read_rest(streamed: StreamedAnswer) -> bytes:
 
 
 def check_base_url(base_url: str, example: str) -> str:
-    """Return `base_url` without blanks and fragment. Raises: `ConfigError` if it is not an HTTP URL."""
-    parts = urlsplit(base_url.strip())
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    """Return `base_url` without blanks and fragment. Raises: `ConfigError` if it is not an HTTP URL, or if a client
+    could read another host from it: a backslash is a slash to some."""
+    parts = None
+    with suppress(ValueError):
+        parts = urlsplit(base_url.strip())
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or "\\" in base_url:
         raise ConfigError(f"base_url is {hide_in_url(base_url)!r}; give one such as {example!r}")
     return urlunsplit(parts._replace(fragment=""))
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from treadle.core.errors import UnsupportedPartError
-from treadle.core.fence import fence
+from treadle.core.fence import fence, neutralise_foreign
 from treadle.core.foreign import let_in, make_own
 from treadle.core.log import Log
 from treadle.core.parts import base64_of, content_of, describe, make_part
@@ -91,8 +91,11 @@ def with_files(message: Message, contents: Contents) -> Message:
 
 
 def file_name(part: Artifact) -> str:
-    """Return a file name for a document. APIs derive its type from the name's ending."""
-    return part.name or f"document.{(part.mime_type or '').rpartition('/')[2] or 'bin'}"
+    """Return a file name for a document, let in. APIs derive its type from the name's ending."""
+    return (
+        neutralise_foreign(part.name or "")
+        or f"document.{(part.mime_type or '').rpartition('/')[2] or 'bin'}"
+    )
 
 
 def attached(message: Message, parts: tuple[Artifact, ...]) -> Message:

@@ -163,7 +163,7 @@ class TokenAnswerReader(PlainReader):
         except OverflowError:
             return None
         versions, newest = read_versions(choice.weight_versions, count_packed(ids))
-        counted = usage.output_tokens if usage.is_reported else None
+        counted, known = (usage.output_tokens, usage.input_tokens) if usage.is_reported else (None, None)
         return Completion(
             message,
             FinishReason(choice.finish_reason),
@@ -172,7 +172,7 @@ class TokenAnswerReader(PlainReader):
             answer.model,
             answer.id,
             self._settings,
-            make_record(prompt, ids, logprobs, counted=counted, versions=versions),
+            make_record(prompt, ids, logprobs, counted=counted, counted_prompt=known, versions=versions),
             opaque,
             weight_version=newest or weight_version,
         )

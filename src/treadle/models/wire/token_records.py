@@ -7,7 +7,7 @@ from math import nan
 import msgspec
 
 from treadle.core.errors import ConfigError
-from treadle.core.packed import count_packed, pack_ids, pack_logprobs
+from treadle.core.packed import ID_BYTES, count_packed, pack_ids, pack_logprobs
 from treadle.core.token_record import TokenRecord
 from treadle.core.types import Json
 
@@ -17,6 +17,10 @@ _UNKNOWN = -9999.0
 Source: vLLM 0.11, `ChatCompletionLogProb`.
 """
 
+_FINE = bytes([*range(0x3A), 0x7F, *range(0x80, 0x100)])
+"""The highest bytes of packed numbers that can be log probabilities: those below 0.0005, and NaN. What is above 0
+by more than a rounding error is a probability, or something else."""
+_MOST = 2.0**-11
 _MAX_KNOWN_BYTES = 64_000_000
 _TAIL_BYTES = 64
 _PROMPT_KEY = b'"prompt_token_ids":['
@@ -45,17 +49,19 @@ Versions = tuple[tuple[int, str], ...]
 
 
 def pack_known(values: Sequence[float | None]) -> bytes:
-    """Return packed log probabilities, with NaN for each one that the server does not know.
+    """Return packed log probabilities, with NaN for each one that the server does not know, or that cannot be one.
 
     Raises: `TypeError` or `OverflowError` if one is not a number.
     """
     try:
         packed = pack_logprobs(values)  # type: ignore[arg-type]
-        if packed.find(_UNKNOWN_PACKED) == -1:
+        if packed.find(_UNKNOWN_PACKED) == -1 and not packed[3::ID_BYTES].translate(None, _FINE):
             return packed
     except TypeError:
         pass
-    return pack_logprobs([nan if value is None or value <= _UNKNOWN else value for value in values])
+    return pack_logprobs(
+        [nan if value is None or not _UNKNOWN < value < _MOST else value for value in values]
+    )
 
 
 def make_record(
@@ -64,11 +70,13 @@ def make_record(
     logprobs: Sequence[float | None] | bytes | None,
     *,
     counted: int | None = None,
+    counted_prompt: int | None = None,
     tokens: tuple[str, ...] | None = None,
     versions: Versions = (),
 ) -> TokenRecord | None:
     """Return the record of an answer's tokens; `None` if there are none.
 
+    `counted_prompt` is how many tokens the server says that the prompt had; other ids are left out.
     `counted` is how many tokens the server says that it sampled. If there is another number of ids, some are
     missing, and all are left out. If there is another number of log probabilities than ids, their positions are not
     known, and they are left out; so are ids that are fewer, unless `counted` confirms them. Neither is ever padded
@@ -84,6 +92,8 @@ def make_record(
         return None
     if counted and ids is not None and count_packed(ids) != counted:
         ids = None
+    if counted_prompt and prompt_ids is not None and count_packed(prompt_ids) != counted_prompt:
+        prompt_ids = None
     if ids is not None:
         tokens = None
         if values is not None and len(values) != len(ids):

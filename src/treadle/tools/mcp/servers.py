@@ -10,8 +10,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ToolError
-from treadle.core.fence import neutralise_foreign
-from treadle.core.foreign import let_in_schema
+from treadle.core.foreign import let_in_tool
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
@@ -265,15 +264,16 @@ class MCPTool:
         """The toolset that lists the tool. See `Tool`."""
         self.remote_name: str = item.name
         """The name of the tool on the server."""
-        self.spec = ToolSpec(
+        spec = ToolSpec(
             name=name,
-            description=neutralise_foreign(item.description or item.title or ""),
-            parameters=let_in_schema(item.input_schema),
+            description=item.description or item.title or "",
+            parameters=item.input_schema,
             effect=server.effects.get(item.name) or effect_of(item.annotations),
             timeout_seconds=server.timeout_seconds,
             output_schema=item.output_schema,
             may_differ=server.may_differ.get(item.name, ()),
         )
+        self.spec = let_in_tool(spec)
         self.is_output_valid = make_output_check(item.output_schema)
         checker = ArgumentChecker(item.input_schema)
         try:

@@ -9,8 +9,7 @@ from urllib.parse import urljoin, urlsplit
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ToolError
-from treadle.core.fence import neutralise_foreign
-from treadle.core.foreign import let_in_schema
+from treadle.core.foreign import let_in_tool
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
@@ -153,13 +152,9 @@ class OpenAPITool:
     def __init__(self, api: OpenAPI, operation: Operation) -> None:
         self._api = api
         self._operation = operation
-        self.spec = ToolSpec(
-            name=operation.name,
-            description=neutralise_foreign(operation.description),
-            parameters=let_in_schema(operation.parameters),
-            effect=operation.effect,
-            output_schema=operation.output_schema,
-        )
+        name, about, parameters = operation.name, operation.description, operation.parameters
+        spec = ToolSpec(name, about, parameters, operation.effect, output_schema=operation.output_schema)
+        self.spec = let_in_tool(spec)
         self.find_fault = ArgumentChecker(operation.parameters).find_fault
         self._find_output_fault = OutputChecker(operation.output_schema or {}).find_fault
 

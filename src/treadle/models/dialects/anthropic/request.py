@@ -258,7 +258,7 @@ def _encode_content(message: Message, contents: Contents) -> list[Json]:
 def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
     """Return the block of a part. Raises: `UnsupportedPartError` if the API has none for it."""
     check_part(part, AnthropicModel.DIALECT, AnthropicModel.PARTS)
-    title = {"title": part.name} if part.name and part.kind != "image" else {}
+    title = {"title": neutralise(part.name)} if part.name and part.kind != "image" else {}
     if part.kind == "text":
         text = neutralise(content_of(part, contents).decode(errors="replace"))
         return {

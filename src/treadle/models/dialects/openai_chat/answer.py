@@ -290,11 +290,13 @@ def _read_tokens(
     told = next(
         (str(item["weight_version"]) for item in places if item.get("weight_version") is not None), None
     )
+    prompt = raw.get("prompt_token_ids") or choice.get("prompt_token_ids")
     record = make_record(
-        raw.get("prompt_token_ids") or choice.get("prompt_token_ids"),
+        None if bool in set(map(type, prompt or ())) else prompt,
         ids,
         logprobs,
         counted=usage.output_tokens if usage.is_reported else None,
+        counted_prompt=usage.input_tokens if usage.is_reported else None,
         tokens=None if tokens is None else tuple(tokens),
         versions=versions,
     )

@@ -57,7 +57,9 @@ class ChatCollector(StreamCollector):
             choices = choices or ()
             self._is_odd = self._is_odd or not ("choices" in event or "usage" in event)
         for name, value in event.items():
-            if name != "choices" and value is not None:
+            if name == "prompt_token_ids" and value and self._head.get(name, value) != value:
+                self._head[name] = []  # one of them is wrong
+            elif name != "choices" and value is not None:
                 self._head[name] = value
         for choice in choices or ():
             if not choice.get("index"):
