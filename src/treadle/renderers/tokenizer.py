@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -131,8 +132,8 @@ class BpeTokenizer:
     def content(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of ids, special tokens included; those of U+FFFD for an id that only the model has."""
         try:
-            return b"".join(map(self._contents.__getitem__, ids))
-        except KeyError:
+            return b"".join(itemgetter(*ids)(self._contents))
+        except (KeyError, TypeError):  # an unknown id, or fewer than two ids, for which there is no tuple
             unknown = _UNKNOWN.encode()
             return b"".join([self._contents.get(number, unknown) for number in ids])
 
