@@ -27,7 +27,6 @@ from treadle.models.wire.plain import TokenAnswerReader
 from treadle.models.wire.provider import Preset
 from treadle.models.wire.token_records import cut_logprobs, has_named_ids
 
-
 _compile = lru_cache(re.compile)
 
 
