@@ -211,9 +211,6 @@ def _vllm(
                 "top_logprobs": tops,
             }
             choice["prompt_token_ids"] = prompt
-            # The order of vLLM's own fields.
-            for name in ("finish_reason", "stop_reason", "token_ids", "prompt_token_ids"):
-                choice[name] = choice.pop(name, None)
         else:
             content = [
                 {"token": word, "logprob": logprob, "bytes": list(word.encode()), "top_logprobs": []}
@@ -221,6 +218,9 @@ def _vllm(
             ]
             choice["logprobs"] = {"content": content}
             made["prompt_token_ids"] = prompt
+        # The order of vLLM's own fields.
+        for name in ("finish_reason", "stop_reason", "token_ids", "prompt_token_ids")[: 4 if is_text else 3]:
+            choice[name] = choice.pop(name, None)
     return Answer(_encode(made), [])
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.renderers.folders import CHATML, make_tokenizer
 from tokenizers import Regex, pre_tokenizers
 
+from treadle.core.errors import ConfigError
 from treadle.renderers.chatml import ChatmlRenderer
 from treadle.renderers.tokenizer import (
     BpeTokenizer,
@@ -73,9 +74,21 @@ def test_bytes_as_ids(text):
     assert tokenizer.decode([256, *ids, 257]) == f"<|im_start|>{data.decode()}<|im_end|>"
 
 
+def test_a_pattern_with_a_group_is_refused():
+    contents = {byte: bytes([byte]) for byte in range(256)}
+    with pytest.raises(ConfigError, match="as \\(\\?:"):
+        BpeTokenizer(contents, pattern="(a)+")
+    assert BpeTokenizer(contents, pattern="(?:a)+").encode("xaay") == list(b"xaay")
+
+
 def test_unknown_ids_and_equal_vocabularies(pair):
     ours, theirs = pair
     known = ours.encode("rain")
+    assert (ours.decode([]), ours.decode(known[:1]), ours.decode([-1])) == (
+        "",
+        theirs.decode(known[:1]),
+        "\ufffd",
+    )
     assert ours.decode([*known, 999999]) == "rain\ufffd"
     for odd in (999999, -1, 2**40):
         assert ours.decode([odd, *known, odd]) == theirs.decode([odd, *known, odd]) == "\ufffdrain\ufffd"

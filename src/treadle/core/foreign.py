@@ -22,7 +22,7 @@ def let_in(message: Message) -> Message:
     The first `own_chars` characters are Treadle's own and stay. What is returned can be let in again.
     """
     text = message.content
-    if message.role not in _FOREIGN:
+    if message.role not in _FOREIGN or message.own_chars >= len(text):
         return message
     # All that is changed begins with a bracket, which most texts lack.
     if "<" not in text and "[" not in text and "]~" not in text and text.isascii():

@@ -4,10 +4,11 @@ Ids are 32-bit integers and log probabilities 32-bit floats, both little-endian.
 base64. Journals of event version 2.2 and older have lists of numbers; the functions that read accept those too.
 """
 
-import struct
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
+from struct import error as struct_error
+from struct import pack
 from typing import Any, TypeAlias
 
 PackedIds: TypeAlias = bytes | tuple[int, ...]
@@ -26,8 +27,9 @@ def pack_ids(ids: Iterable[int]) -> bytes:
     Raises: `OverflowError` or `TypeError` if one is not an integer of 31 bits: a negative number is no id.
     """
     # For the lists that decoders return, `struct` is faster than `array` by half.
-    packed = _pack("i", ids) if isinstance(ids, list | tuple) else None
-    if packed is None:
+    try:
+        packed = pack(f"<{len(ids)}i", *ids)  # type: ignore[arg-type]
+    except (struct_error, TypeError):
         packed = _to_bytes(array("i", ids))
     # The sign is the highest bit of each fourth byte.
     if not packed[3::ID_BYTES].isascii():
@@ -37,8 +39,10 @@ def pack_ids(ids: Iterable[int]) -> bytes:
 
 def pack_logprobs(values: Iterable[float]) -> bytes:
     """Return log probabilities as packed bytes. NaN stands for a position whose log probability is not known."""
-    packed = _pack("f", values) if isinstance(values, list | tuple) else None
-    return _to_bytes(array("f", values)) if packed is None else packed
+    try:
+        return pack(f"<{len(values)}f", *values)  # type: ignore[arg-type]
+    except (struct_error, TypeError, OverflowError):
+        return _to_bytes(array("f", values))
 
 
 def unpack_ids(value: PackedIds | None) -> tuple[int, ...]:
@@ -91,8 +95,10 @@ def count_packed(value: PackedIds | PackedLogprobs | None) -> int:
 
 def count_shared(one: bytes, other: bytes) -> int:
     """Return how many leading ids two packed sequences have in common."""
+    if one.startswith(other):
+        return len(other) // ID_BYTES
     size = min(len(one), len(other))
-    if one.startswith(other) or other.startswith(one):
+    if other.startswith(one):
         return size // ID_BYTES
     low, high = 0, size // ID_BYTES
     # Halve the range of the first difference: comparing bytes is much faster than comparing ids one by one.
@@ -103,14 +109,6 @@ def count_shared(one: bytes, other: bytes) -> int:
         else:
             high = middle
     return low
-
-
-def _pack(code: str, values: Sequence[float]) -> bytes | None:
-    """Return the packed values; `None` if one of them is refused, so that `array` raises its error."""
-    try:
-        return struct.pack(f"<{len(values)}{code}", *values)
-    except (struct.error, OverflowError):
-        return None
 
 
 def _to_bytes(values: "array[int] | array[float]") -> bytes:

@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from hashlib import sha256
-from itertools import groupby
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -87,7 +88,10 @@ class BpeTokenizer:
             if joined is None:
                 raise ConfigError(f"the vocabulary has no token for the merge of {one} and {other}")
             self._ranks.setdefault((one, other), (rank, joined))
-        self._split = None if pattern is None else re.compile(pattern).finditer
+        # With one group around the whole pattern, `split` returns the words too.
+        self._pattern = None if pattern is None else re.compile(f"({pattern})")
+        if self._pattern is not None and self._pattern.groups > 1:
+            raise ConfigError(f"the pattern {pattern!r} has groups that capture; write them as (?:...)")
         self._encode_word = lru_cache(maxsize=_MAX_WORDS)(self._merge)
 
     @classmethod
@@ -110,6 +114,8 @@ class BpeTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, in which special tokens are ordinary text."""
+        if len(text) <= _MAX_KEPT_CHARS:
+            return [*chain.from_iterable(map(self._encode_word, self._words(text)))]
         ids: list[int] = []
         for word in self._words(text):
             ids += self._encode_word(word) if len(word) <= _MAX_KEPT_CHARS else self._merge(word)
@@ -125,19 +131,17 @@ class BpeTokenizer:
 
     def content(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of ids, special tokens included; those of U+FFFD for an id that only the model has."""
-        unknown = _UNKNOWN.encode()
-        return b"".join([self._contents.get(number, unknown) for number in ids])
+        try:
+            return b"".join(itemgetter(*ids)(self._contents))
+        except (KeyError, TypeError):  # an unknown id, or fewer than two ids, for which there is no tuple
+            unknown = _UNKNOWN.encode()
+            return b"".join([self._contents.get(number, unknown) for number in ids])
 
     def _words(self, text: str) -> Iterable[str]:
-        if self._split is None:
+        if self._pattern is None:
             return (text,) if text else ()
-        words: list[str] = []
-        end = 0
-        for found in self._split(text):
-            # What the pattern does not match is a word too.
-            words += [text[end : found.start()], found[0]]
-            end = found.end()
-        return [word for word in (*words, text[end:]) if word]
+        # What the pattern does not match is a word too.
+        return filter(None, self._pattern.split(text))
 
     def _merge(self, word: str) -> tuple[int, ...]:
         return self.merge(word.encode(errors="surrogatepass"))

@@ -64,6 +64,30 @@ async def test_an_answer_has_the_engines_tokens(provider, engine, weights):
     assert (requests[0]["logprobs"], requests[0]["return_token_ids"]) == (True, True)
 
 
+async def test_every_answer_with_ids_names_the_engine():
+    """Rules out that only the first answer, for which the server is asked, names it; whole, streamed, or with a
+    field that only the slow reader knows."""
+    odd = {**msgspec.json.decode(VLLM_CHAT), "other": 1}
+    plain = msgspec.json.decode(VLLM_CHAT)
+    del plain["choices"][0]["token_ids"], plain["prompt_token_ids"]
+    answers = [VLLM_CHAT, VLLM_CHAT, odd, plain, VLLM_CHAT]
+
+    def handle(request):
+        if not request.body:
+            found = PLACES.get(request.path, {})
+            return Reply(found["vllm"]) if "vllm" in found else Reply({}, 404)
+        return Reply(sse(VLLM_CHAT_EVENTS) if request.json().get("stream") else answers.pop(0))
+
+    async with serve(handle) as server:
+        made = model("vllm:m", base_url=server.base_url, logprobs=True, return_token_ids=True)
+        found = [(await made.infer(REQUEST, Watch())).engine for _ in range(4)]
+        found.append((await made.infer(REQUEST, Listener().watch)).engine)
+        found.append((await made.infer(REQUEST, Watch())).engine)
+        asked = [item.path for item in server.requests if not item.body]
+    assert found == ["vllm 0.11.2"] * 3 + [None] + ["vllm 0.11.2"] * 2
+    assert asked == ["/v1/models", "/version"]
+
+
 async def test_a_streamed_answer_equals_the_whole_one():
     listener = Listener()
     streamed, requests = await ask("vllm", watch=listener.watch)

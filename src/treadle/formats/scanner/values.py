@@ -12,6 +12,8 @@ from treadle.formats.scanner.parsed import ToolSchemas
 
 _MAX_REFS = 8
 
+# `json.dumps` makes an encoder for each call.
+_write = json.JSONEncoder(ensure_ascii=False).encode
 
 TEXT = frozenset(("string",))
 
@@ -116,7 +118,7 @@ def write_arguments(call: ToolCall) -> str:
 
 def write_call(call: ToolCall, key: str = "arguments") -> str:
     """Return the call as a JSON object, with the arguments as the model wrote them."""
-    return f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "{key}": {write_arguments(call)}}}'
+    return f'{{"name": {_write(call.name)}, "{key}": {write_arguments(call)}}}'
 
 
 def write_parameters(call: ToolCall, pattern: str) -> str:
@@ -129,7 +131,7 @@ def write_parameters(call: ToolCall, pattern: str) -> str:
 
 def write_value(value: Json) -> str:
     """Return a string unchanged, and any other value as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else _write(value)
 
 
 def think(message: Message, opener: str = "<think>", closer: str = "</think>") -> str:

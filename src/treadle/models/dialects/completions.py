@@ -27,6 +27,8 @@ from treadle.models.wire.plain import TokenAnswerReader
 from treadle.models.wire.provider import Preset
 from treadle.models.wire.token_records import cut_logprobs, has_named_ids
 
+_compile = lru_cache(re.compile)
+
 
 class PromptTemplate(Struct, frozen=True):
     """The texts around messages."""
@@ -48,7 +50,7 @@ class PromptTemplate(Struct, frozen=True):
         before, after = self.around[message.role]
         content = let_in(message).content
         if message.role is not Role.ASSISTANT:
-            content = re.sub(self.marks, self.instead, content)
+            content = _compile(self.marks).sub(self.instead, content)
         return f"{before}{content}{after}"
 
 

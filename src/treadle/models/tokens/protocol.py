@@ -8,7 +8,7 @@ from msgspec import Struct
 from treadle.core.packed import PackedIds, PackedLogprobs, count_packed, pack_ids, view_ids
 from treadle.core.types import FinishReason, Settings
 from treadle.models.protocol import Watch
-from treadle.models.wire.token_records import KnownTexts, encode_ids
+from treadle.models.wire.token_records import KnownTexts, encode_ids, join_ids
 
 
 class Generated(Struct, frozen=True, kw_only=True):
@@ -76,10 +76,10 @@ class PromptIds(Sequence[int]):
         return ids if isinstance(ids, PromptIds) else cls(pack_ids(ids), encode_ids(list(ids)))
 
     @classmethod
-    def after(cls, prior: bytes, ids: Sequence[int], texts: KnownTexts) -> "PromptIds":
+    def after(cls, prior: bytes, ids: list[int], texts: KnownTexts) -> "PromptIds":
         """Return the prompt of the packed ids `prior` and then `ids`."""
         text = texts.find(prior) or encode_ids(list(view_ids(prior)))
-        return cls(prior + pack_ids(ids), b",".join([item for item in (text, encode_ids(ids)) if item]))
+        return cls(prior + pack_ids(ids), join_ids(text, ids))
 
     def __len__(self) -> int:
         return count_packed(self.packed)

@@ -33,7 +33,7 @@ from treadle.models.protocol import Watch, pass_on
 from treadle.models.tokens.protocol import Generated, PromptIds, TokenEngine
 from treadle.models.wire.messages import with_files
 from treadle.models.wire.provider import Price, cost_of
-from treadle.models.wire.token_records import KnownTexts, check_choices, encode_ids
+from treadle.models.wire.token_records import KnownTexts, check_choices, join_ids
 from treadle.renderers.protocol import Renderer
 
 _MAX_IDLE = 20
@@ -200,13 +200,15 @@ class TokenModel:
             sampled.model,
             sampled.response_id,
             self._told,
-            TokenRecord.of(
-                prompt=prompt.packed,
-                output=packed,
-                logprobs=sampled.logprobs,
-                forced=sampled.forced,
-                versions=sampled.versions,
-                tokenizer=self.renderer.fingerprint,
+            TokenRecord(
+                prompt.packed,
+                0,
+                packed,
+                sampled.logprobs,
+                None,
+                sampled.forced,
+                sampled.versions,
+                self.renderer.fingerprint,
             ),
             engine=sampled.engine,
             weight_version=sampled.weight_version,
@@ -214,7 +216,7 @@ class TokenModel:
 
     def _remember(self, prompt: PromptIds, packed: bytes, ids: list[int], prior: Prior | None) -> None:
         """Remember the JSON of the ids of a prompt and its answer, which the next prompt probably continues."""
-        text = b",".join([item for item in (prompt.text, encode_ids(ids)) if item])
+        text = join_ids(prompt.text, ids)
         self._known.remember(prompt.packed + packed, text, b"" if prior is None else prior.token_ids)
 
     async def _sample(self, prompt: PromptIds, watch: Watch) -> tuple[Generated, FinishReason]:
@@ -226,11 +228,11 @@ class TokenModel:
         ids = b""
         limit, idle = self.settings.max_output_tokens, 0
         while True:
-            settings, asked, count = self.settings, prompt, count_packed(ids)
+            settings, asked = self.settings, prompt
             if ids:
                 asked = PromptIds.of([*prompt, *view_ids(ids)])
                 if limit is not None:
-                    settings = replace(settings, max_output_tokens=limit - count)
+                    settings = replace(settings, max_output_tokens=limit - count_packed(ids))
             try:
                 piece = await self.engine.generate(asked, settings, self.renderer.stop_token_ids, watch)
             except ProviderError as error:

@@ -59,12 +59,12 @@ class EngineInfo(Struct, frozen=True):
     @property
     def gives_ids(self) -> bool:
         """True if the engine is known to return token ids from its chat endpoint."""
-        return bool(self.numbers) and self.numbers >= _GIVES_IDS.get(self.name, (99,))
+        return self.numbers >= _GIVES_IDS.get(self.name, (99,))
 
     @property
     def tells_versions(self) -> bool:
         """True if the engine is known to tell which weights sampled which token of an answer."""
-        return bool(self.numbers) and self.numbers >= _TELLS_VERSIONS.get(self.name, (99,))
+        return self.numbers >= _TELLS_VERSIONS.get(self.name, (99,))
 
     def __str__(self) -> str:
         return self.name if self.version is None else f"{self.name} {self.version}"

@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
+from msgspec.structs import force_setattr as stamp
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError, RequestError, ServerError, TransportError
@@ -120,6 +121,8 @@ class HttpModel(HttpEndpoint, ABC):
         asked = self.settings
         self._has_tokens = bool(asked.return_token_ids or asked.logprobs or asked.extra)
         """True if answers may have token ids."""
+        self._signature: str | None = None
+        """The engine, for answers with token ids; empty if it is not known, `None` if it was not asked for."""
         secrets: list[str] = []
         self._told = asked if asked.extra is None else replace(asked, extra=hide_fields(asked.extra, secrets))
         """The settings as answers record them, without secrets."""
@@ -182,7 +185,9 @@ class HttpModel(HttpEndpoint, ABC):
         it. An answer with token ids names the engine that sampled them.
         """
         # A coroutine around another one costs time whenever it is resumed.
-        if self.weights is None and not self._has_tokens:
+        if self.weights is None and (
+            not self._has_tokens or (self._signature is not None and watch.on_delta is None)
+        ):
             return self._infer(request, watch)
         return self._infer_tokens(request, watch)
 
@@ -200,7 +205,8 @@ class HttpModel(HttpEndpoint, ABC):
             engine = await self.find_engine()
         except TransportError:
             return completion
-        return completion if engine is None else replace(completion, engine=str(engine))
+        self._signature = "" if engine is None else str(engine)
+        return replace(completion, engine=self._signature or None)
 
     async def _infer(self, request: Request, watch: Watch) -> Completion:
         try:
@@ -210,12 +216,12 @@ class HttpModel(HttpEndpoint, ABC):
             answer = await self._transport.post(self._endpoint, self._headers, body)
             if watch.on_rate_limits is not None:
                 tell_rate_limits(answer, watch)
-            if (
-                is_success(answer.status)
-                and (plain := self._read_plain(answer.body, request.prior)) is not None
-            ):
-                return plain if plain.message.tool_calls or not request.tools else _find_call(plain, request)
-            return _find_call(self.read(await self._settle(self._raw(answer), watch), answer.body), request)
+            made = self._read_plain(answer.body, request.prior) if is_success(answer.status) else None
+            if made is None:
+                made = self.read(await self._settle(self._raw(answer), watch), answer.body)
+            if self._signature and made.tokens is not None and made.tokens.token_ids is not None:
+                stamp(made, "engine", self._signature)
+            return made if made.message.tool_calls or not request.tools else _find_call(made, request)
         except BadCallError as error:
             return self._read_bad_call(request, error)
 

@@ -31,6 +31,7 @@ from treadle.models.wire.token_records import PromptCutter, has_named_ids, make_
 _ASSISTANT = Role.ASSISTANT
 _CALLS = FinishReason.TOOL_CALLS
 _STOP = FinishReason.STOP
+_REASONS = {reason.value: reason for reason in FinishReason}
 _MAX_MISSES = 16
 """After this many consecutive answers that are not plain, the fast decoder is no longer tried."""
 
@@ -166,7 +167,7 @@ class TokenAnswerReader(PlainReader):
         counted, known = (usage.output_tokens, usage.input_tokens) if usage.is_reported else (None, None)
         return Completion(
             message,
-            FinishReason(choice.finish_reason),
+            _REASONS[choice.finish_reason],
             usage,
             cost_of(usage, self._price),
             answer.model,

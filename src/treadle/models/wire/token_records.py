@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from math import nan
 
 import msgspec
+from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.core.packed import ID_BYTES, count_packed, pack_ids, pack_logprobs
@@ -31,15 +32,13 @@ _AFTER_ID = (b",", b"]")
 _LOGPROBS_KEY, _VALUES_KEY, _FINISH_KEY = b'"logprobs":{', b'"token_logprobs":[', b',"finish_reason":'
 _NO_LOGPROBS = b'"logprobs":null'
 _LAST_ALTERNATIVES = (b"}]}", b"null]}", b"[]}", b"null}")
-_NAMED_TOKENS = b'"tokens":["token_id:'
+_TOKENS_KEY, _NAMED_TOKENS = b'"tokens":[', b'"tokens":["token_id:'
 _HEAD_BYTES = 200
 """How much of the log probabilities has the first token."""
 _decode_values = msgspec.json.Decoder(list[float | None]).decode
 _MARKED = -1
 _MARK = b"-1"
 """What stands for the known ids that were cut out of an answer. It is not an id."""
-
-_NOTHING = (b"", b"", 0)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -55,7 +54,7 @@ def pack_known(values: Sequence[float | None]) -> bytes:
     """
     try:
         packed = pack_logprobs(values)  # type: ignore[arg-type]
-        if packed.find(_UNKNOWN_PACKED) == -1 and not packed[3::ID_BYTES].translate(None, _FINE):
+        if _UNKNOWN_PACKED not in packed and not packed[3::ID_BYTES].translate(None, _FINE):
             return packed
     except TypeError:
         pass
@@ -67,7 +66,7 @@ def pack_known(values: Sequence[float | None]) -> bytes:
 def make_record(
     prompt: Sequence[int] | bytes | None,
     output: Sequence[int] | bytes | None,
-    logprobs: Sequence[float | None] | bytes | None,
+    logprobs: Sequence[float | None] | None,
     *,
     counted: int | None = None,
     counted_prompt: int | None = None,
@@ -85,14 +84,12 @@ def make_record(
     try:
         prompt_ids = None if prompt is None else _pack(prompt)
         ids = None if output is None else _pack(output)
-        values = (
-            None if logprobs is None else logprobs if isinstance(logprobs, bytes) else pack_known(logprobs)
-        )
+        values = None if logprobs is None else pack_known(logprobs)
     except (TypeError, OverflowError):
         return None
-    if counted and ids is not None and count_packed(ids) != counted:
+    if counted and ids is not None and len(ids) != counted * ID_BYTES:
         ids = None
-    if counted_prompt and prompt_ids is not None and count_packed(prompt_ids) != counted_prompt:
+    if counted_prompt and prompt_ids is not None and len(prompt_ids) != counted_prompt * ID_BYTES:
         prompt_ids = None
     if ids is not None:
         tokens = None
@@ -107,7 +104,7 @@ def make_record(
 
 
 def _pack(ids: Sequence[int] | bytes) -> bytes:
-    return ids if isinstance(ids, bytes) else pack_ids(ids)
+    return ids if type(ids) is bytes else pack_ids(ids)
 
 
 class VersionNotes:
@@ -172,6 +169,20 @@ def encode_ids(ids: Sequence[int]) -> bytes:
     return _encode(ids)[1:-1]
 
 
+def join_ids(text: bytes, ids: list[int]) -> bytes:
+    """Return the JSON of ids whose first ones are `text`, without the brackets."""
+    if not text or not ids:
+        return text or encode_ids(ids)
+    return b"%b,%b" % (text, encode_ids(ids))
+
+
+class _Known(Struct, gc=False):
+    ids: bytes
+    text: bytes
+    runs: int
+    """How many runs have these ids."""
+
+
 class KnownTexts:
     """The ids of recent prompts with their answers as JSON, for the prompts that continue them.
 
@@ -180,35 +191,37 @@ class KnownTexts:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, bytes], tuple[bytes, bytes, int]] = {}
-        """The packed ids with their text and the number of runs that have them, by their length and their end."""
+        self._known: dict[tuple[int, bytes], _Known] = {}
+        """What is known, by the length and the end of the packed ids."""
         self._size = 0
 
     def find(self, ids: bytes) -> bytes:
         """Return the text of packed ids; empty if it is not known."""
-        known, text, _ = self._known.get((len(ids), ids[-_TAIL_BYTES:]), _NOTHING)
-        return text if known == ids else b""
+        entry = self._known.get((len(ids), ids[-_TAIL_BYTES:]))
+        return entry.text if entry is not None and entry.ids == ids else b""
 
     def remember(self, ids: bytes, text: bytes, prior: bytes) -> None:
         """Remember the text of packed ids. They continue those of `prior`, whose text is forgotten unless another
         run has the same ids."""
-        if prior:
-            before = self._take(prior)
-            if before[2] > 1:
-                self._put(before[0], before[1], before[2] - 1)
-        known, _, runs = self._take(ids)
-        self._put(ids, text, runs + 1 if known == ids else 1)
-        while self._size > _MAX_KNOWN_BYTES:
-            self._take(next(iter(self._known.values()))[0])
-
-    def _put(self, ids: bytes, text: bytes, runs: int) -> None:
-        self._known[len(ids), ids[-_TAIL_BYTES:]] = (ids, text, runs)
+        entry = self._known.get((len(prior), prior[-_TAIL_BYTES:])) if prior else None
+        if entry is not None:
+            entry.runs -= 1
+            if not entry.runs:
+                self._forget(prior)
+        entry = self._known.get((len(ids), ids[-_TAIL_BYTES:]))
+        if entry is not None:
+            if entry.ids == ids:
+                entry.runs += 1
+                return
+            self._forget(ids)
+        self._known[len(ids), ids[-_TAIL_BYTES:]] = _Known(ids, text, 1)
         self._size += len(ids) + len(text)
+        while self._size > _MAX_KNOWN_BYTES:
+            self._forget(next(iter(self._known.values())).ids)
 
-    def _take(self, ids: bytes) -> tuple[bytes, bytes, int]:
-        found = self._known.pop((len(ids), ids[-_TAIL_BYTES:]), _NOTHING)
-        self._size -= len(found[0]) + len(found[1])
-        return found
+    def _forget(self, ids: bytes) -> None:
+        entry = self._known.pop((len(ids), ids[-_TAIL_BYTES:]))
+        self._size -= len(entry.ids) + len(entry.text)
 
 
 def has_named_ids(body: bytes, size: int = _HEAD_BYTES) -> bool:
@@ -231,17 +244,20 @@ def cut_logprobs(body: bytes) -> tuple[bytes, list[float | None] | None]:
     begin = body.find(_VALUES_KEY, start) + len(_VALUES_KEY) - 1
     if start == -1 or begin < start:
         return body, None
-    end = body.rfind(_FINISH_KEY, begin)
+    close = body.find(b"]", begin)
+    end = body.rfind(_FINISH_KEY, close)
     # Another field between the two is not cut out, and ids that take the place of texts are compared elsewhere.
-    if end == -1 or not body.endswith(_LAST_ALTERNATIVES, begin, end):
+    if end == -1 or not body.endswith(_LAST_ALTERNATIVES, close, end):
         return body, None
-    if body.find(_NAMED_TOKENS, begin, end) != -1:
+    if body.startswith(_NAMED_TOKENS, close + 2):
+        return body, None
+    if not body.startswith(_TOKENS_KEY, close + 2) and body.find(_NAMED_TOKENS, close, end) != -1:
         return body, None
     try:
-        values = _decode_values(body[begin : body.find(b"]", begin) + 1])
+        values = _decode_values(body[begin : close + 1])
     except msgspec.DecodeError:
         return body, None
-    return b"".join([body[:start], _NO_LOGPROBS, body[end:]]), values
+    return b"".join((body[:start], _NO_LOGPROBS, body[end:])), values
 
 
 def find_prompt(body: bytes, text: bytes) -> int:
@@ -249,10 +265,9 @@ def find_prompt(body: bytes, text: bytes) -> int:
     with it."""
     # A quotation mark within a text has a backslash before it, so this is a key.
     start = body.rfind(_PROMPT_KEY) + len(_PROMPT_KEY)
-    end = start + len(text)
-    if start < len(_PROMPT_KEY) or body[end : end + 1] not in _AFTER_ID or not body.startswith(text, start):
+    if start < len(_PROMPT_KEY) or not body.startswith(text, start):
         return -1
-    return start
+    return start if body.startswith(_AFTER_ID, start + len(text)) else -1
 
 
 class PromptCutter:
@@ -286,13 +301,14 @@ class PromptCutter:
 
         The prompt is `None` if the server gave none. Raises: `OverflowError` for a number that is not an id.
         """
-        ids = _pack(answer)
         if prompt is None:
-            return None, ids
+            return None, pack_ids(answer)
         known = text = b""
         if self._text and prompt and prompt[0] == _MARKED:
-            known, text, prompt = self._prior, self._text, prompt[1:]
-        packed = known + _pack(prompt)
-        texts = [text, encode_ids(prompt), encode_ids(answer)]
-        self._texts.remember(packed + ids, b",".join([item for item in texts if item]), self._prior)
-        return packed, ids
+            known, text = self._prior, self._text
+            del prompt[0]
+        new = prompt + answer
+        packed = known + pack_ids(new)
+        self._texts.remember(packed, join_ids(text, new), self._prior)
+        end = len(packed) - len(answer) * ID_BYTES
+        return packed[:end], packed[end:]

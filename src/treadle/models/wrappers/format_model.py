@@ -5,17 +5,16 @@ described in the system message, results are sent as text, and the model's own t
 that cannot be parsed is passed to the loop unchanged, so that the model is told what is wrong with it.
 """
 
-from collections.abc import Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
-from treadle.core.types import Completion, FinishReason, OutputMode, Request, ToolSpec
+from treadle.core.tool_cache import ToolCache
+from treadle.core.types import Completion, FinishReason, OutputMode, Request
 from treadle.formats import AUTO, IncrementalParser, Parsed, detect, find_format, parse
 from treadle.formats.text_transcript import DeltaReader, TranscriptWriter, calls_of, with_text
 from treadle.models.protocol import Model, Watch, identity_of
 from treadle.models.wrappers.wrapper import Wrapper
-
-_MAX_TOOLSETS = 64
 
 
 class FormatModel(Wrapper):
@@ -41,8 +40,7 @@ class FormatModel(Wrapper):
         self.format = detect(inner.name) if format == AUTO else format
         find_format(self.format)
         self._begins_in_reasoning = begins_in_reasoning
-        self._merges_results = merges_results
-        self._writers: dict[int, tuple[Sequence[ToolSpec], TranscriptWriter]] = {}
+        self._writers = ToolCache(partial(TranscriptWriter, self.format, merges_results=merges_results))
 
     @property
     def identity(self) -> str:
@@ -51,7 +49,7 @@ class FormatModel(Wrapper):
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the answer with the calls parsed out of its text; see `Model.infer`."""
-        messages = request.messages.derive(self._writer(request.tools))
+        messages = request.messages.derive(self._writers.find(request.tools))
         # The ids of the inference before help to read the answer, but do not stand for these messages.
         prior = None if request.prior is None else replace(request.prior, messages=0)
         spoken = Request(messages, (), request.output_schema, contents=request.contents, prior=prior)
@@ -93,17 +91,3 @@ class FormatModel(Wrapper):
         if calls and reason is FinishReason.STOP:
             reason = FinishReason.TOOL_CALLS
         return replace(completion, message=read, finish_reason=reason)
-
-    def _writer(self, tools: Sequence[ToolSpec]) -> TranscriptWriter:
-        """Return the writer of transcripts with these tools; the same object for the same tools."""
-        known = self._writers.get(id(tools))
-        if known is None:
-            if len(self._writers) >= _MAX_TOOLSETS:
-                self._writers.clear()
-            # The entry keeps the tools alive, so that their id stays theirs.
-            known = (
-                tools,
-                TranscriptWriter(self.format, tools, merges_results=self._merges_results),
-            )
-            self._writers[id(tools)] = known
-        return known[1]

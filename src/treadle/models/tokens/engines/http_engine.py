@@ -80,15 +80,17 @@ class HttpTokenEngine(HttpEndpoint):
         tell = watch.on_token_ids
         prompt = PromptIds.of(prompt_ids)
         body = self._write(prompt, settings, stop_token_ids, limit, is_stream=tell is not None)
-        tells = self._engine is not None and self._engine.tells_versions
-        sampling = None if self.weights is None else self.weights.sampling(tells_versions=tells)
+        sampling = None
+        if self.weights is not None:
+            tells = self._engine is not None and self._engine.tells_versions
+            sampling = self.weights.sampling(tells_versions=tells)
         if tell is None:
             made = await self._post(body, prompt, watch, sampling)
         else:
             made = await self._stream(body, prompt, watch, sampling)
         if sampling is not None and made.weight_version is None:
             made = replace(made, weight_version=sampling.version)
-        return made if self._info is None else replace(made, engine=self._info)
+        return made if self._info is None or made.engine is not None else replace(made, engine=self._info)
 
     async def _post(
         self, body: bytes, prompt: PromptIds, watch: Watch, sampling: Sampling | None
@@ -278,9 +280,10 @@ def make_generated(
     reason = _FINISHES[finish]
     if reason is not None and not record.token_ids:
         raise ValueError("it is finished and has no token ids")
-    versions, newest = read_versions(spans, len(ids or ()))
-    if newest is not None:
-        more |= {"versions": versions, "weight_version": newest}
+    if spans:
+        versions, newest = read_versions(spans, len(ids or ()))
+        if newest is not None:
+            more |= {"versions": versions, "weight_version": newest}
     return Generated(token_ids=record.token_ids, logprobs=record.logprobs, finish=reason, **more)
 
 

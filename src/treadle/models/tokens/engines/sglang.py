@@ -138,5 +138,6 @@ class SglangGenerate(HttpTokenEngine):
             spans=meta.weight_versions,
             weight_version=meta.weight_version,
             response_id=meta.id,
+            engine=self._info,
             cached_tokens=meta.cached_tokens or 0,
         )

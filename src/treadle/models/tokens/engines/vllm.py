@@ -134,6 +134,7 @@ class VllmEngine(HttpTokenEngine):
             seen=choice.prompt_token_ids,
             model=answer.model,
             response_id=answer.id or answer.request_id,
+            engine=self._info,
             cached_tokens=0 if usage is None else usage.read().cached_input_tokens,
         )
 
