@@ -12,8 +12,14 @@ from treadle.agent.run_stream import RunStream
 from treadle.agent.sync import block, iterate_blocking
 from treadle.core.asking import Answerable, open_questions
 from treadle.core.calls import waiting_calls
-from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
-from treadle.core.events import ContextCompacted, TurnStarted
+from treadle.core.errors import (
+    ConfigError,
+    JournalError,
+    RunExistsError,
+    RunNotFoundError,
+    UnsupportedPartError,
+)
+from treadle.core.events import ContextCompacted, RunPaused, TurnStarted
 from treadle.core.events.narrowing import Event, Item
 from treadle.core.inbox import Withdraw
 from treadle.core.registry import check_options
@@ -74,6 +80,8 @@ class Session(Generic[T_co]):
         """The messages of this session that were not taken in, or whose senders wait for their turns."""
         self._is_called = False
         """True if a message was taken in that somebody else has sent."""
+        self._is_last = False
+        """True if the session is closed after the newest turn; see `SendOptions.is_last`."""
         self._serving: asyncio.Task[None] | None = None
         """The task that answers messages of other processes while no turn is running."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -82,18 +90,20 @@ class Session(Generic[T_co]):
     async def open(self) -> "Session[T_co]":
         """Begin the session, or continue it from its journal.
 
-        A new session with a given id is in the journal at once; a session without a given id is in the journal
-        from its first message on, so that a session without messages leaves nothing behind.
+        A new session with a given id is in the journal at once, unless it `begins_with_message`; a session without
+        a given id is in the journal from its first message on, so that a session without messages leaves nothing
+        behind.
 
         Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is not a session, or if a tool
         needs `deps` that were not given; `UntrustedError` if it comes from elsewhere and nobody trusts it.
         """
         run_id = self.run_id or make_run_id()
-        expects_new = self.run_id is None or self._options.get("expects_new", False)
+        is_lazy = self.run_id is None or self._options.get("begins_with_message", False)
+        expects_new = is_lazy or self._options.get("expects_new", False)
         driver = None if expects_new else await self._reopen(run_id)
         if driver is None:
             try:
-                driver = await self._begin(run_id)
+                driver = await self._begin(run_id, is_lazy=is_lazy)
             except RunExistsError:
                 driver = await self._reopen(run_id)
                 if driver is None:
@@ -167,7 +177,7 @@ class Session(Generic[T_co]):
         async with self._alone():
             driver.listen(on_event)
             driver.put(await open_turn(self._agent, driver, message), blobs=blobs or None)
-            return await self._drive(on_event)
+            return await self._drive(on_event, is_last=options.get("is_last", False))
 
     def post(self, text: str, delivery: Delivery | DeliveryName = Delivery.QUEUE) -> None:
         """Store a message for the running turn or the next one, without waiting for its answer.
@@ -213,6 +223,8 @@ class Session(Generic[T_co]):
         """
         async with self._alone():
             driver = self._open_driver()
+            if driver.recorder.is_held and not (answers or approvals):
+                return self._make_run(driver)  # nothing has happened
             if driver.state.status is Status.PAUSED or answers or approvals:
                 driver.listen(on_event)
                 resume_turn(self._agent, driver, self._task, answers, approvals)
@@ -260,16 +272,17 @@ class Session(Generic[T_co]):
             if self._task is not None and driver.state.turn.number and not driver.state.turn.is_open:
                 if "check" not in driver.state.turn.rewards:
                     grade_run(driver, self._task)
-                await driver.kept()
+                await self._keep(driver)
             return driver.state.turn.rewards.get("check")
 
     async def read_events(self) -> Sequence[Event]:
         """Return the events so far. They are read from the journal, unless this session began the run and
         `keeps_events`."""
         driver = self._open_driver()
-        await driver.kept()
+        await self._keep(driver)
         found = driver.recorder.kept_events
         if not driver.recorder.is_held and (found is None or len(found) != driver.state.seq):
+            await driver.kept()
             found = await asyncio.to_thread(self._agent.journal.read, driver.run_id)
         return cast("Sequence[Event]", tuple(found or ()))
 
@@ -302,9 +315,22 @@ class Session(Generic[T_co]):
         try:
             driver, self._driver = self._driver, None
             if driver is not None:
-                await leave(driver, "closed")
+                await self._close(driver)
         finally:
             self._lock.release()
+
+    async def _close(self, driver: Driver) -> None:
+        """Record the pause and release the run, in one write. Raises: `JournalError` if the end of the last turn
+        cannot be stored."""
+        state, reason = driver.state, "closed"
+        if state.turn.asked is None and state.status is Status.RUNNING and not driver.recorder.is_held:
+            with suppress(JournalError):
+                driver.put(RunPaused(reason=reason))
+                if driver.bench.scope.is_empty and not driver.mail.is_waiting:
+                    await driver.recorder.writer.release()
+        await leave(driver, None if state.status is Status.PAUSED else reason)
+        if self._is_last:
+            await driver.kept()
 
     async def _leave(self, driver: Driver | None) -> None:
         async with self._lock:
@@ -335,13 +361,13 @@ class Session(Generic[T_co]):
     ) -> None:
         block(self.close, "async with agent.session()")
 
-    async def _begin(self, run_id: str) -> Driver:
+    async def _begin(self, run_id: str, *, is_lazy: bool) -> Driver:
         beginning = Beginning(
             run_id,
             self._options.get("files"),
             self._options.get("metadata"),
             is_session=True,
-            is_lazy=self.run_id is None,
+            is_lazy=is_lazy,
         )
         return await _keep(await begin(self._agent, self._task, self._given, beginning))
 
@@ -483,15 +509,18 @@ class Session(Generic[T_co]):
                 "`session.finish_turn(answers=..., approvals=...)`"
             )
 
-    async def _drive(self, emit: Emit | None, waiting: tuple[int, Message] | None = None) -> Run[T_co]:
+    async def _drive(
+        self, emit: Emit | None, waiting: tuple[int, Message] | None = None, *, is_last: bool = False
+    ) -> Run[T_co]:
         """Drive the open turn, or begin and drive that of a message which is `waiting` in the queue."""
         driver, self._turn = self._open_driver(), asyncio.current_task()
+        self._is_last = is_last and emit is None and self._agent.known is None
         driver.listen(emit)
         try:
             if waiting is not None:
                 await self._begin_turn(driver, waiting)
             await driver.drive()
-            await driver.kept()
+            await self._keep(driver)
             await self._remember(driver)
         except asyncio.CancelledError:
             driver.give_up_listener()
@@ -506,6 +535,11 @@ class Session(Generic[T_co]):
                 if not item.is_unseen and item.seq not in left and item.run is None:
                     item.run = run
         return run
+
+    async def _keep(self, driver: Driver) -> None:
+        """Wait until all is durable, unless the session is closed next, which waits too."""
+        if not self._is_last:
+            await driver.kept()
 
     async def _begin_turn(self, driver: Driver, waiting: tuple[int, Message]) -> None:
         """Begin the turn of a message that waits. If it is stopped meanwhile, nothing is recalled for it."""

@@ -358,10 +358,10 @@ class QueuedSession:
             return await self._await(run.usage, run.cost_usd)
         return await self._hand_over(None) if run.state.has_failed_turn else run
 
-    async def send(self, text: str) -> Run[Any]:
+    async def send(self, text: str, *, is_last: bool = False) -> Run[Any]:
         """See `Session.send`."""
         if self._local is not None:
-            return await self._local.send(text)
+            return await self._local.send(text, is_last=is_last)
         return await self._hand_over(text)
 
     async def grade(self) -> float | None:

@@ -74,17 +74,19 @@ class Dialogue(Struct, frozen=True):
     """The system message of the row, unless the configuration has another one."""
     labels: dict[str, dict[str, Json]]
     """The metadata of the runs, by `sample` and `user`."""
+    is_new: bool
+    """True if no earlier process has begun the runs."""
 
 
 async def hold_dialogue(studio: Studio, dialogue: Dialogue, tally: Tally) -> Sequence[Event] | Failed:
     """Hold a dialogue until it ends, or continue one that was interrupted. Return the events of the agent's run, or
-    why the dialogue failed."""
+    why the dialogue failed. Raises: `RunExistsError` if it is not new."""
     spec = dialogue.spec
     async with AsyncExitStack() as stack:
-        session = await stack.enter_async_context(_open_agent(studio, dialogue))
+        session = await stack.enter_async_context(_open_agent(studio, dialogue, is_new=dialogue.is_new))
         run = await session.finish_turn()
         if run.state.turn.number == 0:
-            run = await session.send(dialogue.scenario.message)
+            run = await session.send(dialogue.scenario.message, is_last=spec.turns == 1)
         user: WorkedSession | None = None
         said: Run[UserTurn] | None = None
         failed = failure_of(run, "the agent", needs_answer=False)
@@ -101,7 +103,8 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, tally: Tally) -> Seq
             failed = failure_of(said, "the simulated user")
             if failed is not None or _is_over(studio, said.value, run):
                 break
-            run = await session.send(said.value.message)
+            is_last = run.state.turn.number + 1 == spec.turns
+            run = await session.send(said.value.message, is_last=is_last)
             failed = failure_of(run, "the agent", needs_answer=False)
         events: Sequence[Event] = ()
         if failed is None:
@@ -124,7 +127,7 @@ async def repair_answer(
     text = REPAIR.format(reasons="\n".join([f"- {reason}" for reason in reasons]))
     async with _open_agent(studio, dialogue) as session:
         before = await session.finish_turn()
-        run = await session.send(text)
+        run = await session.send(text, is_last=True)
         tally.add(Charge(run.usage - before.usage, _subtract(run.cost_usd, before.cost_usd)))
         if (failed := failure_of(run, "the agent")) is not None:
             return failed
@@ -155,14 +158,14 @@ def drop_repaired(messages: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(shown)
 
 
-def _open_agent(studio: Studio, dialogue: Dialogue) -> WorkedSession:
+def _open_agent(studio: Studio, dialogue: Dialogue, *, is_new: bool = False) -> WorkedSession:
     return studio.workers.session(
         studio.agent(dialogue.instructions),
         dialogue.run_id,
         files=dialogue.environment.files,
         task=dialogue.task,
         metadata=dialogue.labels["sample"],
-        expects_new=True,
+        begins_with_message=is_new,
         pauses_when_cancelled=True,
         keeps_events=True,
     )
@@ -172,7 +175,11 @@ def _open_user(studio: Studio, dialogue: Dialogue) -> WorkedSession:
     user = studio.user(user_instructions(dialogue.spec, dialogue.scenario))
     run_id = f"{dialogue.run_id}-user"
     return studio.workers.session(
-        user, run_id, metadata=dialogue.labels["user"], expects_new=True, pauses_when_cancelled=True
+        user,
+        run_id,
+        metadata=dialogue.labels["user"],
+        begins_with_message=dialogue.is_new,
+        pauses_when_cancelled=True,
     )
 
 
