@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from treadle.core.errors import ConfigError
-from treadle.core.events import SnapshotTaken
+from treadle.core.events import Rewarded, SnapshotTaken, TurnCompleted
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.dialogue import labels
@@ -56,15 +56,29 @@ class CheckFilter(BuiltinFilter[CheckSettings]):
             return self.accept("the environment has no task")
         if candidate.spec.kind in _OFF_TASK:
             return self.accept(f"the planned kind is {candidate.spec.kind.value!r}")
-        task, messages = load_task(reference), candidate.row.messages
+        messages = candidate.row.messages
         ends = answers(messages)
-        files = await _read_files(candidate)
-        grade = task.check(messages[ends[-1]].content if ends else "", files)
+        answer = messages[ends[-1]].content if ends else ""
+        is_of_run = candidate.row.lineage.task == reference
+        grade = _find_grade(candidate, answer) if is_of_run else None
+        if grade is None:
+            grade = load_task(reference).check(answer, await _read_files(candidate))
         if grade.reward < self.settings.min_grade:
             return self.reject(
-                f"the grade of {reference} is {grade.reward:g}: {grade.detail}", grade=grade.reward
+                f"the grade of {reference} is {grade.reward:g}: {grade.detail or ''}", grade=grade.reward
             )
         return self.accept(grade=grade.reward)
+
+
+def _find_grade(candidate: Candidate, answer: str) -> Rewarded | None:
+    """Return the grade that the run has for `answer`; `None` if it was graded with another text or not at all."""
+    grade, is_same = None, False
+    for event in candidate.events:
+        if isinstance(event.body, TurnCompleted):
+            is_same, grade = event.body.output == answer, None
+        elif isinstance(event.body, Rewarded) and event.body.name == "check" and is_same:
+            grade = event.body
+    return grade
 
 
 async def _read_files(candidate: Candidate) -> dict[str, bytes]:
