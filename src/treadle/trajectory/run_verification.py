@@ -327,9 +327,7 @@ class Verifier:
     def _adopt_snapshot(self) -> None:
         """Replace the sandbox by one with the recorded files, because the calls that made them do not run again."""
         recorded = self.state.sandbox
-        self._sandbox = MemorySandbox.restore(
-            recorded.files, self._journal.read_stored, recorded.tool_states
-        )
+        self._sandbox = MemorySandbox.restore(recorded.files, self._journal.read_stored, recorded.tool_states)
 
     def _begin(self, delta: FileDelta) -> None:
         """Open a sandbox with the files that the run began with."""

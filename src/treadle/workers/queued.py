@@ -341,6 +341,8 @@ class QueuedSession:
             driver = await begin(self._agent, self._task, self._given, beginning)
             await driver.leave()
         except RunExistsError:
+            if self._options.get("begins_with_message"):
+                raise
             if (await self._load()).metadata.get(QUEUE) != self._queue:
                 session = self._agent.session(self._run_id, **self._options)
                 self._local = await self._here.enter_async_context(session)

@@ -13,6 +13,7 @@ from treadle.core.types import Fault, Usage
 from treadle.datagen.conversations.dialogue import (
     Dialogue,
     Failed,
+    Held,
     failure_of,
     hold_dialogue,
     labels,
@@ -104,7 +105,7 @@ async def _make(
             failed = held
         else:
             made = await _make_row(studio, dialogue, held, tally)
-            row, failed, events = (None, made, ()) if isinstance(made, Failed) else (made, None, held)
+            row, failed, events = (None, made, ()) if isinstance(made, Failed) else (made, None, held.events)
     return MadeSample(
         run_id=run_id,
         environment=environment,
@@ -129,11 +130,11 @@ async def repair_sample(studio: Studio, made: MadeSample, reasons: Sequence[str]
     if isinstance(row, Failed):
         failed = replace(made, row=None, events=(), error=row.error, fault=row.fault)
         return replace(failed, usage=tally.usage, cost_usd=tally.cost_usd)
-    events = () if isinstance(held, Failed) else held
+    events = () if isinstance(held, Failed) else held.events
     return replace(made, row=row, events=events, usage=tally.usage, cost_usd=tally.cost_usd)
 
 
-async def _make_row(studio: Studio, dialogue: Dialogue, held: Sequence[Event], tally: Tally) -> Row | Failed:
+async def _make_row(studio: Studio, dialogue: Dialogue, held: Held, tally: Tally) -> Row | Failed:
     if dialogue.run_id.endswith("-1") and studio.has_prices:
         return make_row(studio, dialogue, held, tally)
     # it asks for prices, or reads the journal
@@ -170,8 +171,8 @@ async def _write_scenario(
     async with studio.workers.session(
         studio.writer, run_id, metadata=metadata, begins_with_message=is_new, pauses_when_cancelled=True
     ) as session:
-        run = await session.finish_turn()
-        if run.state.turn.number == 0:
+        run = None if is_new else await session.finish_turn()
+        if run is None or run.state.turn.number == 0:
             run = await session.send(write_facts(facts), is_last=True)
         while True:
             failed = failure_of(run, "the writer of scenarios")
