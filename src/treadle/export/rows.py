@@ -183,7 +183,7 @@ def load_row(journal: Journal, run_id: str, *, with_tokens: bool = False) -> Row
 def row_of(run_id: str, bodies: Sequence[DurableBody], state: State | None = None) -> Row:
     """Return the row of a run from its events. Raises: as `load_row` does.
 
-    `state` is that after some of them, if there is one. It is used if it was made from the very objects in `bodies`.
+    `state` is the state after some of them, if there is one. It is used only if it was made from the same objects.
     """
     import treadle
 
