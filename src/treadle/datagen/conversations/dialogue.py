@@ -108,7 +108,8 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, tally: Tally) -> Hel
             and run.state.turn.number < spec.turns
             and not any(map(is_repair, run.state.transcript))  # then the dialogue was over
         ):
-            user = user or await stack.enter_async_context(_open_user(studio, dialogue))
+            if user is None:
+                user = await stack.enter_async_context(_open_user(studio, dialogue))
             said = await _reply(studio, user, run)
             failed = failure_of(said, "the simulated user")
             if failed is not None or _is_over(studio, said.value, run):

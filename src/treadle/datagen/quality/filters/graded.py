@@ -22,7 +22,7 @@ from treadle.datagen.quality.protocol import (
 )
 from treadle.datagen.scenarios.scenario import Kind, write_facts
 from treadle.models.protocol import Model
-from treadle.runs.task import load_task
+from treadle.runs.task import Grade, load_task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.scorers import make_judge, read_judgement, write_messages
 from treadle.trajectory.run_verification import Implementations, verify_events
@@ -65,19 +65,20 @@ class CheckFilter(BuiltinFilter[CheckSettings]):
             grade = load_task(reference).check(answer, await _read_files(candidate))
         if grade.reward < self.settings.min_grade:
             return self.reject(
-                f"the grade of {reference} is {grade.reward:g}: {grade.detail or ''}", grade=grade.reward
+                f"the grade of {reference} is {grade.reward:g}: {grade.detail}", grade=grade.reward
             )
         return self.accept(grade=grade.reward)
 
 
-def _find_grade(candidate: Candidate, answer: str) -> Rewarded | None:
+def _find_grade(candidate: Candidate, answer: str) -> Grade | None:
     """Return the grade that the run has for `answer`; `None` if it was graded with another text or not at all."""
-    grade, is_same = None, False
+    grade: Grade | None = None
+    is_same = False
     for event in candidate.events:
         if isinstance(event.body, TurnCompleted):
             is_same, grade = event.body.output == answer, None
         elif isinstance(event.body, Rewarded) and event.body.name == "check" and is_same:
-            grade = event.body
+            grade = Grade(event.body.reward, event.body.detail or "")
     return grade
 
 
