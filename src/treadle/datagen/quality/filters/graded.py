@@ -83,21 +83,15 @@ def _find_grade(candidate: Candidate, answer: str) -> Grade | None:
 
 
 async def _read_files(candidate: Candidate) -> dict[str, bytes]:
-    """Return the final files. Those that the environment has are not read again."""
-    snapshots = [event.body.delta for event in candidate.events if isinstance(event.body, SnapshotTaken)]
+    """Return the final files of a run."""
     digests: dict[str, str] = {}
-    for delta in snapshots:
-        for path in delta.deleted:
-            digests.pop(path, None)
-        digests.update(delta.changed)
-    initial = candidate.environment.files
-    known: dict[str, bytes] = {}
-    if snapshots and isinstance(initial, SharedFiles) and initial.is_delta(snapshots[0]):
-        known = {digest: initial[path] for path, digest in snapshots[0].changed.items()}
+    for event in candidate.events:
+        if isinstance(event.body, SnapshotTaken):
+            for path in event.body.delta.deleted:
+                digests.pop(path, None)
+            digests.update(event.body.delta.changed)
     read = candidate.journal.read_blob
-    if missing := set(digests.values()) - known.keys():
-        known |= await asyncio.to_thread(lambda: {digest: read(digest) for digest in missing})
-    return {path: known[digest] for path, digest in digests.items()}
+    return await asyncio.to_thread(lambda: {path: read(digest) for path, digest in digests.items()})
 
 
 class VerifiedSettings(FilterSettings):
