@@ -1,6 +1,7 @@
 """Turns of a session that wait for somebody."""
 
 import asyncio
+import sqlite3
 from pathlib import Path
 from typing import ClassVar
 
@@ -8,7 +9,14 @@ import pytest
 
 from treadle import Agent, Policy, ScriptedModel, load_task, open_journal, tool
 from treadle.context.step_view import view_step
-from treadle.core.errors import ConfigError, LeaseHeldError, RequestError, ServerError
+from treadle.core.errors import (
+    ConfigError,
+    JournalError,
+    LeaseHeldError,
+    RequestError,
+    RunExistsError,
+    ServerError,
+)
 from treadle.core.events import Rewarded
 from treadle.core.state import fold
 from treadle.journal.memory import MemoryJournal
@@ -110,6 +118,70 @@ async def test_a_session_is_begun_or_continued_whatever_is_expected(expects_new)
             assert (await session.send("go")).output == expected
     assert len(session.run_id) == 1
     assert fold([event.body for event in journal.read("s")]).turn.number == 2
+
+
+async def test_a_session_that_begins_with_its_message_leaves_nothing_without_one_and_is_never_begun_twice():
+    journal, model = MemoryJournal(), ScriptedModel(["one", "two"])
+    agent = Agent(model, journal=journal)
+    async with agent.session("s", begins_with_message=True):
+        assert not list(journal.runs())
+    assert not list(journal.runs())
+    async with agent.session("s", begins_with_message=True) as session:
+        assert (await session.send("go")).output == "one"
+    known = [event.body for event in journal.read("s")]
+    with pytest.raises(RunExistsError):
+        async with agent.session("s", begins_with_message=True) as session:
+            await session.send("go")
+    assert [event.body for event in journal.read("s")] == known
+    async with agent.session("s") as session:  # the model was not asked in between
+        assert (await session.send("go on")).output == "two"
+
+
+@pytest.mark.parametrize("is_graded", [True, False])
+async def test_the_last_turn_the_pause_and_the_release_are_one_write(tmp_path, is_graded):
+    with open_journal(tmp_path / "j.db") as journal:
+        agent = Agent(ScriptedModel(["hi"]), journal=journal)
+        task = load_task("files:csv_sum-0000") if is_graded else None
+        async with agent.session("s", begins_with_message=True, task=task) as session:
+            await session.send("hello", is_last=True)
+            await session.grade()
+        (info,) = journal.runs()
+        assert not info.is_driven
+        tags = [type(event.body).__name__ for event in journal.read("s")]
+        assert tags[-3:] == (
+            ["TurnCompleted", "Rewarded", "RunPaused"]
+            if is_graded
+            else ["InferenceCompleted", "TurnCompleted", "RunPaused"]
+        )
+        with sqlite3.connect(tmp_path / "j.db") as db:
+            frames = db.execute("SELECT count(*) FROM frames").fetchone()[0]
+        assert frames == 2  # what leads to the request, and what follows the answer
+
+
+async def test_a_last_turn_that_cannot_be_stored_is_an_error_of_the_close(tmp_path):
+    with open_journal(tmp_path / "j.db") as journal:
+        agent = Agent(ScriptedModel(["one", "two"]), journal=journal)
+        async with agent.session("s") as session:
+            await session.send("go")
+            with sqlite3.connect(tmp_path / "j.db") as db:
+                db.execute(
+                    "CREATE TRIGGER full BEFORE INSERT ON frames BEGIN SELECT RAISE(ABORT, 'full'); END"
+                )
+            with pytest.raises(JournalError, match="full"):
+                await session.send("go on")
+        with sqlite3.connect(tmp_path / "j.db") as db:
+            db.execute("DROP TRIGGER full")
+
+    def refuse(request):
+        with sqlite3.connect(tmp_path / "k.db") as db:
+            db.execute("CREATE TRIGGER full BEFORE INSERT ON frames BEGIN SELECT RAISE(ABORT, 'full'); END")
+        return "lost"
+
+    with open_journal(tmp_path / "k.db") as journal:
+        agent = Agent(ScriptedModel(refuse), journal=journal)
+        with pytest.raises(JournalError, match="full"):
+            async with agent.session("s") as session:
+                assert (await session.send("go", is_last=True)).output == "lost"
 
 
 async def test_a_run_that_is_no_session_is_refused_even_if_a_new_one_is_expected():

@@ -9,11 +9,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle import Agent, ConfigError, ExportError, Policy, ScriptedModel, open_journal
+from treadle.core.events import MessageInjected
+from treadle.core.state import fold
 from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
 from treadle.export import FORMATS, Lineage, Row, encode_row, find_losses, load_row, read_row
 from treadle.export.exporter import Loss
 from treadle.export.row_changes import RowOptions, split_calls, without_untrained
 from treadle.export.row_files import open_writer
+from treadle.export.rows import row_of
 from treadle.models import call
 from treadle.models.scripted import Answer
 
@@ -206,3 +209,24 @@ def test_changes_of_a_row_keep_its_weight() -> None:
     row = make_row(weight=0.5)
     assert split_calls(row).weight == 0.5
     assert without_untrained(row).weight == 0.5
+
+
+async def test_the_row_of_a_state_on_the_way_is_that_of_all_events(tmp_path: Path) -> None:
+    with open_journal(tmp_path / "j.db") as journal:
+        agent = Agent(
+            ScriptedModel([[call("write_file", {"file_path": "a", "content": "b"})], "one", "two"]),
+            tools=["files"],
+            policy=Policy(max_steps=1),  # so that there is a message of Treadle's, which rows do not show
+            journal=journal,
+        )
+        async with agent.session("s") as session:
+            await session.send("go")
+            await session.send("go on")
+        bodies = [event.body for event in journal.read("s")]
+        known = load_row(journal, "s")
+        assert any(isinstance(body, MessageInjected) for body in bodies)
+        for seq in range(len(bodies) + 1):
+            assert row_of("s", bodies, fold(bodies[:seq])) == known
+        others = [event.body for event in journal.read("s")]
+        assert row_of("s", bodies, fold(others)) == known
+        assert row_of("s", bodies, fold(others[:3])) == known

@@ -2,22 +2,27 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Generic, Unpack, cast
 
+from treadle.agent.outgoing import Outgoing, count_waits, waiting_seqs
 from treadle.agent.overview import SessionSummary, summarize_session
 from treadle.agent.run_stream import RunStream
 from treadle.agent.sync import block, iterate_blocking
-from treadle.core.asking import Answerable, open_questions
-from treadle.core.calls import external_calls, waiting_calls
-from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
-from treadle.core.events import ContextCompacted, TurnStarted
+from treadle.core.asking import Answerable
+from treadle.core.errors import (
+    ConfigError,
+    JournalError,
+    RunExistsError,
+    RunNotFoundError,
+    UnsupportedPartError,
+)
+from treadle.core.events import ContextCompacted, RunPaused, TurnStarted
 from treadle.core.events.narrowing import Event, Item
 from treadle.core.inbox import Withdraw
 from treadle.core.registry import check_options
-from treadle.core.state import State, Status, clone
+from treadle.core.state import Status, clone
 from treadle.core.types import Artifact, Delivery, Message, Role
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
@@ -71,10 +76,12 @@ class Session(Generic[T_co]):
         """The task that recalls what the next turn needs, or judges its message."""
         self._is_forgotten = False
         """True if the newest turn may not be remembered, because its writing back was stopped."""
-        self._outgoing: list[_Outgoing[T_co]] = []
+        self._outgoing: list[Outgoing[T_co]] = []
         """The messages of this session that were not taken in, or whose senders wait for their turns."""
         self._is_called = False
         """True if a message was taken in that somebody else has sent."""
+        self._is_last = False
+        """True if the session is closed after the newest turn; see `SendOptions.is_last`."""
         self._serving: asyncio.Task[None] | None = None
         """The task that answers messages of other processes while no turn is running."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -83,18 +90,20 @@ class Session(Generic[T_co]):
     async def open(self) -> "Session[T_co]":
         """Begin the session, or continue it from its journal.
 
-        A new session with a given id is in the journal at once; a session without a given id is in the journal
-        from its first message on, so that a session without messages leaves nothing behind.
+        A new session with a given id is in the journal at once, unless it `begins_with_message`; a session without
+        a given id is in the journal from its first message on, so that a session without messages leaves nothing
+        behind.
 
         Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is not a session, or if a tool
         needs `deps` that were not given; `UntrustedError` if it comes from elsewhere and nobody trusts it.
         """
         run_id = self.run_id or make_run_id()
-        expects_new = self.run_id is None or self._options.get("expects_new", False)
+        is_lazy = self.run_id is None or self._options.get("begins_with_message", False)
+        expects_new = is_lazy or self._options.get("expects_new", False)
         driver = None if expects_new else await self._reopen(run_id)
         if driver is None:
             try:
-                driver = await self._begin(run_id)
+                driver = await self._begin(run_id, is_lazy=is_lazy)
             except RunExistsError:
                 driver = await self._reopen(run_id)
                 if driver is None:
@@ -168,7 +177,7 @@ class Session(Generic[T_co]):
         async with self._alone():
             driver.listen(on_event)
             driver.put(await open_turn(self._agent, driver, message), blobs=blobs or None)
-            return await self._drive(on_event)
+            return await self._drive(on_event, is_last=options.get("is_last", False))
 
     def post(self, text: str, delivery: Delivery | DeliveryName = Delivery.QUEUE) -> None:
         """Store a message for the running turn or the next one, without waiting for its answer.
@@ -261,16 +270,17 @@ class Session(Generic[T_co]):
             if self._task is not None and driver.state.turn.number and not driver.state.turn.is_open:
                 if "check" not in driver.state.turn.rewards:
                     grade_run(driver, self._task)
-                await driver.kept()
+                await self._settle(driver)
             return driver.state.turn.rewards.get("check")
 
     async def read_events(self) -> Sequence[Event]:
         """Return the events so far. They are read from the journal, unless this session began the run and
         `keeps_events`."""
         driver = self._open_driver()
-        await driver.kept()
+        await self._settle(driver)
         found = driver.recorder.kept_events
         if not driver.recorder.is_held and (found is None or len(found) != driver.state.seq):
+            await driver.kept()
             found = await asyncio.to_thread(self._agent.journal.read, driver.run_id)
         return cast("Sequence[Event]", tuple(found or ()))
 
@@ -303,9 +313,27 @@ class Session(Generic[T_co]):
         try:
             driver, self._driver = self._driver, None
             if driver is not None:
-                await leave(driver, "closed")
+                await self._close(driver)
         finally:
             self._lock.release()
+
+    async def _close(self, driver: Driver) -> None:
+        """Record the pause and release the run, in one write. Raises: `JournalError` if the end of the last turn
+        cannot be stored."""
+        state, bench = driver.state, driver.bench
+        is_at_rest = state.turn.asked is None and state.status is Status.RUNNING
+        with suppress(JournalError):  # `leave` gives the lease back all the same
+            if is_at_rest and not driver.recorder.is_held:
+                driver.put(RunPaused(reason="closed"))
+                if bench.scope.is_empty and not bench.hooks and not driver.mail.is_waiting:
+                    # A cancellation does not keep the write with the release from being stored.
+                    await driver.recorder.writer.release()
+                    await driver.kept()
+                    if not driver.mail.is_waiting:
+                        return
+        await leave(driver, None if state.status is Status.PAUSED else "closed")
+        if self._is_last:
+            await driver.kept()
 
     async def _leave(self, driver: Driver | None) -> None:
         async with self._lock:
@@ -336,13 +364,13 @@ class Session(Generic[T_co]):
     ) -> None:
         block(self.close, "async with agent.session()")
 
-    async def _begin(self, run_id: str) -> Driver:
+    async def _begin(self, run_id: str, *, is_lazy: bool) -> Driver:
         beginning = Beginning(
             run_id,
             self._options.get("files"),
             self._options.get("metadata"),
             is_session=True,
-            is_lazy=self.run_id is None,
+            is_lazy=is_lazy,
             history=check_history(self._options.get("history", ())),
         )
         return await _keep(await begin(self._agent, self._task, self._given, beginning))
@@ -397,12 +425,12 @@ class Session(Generic[T_co]):
 
     def _post(
         self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery, *, is_awaited: bool
-    ) -> "_Outgoing[T_co]":
+    ) -> Outgoing[T_co]:
         """Send a message to the inbox of the session's run."""
         driver = self._open_driver()
         driver.recorder.append_held()
         number = self._agent.journal.posting(driver.run_id, user_message(message, delivery), blobs or None)
-        self._outgoing.append(item := _Outgoing[T_co](message, number, delivery, is_awaited=is_awaited))
+        self._outgoing.append(item := Outgoing[T_co](message, number, delivery, is_awaited=is_awaited))
         return item
 
     def _note_taken(self, number: int, seq: int | None) -> None:
@@ -433,10 +461,10 @@ class Session(Generic[T_co]):
             driver = self._driver
             if driver is None:
                 return
-            waits = _count_waits(driver.state)
+            waits = count_waits(driver.state)
             if driver.mail.is_waiting:
                 await driver.mail.take_in()
-            if driver.state.status is Status.PAUSED and _count_waits(driver.state) < waits:
+            if driver.state.status is Status.PAUSED and count_waits(driver.state) < waits:
                 resume_turn(self._agent, driver, self._task, None, None)
                 await self._drive(None)
             while self._is_called and not self._has_senders and next_queued(driver.state) is not None:
@@ -462,7 +490,7 @@ class Session(Generic[T_co]):
                     if own.is_unseen:
                         own.number.result()  # raises the error of the store
                     state, waiting = driver.state, next_queued(driver.state)
-                    if own.seq not in _waiting_seqs(state):
+                    if own.seq not in waiting_seqs(state):
                         return own.run or self._make_run(driver)
                     if waiting is None:
                         await self._drive(emit)
@@ -485,15 +513,18 @@ class Session(Generic[T_co]):
                 "`session.finish_turn(answers=..., approvals=...)`"
             )
 
-    async def _drive(self, emit: Emit | None, waiting: tuple[int, Message] | None = None) -> Run[T_co]:
+    async def _drive(
+        self, emit: Emit | None, waiting: tuple[int, Message] | None = None, *, is_last: bool = False
+    ) -> Run[T_co]:
         """Drive the open turn, or begin and drive that of a message which is `waiting` in the queue."""
         driver, self._turn = self._open_driver(), asyncio.current_task()
+        self._is_last = is_last and emit is None and self._agent.known is None
         driver.listen(emit)
         try:
             if waiting is not None:
                 await self._begin_turn(driver, waiting)
             await driver.drive()
-            await driver.kept()
+            await self._settle(driver)
             await self._remember(driver)
         except asyncio.CancelledError:
             driver.give_up_listener()
@@ -503,11 +534,16 @@ class Session(Generic[T_co]):
         finally:
             self._turn = None
             driver.listen(None)
-            run, left = self._make_run(driver), _waiting_seqs(driver.state)
+            run, left = self._make_run(driver), waiting_seqs(driver.state)
             for item in self._outgoing:
                 if not item.is_unseen and item.seq not in left and item.run is None:
                     item.run = run
         return run
+
+    async def _settle(self, driver: Driver) -> None:
+        """Wait until all is durable, unless the session is closed next, which waits too."""
+        if not self._is_last:
+            await driver.kept()
 
     async def _begin_turn(self, driver: Driver, waiting: tuple[int, Message]) -> None:
         """Begin the turn of a message that waits. If it is stopped meanwhile, nothing is recalled for it."""
@@ -538,36 +574,6 @@ class Session(Generic[T_co]):
 
     def _make_run(self, driver: Driver) -> Run[T_co]:
         return Run(driver.run_id, clone(driver.state), self._agent.journal, self._given.answer)
-
-
-def _count_waits(state: State) -> int:
-    """Return how many answers, approvals and external results a run waits for."""
-    return len(open_questions(state)) + len(waiting_calls(state)) + len(external_calls(state))
-
-
-def _waiting_seqs(state: State) -> list[int]:
-    """Return the numbers of the events with the messages that wait for their turns, or for the next step."""
-    return [seq for seq, _ in (*state.queued, *state.turn.steering)]
-
-
-class _Outgoing(Generic[T_co]):
-    """A message that this session has sent to the inbox of its run."""
-
-    def __init__(
-        self, message: Message, number: "Future[int]", delivery: Delivery, *, is_awaited: bool
-    ) -> None:
-        self.message = message
-        self.delivery = delivery
-        self.number = number
-        """The number of the message in the inbox, once it is stored."""
-        self.is_awaited = is_awaited
-        """True if a task waits for the turn of the message."""
-        self.is_unseen = True
-        """True if the message was not taken in."""
-        self.seq: int | None = None
-        """The number of the event with the message; `None` if it was not taken in."""
-        self.run: Run[T_co] | None = None
-        """The run of the turn that has taken the message; `None` if none has."""
 
 
 async def _keep(driver: Driver) -> Driver:

@@ -39,6 +39,7 @@ from treadle.jobs.meter import LimitReachedError
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.models.protocol import Model
+from treadle.runs.ensure import collecting_less
 
 MAX_REJECTIONS = 20
 """After how many attempts a generation ends if all were rejected for one reason, and none was kept."""
@@ -94,6 +95,8 @@ async def generate(
     check = partial(_check_continued, config, options or Continuation())
     topics = RunFilter(id_prefix=TOPIC_RUN_PREFIX)
     async with AsyncExitStack() as stack:
+        # The files of the dataset are written within it too: they are made of all rows.
+        stack.enter_context(collecting_less(config.generation.window))
         job = open_job(stack, job_options, progress, _runs_of, others=topics, check=check)
         write_config(folder.path, config)
         generation = _Generation(config, folder, job)

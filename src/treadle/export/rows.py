@@ -20,7 +20,7 @@ from treadle.core.events import (
     ToolCompleted,
 )
 from treadle.core.packed import ID_BYTES, as_packed, pack_logprobs
-from treadle.core.state import fold
+from treadle.core.state import State, fold
 from treadle.core.token_record import TokenRecord
 from treadle.core.tool_cache import ToolCache
 from treadle.core.transcript import check_transcript
@@ -180,11 +180,18 @@ def load_row(journal: Journal, run_id: str, *, with_tokens: bool = False) -> Row
     return replace(row, tokens=tuple(said.keep(list(_find_tokens(bodies)))))
 
 
-def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
-    """Return the row of a run from its events. Raises: as `load_row` does."""
+def row_of(run_id: str, bodies: Sequence[DurableBody], state: State | None = None) -> Row:
+    """Return the row of a run from its events. Raises: as `load_row` does.
+
+    `state` is the state after some of them, if there is one. It is used only if it was made from the same objects.
+    """
     import treadle
 
-    state = fold(bodies)
+    first = next(iter(bodies), None)
+    if state is not None and first is not None and state.started is first:
+        state = fold(bodies[state.seq :], state)
+    else:
+        state = fold(bodies)
     started = state.started
     if started is None or state.ending.stop_reason is None or state.turn.is_open:
         raise ExportError(f"run {run_id!r} is not finished; resume it first")

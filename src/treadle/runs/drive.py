@@ -119,7 +119,7 @@ async def leave(driver: Driver, reason: str | None) -> None:
         await _release(driver)
 
     try:
-        await see_through(pause, go)
+        await see_through(*(() if reason is None else (pause,)), go)
     except JournalError:
         return
 

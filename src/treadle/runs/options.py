@@ -169,6 +169,9 @@ class SessionOptions(TypedDict, total=False):
     expects_new: bool
     """True if the journal probably has no such session. It is then begun at once, without looking for it, which
     is faster, and continued if it exists."""
+    begins_with_message: bool
+    """True if the journal has the session only from its first message on, which is faster. If it has one with this
+    id already, the message raises `RunExistsError`. A session without a given id always begins so."""
     pauses_when_cancelled: bool
     """True if a cancelled turn stays open, so that the session can be opened again and the turn be finished. By
     default, cancelling ends the turn."""
@@ -196,6 +199,9 @@ class SendOptions(TypedDict, total=False):
     delivery: Delivery | DeliveryName
     """What happens with the message if a turn is running: `queue` begins the next turn (the default), `steer` is
     seen by the model at its next step, and `interrupt` stops the turn and begins the next."""
+    is_last: bool
+    """True if the session is closed after this turn. The end of the turn is then durable only when `close` returns,
+    which is faster."""
 
 
 class Given(Struct, frozen=True):

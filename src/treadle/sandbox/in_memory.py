@@ -353,10 +353,11 @@ class SharedFiles(Mapping[str, bytes]):
         self._id = FilesId(int(self._sandbox.snapshot_id, 16))
         self._first = self._sandbox.copy().take_delta()
 
-    def open(self) -> MemorySandbox:
-        """Return a new sandbox with the files, in a time that does not depend on their number."""
-        opened = self._sandbox.copy()
-        opened._first = self._first
+    def open(self, *, is_reported: bool = False) -> MemorySandbox:
+        """Return a new sandbox with the files, in a time that does not depend on their number. Deltas report them
+        unless they count as `is_reported`."""
+        opened = self._sandbox.copy(is_reported=is_reported)
+        opened._first = None if is_reported else self._first
         return opened
 
     def identify(self) -> FilesId:

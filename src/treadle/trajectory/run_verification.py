@@ -224,10 +224,21 @@ class Verifier:
         self._run_id = run_id
         self._implementations = implementations
         self._toolbox = Toolbox({})
-        self._sandbox = MemorySandbox()
-        self._recorded_id = FilesId()
-        """The id of the recorded files. Journals of older versions have ids of another kind, so it is computed."""
+        self._sandbox = MemorySandbox.restore({}, journal.read_stored)
+        self._recorded: dict[str, str] = {}
+        """The recorded files: path to hash."""
+        self._recorded_id: FilesId | None = None
+        """The id of the recorded files. Journals of older versions have ids of another kind, so it is computed.
+        `None`: there was no snapshot yet."""
+        self._events: Sequence[e.Event] = ()
+        self._taken = 0
+        """The number of events that were taken."""
+        self._has_turn = False
+        """True once the first turn has begun."""
         self._state = State()
+        """The state after the first of the events that were taken; see `state`."""
+        self._folded = 0
+        """How many events `_state` has."""
         self._calls: dict[str, tuple[ToolCall, FinishReason]] = {}
         self._started: dict[str, e.ToolStarted] = {}
         self._ended_at: dict[str, float] = {}
@@ -251,11 +262,16 @@ class Verifier:
         self._differences: list[Difference] = []
 
     async def verify(self, events: Sequence[e.Event]) -> Verification:
-        for event in events:
-            if isinstance(event.body, e.SnapshotTaken):
-                self._identify(event.body)
-            advance(self._state, event.body)
-            await self._take(event.seq, event.body)
+        self._events = events
+        for self._taken, event in enumerate(events, 1):
+            body = event.body
+            if type(body) is e.RunResumed:
+                # Calls before it were made with the tools before it.
+                self._running.clear()
+                await self._compare_group(is_whole=False)
+            self._take(event.seq, body)
+            if type(body) is e.ToolCompleted and body.parent_call_id is None and not self._running:
+                await self._compare_group(is_whole=True)
         await self._compare_group(is_whole=False)
         for found in self._verified.values():
             self._matched += found.matched
@@ -268,69 +284,70 @@ class Verifier:
             self._run_id, calls, self._matched, len(self._skips), tuple(self._skips), tuple(self._differences)
         )
 
-    async def _take(self, seq: int, body: e.DurableBody) -> None:
-        if isinstance(body, e.ToolCompleted):
-            self._ended_at[body.result.call_id] = body.at
-            if body.child is not None:
-                self._children[body.result.call_id] = body.child.run_id
-        if isinstance(body, e.RunResumed):
-            # Calls before it were made with the tools before it.
-            self._running.clear()
-            await self._compare_group(is_whole=False)
-        if (
-            isinstance(body, e.RunStarted)
-            or (isinstance(body, e.RunResumed) and body.agent is not None)
-            or (isinstance(body, e.ContextCompacted) and body.tools)
-        ):
-            state = self._state
-            parts = state.agent.tools if state.agent is not None else ()
-            self._toolbox = self._implementations.toolbox(parts, state.tools, state.policy)
-        if isinstance(body, e.SnapshotTaken) and self._state.turn.number == 0:
-            self._begin(body.delta)
-        elif isinstance(body, e.InferenceCompleted):
-            for call in body.completion.message.tool_calls:
-                self._calls[call.call_id] = call, body.completion.finish_reason
-        elif isinstance(body, e.ApprovalDecided) and body.arguments is not None:
-            self._edits[body.call_id] = body.arguments
-        elif isinstance(body, e.ToolStarted):
+    def _take(self, seq: int, body: e.DurableBody) -> None:
+        if isinstance(body, e.ToolStarted):
             self._started[body.call_id] = body
             if body.parent_call_id is None:
                 self._running.add(body.call_id)
                 self._began.append(body.call_id)
-        elif isinstance(body, e.ToolCompleted) and body.parent_call_id is not None:
-            inner = Inner(seq, body.result, self._started.get(body.result.call_id))
-            self._inner.setdefault(body.parent_call_id, {})[body.result.call_id] = inner
         elif isinstance(body, e.ToolCompleted):
-            self._running.discard(body.result.call_id)
-            self._group.append((seq, body.result))
-            if not self._running:
-                await self._compare_group(is_whole=True)
+            self._take_result(seq, body)
+        elif isinstance(body, e.InferenceCompleted):
+            for call in body.completion.message.tool_calls:
+                self._calls[call.call_id] = call, body.completion.finish_reason
+        elif isinstance(body, e.SnapshotTaken):
+            self._identify(body.delta)
+            if not self._has_turn:
+                self._begin(body.delta)
+        elif isinstance(body, e.TurnStarted):
+            self._has_turn = True
+        elif isinstance(body, e.ApprovalDecided) and body.arguments is not None:
+            self._edits[body.call_id] = body.arguments
+        elif (
+            isinstance(body, e.RunStarted)
+            or (isinstance(body, e.RunResumed) and body.agent is not None)
+            or (isinstance(body, e.ContextCompacted) and body.tools)
+        ):
+            state = self.state
+            parts = state.agent.tools if state.agent is not None else ()
+            self._toolbox = self._implementations.toolbox(parts, state.tools, state.policy)
+
+    def _take_result(self, seq: int, body: e.ToolCompleted) -> None:
+        result = body.result
+        self._ended_at[result.call_id] = body.at
+        if body.child is not None:
+            self._children[result.call_id] = body.child.run_id
+        if body.parent_call_id is not None:
+            inner = Inner(seq, result, self._started.get(result.call_id))
+            self._inner.setdefault(body.parent_call_id, {})[result.call_id] = inner
+        else:
+            self._running.discard(result.call_id)
+            self._group.append((seq, result))
 
     def _adopt_snapshot(self) -> None:
         """Replace the sandbox by one with the recorded files, because the calls that made them do not run again."""
-        self._sandbox = MemorySandbox.restore(
-            self._state.sandbox.files, self._journal.read_stored, self._state.sandbox.tool_states
-        )
+        recorded = self.state.sandbox
+        self._sandbox = MemorySandbox.restore(recorded.files, self._journal.read_stored, recorded.tool_states)
 
     def _begin(self, delta: FileDelta) -> None:
         """Open a sandbox with the files that the run began with."""
         if self._files is not None and self._files.is_delta(delta):
-            self._sandbox = self._files.open()
+            self._sandbox = self._files.open(is_reported=True)
         else:
             self._adopt_snapshot()
 
-    def _identify(self, body: e.SnapshotTaken) -> None:
-        """Update the id of the recorded files, before the state is updated."""
-        files, delta = self._state.sandbox.files, body.delta
-        if (
-            self._state.sandbox.snapshot_id is None
-            and self._files is not None
-            and self._files.is_delta(delta)
-        ):
+    def _identify(self, delta: FileDelta) -> None:
+        """Update the recorded files and their id."""
+        files = self._recorded
+        if self._recorded_id is None and self._files is not None and self._files.is_delta(delta):
             self._recorded_id = self._files.identify()
+            files.update(delta.changed)
             return
+        self._recorded_id = self._recorded_id or FilesId()
         for path, digest in (*delta.changed.items(), *dict.fromkeys(delta.deleted).items()):
-            self._recorded_id.change(path, files.get(path), digest)
+            self._recorded_id.change(path, files.pop(path, None), digest)
+            if digest is not None:
+                files[path] = digest
 
     async def _compare_group(self, *, is_whole: bool) -> None:
         """Make the calls of the group again. Files are compared only if it `is_whole`: no call was interrupted."""
@@ -347,12 +364,14 @@ class Verifier:
         self._skips += best.skips
         self._differences += best.differences
         self._sandbox = best.sandbox
-        if self._sandbox.snapshot_id != str(self._recorded_id):
+        if self._sandbox.snapshot_id != self._recorded_snapshot:
             self._adopt_snapshot()
 
     async def _attempt(self, recorded: Sequence[tuple[int, ToolResult]], *, is_whole: bool) -> Rerun:
-        """Make calls again, one after another in the given order, in a copy of the sandbox."""
-        attempt = Rerun(self._sandbox.copy(is_reported=True))
+        """Make calls again, one after another in the given order, in a copy of the sandbox if there are several,
+        which have another order too."""
+        sandbox = self._sandbox if len(recorded) == 1 else self._sandbox.copy(is_reported=True)
+        attempt = Rerun(sandbox)
         rules = RecordedRules(self, attempt)
         bench = Workbench(
             self._toolbox,
@@ -373,7 +392,7 @@ class Verifier:
         drives = any(result.call_id in self._children for _, result in recorded)
         if is_whole and not attempt.skips and not drives:
             seq, last = recorded[-1]
-            expected, actual = str(self._recorded_id), attempt.sandbox.snapshot_id
+            expected, actual = self._recorded_snapshot, attempt.sandbox.snapshot_id
             if actual != expected:
                 name = f"files after {last.name} ({last.call_id})"
                 attempt.differences.append(Difference(seq, name, expected, actual))
@@ -419,8 +438,12 @@ class Verifier:
             return _LOST[recorded.error_kind]
         if recorded.is_simulated:
             return "its result was simulated"
+        started, tool = self._started.get(recorded.call_id), self._toolbox.tools.get(recorded.name)
+        is_plain = tool is not None and type(tool) is not Unavailable
+        is_plain = is_plain and recorded.name not in self._toolbox.drivers
+        if is_plain and started is not None and started.effect is not Effect.ONCE:
+            return None
         ready = read_call(call, self._toolbox.tools, is_cut_off=is_cut_off)
-        started = self._started.get(recorded.call_id)
         if isinstance(ready, ToolResult):
             return None
         if started is None:
@@ -433,8 +456,16 @@ class Verifier:
 
     @property
     def state(self) -> State:
-        """The state of the run after the events that were taken."""
+        """The state of the run after the events that were taken. Few runs need more of it than the beginning."""
+        for event in self._events[self._folded : self._taken]:
+            advance(self._state, event.body)
+        self._folded = self._taken
         return self._state
+
+    @property
+    def _recorded_snapshot(self) -> str:
+        """The id of the recorded files."""
+        return str(self._recorded_id or FilesId())
 
     def inner_of(self, call_id: str) -> Mapping[str, Inner]:
         """Return the recorded inner calls of a call, by id."""

@@ -341,6 +341,8 @@ class QueuedSession:
             driver = await begin(self._agent, self._task, self._given, beginning)
             await driver.leave()
         except RunExistsError:
+            if self._options.get("begins_with_message"):
+                raise
             if (await self._load()).metadata.get(QUEUE) != self._queue:
                 session = self._agent.session(self._run_id, **self._options)
                 self._local = await self._here.enter_async_context(session)
@@ -358,10 +360,10 @@ class QueuedSession:
             return await self._await(run.usage, run.cost_usd)
         return await self._hand_over(None) if run.state.has_failed_turn else run
 
-    async def send(self, text: str) -> Run[Any]:
+    async def send(self, text: str, *, is_last: bool = False) -> Run[Any]:
         """See `Session.send`."""
         if self._local is not None:
-            return await self._local.send(text)
+            return await self._local.send(text, is_last=is_last)
         return await self._hand_over(text)
 
     async def grade(self) -> float | None:

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from tests.datagen.quality.candidates import changed, config, play, solve, verdict, with_answer
 
 from treadle import tool
+from treadle.core.events import Rewarded
 from treadle.core.types import Message, Role, ToolSpec
 from treadle.datagen.quality.filters.graded import VerifiedFilter, VerifiedSettings
 from treadle.datagen.quality.pipeline import mark_row
@@ -249,6 +250,15 @@ async def test_the_grade_of_the_task_must_be_right() -> None:
     assert (await verdict(found, "check")).details == {"grade": 1.0}
     wrong = with_answer(found, "Answer: 1.00")
     assert "the answer line should say" in (await verdict(wrong, "check")).reason
+    graded = [
+        replace(event, body=replace(event.body, reward=0.25, detail="as recorded"))
+        if isinstance(event.body, Rewarded)
+        else event
+        for event in found.events
+    ]
+    recorded = await verdict(replace(found, events=graded), "check")
+    assert "0.25: as recorded" in recorded.reason
+    assert (await verdict(replace(wrong, events=graded), "check")).details == {"grade": 0.6}
     other = replace(found, environment=replace(found.environment, task="files:config_fix-0001"))
     assert not (await verdict(other, "check")).is_passed
     assert (

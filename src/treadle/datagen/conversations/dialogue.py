@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.core.events import Event
+from treadle.core.state import State
 from treadle.core.tally import Charge, Tally
 from treadle.core.types import Fault, Json, Message, Role, StopReason, Usage
 from treadle.datagen.conversations.studio import Studio, UserTurn, is_farewell, read_answer, user_instructions
@@ -41,6 +42,15 @@ class Failed(Struct, frozen=True):
     error: str
     fault: Fault = Fault.MODEL
     """Who is responsible; the sample is not to blame for the infrastructure or the user."""
+
+
+class Held(Struct, frozen=True):
+    """A dialogue that has ended."""
+
+    events: Sequence[Event]
+    """The events of the agent's run."""
+    state: State
+    """The state of the run after its last turn."""
 
 
 def failure_of(run: Run[Any], who: str, *, needs_answer: bool = True) -> Failed | None:
@@ -74,17 +84,21 @@ class Dialogue(Struct, frozen=True):
     """The system message of the row, unless the configuration has another one."""
     labels: dict[str, dict[str, Json]]
     """The metadata of the runs, by `sample` and `user`."""
+    is_new: bool
+    """True if no earlier process has begun the runs."""
 
 
-async def hold_dialogue(studio: Studio, dialogue: Dialogue, tally: Tally) -> Sequence[Event] | Failed:
-    """Hold a dialogue until it ends, or continue one that was interrupted. Return the events of the agent's run, or
-    why the dialogue failed."""
+async def hold_dialogue(studio: Studio, dialogue: Dialogue, tally: Tally) -> Held | Failed:
+    """Hold a dialogue until it ends, or continue one that was interrupted. Return its events, or why it failed.
+
+    Raises: `RunExistsError` if it was said to be new and is not.
+    """
     spec = dialogue.spec
     async with AsyncExitStack() as stack:
-        session = await stack.enter_async_context(_open_agent(studio, dialogue))
-        run = await session.finish_turn()
-        if run.state.turn.number == 0:
-            run = await session.send(dialogue.scenario.message)
+        session = await stack.enter_async_context(_open_agent(studio, dialogue, is_new=dialogue.is_new))
+        run = None if dialogue.is_new else await session.finish_turn()
+        if run is None or run.state.turn.number == 0:
+            run = await session.send(dialogue.scenario.message, is_last=spec.turns == 1)
         user: WorkedSession | None = None
         said: Run[UserTurn] | None = None
         failed = failure_of(run, "the agent", needs_answer=False)
@@ -96,12 +110,12 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, tally: Tally) -> Seq
         ):
             if user is None:
                 user = await stack.enter_async_context(_open_user(studio, dialogue))
-                said = await user.finish_turn()
             said = await _reply(studio, user, run)
             failed = failure_of(said, "the simulated user")
             if failed is not None or _is_over(studio, said.value, run):
                 break
-            run = await session.send(said.value.message)
+            is_last = run.state.turn.number + 1 == spec.turns
+            run = await session.send(said.value.message, is_last=is_last)
             failed = failure_of(run, "the agent", needs_answer=False)
         events: Sequence[Event] = ()
         if failed is None:
@@ -114,22 +128,22 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, tally: Tally) -> Seq
         tally.add(Charge(run.usage, run.cost_usd))
         if said is not None:
             tally.add(Charge(said.usage, said.cost_usd))
-    return failed or events
+    return failed or Held(events, run.state)
 
 
 async def repair_answer(
     studio: Studio, dialogue: Dialogue, reasons: Sequence[str], tally: Tally
-) -> Sequence[Event] | Failed:
-    """Ask the agent for its last answer again, and return the events of its run, or why there is none."""
+) -> Held | Failed:
+    """Ask the agent for its last answer again, and return the dialogue then, or why there is none."""
     text = REPAIR.format(reasons="\n".join([f"- {reason}" for reason in reasons]))
     async with _open_agent(studio, dialogue) as session:
         before = await session.finish_turn()
-        run = await session.send(text)
+        run = await session.send(text, is_last=True)
         tally.add(Charge(run.usage - before.usage, _subtract(run.cost_usd, before.cost_usd)))
         if (failed := failure_of(run, "the agent")) is not None:
             return failed
         await session.grade()
-        return await session.read_events()
+        return Held(await session.read_events(), run.state)
 
 
 def _subtract(one: float | None, two: float | None) -> float | None:
@@ -155,14 +169,14 @@ def drop_repaired(messages: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(shown)
 
 
-def _open_agent(studio: Studio, dialogue: Dialogue) -> WorkedSession:
+def _open_agent(studio: Studio, dialogue: Dialogue, *, is_new: bool = False) -> WorkedSession:
     return studio.workers.session(
         studio.agent(dialogue.instructions),
         dialogue.run_id,
         files=dialogue.environment.files,
         task=dialogue.task,
         metadata=dialogue.labels["sample"],
-        expects_new=True,
+        begins_with_message=is_new,
         pauses_when_cancelled=True,
         keeps_events=True,
     )
@@ -172,7 +186,11 @@ def _open_user(studio: Studio, dialogue: Dialogue) -> WorkedSession:
     user = studio.user(user_instructions(dialogue.spec, dialogue.scenario))
     run_id = f"{dialogue.run_id}-user"
     return studio.workers.session(
-        user, run_id, metadata=dialogue.labels["user"], expects_new=True, pauses_when_cancelled=True
+        user,
+        run_id,
+        metadata=dialogue.labels["user"],
+        begins_with_message=dialogue.is_new,
+        pauses_when_cancelled=True,
     )
 
 

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.errors import RunExistsError
 from treadle.core.events import Event
 from treadle.core.tally import Charge, Tally
 from treadle.core.types import Fault, Usage
 from treadle.datagen.conversations.dialogue import (
     Dialogue,
     Failed,
+    Held,
     failure_of,
     hold_dialogue,
     labels,
@@ -61,12 +63,22 @@ async def make_sample(
     `feedback` has the reasons for which earlier attempts were rejected. A cancelled sample can be continued by the
     same call. Raises: `JournalError` if the store fails, and `LeaseHeldError` if the sample is made elsewhere.
     """
-    run_id = f"{spec.sample_id}-{attempt}"
     sample_id.set(spec.sample_id)
+    try:
+        return await _make(studio, spec, attempt, feedback, is_new=True)
+    except RunExistsError:
+        return await _make(studio, spec, attempt, feedback, is_new=False)
+
+
+async def _make(
+    studio: Studio, spec: SampleSpec, attempt: int, feedback: Sequence[str], *, is_new: bool
+) -> MadeSample:
+    """Make a sample. Raises: `RunExistsError`, before any model is asked, if it `is_new` and was begun."""
+    run_id = f"{spec.sample_id}-{attempt}"
     # A conversation without tools has no files: the agent could not see them.
     environment = studio.environments.draw(spec) if studio.has_tools else Environment()
     tally = Tally()
-    scenario = await _write_scenario(studio, spec, attempt, environment, feedback, tally)
+    scenario = await _write_scenario(studio, spec, attempt, environment, feedback, tally, is_new=is_new)
     row, failed = None, scenario if isinstance(scenario, Failed) else None
     dialogue: Dialogue | None = None
     events: Sequence[Event] = ()
@@ -86,13 +98,14 @@ async def make_sample(
             instructions=f"{shown}\n\n{advice}" if advice else shown,
             shown=shown,
             labels={part: labels(name, part, spec.sample_id, attempt) for part in ("sample", "user")},
+            is_new=is_new,
         )
         held = await hold_dialogue(studio, dialogue, tally)
         if isinstance(held, Failed):
             failed = held
         else:
             made = await _make_row(studio, dialogue, held, tally)
-            row, failed, events = (None, made, ()) if isinstance(made, Failed) else (made, None, held)
+            row, failed, events = (None, made, ()) if isinstance(made, Failed) else (made, None, held.events)
     return MadeSample(
         run_id=run_id,
         environment=environment,
@@ -117,11 +130,11 @@ async def repair_sample(studio: Studio, made: MadeSample, reasons: Sequence[str]
     if isinstance(row, Failed):
         failed = replace(made, row=None, events=(), error=row.error, fault=row.fault)
         return replace(failed, usage=tally.usage, cost_usd=tally.cost_usd)
-    events = () if isinstance(held, Failed) else held
+    events = () if isinstance(held, Failed) else held.events
     return replace(made, row=row, events=events, usage=tally.usage, cost_usd=tally.cost_usd)
 
 
-async def _make_row(studio: Studio, dialogue: Dialogue, held: Sequence[Event], tally: Tally) -> Row | Failed:
+async def _make_row(studio: Studio, dialogue: Dialogue, held: Held, tally: Tally) -> Row | Failed:
     if dialogue.run_id.endswith("-1") and studio.has_prices:
         return make_row(studio, dialogue, held, tally)
     # it asks for prices, or reads the journal
@@ -135,6 +148,8 @@ async def _write_scenario(
     environment: Environment,
     feedback: Sequence[str],
     tally: Tally,
+    *,
+    is_new: bool,
 ) -> Scenario | Failed:
     """Return the scenario of a sample.
 
@@ -154,11 +169,11 @@ async def _write_scenario(
     metadata = labels(studio.config.name, "scenario", spec.sample_id, attempt)
     run_id = f"{spec.sample_id}-{attempt}-scenario"
     async with studio.workers.session(
-        studio.writer, run_id, metadata=metadata, expects_new=True, pauses_when_cancelled=True
+        studio.writer, run_id, metadata=metadata, begins_with_message=is_new, pauses_when_cancelled=True
     ) as session:
-        run = await session.finish_turn()
-        if run.state.turn.number == 0:
-            run = await session.send(write_facts(facts))
+        run = None if is_new else await session.finish_turn()
+        if run is None or run.state.turn.number == 0:
+            run = await session.send(write_facts(facts), is_last=True)
         while True:
             failed = failure_of(run, "the writer of scenarios")
             written: Scenario | None = None if failed else run.value
@@ -168,7 +183,8 @@ async def _write_scenario(
             if run.state.turn.number >= MAX_TRIES:
                 failed = Failed(f"the scenario was rejected {MAX_TRIES} times: {' '.join(faults)}")
                 break
-            run = await session.send("\n".join(["The scenario cannot be used. Write it again.", *faults]))
+            again = "\n".join(["The scenario cannot be used. Write it again.", *faults])
+            run = await session.send(again, is_last=True)
         tally.add(Charge(run.usage, run.cost_usd))
     if failed is not None:
         return failed

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.errors import ExportError
+from treadle.core.state import State
 from treadle.core.tally import Charge, Tally
 from treadle.core.types import Message, Role, Usage
 from treadle.datagen.config.generation_config import Conversation
-from treadle.datagen.conversations.dialogue import Dialogue, Failed, drop_repaired, is_repair
+from treadle.datagen.conversations.dialogue import Dialogue, Failed, Held, drop_repaired, is_repair
 from treadle.datagen.conversations.studio import Spoken, Studio, answer_schema, read_answer
 from treadle.datagen.quality.exchanges import count_turns, find_missing_thought
 from treadle.datagen.scenarios.cast import describe_persona
@@ -24,14 +25,12 @@ TEACHERS = ("teacher", "oracle", "mediocre")
 """The names of Treadle's built-in models, without their provider and their rate of mistakes."""
 
 
-def make_row(studio: Studio, dialogue: Dialogue, events: Sequence[e.Event], tally: Tally) -> Row | Failed:
-    """Return the row of a finished dialogue, or the reason why there is none.
-
-    `events` are those of its run.
-    """
+def make_row(studio: Studio, dialogue: Dialogue, held: Held, tally: Tally) -> Row | Failed:
+    """Return the row of a dialogue that was `held`, or the reason why there is none."""
+    events = held.events
     conversation = studio.config.generation.conversation
     try:
-        row = project(dialogue.run_id, events, conversation)
+        row = project(dialogue.run_id, events, conversation, held.state)
     except ExportError as error:
         return Failed(str(error))
     begun = [event.body.message for event in events if isinstance(event.body, e.TurnStarted)]
@@ -53,13 +52,15 @@ def make_row(studio: Studio, dialogue: Dialogue, events: Sequence[e.Event], tall
     return Row(messages, row.tools, replace(row.lineage, sample=info), untrained=untrained)
 
 
-def project(run_id: str, events: Sequence[e.Event], conversation: Conversation) -> Row:
+def project(
+    run_id: str, events: Sequence[e.Event], conversation: Conversation, state: State | None = None
+) -> Row:
     """Return the events of a conversation's run as a row, with the system message that the agent had.
 
-    Raises: as `load_row` does.
+    `state` is as for `row_of`. Raises: as `load_row` does.
     """
     bodies = [event.body for event in events]
-    row = row_of(run_id, bodies)
+    row = row_of(run_id, bodies, state)
     row = keep_messages(row, drop_repaired(row.messages))
     return row if answer_schema(conversation) is None else _show_answers(bodies, row, conversation)
 

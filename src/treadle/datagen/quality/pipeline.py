@@ -101,15 +101,17 @@ def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
     passed = {verdict.filter: verdict.reason for verdict in verdicts if verdict.is_passed}
     lowered = {verdict.filter: verdict for verdict in verdicts if verdict.weight is not None}
     weight = prod([verdict.weight for verdict in lowered.values() if verdict.weight is not None])
-    is_verified = any([verdict.details.get("is_verified") is True for verdict in verdicts])
+    details = [verdict.details for verdict in verdicts if verdict.details]
+    is_verified = any([known.get("is_verified") is True for known in details])
     counts = {
-        name: sum([int(verdict.details.get(name) or 0) for verdict in verdicts])
+        name: sum([int(known.get(name) or 0) for known in details])
         for name in ("statements", "grounded", "controls", "agreed")
     }
     tally = Tally()
     tally.add(Charge(Usage(sample.input_tokens, sample.output_tokens), sample.cost_usd))
     for verdict in verdicts:
-        tally.add(Charge(verdict.usage, verdict.cost_usd))
+        if verdict.cost_usd != 0 or verdict.usage.total_tokens:
+            tally.add(Charge(verdict.usage, verdict.cost_usd))
     marked = replace(
         sample,
         filters={**sample.filters, **passed},
@@ -120,7 +122,7 @@ def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
         output_tokens=tally.usage.output_tokens,
         cost_usd=tally.cost_usd,
     )
-    found = [verdict.details.get("untrained") for verdict in verdicts]
+    found = [known.get("untrained") for known in details]
     untrained = {int(str(number)) for given in found if isinstance(given, list) for number in given}
     if weight == 0:
         untrained.update(range(sum([message.role is Role.ASSISTANT for message in row.messages])))

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from treadle.core.errors import ConfigError
-from treadle.core.events import SnapshotTaken
+from treadle.core.events import Rewarded, SnapshotTaken, TurnCompleted
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.dialogue import labels
@@ -22,7 +22,7 @@ from treadle.datagen.quality.protocol import (
 )
 from treadle.datagen.scenarios.scenario import Kind, write_facts
 from treadle.models.protocol import Model
-from treadle.runs.task import load_task
+from treadle.runs.task import Grade, load_task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.scorers import make_judge, read_judgement, write_messages
 from treadle.trajectory.run_verification import Implementations, verify_events
@@ -56,10 +56,13 @@ class CheckFilter(BuiltinFilter[CheckSettings]):
             return self.accept("the environment has no task")
         if candidate.spec.kind in _OFF_TASK:
             return self.accept(f"the planned kind is {candidate.spec.kind.value!r}")
-        task, messages = load_task(reference), candidate.row.messages
+        messages = candidate.row.messages
         ends = answers(messages)
-        files = await _read_files(candidate)
-        grade = task.check(messages[ends[-1]].content if ends else "", files)
+        answer = messages[ends[-1]].content if ends else ""
+        is_of_run = candidate.row.lineage.task == reference
+        grade = _find_grade(candidate, answer) if is_of_run else None
+        if grade is None:
+            grade = load_task(reference).check(answer, await _read_files(candidate))
         if grade.reward < self.settings.min_grade:
             return self.reject(
                 f"the grade of {reference} is {grade.reward:g}: {grade.detail}", grade=grade.reward
@@ -67,22 +70,28 @@ class CheckFilter(BuiltinFilter[CheckSettings]):
         return self.accept(grade=grade.reward)
 
 
+def _find_grade(candidate: Candidate, answer: str) -> Grade | None:
+    """Return the grade that the run has for `answer`; `None` if it was graded with another text or not at all."""
+    grade: Grade | None = None
+    is_same = False
+    for event in candidate.events:
+        if isinstance(event.body, TurnCompleted):
+            is_same, grade = event.body.output == answer, None
+        elif isinstance(event.body, Rewarded) and event.body.name == "check" and is_same:
+            grade = Grade(event.body.reward, event.body.detail or "")
+    return grade
+
+
 async def _read_files(candidate: Candidate) -> dict[str, bytes]:
-    """Return the final files. Those that the environment has are not read again."""
-    snapshots = [event.body.delta for event in candidate.events if isinstance(event.body, SnapshotTaken)]
+    """Return the final files of a run."""
     digests: dict[str, str] = {}
-    for delta in snapshots:
-        for path in delta.deleted:
-            digests.pop(path, None)
-        digests.update(delta.changed)
-    initial = candidate.environment.files
-    known: dict[str, bytes] = {}
-    if snapshots and isinstance(initial, SharedFiles) and initial.is_delta(snapshots[0]):
-        known = {digest: initial[path] for path, digest in snapshots[0].changed.items()}
+    for event in candidate.events:
+        if isinstance(event.body, SnapshotTaken):
+            for path in event.body.delta.deleted:
+                digests.pop(path, None)
+            digests.update(event.body.delta.changed)
     read = candidate.journal.read_blob
-    if missing := set(digests.values()) - known.keys():
-        known |= await asyncio.to_thread(lambda: {digest: read(digest) for digest in missing})
-    return {path: known[digest] for path, digest in digests.items()}
+    return await asyncio.to_thread(lambda: {path: read(digest) for path, digest in digests.items()})
 
 
 class VerifiedSettings(FilterSettings):
