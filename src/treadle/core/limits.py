@@ -60,7 +60,10 @@ def charge(state: "State", usage: Usage, cost_usd: float | None) -> None:
     spent.tokens += usage.input_tokens + usage.output_tokens
     state.usage += usage
     if cost_usd is None:
-        spent.is_cost_known, state.cost_usd = False, None
+        if spent.is_cost_known:
+            spent.is_cost_known = False
+        if state.cost_usd is not None:
+            state.cost_usd = None
         return
     spent.cost_usd += cost_usd
     if state.cost_usd is not None:
