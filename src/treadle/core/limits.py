@@ -58,7 +58,7 @@ def charge(state: "State", usage: Usage, cost_usd: float | None) -> None:
     """Count tokens and their cost (`None`: unknown) for the turn and for the run."""
     spent = state.turn.spent
     spent.tokens += usage.input_tokens + usage.output_tokens
-    state.usage += usage
+    state.usage = state.usage.plus(usage)
     if cost_usd is None:
         if spent.is_cost_known:
             spent.is_cost_known = False

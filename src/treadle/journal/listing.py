@@ -16,7 +16,7 @@ from treadle.core.turns import TURN_CHANGES, TurnFold
 from treadle.core.types import Delivery, Message, Usage
 from treadle.journal.run_info import CALLER, RunInfo
 
-_NOTHING = Usage()
+_RUNNING, _PAUSED, _FINISHED = str(Status.RUNNING), str(Status.PAUSED), str(Status.FINISHED)
 _SHOWN_CHARS = 200
 """How many characters of an input or an error are kept."""
 
@@ -24,7 +24,7 @@ _SHOWN_CHARS = 200
 class Facts(TurnFold, kw_only=True, gc=False):
     """The facts about one run, changed in place. `RunInfo` describes the fields that have the same names."""
 
-    status: str = Status.RUNNING.value
+    status: str = _RUNNING
     stop_reason: str | None = None
     fault: str | None = None
     error: str | None = None
@@ -68,15 +68,14 @@ class Facts(TurnFold, kw_only=True, gc=False):
         self.updated_at = bodies[-1].at
         is_changed, chars = False, self.context_chars
         for body in bodies:
-            kind = type(body)
-            if kind is e.ToolCompleted:
+            if type(body) is e.ToolCompleted:
                 if chars is not None and body.parent_call_id is None:
                     chars += len(body.result.content)
                 if self.waiting:
                     is_changed |= self.end_wait(f"call:{body.result.call_id}")
                 if body.child is not None:
                     _charge(self, Charge(body.child.usage, body.child.cost_usd))
-            elif kind is e.InferenceCompleted:
+            elif type(body) is e.InferenceCompleted:
                 completion = body.completion
                 usage, cost_usd = completion.usage, completion.cost_usd
                 if not usage.is_reported:
@@ -93,11 +92,11 @@ class Facts(TurnFold, kw_only=True, gc=False):
                     self.cost_usd = None if cost_usd is None else self.cost_usd + cost_usd
                 if body.verdict is not None:
                     _charge(self, Charge(body.verdict.usage, body.verdict.cost_usd))
-            elif kind is e.InferenceStarted:
+            elif type(body) is e.InferenceStarted:
                 if self.steering_chars and body.has_tools:
                     chars = None if chars is None else chars + self.steering_chars
                     self.steering_chars = 0
-            elif kind is not e.ToolStarted and (update := _UPDATES.get(kind)) is not None:
+            elif type(body) is not e.ToolStarted and (update := _UPDATES.get(type(body))) is not None:
                 self.context_chars = chars
                 is_changed |= update(self, body)
                 chars = self.context_chars
@@ -150,7 +149,7 @@ def facts_of(bodies: Iterable[e.DurableBody]) -> Facts:
 
 
 def _on_run_started(facts: Facts, body: e.RunStarted) -> bool:
-    facts.status, facts.stop_reason = Status.RUNNING.value, None
+    facts.status, facts.stop_reason = _RUNNING, None
     facts.model, facts.is_session = body.spec.model.name or None, body.is_session
     if body.task is not None:
         facts.task_set, facts.task_id = body.task.task_set, body.task.task_id
@@ -165,7 +164,7 @@ def _on_run_started(facts: Facts, body: e.RunStarted) -> bool:
 
 
 def _on_turn_started(facts: Facts, body: e.TurnStarted) -> bool:
-    facts.status, facts.stop_reason = Status.RUNNING.value, None
+    facts.status, facts.stop_reason = _RUNNING, None
     TURN_CHANGES[e.TurnStarted](facts, body)
     facts.reward = None
     if facts.input is None:
@@ -234,19 +233,19 @@ def _on_turn_completed(facts: Facts, body: e.TurnCompleted) -> bool:
 
 
 def _on_run_finished(facts: Facts, body: e.RunFinished) -> bool:
-    facts.status, facts.stop_reason = Status.FINISHED.value, body.stop_reason.value
+    facts.status, facts.stop_reason = _FINISHED, str(body.stop_reason)
     return _end(facts, body)
 
 
 def _end(facts: Facts, body: e.TurnCompleted | e.RunFinished) -> bool:
     TURN_CHANGES[type(body)](facts, body)
     facts.error = None if body.error is None else body.error[:_SHOWN_CHARS]
-    facts.fault = None if body.fault is None else body.fault.value
+    facts.fault = None if body.fault is None else str(body.fault)
     return True
 
 
 def _on_run_paused(facts: Facts, body: e.RunPaused) -> bool:
-    facts.status, facts.stop_reason = Status.PAUSED.value, body.reason
+    facts.status, facts.stop_reason = _PAUSED, body.reason
     TURN_CHANGES[type(body)](facts, body)
     return True
 
@@ -255,7 +254,7 @@ def _on_run_resumed(facts: Facts, body: e.RunResumed) -> bool:
     if body.agent is not None:
         facts.model = body.agent.model.name or None
     TURN_CHANGES[type(body)](facts, body)
-    facts.status, facts.stop_reason = Status.RUNNING.value, None
+    facts.status, facts.stop_reason = _RUNNING, None
     return True
 
 

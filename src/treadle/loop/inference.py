@@ -59,6 +59,8 @@ class Inference:
         """The run's own model."""
         self._model = model
         """The model that is asked: a tier of the run's own, or that model itself."""
+        self._name = model.name
+        """The name of the model that is asked."""
         self._patience_seconds: float | None = None
         """The longest wait that the model's server may ask for; `None`: no limit."""
         self._contents = _Contents(read_blob)
@@ -84,7 +86,7 @@ class Inference:
                 if not state.turn.steering
                 else count_messages(state, has_tools=action.has_tools),
                 has_tools=action.has_tools,
-                model=self._model.name,
+                model=self._name,
                 reserved_cost_usd=None
                 if state.policy.max_cost_usd is None
                 else _guess_cost_usd(state, self._model),
@@ -140,7 +142,7 @@ class Inference:
             completion=completion,
             duration_seconds=seconds,
             first_token_seconds=None if first is None or first.at is None else first.at - begin,
-            answered_by=None if answered_by is None or answered_by == self._model.name else answered_by,
+            answered_by=None if answered_by is None or answered_by == self._name else answered_by,
             refused_tool=None
             if state.agent is None or state.agent.context is None or state.agent.context.judge is None
             else _find_refused_tool(state, completion.message),
