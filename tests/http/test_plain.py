@@ -276,6 +276,24 @@ async def test_an_answer_before_the_end_of_the_request_counts():
         assert connections == 2
 
 
+@pytest.mark.parametrize("second", [OK, OK[:20], b"HTTP/1.1 200 OK\r\n"])
+async def test_a_second_answer_in_one_piece_with_the_first_costs_the_connection(second):
+    connections = 0
+
+    async def answer_twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await read_request(reader)
+        writer.write(OK + second)
+        await reader.read()
+
+    async with listen(answer_twice) as url:
+        transport = HttpTransport(timeout_seconds=10)
+        for _ in range(3):
+            assert await whole(transport, url) == (200, b"ok")
+        assert connections == 3
+
+
 @pytest.mark.parametrize(
     "unasked", [b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n", b"\r\n", b"x"]
 )

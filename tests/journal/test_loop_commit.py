@@ -8,7 +8,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -379,3 +379,37 @@ async def test_what_another_process_keeps_is_followed(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+class Interrupted(tuple[e.DurableBody, ...]):
+    """Bodies during whose first reading another thread hands over what was appended before."""
+
+    interrupt: Callable[[], None] | None
+    is_late: bool
+
+    def __iter__(self) -> Iterator[e.DurableBody]:
+        interrupt, self.interrupt = self.interrupt, None
+        if interrupt is not None and not self.is_late:
+            interrupt()
+        yield from tuple.__iter__(self)
+        if interrupt is not None and self.is_late:
+            interrupt()
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_what_is_appended_while_a_thread_hands_over_is_kept_once(journal, is_late):
+    writer, loop = journal.create("r"), asyncio.get_running_loop()
+
+    def interrupt() -> None:
+        taken = threading.Thread(target=lambda: journal._committer.put(journal._pending.take(loop)))
+        taken.start()
+        taken.join()
+
+    bodies = Interrupted([note("2"), note("3")])
+    bodies.interrupt, bodies.is_late = interrupt, is_late
+    with journal._committer.db_lock:  # the committer's own thread hands over nothing meanwhile
+        writer.append([note("1")])
+        writer.append(bodies)
+        writer.append([note("4")])
+    await writer.sync()
+    assert details(journal) == ["1", "2", "3", "4"]

@@ -208,8 +208,10 @@ def external_calls(state: "State") -> tuple[CallState, ...]:
 def decide_calls(state: "State") -> Action:
     """Return the next action about the calls of the current step, at least one of which has no result."""
     turn, policy = state.turn, state.policy
-    open_calls = [item for item in turn.calls.values() if item.result is None]
-    if external := external_calls(state):
+    open_calls = list(turn.calls.values())
+    if len(open_calls) > turn.open_calls:
+        open_calls = [item for item in open_calls if item.result is None]
+    if state.shown.external and (external := external_calls(state)):
         open_calls = [item for item in open_calls if item not in external]
         if not open_calls:
             ids = tuple([item.call.call_id for item in external])
@@ -221,7 +223,10 @@ def decide_calls(state: "State") -> Action:
         if unrun:
             return _settle(state, [_unrun(item, turn.limit) for item in unrun])
         return RunCalls(tuple(open_calls))
-    doubtful = [item for item in open_calls if item.attempt and item.effect is Effect.ONCE]
+    doubtful = []
+    for item in open_calls:
+        if item.attempt and item.effect is Effect.ONCE:
+            doubtful.append(item)
     if doubtful:
         return _decide_doubt(state, doubtful)
     if policy.max_tool_calls is not None:

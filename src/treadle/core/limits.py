@@ -58,9 +58,12 @@ def charge(state: "State", usage: Usage, cost_usd: float | None) -> None:
     """Count tokens and their cost (`None`: unknown) for the turn and for the run."""
     spent = state.turn.spent
     spent.tokens += usage.input_tokens + usage.output_tokens
-    state.usage += usage
+    state.usage = state.usage.plus(usage)
     if cost_usd is None:
-        spent.is_cost_known, state.cost_usd = False, None
+        if spent.is_cost_known:
+            spent.is_cost_known = False
+        if state.cost_usd is not None:
+            state.cost_usd = None
         return
     spent.cost_usd += cost_usd
     if state.cost_usd is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Any, Generic, TypeVar, cast
 
+_new = object.__new__
 _BLOCK = 32
 """How many results `Log.join` keeps in one piece."""
 
@@ -21,32 +22,33 @@ C = TypeVar("C")
 class Log(Generic[T]):
     """An immutable sequence of `T` to which items can be added cheaply."""
 
-    __slots__ = ("_items", "_memos", "_size")
+    __slots__ = ("_items", "_memos", "size")
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._items: list[T] = list(items)
-        self._size = len(self._items)
+        self.size = len(self._items)
+        """The number of items. Reading it is faster than calling `len`."""
         self._memos: dict[object, Any] = {}
 
     def extend(self, items: Iterable[T]) -> "Log[T]":
         """Return a log with `items` added at the end; this log is unchanged."""
         new: Log[T] = Log.__new__(Log)
-        if self._size == len(self._items):
+        if self.size == len(self._items):
             new._items, new._memos = self._items, self._memos
         else:
-            new._items, new._memos = self._items[: self._size], {}
+            new._items, new._memos = self._items[: self.size], {}
         new._items.extend(items)
-        new._size = len(new._items)
+        new.size = len(new._items)
         return new
 
     def append(self, item: T) -> "Log[T]":
         """Return a log with `item` added at the end; this log is unchanged."""
         items = self._items
-        if self._size != len(items):
+        if self.size != len(items):
             return self.extend((item,))
-        new: Log[T] = Log.__new__(Log)
+        new: Log[T] = _new(Log)
         items.append(item)
-        new._items, new._memos, new._size = items, self._memos, self._size + 1
+        new._items, new._memos, new.size = items, self._memos, self.size + 1
         return new
 
     def map(self, function: Callable[..., R], *context: object) -> list[R]:
@@ -56,9 +58,9 @@ class Log(Generic[T]):
         `context` is where `function` looks up content that the item refers to by hash.
         """
         memo = cast("list[R]", self._memos.setdefault(function, []))
-        for item in self._items[len(memo) : self._size]:
+        for item in self._items[len(memo) : self.size]:
             memo.append(function(item, *context))
-        return memo if len(memo) == self._size else memo[: self._size]
+        return memo if len(memo) == self.size else memo[: self.size]
 
     def scan(self, function: Callable[..., tuple[S, R]], initial: S, *context: object) -> tuple[list[R], S]:
         """Return the result of `function(state, item, *context)` for every item, and the state after the last one.
@@ -70,7 +72,7 @@ class Log(Generic[T]):
         if known is None:
             known = self._memos[function] = ([], [initial])
         results, states = known
-        size = self._size
+        size = self.size
         if len(results) < size:
             state = states[-1]
             for item in self._items[len(results) : size]:
@@ -92,7 +94,7 @@ class Log(Generic[T]):
         known: _Joined[S] | None = self._memos.get((function, "join"))
         if known is None:
             known = self._memos[function, "join"] = _Joined(initial)
-        states, size = known.states, self._size
+        states, size = known.states, self.size
         if len(states) <= size:
             rest, state = known.rest, states[-1]
             for item in self._items[len(states) - 1 : size]:
@@ -112,27 +114,27 @@ class Log(Generic[T]):
         """
         known: tuple[int, Log[R]] = self._memos.get((function, "derive"), (0, Log()))
         done, log = known
-        if done > self._size:
-            return Log(function(self._items[: self._size], True))
-        if done < self._size:
-            log = log.extend(function(self._items[done : self._size], not done))
-            self._memos[function, "derive"] = (self._size, log)
+        if done > self.size:
+            return Log(function(self._items[: self.size], True))
+        if done < self.size:
+            log = log.extend(function(self._items[done : self.size], not done))
+            self._memos[function, "derive"] = (self.size, log)
         return log
 
     def after(self, start: int) -> list[T]:
         """Return the items from position `start` on."""
-        return self._items[start : self._size]
+        return self._items[start : self.size]
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self._items[: self._size])
+        return iter(self._items[: self.size])
 
     def __getitem__(self, index: int) -> T:
-        if not -self._size <= index < self._size:
-            raise IndexError(f"index {index} is outside a log of {self._size}")
-        return self._items[index if index >= 0 else self._size + index]
+        if not -self.size <= index < self.size:
+            raise IndexError(f"index {index} is outside a log of {self.size}")
+        return self._items[index if index >= 0 else self.size + index]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Log) and list(self) == list(other)

@@ -158,7 +158,9 @@ def note_inference(state: "State", completion: Completion) -> Usage:
         if room is not None and not size.is_fresh and not is_surely_below(state, room * _MEASURED_SHARE):
             _learn_rate(state, usage.input_tokens)
         size.known_tokens = usage.input_tokens + usage.output_tokens
-        size.known_messages, size.is_fresh = len(state.messages) + 1, False
+        size.known_messages = state.messages.size + 1
+        if size.is_fresh:
+            size.is_fresh = False
     elif room is not None:
         size.known_tokens = count_prompt(state) + weigh_message(message)
         size.known_messages, size.is_fresh = len(state.messages) + 1, False

@@ -76,7 +76,7 @@ class PinnedConnection:
         now = self.loop.time()
         try:
             async with asyncio.timeout(self._timeouts.silence):
-                answer: Answer = await self._connection.ask(payload, b"", now, now, is_streamed=False)
+                answer: Answer = await self._connection.ask(payload, b"", now, now, False)
                 return answer
         except TimeoutError:
             self.close()
@@ -90,11 +90,8 @@ class PinnedConnection:
         """Close the connection."""
         self._connection.drop()
 
-    def watch(self, connection: HttpConnection) -> None:
-        """See `ConnectionOwner`; `ask` limits the time itself."""
-
     def send(self, connection: HttpConnection, payload: bytes) -> None:
-        """See `ConnectionOwner`."""
+        """See `ConnectionOwner`; `ask` limits the time itself."""
         connection.write(payload)
 
     def release(self, connection: HttpConnection) -> None:

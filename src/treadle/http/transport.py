@@ -64,13 +64,15 @@ class HttpTransport:
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Awaitable[Answer]:
         """See `Transport.post`."""
-        route = self._route(url, headers)
-        return self._reqwest.post(url, headers, body) if route is None else self._plain.post(route, body)
+        route = self._routes.get(url)
+        if route is None or route.headers != headers:
+            route = self._route(url, headers)
+        return self._reqwest.post(url, headers, body) if route is None else self._plain.ask(route, body)
 
     def get(self, url: str, headers: Mapping[str, str]) -> Awaitable[Answer]:
         """See `Transport.get`."""
         route = _find_route("GET", url, headers)
-        return self._reqwest.get(url, headers) if route is None else self._plain.get(route)
+        return self._reqwest.get(url, headers) if route is None else self._plain.ask(route, None)
 
     def stream(
         self, url: str, headers: Mapping[str, str], body: bytes

@@ -16,7 +16,7 @@ from treadle.core.turns import TURN_CHANGES, TurnFold
 from treadle.core.types import Delivery, Message, Usage
 from treadle.journal.run_info import CALLER, RunInfo
 
-_NOTHING = Usage()
+_RUNNING, _PAUSED, _FINISHED = str(Status.RUNNING), str(Status.PAUSED), str(Status.FINISHED)
 _SHOWN_CHARS = 200
 """How many characters of an input or an error are kept."""
 
@@ -24,7 +24,7 @@ _SHOWN_CHARS = 200
 class Facts(TurnFold, kw_only=True, gc=False):
     """The facts about one run, changed in place. `RunInfo` describes the fields that have the same names."""
 
-    status: str = Status.RUNNING.value
+    status: str = _RUNNING
     stop_reason: str | None = None
     fault: str | None = None
     error: str | None = None
@@ -57,7 +57,8 @@ class Facts(TurnFold, kw_only=True, gc=False):
         """Add the run's next events. Return True if they changed more than the counters.
 
         The counters are `events`, `updated_at`, `steps`, the tokens, `cost_usd` and `context_chars`. This is part
-        of the hot path: the two bodies that every step has are handled without another function call.
+        of the hot path: the bodies that every step has are handled without another function call, and fields are
+        set once, because that takes longer than to read them.
         """
         if not bodies:
             return False
@@ -65,40 +66,41 @@ class Facts(TurnFold, kw_only=True, gc=False):
             self.created_at = bodies[0].at
         self.events += len(bodies)
         self.updated_at = bodies[-1].at
-        is_changed = False
+        is_changed, chars = False, self.context_chars
         for body in bodies:
-            if type(body) in _UNCOUNTED:
-                if self.steering_chars and type(body) is e.InferenceStarted and body.has_tools:
-                    if self.context_chars is not None:
-                        self.context_chars += self.steering_chars
-                    self.steering_chars = 0
-                continue
             if type(body) is e.ToolCompleted:
-                if body.parent_call_id is None and self.context_chars is not None:
-                    self.context_chars += len(body.result.content)
+                if chars is not None and body.parent_call_id is None:
+                    chars += len(body.result.content)
                 if self.waiting:
                     is_changed |= self.end_wait(f"call:{body.result.call_id}")
                 if body.child is not None:
                     _charge(self, Charge(body.child.usage, body.child.cost_usd))
             elif type(body) is e.InferenceCompleted:
                 completion = body.completion
-                usage = completion.usage
+                usage, cost_usd = completion.usage, completion.cost_usd
                 if not usage.is_reported:
+                    self.context_chars = chars
                     usage = _guess_usage(self, completion.message)
                 self.steps = body.step
                 self.input_tokens += usage.input_tokens
-                self.cached_input_tokens += usage.cached_input_tokens
                 self.output_tokens += usage.output_tokens
+                if usage.cached_input_tokens:
+                    self.cached_input_tokens += usage.cached_input_tokens
                 if self.is_exact:
-                    self.context_chars = CHARS_PER_TOKEN * (usage.input_tokens + usage.output_tokens)
-                if completion.cost_usd is None:
-                    self.cost_usd = None
-                elif self.cost_usd is not None:
-                    self.cost_usd += completion.cost_usd
+                    chars = CHARS_PER_TOKEN * (usage.input_tokens + usage.output_tokens)
+                if self.cost_usd is not None:
+                    self.cost_usd = None if cost_usd is None else self.cost_usd + cost_usd
                 if body.verdict is not None:
                     _charge(self, Charge(body.verdict.usage, body.verdict.cost_usd))
-            elif (update := _UPDATES.get(type(body))) is not None:
+            elif type(body) is e.InferenceStarted:
+                if self.steering_chars and body.has_tools:
+                    chars = None if chars is None else chars + self.steering_chars
+                    self.steering_chars = 0
+            elif type(body) is not e.ToolStarted and (update := _UPDATES.get(type(body))) is not None:
+                self.context_chars = chars
                 is_changed |= update(self, body)
+                chars = self.context_chars
+        self.context_chars = chars
         return is_changed
 
     def info(self, run_id: str, *, is_driven: bool) -> RunInfo:
@@ -147,7 +149,7 @@ def facts_of(bodies: Iterable[e.DurableBody]) -> Facts:
 
 
 def _on_run_started(facts: Facts, body: e.RunStarted) -> bool:
-    facts.status, facts.stop_reason = Status.RUNNING.value, None
+    facts.status, facts.stop_reason = _RUNNING, None
     facts.model, facts.is_session = body.spec.model.name or None, body.is_session
     if body.task is not None:
         facts.task_set, facts.task_id = body.task.task_set, body.task.task_id
@@ -162,7 +164,7 @@ def _on_run_started(facts: Facts, body: e.RunStarted) -> bool:
 
 
 def _on_turn_started(facts: Facts, body: e.TurnStarted) -> bool:
-    facts.status, facts.stop_reason = Status.RUNNING.value, None
+    facts.status, facts.stop_reason = _RUNNING, None
     TURN_CHANGES[e.TurnStarted](facts, body)
     facts.reward = None
     if facts.input is None:
@@ -231,19 +233,19 @@ def _on_turn_completed(facts: Facts, body: e.TurnCompleted) -> bool:
 
 
 def _on_run_finished(facts: Facts, body: e.RunFinished) -> bool:
-    facts.status, facts.stop_reason = Status.FINISHED.value, body.stop_reason.value
+    facts.status, facts.stop_reason = _FINISHED, str(body.stop_reason)
     return _end(facts, body)
 
 
 def _end(facts: Facts, body: e.TurnCompleted | e.RunFinished) -> bool:
     TURN_CHANGES[type(body)](facts, body)
     facts.error = None if body.error is None else body.error[:_SHOWN_CHARS]
-    facts.fault = None if body.fault is None else body.fault.value
+    facts.fault = None if body.fault is None else str(body.fault)
     return True
 
 
 def _on_run_paused(facts: Facts, body: e.RunPaused) -> bool:
-    facts.status, facts.stop_reason = Status.PAUSED.value, body.reason
+    facts.status, facts.stop_reason = _PAUSED, body.reason
     TURN_CHANGES[type(body)](facts, body)
     return True
 
@@ -252,7 +254,7 @@ def _on_run_resumed(facts: Facts, body: e.RunResumed) -> bool:
     if body.agent is not None:
         facts.model = body.agent.model.name or None
     TURN_CHANGES[type(body)](facts, body)
-    facts.status, facts.stop_reason = Status.RUNNING.value, None
+    facts.status, facts.stop_reason = _RUNNING, None
     return True
 
 
@@ -290,6 +292,3 @@ _UPDATES: dict[type, Callable[[Facts, Any], bool]] = {
     e.Noted: _on_noted,
 }
 """The updates for all other bodies. Bodies that change no fact are left out."""
-
-_UNCOUNTED = frozenset((e.InferenceStarted, e.ToolStarted))
-"""The most frequent types of bodies that change no fact. They are skipped without a look-up in the table."""

@@ -5,6 +5,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import answering
@@ -30,7 +31,6 @@ from treadle.core.steering import count_messages
 from treadle.core.token_record import Prior, TokenRecord
 from treadle.core.types import (
     Artifact,
-    Completion,
     Fault,
     Message,
     Request,
@@ -59,6 +59,8 @@ class Inference:
         """The run's own model."""
         self._model = model
         """The model that is asked: a tier of the run's own, or that model itself."""
+        self._name = model.name
+        """The name of the model that is asked."""
         self._patience_seconds: float | None = None
         """The longest wait that the model's server may ask for; `None`: no limit."""
         self._contents = _Contents(read_blob)
@@ -80,11 +82,11 @@ class Inference:
         outbox.put(
             e.InferenceStarted(
                 step=step,
-                messages=len(state.messages)
+                messages=state.messages.size
                 if not state.turn.steering
                 else count_messages(state, has_tools=action.has_tools),
                 has_tools=action.has_tools,
-                model=self._model.name,
+                model=self._name,
                 reserved_cost_usd=None
                 if state.policy.max_cost_usd is None
                 else _guess_cost_usd(state, self._model),
@@ -93,7 +95,7 @@ class Inference:
         messages = state.messages
         await outbox.kept()
 
-        failures = _Failures(state, step, outbox, self.said, is_heard=self.on_delta is not None)
+        failures = _Failures(state, step, outbox, self.said, self.on_delta is not None)
         begin = self._clock.monotonic()
         try:
             request = make_request(state, has_tools=action.has_tools)
@@ -127,7 +129,9 @@ class Inference:
         if completion.message.tool_calls:
             if self._call_ids is None:
                 self._call_ids = call_ids_of(state.transcript)
-            completion = with_ids(completion, step, self._call_ids)
+            message = make_ids_unique(completion.message, step, self._call_ids)
+            if message is not completion.message:
+                completion = replace(completion, message=message)
         if completion.tokens is not None:
             completion = replace(completion, tokens=share_prompt(completion.tokens, state.shown.prior))
         blobs, answered_by = completion.contents, watch.answered_by
@@ -138,7 +142,7 @@ class Inference:
             completion=completion,
             duration_seconds=seconds,
             first_token_seconds=None if first is None or first.at is None else first.at - begin,
-            answered_by=None if answered_by is None or answered_by == self._model.name else answered_by,
+            answered_by=None if answered_by is None or answered_by == self._name else answered_by,
             refused_tool=None
             if state.agent is None or state.agent.context is None or state.agent.context.judge is None
             else _find_refused_tool(state, completion.message),
@@ -224,36 +228,33 @@ def _guess_cost_usd(state: State, model: Model) -> float | None:
     return estimate_cost_usd(model, Usage(tokens - output_tokens, output_tokens))
 
 
-class _Failures:
+class _Failures(Struct, eq=False):
     """Records the failed attempts of one inference.
 
     The errors that a model keeps may refer to it for long, so its outbox is taken away when the inference ends.
     """
 
-    __slots__ = ("_is_heard", "_said", "_state", "_step", "_telling", "outbox")
-
-    def __init__(self, state: State, step: int, outbox: Outbox, said: list[str], *, is_heard: bool) -> None:
-        self._state = state
-        self._said = said
-        self._step = step
-        self.outbox: Outbox | None = outbox
-        """The outbox; `None`: nothing is recorded any more."""
-        self._is_heard = is_heard
-        self._telling: asyncio.Future[None] | None = None
+    state: State
+    step: int
+    outbox: Outbox | None
+    """The outbox; `None`: nothing is recorded any more."""
+    said: list[str]
+    is_heard: bool
+    telling: "asyncio.Future[None] | None" = None
 
     def __call__(self, error: ProviderError, attempt: int, delay_seconds: float) -> None:
         """See `Watch.on_failure`. Raises: `error` if the budgets do not allow another attempt."""
         if self.outbox is None:
             return
-        self._said.clear()
-        if error.may_be_billed and not can_ask_again(self._state, lost=1):
+        self.said.clear()
+        if error.may_be_billed and not can_ask_again(self.state, lost=1):
             raise error
-        failure = describe_failure(error, self._step)
+        failure = describe_failure(error, self.step)
         self.outbox.put(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
-        if self._is_heard:
-            self._telling = asyncio.ensure_future(self.outbox.kept())
+        if self.is_heard:
+            self.telling = asyncio.ensure_future(self.outbox.kept())
             # An error of the store or of the listener is raised where the next events are kept.
-            self._telling.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self.telling.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 class _Contents(dict[str, bytes]):
@@ -308,12 +309,6 @@ def describe_failure(error: Exception, step: int) -> e.InferenceFailed:
 def call_ids_of(messages: Iterable[Message]) -> set[str]:
     """Return the ids of all calls in a transcript."""
     return {call.call_id for message in messages for call in message.tool_calls}
-
-
-def with_ids(completion: Completion, step: int, seen: set[str]) -> Completion:
-    """Return `completion` with a unique id for each of its calls, and add the ids to `seen`."""
-    message = make_ids_unique(completion.message, step, seen)
-    return completion if message is completion.message else replace(completion, message=message)
 
 
 def make_ids_unique(message: Message, step: int, seen: set[str]) -> Message:

@@ -60,6 +60,8 @@ class Recorder:
         """The queue in front of the function that is told of the run's events; `None` if there is none."""
         self.kept_events: list[e.Event] | None = None
         """The events that were appended, in memory; `None` if they are not kept."""
+        self._is_read = bool(hooks)
+        """True if anybody is told of events: hooks, a listener, or `kept_events`."""
         self._clock = clock
         self._works = works
         self._worked_seconds, self._stamped_at = state.work_seconds, clock.monotonic()
@@ -91,7 +93,11 @@ class Recorder:
     def append_held(self) -> None:
         """Append the run's first events, so that the journal has the run."""
         if self._held:
-            self._append((), None)
+            self._append_held((), None)
+
+    def keep_events(self) -> None:
+        """Keep the events that are appended from now on in memory."""
+        self.kept_events, self._is_read = [], True
 
     def put(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
         """Append events, all or none, and apply them to the state."""
@@ -102,14 +108,21 @@ class Recorder:
             stamp(body, "at", now)
         if state.policy.deadline_seconds is not None:
             self._stamp_work(bodies)
-        if self._hooks is not None and self._hooks.traces:
+        is_read = self._is_read
+        if is_read and self._hooks is not None and self._hooks.traces:
             self._hooks.trace(self.run_id, state, bodies)
         if self._held:
-            self._append(bodies, blobs)
+            self._append_held(bodies, blobs)
         else:
             self.writer.append(bodies, blobs)
         for body in bodies:
             advance(state, body)
+        if is_read:
+            self._note(bodies)
+
+    def _note(self, bodies: Sequence[e.DurableBody]) -> None:
+        """Keep events that were appended for those who are told of them."""
+        state = self.state
         if self._hooks is not None:
             self._unhooked += bodies
         if self.listener is not None or self.kept_events is not None:
@@ -120,7 +133,7 @@ class Recorder:
             if self.kept_events is not None:
                 self.kept_events += events
 
-    def _append(self, bodies: tuple[e.DurableBody, ...], blobs: Mapping[str, bytes] | None) -> None:
+    def _append_held(self, bodies: tuple[e.DurableBody, ...], blobs: Mapping[str, bytes] | None) -> None:
         """Append the events that are held, and `bodies` after them."""
         held, self._held = self._held, ()
         self.writer.append((*held, *bodies), {**(self._held_blobs or {}), **(blobs or {})} or None)
@@ -203,3 +216,4 @@ class Recorder:
         if self.listener is not None:
             self.listener.end()
         self.listener = listener
+        self._is_read = listener is not None or self._hooks is not None or self.kept_events is not None

@@ -103,7 +103,7 @@ class RoutedInference(Inference):
         assert chosen is not None
         model = tiers[chosen.tier].model
         if model is not self._model:
-            self._model, self._hide = model, None
+            self._model, self._name, self._hide = model, model.name, None
         return route
 
     def _facts(self, state: State, action: Infer, *, is_judged: bool = False) -> RoutingFacts:

@@ -172,7 +172,8 @@ def make_driver(
     if bench.toolbox.drivers:
         bench.end_called = partial(end_called, agent.journal, writer.run_id)
     driver = Driver(state, writer, _make_inference(agent), bench, given.emit, agent.hooks)
-    driver.recorder.kept_events = [] if given.keeps_events else None
+    if given.keeps_events:
+        driver.recorder.keep_events()
     driver.find_answer_fault = given.answer.find_fault
     if given.on_driver is not None:
         given.on_driver(driver)

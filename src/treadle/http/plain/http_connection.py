@@ -25,6 +25,8 @@ MAX_HEAD_BYTES = 256 * 1024
 _FRAMING_RATE = 16
 """Bytes of chunk sizes and extensions that are allowed for each byte of a body."""
 _WRITE_BYTES = 256 * 1024
+_END = b""
+"""The name, which no header can have, of a mark that an answer is complete."""
 
 Head: TypeAlias = asyncio.Future[Answer] | asyncio.Future[StreamedAnswer]
 
@@ -40,12 +42,8 @@ class ConnectionOwner(Protocol):
     loop: asyncio.AbstractEventLoop
     origin: str
 
-    def watch(self, connection: "HttpConnection") -> None:
-        """Make the request of a connection fail at its deadline."""
-        ...
-
     def send(self, connection: "HttpConnection", payload: bytes) -> None:
-        """Call `write` of a connection soon."""
+        """Call `write` of a connection soon, and make its request fail at its deadline."""
         ...
 
     def release(self, connection: "HttpConnection") -> None:
@@ -85,6 +83,7 @@ class HttpConnection(asyncio.Protocol):
         "is_resting",
         "may_be_stale",
         "on_header",
+        "on_message_begin",
     )
 
     def __init__(self, pool: ConnectionOwner) -> None:
@@ -116,7 +115,7 @@ class HttpConnection(asyncio.Protocol):
         """The error that the parser's callbacks found. They must not raise it themselves."""
         self._is_streamed = self._is_complete = self._is_keepable = False
 
-    def ask(self, payload: bytes, unsent: bytes, now: float, end: float, *, is_streamed: bool) -> Any:
+    def ask(self, payload: bytes, unsent: bytes, now: float, end: float, is_streamed: bool) -> Any:
         """Send a request and return a future for the whole answer, or for its head if it is streamed.
 
         `payload` is sent at once, and `unsent`, the rest of a large request, as fast as the server reads it. `end`
@@ -132,7 +131,6 @@ class HttpConnection(asyncio.Protocol):
             head.set_exception(transport_errors.broken(self._pool.origin, _CLOSED))
             return head
         self._head = head
-        self._pool.watch(self)
         if unsent:
             self._unsent = memoryview(unsent)
         self._pool.send(self, payload)
@@ -180,8 +178,9 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.BaseProtocol`."""
         self._transport = transport
-        # A bound method of a dictionary: the parser calls it without entering Python code.
+        # Bound methods of a dictionary: the parser calls them without entering Python code.
         self._raw: dict[bytes, bytes] = {}
+        self.on_message_begin: Callable[[], Any] = self._raw.clear
         self.on_header: Callable[[bytes, bytes], Any] = self._raw.setdefault
         parser = HttpResponseParser(self)
         # Like pyreqwest, accept lines that end in a bare line feed, and a length together with chunks.
@@ -246,11 +245,6 @@ class HttpConnection(asyncio.Protocol):
 
     # Methods that the parser calls. They must not raise.
 
-    def on_message_begin(self) -> None:
-        """Record an error if the server sends a second answer to one request."""
-        if self._is_complete:
-            self._is_keepable = False
-
     def on_headers_complete(self) -> None:
         """Read the head; interim answers are skipped."""
         if self._is_complete or self._parser is None:
@@ -294,7 +288,8 @@ class HttpConnection(asyncio.Protocol):
             return
         self._is_complete = True
         self._is_keepable = self._parser.should_keep_alive()
-        self._raw.clear()
+        # It is gone as soon as a second answer to the same request begins.
+        self._raw[_END] = b""
 
     def _note_encoding(self, headers: dict[bytes, bytes]) -> None:
         """Note how the body is compressed. An encoding that was not asked for is a fault."""
@@ -330,7 +325,7 @@ class HttpConnection(asyncio.Protocol):
         if body is None:
             content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             answer = Answer(self._status, content, Headers(self._headers))
-        is_reusable = self._is_keepable and self._unsent is None
+        is_reusable = self._is_keepable and self._unsent is None and _END in self._raw
         if self._is_paused:
             self.resume()
         self._reset()

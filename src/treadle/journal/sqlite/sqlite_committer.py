@@ -24,7 +24,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -119,7 +119,8 @@ def commit_writes(
             _check_lease(db, writer, owner_id)
             writer.epoch = takeovers
         if writer.error is None and write.error is None:
-            _keep_run(db, write, owner_id)
+            if write.row is not None or write.is_release or not writer.key:
+                _keep_run(db, write, owner_id)
             writer.epoch = takeovers
         if writer.error is not None or write.error is not None:
             writer.error = write.error = writer.error or write.error
@@ -150,14 +151,14 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
     owner = None if write.is_release else owner_id
     if writer.key:
         if row is not None:
-            db.execute(_RELEASE_RUN if write.is_release else _UPDATE_RUN, (*row, writer.key))
+            _execute_row(db, _RELEASE_RUN if write.is_release else _UPDATE_RUN, (*row, writer.key))
         elif write.is_release:
             db.execute(f"{_RELEASE} id=?", (writer.key,))
         return
     if row is None or not write.bodies:
         return
     try:
-        made = db.execute(_INSERT_RUN, (writer.run_id, owner, writer.queue, *row))
+        made = _execute_row(db, _INSERT_RUN, (writer.run_id, owner, writer.queue, *row))
     except sqlite3.IntegrityError:
         write.error = run_exists(writer.run_id)
     except ValueError as error:
@@ -182,6 +183,20 @@ def _check_lease(db: sqlite3.Connection, writer: TableWriter, owner_id: int) -> 
     holder = db.execute("SELECT owner, token FROM runs WHERE id=?", (writer.key,)).fetchone()
     if holder != (owner_id, writer.token):
         writer.error = lease_lost(writer.run_id)
+
+
+def _execute_row(db: sqlite3.Connection, statement: str, values: tuple[object, ...]) -> sqlite3.Cursor:
+    """Execute a statement. A NULL in it is faster than an argument, and half of a run's values are `None`."""
+    found = [value for value in values if value is not None]
+    return db.execute(_with_nulls(statement, tuple(map(type, values))), found)
+
+
+@lru_cache(maxsize=128)
+def _with_nulls(statement: str, kinds: tuple[type, ...]) -> str:
+    """Return `statement` with NULL for each argument whose type is that of `None`."""
+    first, *rest = statement.split("?")
+    marks = ["NULL" if kind is type(None) else "?" for kind in kinds]
+    return first + "".join([mark + text for mark, text in zip(marks, rest, strict=True)])
 
 
 def _execute(db: sqlite3.Connection, statements: dict[int, str], values: list[object], width: int) -> None:

@@ -142,9 +142,9 @@ _decode_labels = msgspec.json.Decoder(dict[str, str]).decode
 _decode_waiting = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
-def run_values(facts: Facts) -> tuple[object, ...]:
-    """Return the values of `RUN_COLUMNS`, without the checksum."""
-    return (
+def run_values(facts: Facts, seed: int) -> tuple[object, ...]:
+    """Return the values of `RUN_COLUMNS`. `seed` is the one of the run's checksums."""
+    values = (
         facts.status,
         facts.stop_reason,
         facts.fault,
@@ -163,12 +163,13 @@ def run_values(facts: Facts) -> tuple[object, ...]:
         None if facts.reward is None else float(facts.reward),
         int(facts.has_failed),
     )
+    return (*values, row_checksum(values, seed))
 
 
-def head_values(facts: Facts) -> tuple[object, ...]:
-    """Return the values of `HEAD_COLUMNS`, without the checksum. `events` is NULL if the facts must be computed
-    again."""
-    return (
+def head_values(facts: Facts, seed: int) -> tuple[object, ...]:
+    """Return the values of `HEAD_COLUMNS`, with `seed` as in `run_values`. `events` is NULL if the facts must be
+    computed again."""
+    values = (
         facts.events if facts.is_exact else None,
         float(facts.updated_at),
         facts.steps,
@@ -178,6 +179,7 @@ def head_values(facts: Facts) -> tuple[object, ...]:
         facts.cost_usd,
         facts.context_chars if not facts.steering_chars else None,
     )
+    return (*values, crc32(_encode(values), seed))
 
 
 def info_from(run_id: str, row: tuple[Any, ...], *, is_driven: bool) -> RunInfo:
@@ -251,8 +253,8 @@ def fill_facts(query: Query, read: ReadFrames, unknown: str, *, limit: int = 200
             store_facts(query, read, Head(name, key, frame, None))
         except JournalError:  # the listing shows the run; reading it raises the error
             facts = Facts(status=status, stop_reason=stop_reason, created_at=created_at)
-            query(_FILL_RUN, (*run_values(facts), None, key))
-            query(_FILL_HEAD, (*head_values(facts), None, key))
+            query(_FILL_RUN, (*run_values(facts, 0)[:-1], None, key))
+            query(_FILL_HEAD, (*head_values(facts, 0)[:-1], None, key))
     return len(rows)
 
 
@@ -262,6 +264,6 @@ def store_facts(query: Query, read: ReadFrames, head: Head) -> None:
     Raises: `JournalError` if the run is damaged.
     """
     facts = facts_of([e.decode_body(raw) for _, raws in read(query, head) for raw in raws])
-    run, ended, seed = run_values(facts), head_values(facts), seed_of(head.run_id)
-    query(_FILL_RUN, (*run, row_checksum(run, seed), head.key))
-    query(_FILL_HEAD, (*ended, row_checksum(ended, seed), head.key))
+    seed = seed_of(head.run_id)
+    query(_FILL_RUN, (*run_values(facts, seed), head.key))
+    query(_FILL_HEAD, (*head_values(facts, seed), head.key))

@@ -27,7 +27,6 @@ from treadle.journal.tables.leases import Lease
 from treadle.journal.tables.table_rows import (
     explain_closed,
     head_values,
-    row_checksum,
     run_values,
     seed_of,
 )
@@ -114,9 +113,9 @@ class Write(Struct, eq=False):
     """Maps an index into `bodies` to the body's exact bytes, if the body was read elsewhere."""
     blobs: dict[str, bytes] | None = None
     head: tuple[object, ...] = ()
-    """The facts in `heads` after `bodies`; set when the write is handed over. `encode` adds the checksum."""
+    """The facts in `heads` after `bodies`, with their checksum; set when the write is handed over."""
     row: tuple[object, ...] | None = None
-    """The facts in `runs` after `bodies`, if they changed; set and completed like `head`."""
+    """The facts in `runs` after `bodies`, if they changed; set like `head`."""
     is_release: bool = False
     taken: int = 0
     """The number of the newest message that the bodies took in; 0 if they took in none."""
@@ -138,10 +137,6 @@ class Write(Struct, eq=False):
                 if raws := self.raws:
                     bodies = [raws.get(index, body) for index, body in enumerate(bodies)]  # type: ignore[misc]
                 self.frame = e.encode_lines(bodies)
-                seed = self.writer.seed
-                self.head += (row_checksum(self.head, seed),)
-                if self.row is not None:
-                    self.row += (row_checksum(self.row, seed),)
             except Exception as error:
                 self.frame = b""
                 self.error = cannot_keep(self.writer.run_id, error)
@@ -217,9 +212,20 @@ class TableWriter:
 
     def append(self, bodies: Sequence[e.DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append`."""
+        write = self._write
+        if write is not None and not blobs:
+            # To take the lock would take longer than all the rest. Only this thread appends; another may hand the
+            # write over meanwhile, with a copy of the list.
+            open_bodies = write.bodies
+            open_bodies.extend(bodies)
+            if self._write is write:
+                return
+            with self._pending.lock:
+                if len(write.bodies) == len(open_bodies):
+                    return
         with self._pending.lock:
             write = self._write or self._open_write()
-            write.bodies += bodies
+            write.bodies.extend(bodies)
             if blobs:
                 write.blobs = {**blobs, **(write.blobs or {})}
 
@@ -278,19 +284,15 @@ class TableWriter:
         write = self._write
         assert write is not None
         self._sent, self._write = write, None
-        self._next_seq += len(write.bodies)
+        write.bodies = bodies = write.bodies.copy()
+        self._next_seq += len(bodies)
         try:
-            if self._facts.add(write.bodies) or not self.key:
-                write.row = run_values(self._facts)
-            write.head = head_values(self._facts)
+            if self._facts.add(bodies) or not self.key:
+                write.row = run_values(self._facts, self.seed)
+            write.head = head_values(self._facts, self.seed)
         except Exception as error:  # the writes of other runs are handed over too
             write.error = cannot_keep(self.run_id, error)
         return write
-
-    def forget(self, write: Write) -> None:
-        """Drop the reference to a settled write, so that writer and write do not keep each other alive."""
-        if self._sent is write:
-            self._sent = None
 
     def _open_write(self) -> Write:
         if self.error is not None:
@@ -319,7 +321,9 @@ def settle(writes: list[Write]) -> None:
     """Report the outcome of `writes` to those who wait for it."""
     for write in writes:
         write.is_done = True
-        write.writer.forget(write)
+        # Writer and write must not keep each other alive.
+        if (writer := write.writer)._sent is write:
+            writer._sent = None
         for waiter in write.waiters:
             if waiter.done():
                 continue

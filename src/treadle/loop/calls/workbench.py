@@ -145,7 +145,8 @@ class Workbench:
             asking = self._asking[call.call_id] = Asking(self.questions, call.call_id, outbox)
         max_chars = self.toolbox.by_name[call.name].max_result_chars
         try:
-            result, blobs, seconds = await self._run(order, call, *ready, outbox, inner, max_chars)
+            tool, arguments = ready
+            result, blobs, seconds = await self._run(order, call, tool, arguments, outbox, inner, max_chars)
         except (ParkedError, BaseExceptionGroup):
             if asking is None or not asking.is_parked:
                 raise
@@ -289,7 +290,9 @@ class Workbench:
                     outcome = await tool.call(arguments, context)
             if self.failures is not None:
                 self.failures.succeed(call.name)
-            if is_large(outcome):
+            if type(outcome) is str and len(outcome) <= max_chars and outcome.isascii():
+                result, blobs = ToolResult(call.call_id, call.name, outcome), None  # most results are such
+            elif is_large(outcome):
                 result, blobs = await asyncio.to_thread(to_result, call, outcome, max_chars)
             else:
                 result, blobs = to_result(call, outcome, max_chars)

@@ -107,7 +107,7 @@ class PlainReader(ABC):
             Message(_ASSISTANT, content, calls, None, None, False, reasoning, opaque),
             _CALLS if calls else _STOP,
             usage,
-            cost_of(usage, self._price),
+            None if self._price is None else cost_of(usage, self._price),
             model,
             response_id,
             self._settings,

@@ -118,8 +118,10 @@ class FunctionTool(Generic[P, R_co]):
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> str | ToolOutput:
         """See `Tool.call`. Raises: what the function raises, and `ToolError` for a result without a text form."""
         if self._convert is not None:
-            odd = self._odd_numbers
-            if odd is None or any([type(arguments.get(name)) is wrong for name, wrong in odd]):
+            is_odd = self._odd_numbers is None
+            for name, wrong in self._odd_numbers or ():
+                is_odd = is_odd or type(arguments.get(name)) is wrong
+            if is_odd:
                 arguments = self._convert(arguments)
         if self._contexts:
             arguments = {**arguments, **dict.fromkeys(self._contexts, context)}
@@ -133,7 +135,7 @@ class FunctionTool(Generic[P, R_co]):
             raise ToolError(f"{self.spec.name} tried to exit the process (code {error.code!r})") from error
         kind = type(value)
         if kind is str or kind is ToolOutput:
-            return cast("str | ToolOutput", value)
+            return value  # type: ignore[no-any-return]
         if kind is list and len(value) > _PIECE_ITEMS:
             return await asyncio.to_thread(_to_text, self.spec.name, value)
         return _to_text(self.spec.name, value)

@@ -396,9 +396,10 @@ class ChatReader(TokenAnswerReader):
         raw = choice.message
         calls: tuple[ToolCall, ...] = ()
         if raw.tool_calls:
-            calls = tuple(
-                [ToolCall(call.id, call.function.name, call.function.arguments) for call in raw.tool_calls]
-            )
+            made = []
+            for call in raw.tool_calls:
+                made.append(ToolCall(call.id, call.function.name, call.function.arguments))
+            calls = tuple(made)
         if (choice.finish_reason == "tool_calls") != bool(calls) and choice.finish_reason != "length":
             return None
         usage = UNREPORTED if answer.usage is None else answer.usage.read()
