@@ -32,7 +32,7 @@ from treadle.runs.options import (
     Given,
     SendOptions,
     SessionOptions,
-    check_message,
+    check_given,
     check_text,
 )
 from treadle.runs.recording import user_message
@@ -151,10 +151,10 @@ class Session(Generic[T_co]):
         only when it is finished.
         """
         check_options(options, SendOptions.__optional_keys__, "send")
-        check_message(options)
+        check_given(options)
         check_text(text)
         attach, on_event = options.get("attach", ()), options.get("on_event")
-        delivery = Delivery(options.get("delivery", Delivery.QUEUE))
+        delivery = Delivery(options.get("delivery") or Delivery.QUEUE)
         parts, blobs = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
         if parts:
             self._check_parts(parts)
@@ -174,7 +174,7 @@ class Session(Generic[T_co]):
 
         It is called in the session's event loop. `finish_turn` and the next `send` answer messages that wait.
         """
-        check_message({"delivery": delivery})
+        check_given({"delivery": delivery})
         self._post(Message(Role.USER, check_text(text)), {}, Delivery(delivery), is_awaited=False)
 
     @property
