@@ -64,6 +64,9 @@ def _read_yaml(data: bytes, origin: str) -> Any:
                 raise RecursionError
         return yaml.load(data, Loader=loader)
     except (yaml.YAMLError, ValueError) as error:
+        # The newer of the fast loaders has a limit of its own, below the one here.
+        if "nesting depth" in str(error):
+            raise RecursionError from error
         raise ConfigError(f"{origin} is not valid YAML: {error}") from error
 
 
