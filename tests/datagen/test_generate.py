@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from treadle.core.errors import ConfigError, ProviderError
+from treadle.core.errors import ConfigError, ProviderError, UserCodeError
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.generation import Continuation, GenerationResult, generate
@@ -114,6 +114,23 @@ async def test_a_changed_configuration_is_refused_unless_it_is_accepted(tmp_path
         await make(other, tmp_path)
     result = await make(other, tmp_path, options=Continuation(accept_changes=True))
     assert result.progress.kept == 5
+
+
+async def test_after_a_mistake_in_the_code_of_a_tool_the_same_command_goes_on(tmp_path: Path) -> None:
+    code = tmp_path / "mine.py"
+    text = (
+        "from treadle import tool\n\n@tool(effect='pure')\ndef sky(city: str) -> str:\n    return {} + city\n"
+    )
+    code.write_text(text.format("gone"))
+    made = config(None, tools={"use": [str(code)]}, generation={"num_samples": 3})
+    with pytest.raises(UserCodeError, match=r"mine\.py, line 5.*run the same command again"):
+        await make(made, tmp_path / "out")
+    code.write_text(text.format("'sun in '"))
+    assert (await make(made, tmp_path / "out")).progress.kept == 3
+    # Nothing is wrong any more, so a change of the code would make other rows.
+    code.write_text(text.format("'rain in '"))
+    with pytest.raises(ConfigError, match=r"tools\.use was"):
+        await make(made, tmp_path / "out")
 
 
 async def test_rejected_samples_are_kept_with_their_reasons_and_tried_again(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError, JournalError
+from treadle.core.errors import ConfigError, JournalError, UserCodeError
 from treadle.core.types import Json
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
 from treadle.jobs.meter import JobMeter, open_meter
@@ -29,6 +29,7 @@ from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.ensure import collecting_less
 from treadle.runs.retries import NO_RETRIES, RetryPolicy
+from treadle.tools.toolset_parts import forget_files
 from treadle.workers.protocol import WorkerOptions, Workers
 from treadle.workers.queued import QueueWorkers
 from treadle.workers.registry import make_workers
@@ -472,8 +473,15 @@ def open_job(
         stop=options.stop,
         listener=options.listener,
     )
+    stack.push(_forget_mistakes)
     stack.push_async_callback(job.close)
     return job
+
+
+def _forget_mistakes(kind: type[BaseException] | None, *_: object) -> None:
+    """Let the files of users be loaded anew by the next job if this one ended with a mistake in them."""
+    if kind is not None and issubclass(kind, UserCodeError):
+        forget_files()
 
 
 def check_unchanged(ledger: Ledger, described: Mapping[str, Json], place: object) -> None:
