@@ -177,13 +177,8 @@ class Session(Generic[T_co]):
         check_given({"delivery": delivery})
         self._post(Message(Role.USER, check_text(text)), {}, Delivery(delivery), is_awaited=False)
 
-    @property
-    def posted(self) -> list[Message]:
-        """The messages for later turns that were sent during the running one, and are not in `queued` yet."""
-        return [item.message for item in self._outgoing if item.is_unseen and item.delivery is Delivery.QUEUE]
-
     async def withdraw(self, message: Message) -> None:
-        """Take back a message of `queued` or `posted`, unless a turn has begun with it by then."""
+        """Take back a message of `queued`, unless a turn has begun with it by then."""
         driver = self._open_driver()
         self._agent.journal.posting(driver.run_id, Withdraw(message))
         if self._users == 0:
@@ -400,7 +395,7 @@ class Session(Generic[T_co]):
         driver = self._open_driver()
         driver.recorder.append_held()
         number = self._agent.journal.posting(driver.run_id, user_message(message, delivery), blobs or None)
-        self._outgoing.append(item := _Outgoing[T_co](message, number, delivery, is_awaited=is_awaited))
+        self._outgoing.append(item := _Outgoing[T_co](message, number, is_awaited=is_awaited))
         return item
 
     def _note_taken(self, number: int, seq: int | None) -> None:
@@ -551,11 +546,8 @@ def _waiting_seqs(state: State) -> list[int]:
 class _Outgoing(Generic[T_co]):
     """A message that this session has sent to the inbox of its run."""
 
-    def __init__(
-        self, message: Message, number: "Future[int]", delivery: Delivery, *, is_awaited: bool
-    ) -> None:
+    def __init__(self, message: Message, number: "Future[int]", *, is_awaited: bool) -> None:
         self.message = message
-        self.delivery = delivery
         self.number = number
         """The number of the message in the inbox, once it is stored."""
         self.is_awaited = is_awaited
