@@ -43,6 +43,8 @@ def config(server: OracleServer | None, **sections: Any) -> GenerationConfig:
     )
 
 
+ECHO = {"default": "mock:echo"}
+"""A model that can do nothing of what is asked."""
 PRICE = {"input_usd_per_million": 1.0, "output_usd_per_million": 2.0}
 
 
@@ -188,6 +190,17 @@ async def test_a_generation_that_can_only_be_rejected_ends_early(tmp_path: Path)
     mended = made.model_copy(update={"quality": config(None).quality})
     again = await make(mended, tmp_path, options=Continuation(accept_changes=True, retry_failed=True))
     assert again.end.reason == "done"
+
+
+async def test_a_generation_that_is_rejected_for_several_reasons_ends_early_too(tmp_path: Path) -> None:
+    await make(config(None, generation={"num_samples": 1}), tmp_path / "topics")
+    topics = {"load": str(tmp_path / "topics" / "topics.json")}
+    made = config(None, generation={"num_samples": 60, "window": 4}, topics=topics, models=ECHO)
+    result = await make(made, tmp_path / "out")
+    assert (result.end.reason, result.progress.kept) == ("rejections", 0)
+    assert 60 <= result.progress.rejected <= 64
+    reasons = {row["verdicts"][-1]["filter"] for row in read(tmp_path / "out" / "rejected.jsonl")}
+    assert len(reasons) > 1
 
 
 @pytest.mark.sets(1)

@@ -41,7 +41,8 @@ from treadle.journal.run_info import RunFilter
 from treadle.models.protocol import Model
 
 MAX_REJECTIONS = 20
-"""After how many attempts a generation ends if all were rejected for one reason, and none was kept."""
+"""After how many attempts a generation ends if all were rejected for one reason, and none was kept; for several
+reasons, after three times as many."""
 _MISTAKE = "mistake"
 """The ledger's key that is set if a mistake in the user's code ended the work."""
 

@@ -161,8 +161,8 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     max_failures: int = 20
     """The job ends when this many attempts in a row have failed because of the infrastructure."""
     max_rejections: int | None = None
-    """The job ends if this many attempts are rejected for one reason before any is kept. `None`: it goes on until
-    the plan is full."""
+    """The job ends if this many attempts are rejected for one reason, or three times as many for several, before
+    any is kept. `None`: it goes on until the plan is full."""
 
 
 class JobEnd(Struct, frozen=True):
@@ -380,9 +380,12 @@ class Job(Generic[R, P]):
         found, count = self._rejections, self._rejections.get(name, (0, ""))[0] + 1
         found[name] = count, text
         self.progress.rejection = max(found.values())[1]
-        is_hopeless = not self.counts.kept and len(found) == 1 and count == settings.max_rejections
-        if is_hopeless and self.end is None:
-            self.end = JobEnd("rejections", text)
+        if self.counts.kept or self.end is not None or settings.max_rejections is None:
+            return
+        total = sum([count for count, _ in found.values()])
+        # Several reasons may be chance for longer than one.
+        if total >= settings.max_rejections * (1 if len(found) == 1 else 3):
+            self.end = JobEnd("rejections", max(found.values())[1])
 
 
 class JobOptions(Struct, frozen=True, kw_only=True):
