@@ -18,12 +18,12 @@ async def test_a_message_that_waits_is_taken_back() -> None:
         await asyncio.sleep(0.05)
         session.post("2")
         session.post("3")
-        assert [message.content for message in session.posted] == ["2", "3"]
-        await session.withdraw(session.posted[0])
+        assert [message.content for message in session.queued] == ["2", "3"]
+        await session.withdraw(session.queued[0])
         await turn
         while session.queued and not session.is_turn_open:
             await session.finish_turn()
-        assert session.posted == []
+        assert session.queued == []
         assert session.run.state.turn.number == 2
         said = [message.content for message in session.messages if message.role is Role.USER]
     assert said == ["1", "3"]

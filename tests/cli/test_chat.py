@@ -393,6 +393,16 @@ def test_an_answer_is_not_mixed_with_what_is_typed_meanwhile(cli: Cli, script: S
     assert sent == ["one", "two", "thr\nee", "draft"]
 
 
+def test_remarks_and_errors_break_between_words(cli: Cli, script: Script) -> None:
+    terminal = Terminal(cli, "chat", "-m", "m", "--base-url", script(_count).url, is_screen=True, columns=60)
+    terminal.wait_for("›")
+    terminal.type("/remember this" + ENTER)
+    terminal.wait_for("begin one with --memory")
+    terminal.wait_for("or a persona that has one")  # "or" has the last column
+    terminal.type(CTRL_D)
+    assert terminal.process.wait(60) == 0
+
+
 def test_commands_esc_and_drafts_during_a_turn(cli: Cli, script: Script) -> None:
     """Looking is possible at once, changes wait for the end of the turn, and a message that waits is taken back."""
     waits = threading.Event()
@@ -412,6 +422,7 @@ def test_commands_esc_and_drafts_during_a_turn(cli: Cli, script: Script) -> None
     ):
         terminal.type(line + ENTER)
         terminal.wait_for(told)
+    assert re.findall(r"\b(\d)  (two|three)\b", terminal.out) == [("1", "two"), ("2", "three")]
     waits.set()
     terminal.wait_for("answer 1")
     terminal.wait_for("answer 2")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from treadle.core.errors import ConfigError, ProviderError
+from treadle.core.errors import ConfigError, ProviderError, UserCodeError
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.generation import Continuation, GenerationResult, generate
@@ -43,6 +43,8 @@ def config(server: OracleServer | None, **sections: Any) -> GenerationConfig:
     )
 
 
+ECHO = {"default": "mock:echo"}
+"""A model that can do nothing of what is asked."""
 PRICE = {"input_usd_per_million": 1.0, "output_usd_per_million": 2.0}
 
 
@@ -116,6 +118,23 @@ async def test_a_changed_configuration_is_refused_unless_it_is_accepted(tmp_path
     assert result.progress.kept == 5
 
 
+async def test_after_a_mistake_in_the_code_of_a_tool_the_same_command_goes_on(tmp_path: Path) -> None:
+    code = tmp_path / "mine.py"
+    text = (
+        "from treadle import tool\n\n@tool(effect='pure')\ndef sky(city: str) -> str:\n    return {} + city\n"
+    )
+    code.write_text(text.format("gone"))
+    made = config(None, tools={"use": [str(code)]}, generation={"num_samples": 3})
+    with pytest.raises(UserCodeError, match=r"mine\.py, line 5.*run the same command again"):
+        await make(made, tmp_path / "out")
+    code.write_text(text.format("'sun in '"))
+    assert (await make(made, tmp_path / "out")).progress.kept == 3
+    # Nothing is wrong any more, so a change of the code would make other rows.
+    code.write_text(text.format("'rain in '"))
+    with pytest.raises(ConfigError, match=r"tools\.use was"):
+        await make(made, tmp_path / "out")
+
+
 async def test_rejected_samples_are_kept_with_their_reasons_and_tried_again(tmp_path: Path) -> None:
     quality = {"filters": {"length": {"max_words": 1}}}
     made = config(
@@ -171,6 +190,17 @@ async def test_a_generation_that_can_only_be_rejected_ends_early(tmp_path: Path)
     mended = made.model_copy(update={"quality": config(None).quality})
     again = await make(mended, tmp_path, options=Continuation(accept_changes=True, retry_failed=True))
     assert again.end.reason == "done"
+
+
+async def test_a_generation_that_is_rejected_for_several_reasons_ends_early_too(tmp_path: Path) -> None:
+    await make(config(None, generation={"num_samples": 1}), tmp_path / "topics")
+    topics = {"load": str(tmp_path / "topics" / "topics.json")}
+    made = config(None, generation={"num_samples": 60, "window": 4}, topics=topics, models=ECHO)
+    result = await make(made, tmp_path / "out")
+    assert (result.end.reason, result.progress.kept) == ("rejections", 0)
+    assert 60 <= result.progress.rejected <= 64
+    reasons = {row["verdicts"][-1]["filter"] for row in read(tmp_path / "out" / "rejected.jsonl")}
+    assert len(reasons) > 1
 
 
 @pytest.mark.sets(1)

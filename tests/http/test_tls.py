@@ -92,6 +92,14 @@ async def test_a_certificate_that_is_not_trusted_is_said_once_with_what_to_do(ma
 
 
 @TRANSPORTS
+async def test_a_file_of_certificates_that_is_not_there_is_named(make, context, tmp_path, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "gone.pem"))
+    async with serve([Reply(b"ok")], tls=context) as server:
+        with pytest.raises(HandshakeError, match=r"gone\.pem' now, and there is no such file"):
+            await whole(make(timeout_seconds=240.0 + server.port), server.origin)
+
+
+@TRANSPORTS
 @WAYS
 async def test_a_server_of_plain_http_is_not_asked_again_over_https(make, ask):
     async def refuse(reader, writer):

@@ -290,6 +290,16 @@ async def test_an_asker_that_fails_leaves_the_question_open(lab: Lab) -> None:
     assert (await agent.resume(run.run_id)).output == "ok"
 
 
+async def test_an_asker_that_returns_something_else_is_told_what_to_return(lab: Lab) -> None:
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    agent = lab.agent([ask("Which?")], "ok", tools=["ask"], asker=lambda question: ["a"])
+    assert (await agent.run("go")).status == Status.PAUSED
+    assert [str(error) for error in reported] == [
+        "it returned ['a']; return a str, an int, a dict, an Answer or None"
+    ]
+
+
 async def test_waiting_for_an_answer_is_no_time_at_work(lab: Lab) -> None:
     @tool(effect="once", timeout_seconds=0.3)
     async def slow(context: ToolContext) -> str:

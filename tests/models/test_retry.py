@@ -57,6 +57,17 @@ async def test_three_failures_in_a_row_are_survived_and_reported():
     assert sleep.seconds[2] == 7.5
 
 
+@pytest.mark.parametrize("error", [ServerError, TransportError, RateLimitError])
+@pytest.mark.parametrize("patience", [0.1, 2.0])
+async def test_another_model_is_asked_when_pauses_take_longer_than_it(error, patience):
+    model, inner, sleep = retrying([error("down")] * 9)
+    with pytest.raises(error, match="after which another model is asked"):
+        await model.infer(REQUEST, Watch(patience_seconds=patience))
+    # A short fault is waited for even if the other model is quick.
+    assert 2 <= len(inner.requests) <= 4
+    assert sum(sleep.seconds) <= 2.0
+
+
 async def test_delays_grow_and_start_small():
     for _ in range(20):
         model, _, sleep = retrying([ServerError("x")] * 6)

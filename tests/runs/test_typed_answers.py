@@ -114,6 +114,7 @@ async def test_a_validator_that_refuses_goes_back_to_the_model(mode: str) -> Non
     assert "/number: 3 is odd" in told
     replay = await agent.replay(run.run_id)
     assert replay.is_exact, replay.divergence
+    assert repr(replay) == f"Replay({run.run_id!r}, {replay.events} events, exact)"
 
 
 @pytest.mark.parametrize("mode", ["native", "tool"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -110,9 +111,31 @@ def test_what_is_no_hook_is_refused(hooks: Any) -> None:
         Agent(script(), hooks=hooks)
 
 
-def test_a_coroutine_function_is_refused() -> None:
-    async def wait(event: Event) -> None:
-        """Wait."""
+async def wait(*arguments: object) -> None:
+    raise ValueError("nobody would see this")
 
+
+class Waiting:
+    async def __call__(self, event: Event) -> None:
+        await wait()
+
+
+class WaitingInPart:
+    def __call__(self, event: Event) -> None:
+        """Do nothing."""
+
+    take = catch_up = leave = close = wait
+
+
+@pytest.mark.parametrize("hook", [wait, Waiting(), WaitingInPart(), partial(wait, 1), Waiting().__call__])
+def test_a_coroutine_function_is_refused(hook: Any) -> None:
     with pytest.raises(ConfigError, match="do not wait"):
-        Agent(script(), hooks=[wait])
+        Agent(script(), hooks=[hook])
+
+
+async def test_a_hook_that_returns_a_coroutine_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    agent = Agent(script(), tools=[look], journal="memory:", hooks=[lambda event: wait(event)])
+    assert (await agent.run("go")).stop_reason == "completed"
+    assert [record.exc_info[1].args for record in caplog.records if record.exc_info] == [
+        ("it returned a coroutine, and hooks are not awaited",)
+    ]

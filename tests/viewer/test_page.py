@@ -8,9 +8,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.browser.chromium import PROGRAM, Chromium
 from tests.viewer.reports import EVIL, make_all, read_page
 
+from treadle.export import report_blocks as b
 from treadle.viewer import encode_page, write_page
 
 
@@ -85,6 +87,32 @@ CLIPPED = """
 }).map(label => label.textContent)
 """
 """The labels of which a part cannot be seen or scrolled to."""
+
+
+ASTRAY = """
+[...document.querySelectorAll(".spread")].filter(bars => {
+  const last = bars.lastElementChild.getBoundingClientRect(), axis = bars.nextElementSibling;
+  return Math.abs(axis.lastElementChild.getBoundingClientRect().right - last.right) > 2;
+}).length + [...document.querySelectorAll(".figure b.num")].filter(b => /%$/.test(b.textContent)
+  && b.offsetHeight > 1.5 * parseFloat(getComputedStyle(b).lineHeight)).length
+"""
+"""How many distributions have their last bar away from the number below it, and shares a line break in them."""
+
+
+@pytest.mark.parametrize("width", [1200, 500, 390])
+def test_in_a_browser_the_ends_of_an_axis_stand_below_their_bars(
+    tmp_path: Path, browser: Chromium, width: int
+) -> None:
+    blocks = [
+        *b.make_histogram("Turns", b.Spread(b.Counter([1, 2, 2])), "rows"),
+        *b.make_histogram("Tokens", b.Spread(b.Counter(range(90))), "rows"),
+    ]
+    section = b.ReportSection("lengths", "Lengths", "", blocks)
+    shares = [b.Figure("100.0%", f"share {number}") for number in range(9)]
+    page = make_all("words")
+    made = replace(page, figures=shares, sections=[*page.sections, section])
+    show(browser, write_page(made, tmp_path / "page.html"), width)
+    assert browser.evaluate(ASTRAY) == 0
 
 
 @pytest.mark.parametrize("width", [1200, 390])

@@ -40,9 +40,7 @@ from treadle.runs.options import (
     SessionOptions,
     StreamOptions,
     check_agent,
-    check_callable,
-    check_files,
-    check_metadata,
+    check_given,
     check_run,
     check_run_id,
     check_tools,
@@ -340,9 +338,8 @@ class Agent(Generic[T_co]):
         raises. All other runs are then cancelled, and can be resumed.
         """
         check_options(options, BatchOptions.__optional_keys__, "run_many")
+        check_given(options)
         batch_id = options.get("batch_id")
-        if batch_id is not None and not (isinstance(batch_id, str) and batch_id):
-            raise ConfigError(f"batch_id is {batch_id!r}; give a text that is not empty, or leave it out")
         work = batch_work(self, self._given(options, schema), batch_id, options)
         return Batch(work, tasks, options.get("window", 64))
 
@@ -368,7 +365,7 @@ class Agent(Generic[T_co]):
         """
         check_options(options, ResumeOptions.__optional_keys__, "resume")
         check_run_id(run_id)
-        check_callable("on_event", options.get("on_event"))
+        check_given(options)
         return await resume_run(self, run_id, self._given(options, schema), options)
 
     @overload
@@ -396,7 +393,7 @@ class Agent(Generic[T_co]):
         """
         check_options(options, ForkOptions.__optional_keys__, "fork")
         check_run_id(run_id)
-        check_callable("on_event", options.get("on_event"))
+        check_given(options)
         if at is not None and not isinstance(at, int):
             raise ConfigError(f"at is {at!r}; give the number of an event, an int")
         return await fork_run(self, run_id, at, self._given(options, schema), options)
@@ -409,6 +406,7 @@ class Agent(Generic[T_co]):
         """
         from treadle.tools.schema.answer_schema import find_output_fault
 
+        check_run_id(run_id)
         return await asyncio.to_thread(lambda: replay(self.journal.read(run_id), find_output_fault, policy))
 
     def session(self, run_id: str | None = None, **options: Unpack[SessionOptions]) -> "Session[T_co]":
@@ -419,8 +417,7 @@ class Agent(Generic[T_co]):
         from treadle.agent.session import Session
 
         check_options(options, SessionOptions.__optional_keys__, "session")
-        check_files(options.get("files"))
-        check_metadata(options.get("metadata"))
+        check_given({"run_id": run_id, **options})
         return Session(self, run_id, self._given(options, None), options)
 
     async def sessions(self, limit: int | None = None) -> list[RunInfo]:

@@ -6,7 +6,7 @@ from typing import Generic
 from treadle.core.asking import open_questions
 from treadle.core.calls import external_calls, waiting_calls
 from treadle.core.state import State
-from treadle.core.types import Delivery, Message
+from treadle.core.types import Message
 from treadle.runs.run import Run, T_co
 
 
@@ -23,11 +23,8 @@ def waiting_seqs(state: State) -> list[int]:
 class Outgoing(Generic[T_co]):
     """A message that this session has sent to the inbox of its run."""
 
-    def __init__(
-        self, message: Message, number: Future[int], delivery: Delivery, *, is_awaited: bool
-    ) -> None:
+    def __init__(self, message: Message, number: Future[int], *, is_awaited: bool) -> None:
         self.message = message
-        self.delivery = delivery
         self.number = number
         """The number of the message in the inbox, once it is stored."""
         self.is_awaited = is_awaited

@@ -37,8 +37,8 @@ from treadle.runs.options import (
     Given,
     SendOptions,
     SessionOptions,
+    check_given,
     check_history,
-    check_message,
     check_text,
 )
 from treadle.runs.recording import user_message
@@ -161,10 +161,10 @@ class Session(Generic[T_co]):
         only when it is finished.
         """
         check_options(options, SendOptions.__optional_keys__, "send")
-        check_message(options)
+        check_given(options)
         check_text(text)
         attach, on_event = options.get("attach", ()), options.get("on_event")
-        delivery = Delivery(options.get("delivery", Delivery.QUEUE))
+        delivery = Delivery(options.get("delivery") or Delivery.QUEUE)
         parts, blobs = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
         if parts:
             self._check_parts(parts)
@@ -184,16 +184,11 @@ class Session(Generic[T_co]):
 
         It is called in the session's event loop. `finish_turn` and the next `send` answer messages that wait.
         """
-        check_message({"delivery": delivery})
+        check_given({"delivery": delivery})
         self._post(Message(Role.USER, check_text(text)), {}, Delivery(delivery), is_awaited=False)
 
-    @property
-    def posted(self) -> list[Message]:
-        """The messages for later turns that were sent during the running one, and are not in `queued` yet."""
-        return [item.message for item in self._outgoing if item.is_unseen and item.delivery is Delivery.QUEUE]
-
     async def withdraw(self, message: Message) -> None:
-        """Take back a message of `queued` or `posted`, unless a turn has begun with it by then."""
+        """Take back a message of `queued`, unless a turn has begun with it by then."""
         driver = self._open_driver()
         self._agent.journal.posting(driver.run_id, Withdraw(message))
         if self._users == 0:
@@ -430,7 +425,7 @@ class Session(Generic[T_co]):
         driver = self._open_driver()
         driver.recorder.append_held()
         number = self._agent.journal.posting(driver.run_id, user_message(message, delivery), blobs or None)
-        self._outgoing.append(item := Outgoing[T_co](message, number, delivery, is_awaited=is_awaited))
+        self._outgoing.append(item := Outgoing[T_co](message, number, is_awaited=is_awaited))
         return item
 
     def _note_taken(self, number: int, seq: int | None) -> None:

@@ -33,7 +33,7 @@ from treadle.runs.recording import child_run_id
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.tools.context import ToolContext
-from treadle.tools.function.decorator import check_tool_name
+from treadle.tools.function.decorator import check_spec, check_tool_name
 from treadle.tools.protocol import Decision, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
@@ -101,6 +101,7 @@ class AgentTool:
             is_concurrent=not shares_files,
             output_schema=agent.answer.schema,
         )
+        check_spec(self.spec, "an agent")
         self.find_fault = ArgumentChecker(_PARAMETERS).find_fault
 
     @property

@@ -64,8 +64,9 @@ def _read_yaml(data: bytes, origin: str) -> Any:
                 raise RecursionError
         return yaml.load(data, Loader=loader)
     except (yaml.YAMLError, ValueError) as error:
-        if "maximum nesting depth" in str(error):  # newer versions of PyYAML have a limit of their own
-            raise RecursionError from None
+        # The newer of the fast loaders has a limit of its own, below the one here.
+        if "nesting depth" in str(error):
+            raise RecursionError from error
         raise ConfigError(f"{origin} is not valid YAML: {error}") from error
 
 

@@ -139,6 +139,9 @@ class Policy(Struct, frozen=True, kw_only=True, metaclass=NamedFields):
     def __post_init__(self) -> None:
         for name, (least, *none) in _NUMBERS.items():
             check_number("Policy", name, getattr(self, name), least, *none)
+        for name, (kinds, words) in _KINDS.items():
+            if not isinstance(getattr(self, name), kinds):
+                raise ConfigError(f"Policy.{name} is {getattr(self, name)!r:.200}; give {words}")
         for name, kind in (("in_doubt", InDoubt), ("autonomy", Autonomy)):
             value = getattr(self, name)
             if value not in kind.__members__.values():
@@ -204,9 +207,11 @@ def check_number(kind: str, name: str, value: object, least: float, none: str = 
 
     `none` says what `None` means, if it is allowed. Raises: `ConfigError`.
     """
-    if not is_number(value, least) and (value is not None or not none):
+    is_fit = is_number(value, least) and (isinstance(value, int) or name in _FRACTIONS)
+    if not is_fit and (value is not None or not none):
         otherwise = f", or None for {none}" if none else ""
-        raise ConfigError(f"{kind}.{name} is {value!r}; give a number of at least {least}{otherwise}")
+        what = "a number" if name in _FRACTIONS else "a whole number"
+        raise ConfigError(f"{kind}.{name} is {value!r}; give {what} of at least {least}{otherwise}")
 
 
 def _join(kind: type[StrEnum]) -> str:
@@ -227,5 +232,14 @@ _NUMBERS: Mapping[str, tuple[Any, ...]] = {
     "keep_turns": (0,),
 }
 """The numbers of a policy: the least value, and what `None` means, if it is allowed."""
+_FRACTIONS = ("max_cost_usd", "deadline_seconds")
+"""The limits that need not be whole numbers."""
+_KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "charges_lost": ((bool,), "True or False"),
+    "text_markers": ((bool,), "True or False"),
+    "last_step_message": ((str,), "a str"),
+    "summary_model": ((str, type(None)), "the name of a model, or None"),
+}
+"""The types of other fields, and the words for them."""
 _EXAMPLES = {"tool_limits": "{'search': ToolLimits(max_calls=3)}", "approve": "{'delete_file': 'ask'}"}
 _EFFECTS = frozenset(Effect)

@@ -61,6 +61,9 @@ class Replay(Struct, frozen=True):
         """True if every decision is the same as in the journal."""
         return self.divergence is None
 
+    def __repr__(self) -> str:
+        return f"Replay({self.run_id!r}, {self.events} events, {self.divergence or 'exact'})"
+
 
 def replay(events: Sequence[e.Event], find_fault: FindFault, policy: Policy | None = None) -> Replay:
     """Make all decisions of a run again and compare them with its events.

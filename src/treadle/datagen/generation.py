@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import MistakesError, ProviderError
+from treadle.core.errors import MistakesError, ProviderError, UserCodeError
 from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.loading import write_config
@@ -42,7 +42,10 @@ from treadle.models.protocol import Model
 from treadle.runs.ensure import collecting_less
 
 MAX_REJECTIONS = 20
-"""After how many attempts a generation ends if all were rejected for one reason, and none was kept."""
+"""After how many attempts a generation ends if all were rejected for one reason, and none was kept; for several
+reasons, after three times as many."""
+_MISTAKE = "mistake"
+"""The ledger's key that is set if a mistake in the user's code ended the work."""
 
 
 class Continuation(Struct, frozen=True, kw_only=True):
@@ -102,6 +105,9 @@ async def generate(
         generation = _Generation(config, folder, job)
         try:
             end = await generation.run()
+        except UserCodeError:
+            job.ledger.set(_MISTAKE, "1")
+            raise
         finally:
             await generation.close()
         report, splits = await asyncio.to_thread(_write_files, folder, config)
@@ -117,11 +123,15 @@ def _check_continued(
     """
     known = ledger.get("config")
     changes = [] if known is None else find_changes(msgspec.json.decode(known), config)
+    if ledger.get(_MISTAKE):
+        # The same command was promised to go on once the code is mended.
+        changes = [change for change in changes if not change.is_of_code]
     if changes and not options.accept_changes:
         raise MistakesError(
             explain_changes(changes, "continue with --accept-changes, which keeps the existing rows")
         )
     ledger.set("config", msgspec.json.encode(fingerprint(config)).decode())
+    ledger.set(_MISTAKE, "")
     # Samples that failed through the infrastructure are always tried again.
     ledger.reopen(
         *((ItemStatus.FAILED, ItemStatus.REJECTED) if options.retry_failed else (ItemStatus.FAILED,))

@@ -5,6 +5,7 @@ credentials (headers, or a key in the query) and a prompt, which no other origin
 therefore only sent again to the same origin, with the same method and body.
 """
 
+import os
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -90,7 +91,13 @@ def cannot_connect(origin: str, detail: str, hint: str) -> TransportError:
 def no_tls(origin: str, detail: str) -> TransportError:
     """Return the error for a TLS handshake that failed. A connection that broke meanwhile may work later."""
     if "certificate" in detail:
-        return _unsent(HandshakeError(f"cannot connect to {origin} ({detail}): {_UNTRUSTED}"))
+        given = os.environ.get("SSL_CERT_FILE")
+        missing = (
+            f"; it names {given!r} now, and there is no such file"
+            if given and not os.path.isfile(given)
+            else ""
+        )
+        return _unsent(HandshakeError(f"cannot connect to {origin} ({detail}): {_UNTRUSTED}{missing}"))
     if "reset" in detail or "end of file" in detail or "eof" in detail:
         return cannot_connect(origin, detail, NO_TLS)
     return _unsent(HandshakeError(f"cannot connect to {origin} ({detail}): {NO_TLS}"))

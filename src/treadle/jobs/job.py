@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError, JournalError
+from treadle.core.errors import ConfigError, JournalError, UserCodeError
 from treadle.core.types import Json
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
 from treadle.jobs.meter import JobMeter, open_meter
@@ -29,6 +29,7 @@ from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.ensure import collecting_less
 from treadle.runs.retries import NO_RETRIES, RetryPolicy
+from treadle.tools.toolset_parts import forget_files
 from treadle.workers.protocol import WorkerOptions, Workers
 from treadle.workers.queued import QueueWorkers
 from treadle.workers.registry import make_workers
@@ -160,8 +161,8 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     max_failures: int = 20
     """The job ends when this many attempts in a row have failed because of the infrastructure."""
     max_rejections: int | None = None
-    """The job ends if this many attempts are rejected for one reason before any is kept. `None`: it goes on until
-    the plan is full."""
+    """The job ends if this many attempts are rejected for one reason, or three times as many for several, before
+    any is kept. `None`: it goes on until the plan is full."""
 
 
 class JobEnd(Struct, frozen=True):
@@ -379,9 +380,12 @@ class Job(Generic[R, P]):
         found, count = self._rejections, self._rejections.get(name, (0, ""))[0] + 1
         found[name] = count, text
         self.progress.rejection = max(found.values())[1]
-        is_hopeless = not self.counts.kept and len(found) == 1 and count == settings.max_rejections
-        if is_hopeless and self.end is None:
-            self.end = JobEnd("rejections", text)
+        if self.counts.kept or self.end is not None or settings.max_rejections is None:
+            return
+        total = sum([count for count, _ in found.values()])
+        # Several reasons may be chance for longer than one.
+        if total >= settings.max_rejections * (1 if len(found) == 1 else 3):
+            self.end = JobEnd("rejections", max(found.values())[1])
 
 
 class JobOptions(Struct, frozen=True, kw_only=True):
@@ -472,8 +476,15 @@ def open_job(
         stop=options.stop,
         listener=options.listener,
     )
+    stack.push(_forget_mistakes)
     stack.push_async_callback(job.close)
     return job
+
+
+def _forget_mistakes(kind: type[BaseException] | None, *_: object) -> None:
+    """Let the files of users be loaded anew by the next job if this one ended with a mistake in them."""
+    if kind is not None and issubclass(kind, UserCodeError):
+        forget_files()
 
 
 def check_unchanged(ledger: Ledger, described: Mapping[str, Json], place: object) -> None:

@@ -48,6 +48,8 @@ def open_journal(
     """
     if path is not None and not isinstance(path, str | Path):
         raise ConfigError(f"the journal's path is {path!r:.200}; give a str or a Path")
+    if not isinstance(lease_seconds, int | float) or isinstance(lease_seconds, bool) or not lease_seconds > 0:
+        raise ConfigError(f"lease_seconds is {lease_seconds!r:.200}; give a number above 0")
     options = StoreOptions(
         level=level, must_exist=must_exist, lease_seconds=lease_seconds, clock=clock, packs=packs
     )

@@ -92,8 +92,6 @@ def make_context_spec(
         spec = None
     elif memory is not None:
         raise ConfigError(f"memory is {memory!r:.200}; give True, the name of a persona, or a MemorySpec")
-    if user is not None and not isinstance(user, str):
-        raise ConfigError(f"user is {user!r:.200}; give the name of a user")
     if user is not None and spec is not None:
         spec = replace(spec, user=user)
     found = ContextSpec(
@@ -314,8 +312,9 @@ def _name(error: Exception) -> str:
 
 def _paths(name: str, given: Iterable[str | Path]) -> tuple[str, ...]:
     """Return absolute paths. The word `builtin` stays, for the skills of Treadle. Raises: `ConfigError`."""
-    if isinstance(given, str | Path):
-        raise ConfigError(f"{name} is {given!r}; give a list: {name}=[{str(given)!r}]")
+    if isinstance(given, str | Path) or not isinstance(given, Iterable):
+        example = repr(str(given)) if isinstance(given, str | Path) else "..."
+        raise ConfigError(f"{name} is {given!r:.200}; give a list of paths: {name}=[{example}]")
     found = []
     for item in given:
         if not isinstance(item, str | Path) or not str(item):

@@ -30,6 +30,7 @@ one, begins; what it returns is kept in the event. `started` is the run's first 
 """
 MANY = 256
 """After this many events of one turn, a hook with a true `is_patient` is called even if the turn goes on."""
+_METHODS = ("__call__", "take", "catch_up", "trace_parent", "leave", "close")
 
 
 class Hooks:
@@ -48,7 +49,7 @@ class Hooks:
         self._broken: set[int] = set()
         """The positions of the hooks whose exception was logged."""
         for hook in self._all:
-            if not callable(hook) or inspect.iscoroutinefunction(hook):
+            if not callable(hook) or any([_must_be_awaited(hook, name) for name in _METHODS]):
                 raise ConfigError(
                     f"hooks has {hook!r:.200}; give functions that take an event and do not wait"
                 )
@@ -103,7 +104,11 @@ class Hooks:
     def _try(self, index: int, function: Callable[..., object], *arguments: object) -> Any:
         """Return what a function of a hook returns; `None` if it fails."""
         try:
-            return function(*arguments)
+            result = function(*arguments)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise TypeError("it returned a coroutine, and hooks are not awaited")
+            return result
         except Exception as error:
             if index not in self._broken:
                 self._broken.add(index)
@@ -112,6 +117,11 @@ class Hooks:
                 )
                 logging.getLogger("treadle").error(told, self._all[index], exc_info=error)
             return None
+
+
+def _must_be_awaited(hook: Hook, name: str) -> bool:
+    """Return whether a hook, or its method `name`, is a coroutine function."""
+    return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(getattr(hook, name, None))
 
 
 Emit: TypeAlias = Callable[[Item], Awaitable[None] | None]
@@ -180,7 +190,8 @@ class Listener:
         if self._emit is None:
             return None
         try:
-            return self._emit(item)
+            found = self._emit(item)
+            return found if found is None or inspect.isawaitable(found) else None
         except Exception as error:
             self._fail(error)
             return None

@@ -238,12 +238,15 @@ def read_context(options: Mapping[str, Any]) -> tuple[ContextSpec | None, Face |
 
     Raises: `ConfigError`, `UntrustedError`.
     """
-    judge = _read_judge(options.get("judge"))
+    judge, trust, user = _read_judge(options.get("judge")), options.get("trust", False), options.get("user")
+    check_flag("trust", trust)
+    if user is not None and not isinstance(user, str):
+        raise ConfigError(f"user is {user!r:.200}; give the name of a user")
     if not any([options.get(name) for name in ("persona", "memory", "skills", "documents")]):
         return (None if judge is None else ContextSpec(judge=judge)), None
     from treadle.knowledge.surroundings import make_context_spec, read_persona
 
-    persona = read_persona(options.get("persona"), trust=options.get("trust", False))
+    persona = read_persona(options.get("persona"), trust=trust)
     if options.get("judge") is None and persona is not None:
         judge = _read_judge(persona.judge)
     context = make_context_spec(
@@ -251,7 +254,7 @@ def read_context(options: Mapping[str, Any]) -> tuple[ContextSpec | None, Face |
         options.get("memory"),
         options.get("skills") or (),
         options.get("documents") or (),
-        options.get("user"),
+        user,
         judge,
     )
     if persona is None:
@@ -340,23 +343,15 @@ def check_run(task: object, options: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"the task is {task!r:.200}; give the user's message as a str, or a Task from `load_task`"
         )
-    run_id = options.get("run_id")
-    if run_id is not None:
-        check_run_id(run_id)
-    check_metadata(options.get("metadata"))
-    check_files(options.get("files"))
-    check_message(options)
+    check_given(options)
 
 
-def check_metadata(metadata: Mapping[str, Json] | None) -> None:
-    """Check that metadata is a dict of JSON values. Raises: `ConfigError`."""
-    if metadata is not None:
-        try:
-            msgspec.json.encode(dict(metadata))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"metadata is {metadata!r:.200}; give a dict of JSON values ({error})"
-            ) from error
+def check_given(options: Mapping[str, Any]) -> None:
+    """Check the types of the options that calls of agents and sessions share. Raises: `ConfigError`."""
+    for name, value in options.items():
+        check = _CHECKS.get(name)
+        if check is not None and value is not None:
+            check(name, value)
 
 
 def check_run_id(run_id: object) -> None:
@@ -396,18 +391,66 @@ def check_text(text: object) -> str:
     return text
 
 
-def check_message(options: Mapping[str, Any]) -> None:
-    """Check the attachments and the listener of a message. Raises: `ConfigError`."""
-    attach = options.get("attach", ())
-    if isinstance(attach, str | Path):
-        raise ConfigError(f"attach is {attach!r}; give a list: attach=[{str(attach)!r}]")
-    for item in attach:
+def check_flag(name: str, value: object) -> None:
+    """Check that an option is a bool: the text "no" would mean yes. Raises: `ConfigError`."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r:.200}; give True or False")
+
+
+def _check_name(name: str, value: object) -> None:
+    if not (isinstance(value, str) and value):
+        raise ConfigError(f"{name} is {value!r:.200}; give a text that is not empty, or leave it out")
+
+
+def _check_mapping(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} is {value!r:.200}; give a dict")
+
+
+def _check_metadata(name: str, value: Any) -> None:
+    _check_mapping(name, value)
+    try:
+        msgspec.json.encode(dict(value))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"metadata is {value!r:.200}; give a dict of JSON values ({error})") from error
+
+
+def _check_attach(name: str, value: Any) -> None:
+    if isinstance(value, str | Path):
+        raise ConfigError(f"attach is {value!r}; give a list: attach=[{str(value)!r}]")
+    for item in value if isinstance(value, Iterable) else [value]:
         if not isinstance(item, str | Path | Artifact):
             raise ConfigError(f"attach has {item!r:.200}; give paths of files, or Artifacts")
-    check_callable("on_event", options.get("on_event"))
-    delivery = options.get("delivery")
-    if delivery is not None and delivery not in Delivery.__members__.values():
-        hint = did_you_mean(str(delivery), [item.value for item in Delivery]) or ";"
+
+
+def _check_delivery(name: str, value: object) -> None:
+    if value not in Delivery.__members__.values():
+        hint = did_you_mean(str(value), [item.value for item in Delivery]) or ";"
         raise ConfigError(
-            f"delivery is {delivery!r}{hint} use one of {', '.join(map(repr, map(str, Delivery)))}"
+            f"delivery is {value!r}{hint} use one of {', '.join(map(repr, map(str, Delivery)))}"
         )
+
+
+_FLAGS = (
+    "trust",
+    "expects_new",
+    "pauses_when_cancelled",
+    "keeps_events",
+    "renews_instructions",
+    "begins_with_message",
+    "is_last",
+)
+_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
+    "run_id": lambda name, value: check_run_id(value),
+    "new_run_id": lambda name, value: check_run_id(value),
+    "batch_id": _check_name,
+    "files": lambda name, value: check_files(value),
+    "attach": _check_attach,
+    "metadata": _check_metadata,
+    "on_event": check_callable,
+    "delivery": _check_delivery,
+    "approvals": _check_mapping,
+    "answers": _check_mapping,
+    **dict.fromkeys(_FLAGS, check_flag),
+}
+"""The checks of options that calls share."""

@@ -38,7 +38,7 @@ def load_file(path: Path) -> ModuleType:
     check_file(path)
     full = path.resolve()
     # The digest tells files of the same name in two folders apart, and is the same for the same file.
-    name = f"treadle_file_{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:12]}"
+    name = f"{_FILE_MODULE}{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, full)
@@ -53,6 +53,12 @@ def load_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def forget_files() -> None:
+    """Let files be executed anew when they are loaded next, because their mistakes may be mended by then."""
+    for name in [name for name in sys.modules if name.startswith(_FILE_MODULE)]:
+        del sys.modules[name]
 
 
 def load_module(name: str, text: str) -> ModuleType:

@@ -223,7 +223,7 @@ def _tell_kept(run_id: str | None) -> str:
 
 
 def _queue(chat: "Chat", text: str) -> None:
-    waiting = [*chat.session.queued, *chat.session.posted]
+    waiting = chat.session.queued
     if text:
         number = int(text) if text.isdigit() else 0
         if not 1 <= number <= len(waiting):

@@ -106,7 +106,7 @@ class JobCommand:
             return ExitCode.FAILED
         if end.reason == "rejections":
             count = write_count(progress.rejected, f"{words.rejected} {words.item}")
-            print_error(f"no {words.noun} yet, and {count} for one reason: {end.error}")
+            print_error(f"no {words.noun} yet, and {count}, most of them for this reason: {end.error}")
             print_note(f"{missing}; mend the cause and go on with: {self.again}")
             return ExitCode.FAILED
         if end.reason != "done":

@@ -113,7 +113,13 @@ def print_labelled(console: "Console", label: str, label_style: str, text: str, 
     """Print a line that begins with a label, as a whole: a bar may be shown after each print."""
     from rich.text import Text
 
-    console.print(Text.assemble((label, label_style), (clean(text), style)), soft_wrap=True)
+    console.print(Text.assemble((label, label_style), (clean(text), style)), soft_wrap=_is_kept_whole(text))
+
+
+def _is_kept_whole(text: str) -> bool | None:
+    """Return True if a text has a command, whose lines must not be broken, so that it can be copied; else `None`,
+    and lines break between words on a terminal."""
+    return True if "treadle " in text else None
 
 
 def write_error(error: TreadleError) -> str:
@@ -132,7 +138,7 @@ def print_interrupted(text: str) -> None:
 
 def print_note(text: str) -> None:
     """Print a remark on standard error."""
-    stderr().print(clean(text), style="dim", soft_wrap=True)
+    stderr().print(clean(text), style="dim", soft_wrap=_is_kept_whole(text))
 
 
 def print_lines(lines: Iterable[bytes]) -> None:

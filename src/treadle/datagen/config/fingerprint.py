@@ -3,6 +3,7 @@
 A dataset is continued only if they have not changed.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -54,6 +55,7 @@ _HARMLESS_OF_MODELS = frozenset(
 """Settings of a model that decide where and how it is asked, but have no influence on its answers."""
 _MESSAGES = ("output.system_message", "output.include_system_message")
 """Keys of `output` that are in the rows."""
+_DIGEST = re.compile(r"sha256:[0-9a-f]{16}")
 
 
 class Change(Struct, frozen=True):
@@ -63,6 +65,12 @@ class Change(Struct, frozen=True):
     before: Json
     """The earlier value; `None` if the key had no value."""
     after: Json
+
+    @property
+    def is_of_code(self) -> bool:
+        """True if only the code of the same tools has changed."""
+        before, after = [_DIGEST.sub("", _show(item, 10_000)) for item in (self.before, self.after)]
+        return self.key == "tools.use" and before == after
 
     def __str__(self) -> str:
         return f"{self.key} was {_show(self.before)} and is {_show(self.after)}"
@@ -160,11 +168,11 @@ def _hash_of(key: str, path: Path) -> str:
     return f"{path.name} sha256:{digest.hexdigest()[:16]}"
 
 
-def _show(value: Json) -> str:
+def _show(value: Json, max_chars: int = 80) -> str:
     if value is None:
         return "not set"
     text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 80 else f"{text[:79]}…"
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
 
 
 def hide_secrets(value: dict[str, Json]) -> dict[str, Json]:

@@ -5,6 +5,7 @@ So are the inner calls of a running tool.
 """
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
@@ -157,8 +158,12 @@ class Questioner:
         for _ in range(MAX_UNFIT):
             try:
                 said = self.asker(question)
+                if inspect.isawaitable(said):
+                    said = await said
                 if not isinstance(said, Answer | str | int | dict | None):
-                    said = await said  # type: ignore[misc]
+                    raise TypeError(
+                        f"it returned {said!r:.200}; return a str, an int, a dict, an Answer or None"
+                    )
                 return None if said is None else read_answer(question, said, find_form_fault)
             except ConfigError as error:
                 question = replace(question, fault=str(error))

@@ -148,6 +148,19 @@ _CONFIGURED = (
     "can_call_tools",
     "connect_timeout_seconds",
 )
+_KINDS: Mapping[str, tuple[Any, str]] = {
+    "base_url": (str, "an address, such as 'http://localhost:8000/v1'"),
+    "api_key": (str, "a str"),
+    "api_key_env": (str, "the name of an environment variable"),
+    "headers": (Mapping, "a dict of texts"),
+    "can_call_tools": (bool, "True or False"),
+    "timeout_seconds": (int | float, "a number"),
+    "connect_timeout_seconds": (int | float, "a number"),
+    "total_timeout_seconds": (int | float, "a number"),
+    "max_attempts": (int, "an int"),
+    "format": (str, "the name of a format, such as 'hermes'"),
+}
+"""The types of the other options, and the words for them."""
 GENERAL_OPTIONS = (
     *_CONFIGURED,
     *_SETTINGS,
@@ -178,6 +191,17 @@ def _check_types(given: Mapping[str, object]) -> None:
         except msgspec.ValidationError:
             kind = _SETTINGS.get(name, "a dict" if name == "extra" else "a text or a list of texts")
             raise ConfigError(f"{name} is {value!r:.200}; give {kind}") from None
+
+
+def check_kinds(given: Mapping[str, object]) -> None:
+    """Check the types of the options that are not settings. The message quotes no value, which may be a key.
+    Raises: `ConfigError`."""
+    for name, (kind, words) in _KINDS.items():
+        value = given.get(name)
+        if value is not None and (
+            not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+        ):
+            raise ConfigError(f"{name} is of the type {type(value).__name__}; give {words}")
 
 
 def _check(settings: Settings) -> None:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
@@ -21,7 +22,7 @@ from treadle.core.spec import PartSpec
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport
 from treadle.journal.identity import Trust, read_trust
-from treadle.models.config.bare import MAKERS, ModelConfig, bare_model, given_url, home_of
+from treadle.models.config.bare import MAKERS, ModelConfig, bare_model, check_kinds, given_url, home_of
 from treadle.models.config.description import describe_part
 from treadle.models.config.presets import (
     AUTO,
@@ -288,8 +289,12 @@ class Config:
         Raises: `ConfigError` for a variable that is not set.
         """
         asked = {key: value for key, value in options.items() if value is not None}
-        if "price" in asked and isinstance(asked["price"], Mapping):
-            asked["price"] = Price(**asked["price"])
+        check_kinds(asked)
+        if isinstance(asked.get("price"), Mapping):
+            try:
+                asked["price"] = msgspec.convert(asked["price"], Price)
+            except msgspec.ValidationError as error:
+                raise ConfigError(f"price is {asked['price']!r:.200}; give a Price ({error})") from None
         if asked.get("renderer") and isinstance(asked["renderer"], str):
             asked["renderer"] = locate(asked["renderer"])
         if table is None:
@@ -465,6 +470,8 @@ def model(
     """
     # The parameters under their own names, in their order.
     asked = {key: value for key, value in locals().items() if key not in ("name", "limiter", "options")}
+    if not isinstance(name, str):
+        raise ConfigError(f"the model is {name!r:.200}; give a name such as 'openai:gpt-5-mini'")
     return Config(ConfigFile())._single(name, None, options | asked, limiter)
 
 

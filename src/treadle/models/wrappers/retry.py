@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from treadle.core.errors import ConfigError, ProviderError, ProviderTimeoutError, RateLimitError
 from treadle.core.types import Completion, Request
 from treadle.models.protocol import Model, Watch
+from treadle.models.wrappers.fallback import PATIENCE_SECONDS
 from treadle.models.wrappers.wrapper import Wrapper
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ class RetryModel(Wrapper):
     Refusals that ask to slow down and other failures are counted separately, each up to `max_attempts`. The
     wait that a server asks for with Retry-After is kept, also after a run was resumed. If it is longer than the
     time that is left, the error is raised at once. Without Retry-After, delays are random and grow, so that
-    many runs do not try again at the same moment.
+    many runs do not try again at the same moment. If another model can be asked, a longer wait than that model
+    usually takes ends the attempts.
     """
 
     CHANGES_ANSWERS = False
@@ -110,8 +112,12 @@ class RetryModel(Wrapper):
             # A busy server and a failing one are counted separately.
             kind = isinstance(_error_of(state), RateLimitError)
             failures[kind] = failures.get(kind, 0) + 1
-            if patience is not None and (_error_of(state).retry_after_seconds or 0.0) > patience:
-                return True
+            if patience is not None:
+                asked = _error_of(state).retry_after_seconds
+                # A short fault must not send all work to a dearer model, however quick that one is.
+                spent = state.idle_for + state.upcoming_sleep
+                if asked > patience if asked else spent > max(patience, PATIENCE_SECONDS):
+                    return True
             return failures[kind] >= self._max_attempts or time.monotonic() + state.upcoming_sleep >= end
 
         def report(state: tenacity.RetryCallState) -> None:

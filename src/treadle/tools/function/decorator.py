@@ -201,7 +201,7 @@ def is_tool(item: object) -> bool:
 
 def check_tool_name(name: str, label: str) -> None:
     """Check that providers accept a tool of this name. Raises: `ConfigError`."""
-    if not _TOOL_NAME.fullmatch(name):
+    if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
         raise ConfigError(
             f"{label}: {name!r} cannot be the name of a tool; use 1 to 64 of the characters a-z, A-Z, 0-9, '_' "
             "and '-', for example with tool(name='...')"
@@ -226,7 +226,7 @@ def _make_spec(
         if not is_number or not value >= least.get(key, 1e-9):
             needed = f"at least {least[key]}" if key in least else "above 0"
             raise ConfigError(f"{label}: {key} is {value!r}; it must be {needed}")
-    return ToolSpec(
+    spec = ToolSpec(
         name=name,
         description=options.get("description", summary),
         parameters=schema,
@@ -235,6 +235,16 @@ def _make_spec(
         may_differ=_check_rules(label, options.get("may_differ", ())),
         **given,
     )
+    check_spec(spec, label)
+    return spec
+
+
+def check_spec(spec: ToolSpec, label: str) -> None:
+    """Check the types of a description, because a journal with another could not be read. Raises: `ConfigError`."""
+    try:
+        msgspec.convert(msgspec.to_builtins(spec), ToolSpec)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise ConfigError(f"{label}: an option of the tool has a wrong type: {error}") from None
 
 
 def _check_rules(label: str, rules: Sequence[str]) -> tuple[str, ...]:
