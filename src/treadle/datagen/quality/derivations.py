@@ -15,7 +15,8 @@ from itertools import combinations
 from msgspec import Struct
 
 from treadle.datagen.quality.evidence import Evidence
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, day_number, read_number
+from treadle.datagen.quality.figure_reader import read_number
+from treadle.datagen.quality.quantities import Quantity, QuantityKind, day_number
 from treadle.datagen.quality.result_records import Record, stems_of
 
 _MAX_GROUPS = 24

@@ -27,6 +27,8 @@ class Doubt(Struct, frozen=True):
 
 
 SEEN = Doubt(0.0)
+_BESIDE = re.compile(r"\(([^()]{1,80})\)")
+"""What stands in brackets after a clause."""
 
 
 @cache
@@ -37,8 +39,9 @@ def shape(section: str, name: str) -> re.Pattern[str]:
 
 @cache
 def word_list(section: str, name: str) -> frozenset[str]:
-    """Return the stems of a list of words of `grounding.toml`, or of the keys of a section."""
-    words = lexicon(section)[name].split() if name else lexicon(section)
+    """Return the stems of a list of words of `grounding.toml`, or of the keys of a table."""
+    words = lexicon(section)[name]
+    words = words.split() if isinstance(words, str) else words
     return frozenset([stem(word) for word in words])
 
 
@@ -56,8 +59,11 @@ def show_record(record: Record) -> str:
 def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[str], frozenset[str]]:
     """Return the words by which a statement says what it is about: of records, and of places. If its clause has
     none, they are those of the clause before it."""
-    places = stems_of(statement.clause) & seen.places
-    if anchors := seen.anchors(statement.clause) - seen.places:
+    start = statement.sentence.find(statement.clause)
+    beside = _BESIDE.match(statement.sentence, start + len(statement.clause))
+    clause = f"{statement.clause} {beside[1]}" if beside else statement.clause
+    places = stems_of(clause) & seen.places
+    if anchors := seen.anchors(clause) - seen.places:
         return anchors, places
     text = statement.before
     if not shape("answers", "refers").search(statement.sentence):

@@ -221,7 +221,9 @@ class Evidence:
                 found[label] = 0.5
         best = max(found.values(), default=0.0)
         chosen = [label for label, share in found.items() if share == best]
-        return frozenset([label for label in chosen if not any(label < other for other in chosen)])
+        return frozenset(
+            [label for label in chosen if not any(label < other and (other - label) & words for other in chosen)]
+        )
 
     @cached_property
     def _tool_words(self) -> frozenset[str]:
@@ -266,6 +268,7 @@ class Evidence:
         ]
         # The name of a column says nothing about the record, even if it is a value elsewhere.
         anchors = frozenset([name for name in found if name not in self.labels and len(name) > 1])
+        anchors -= unit_stems()
         self._anchors[text] = anchors
         return anchors
 
@@ -345,7 +348,11 @@ def _index(records: Sequence[Record]) -> _Index:
     for record in records:
         for cell in record.cells:
             for item in cell.quantities:
-                found[item.kind].append((abs(item.value), Occurrence(item, record, cell)))
+                place = Occurrence(item, record, cell)
+                kind = item.kind if item.kind is not QuantityKind.SHARE else QuantityKind.NUMBER
+                found[kind].append((abs(item.value), place))
+                if item.other is not None and kind is QuantityKind.NUMBER:
+                    found[kind].append((item.other, place))
     for pairs in found.values():
         pairs.sort(key=lambda pair: pair[0])
     return {

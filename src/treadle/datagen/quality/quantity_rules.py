@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from itertools import permutations
+
+from msgspec.structs import replace
 
 from treadle.datagen.quality.derivations import Figures, solve_equations
 from treadle.datagen.quality.doubts import (
+    DOUBTFUL,
     SEEN,
     Doubt,
     entities_of,
@@ -16,7 +18,8 @@ from treadle.datagen.quality.doubts import (
     word_list,
 )
 from treadle.datagen.quality.evidence import Evidence, Occurrence, plain_label
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, find_quantities, lexicon, unit_of
+from treadle.datagen.quality.figure_reader import find_quantities
+from treadle.datagen.quality.quantities import UNITS, Quantity, QuantityKind, unit_of
 from treadle.datagen.quality.result_records import stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement
 
@@ -26,11 +29,6 @@ _HIT = re.compile(r"\A[\w./-]++:\d++:")
 _ITEMS = re.compile(r"\A(?:[^\S\n]*+(?:\n[^\S\n]*+)++(?:[-*•]|\d++[.)])\s[^\n]*+)++")
 _SEPARATOR = re.compile(r",\s++(?:and\s++)?|(?<!\s)\s++(?:and|og)\s++")
 _LISTED = re.compile(r"\A\s*+(?:[-*]\s)?[\w./-]+\.\w{1,5}(?:\s.{0,30})?")
-_PART = re.compile(
-    r"\A[\s*_`]*+(?:out )?of (?:the )?[\s*_`]*"
-    r"(?:\d+|[a-z]+teen|two|three|four|five|six|seven|eight|nine|ten|twelve)\b"
-)
-_WHOLE = re.compile(r"(?i)(?:\d|\b[a-z]+)[\s*_`]+(?:out )?of (?:the )?[\s*_`]*+$")
 _MAX_COUNT = 50
 """Whole numbers up to this one are counts: among many figures, one equals nearly any of them."""
 
@@ -47,9 +45,24 @@ class QuantityRules:
         """The numbers of the answer that were found, from which others may follow."""
 
     def doubt(self, statement: AnswerStatement) -> Doubt:
-        """Return how far the quantity of a statement is in doubt."""
+        """Return how far the quantity of a statement is in doubt, in the reading that is least in doubt."""
         item = statement.quantity
         assert item is not None
+        if item.is_ordinal:
+            return self._doubt_ordinal(item)
+        doubt = self._doubt(statement, item)
+        for other in _readings(item) if doubt.degree >= DOUBTFUL else ():
+            doubt = min(doubt, self._doubt(statement, other), key=lambda one: one.degree)
+        return doubt
+
+    def _doubt_ordinal(self, item: Quantity) -> Doubt:
+        """Check a place in an order: a day of a date, a number that was seen, or one of the records."""
+        seen, day = self._seen, int(item.value)
+        if day <= len(seen.records) or re.search(rf"(?<!\d){day}(?!\d)", seen.text):
+            return SEEN
+        return Doubt(0.75, "does not occur before")
+
+    def _doubt(self, statement: AnswerStatement, item: Quantity) -> Doubt:
         seen = self._seen
         if (counted := self._doubt_count(statement, item)) is not None:
             return counted
@@ -118,22 +131,21 @@ class QuantityRules:
 
     def _doubt_portion(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
         """Check a share of the records that have a value, such as `3 of 8` or `40 %`; `None` if it is none."""
-        after = statement.sentence[statement.place + len(statement.text) :]
-        before = statement.sentence[: statement.place]
         is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
-        if not is_share and not _PART.match(after) and not _WHOLE.search(before):
+        if not is_share and item.whole is None:
             return None
         found = self._seen.portions(statement.sentence, statement.place)
         if not found:
-            return Doubt(0.3, "cannot be counted") if item.kind is QuantityKind.SHARE else None
+            return Doubt(0.3, "cannot be counted") if item.kind is QuantityKind.SHARE and item.value == 0.5 else None
         stated = abs(item.value)
         if not is_share:
-            is_whole = _WHOLE.search(before) is not None
-            is_right = any(stated == (one.whole if is_whole else one.part) for one in found)
+            is_right = any(stated in ((one.part, one.whole) if item.whole == stated else (one.part,)) for one in found)
         else:
-            value = stated if item.kind is QuantityKind.SHARE else stated / 100
-            slack = item.slack if item.kind is QuantityKind.SHARE else _slack(item, is_about=True) / 100
-            is_right = any(abs(one.part / one.whole - value) <= slack for one in found)
+            size = 1.0 if item.kind is QuantityKind.SHARE else 100.0
+            near = 0.0 if item.kind is QuantityKind.SHARE or item.is_about else 0.025 * stated
+            is_right = any(
+                item.low - near <= one.part / one.whole * size <= item.high + near for one in found
+            )
         if is_right:
             return self._note(item)
         if any(True for _ in self.matches(item, statement, is_told=False)) or self._seen.named_labels(
@@ -150,8 +162,7 @@ class QuantityRules:
         unit = unit_of(item.unit)
         if unit is None or item.kind is not QuantityKind.NUMBER:
             return False
-        slack = max(item.slack, 1e-6)
-        low, high = abs(item.value) - slack, abs(item.value) + slack + 1e-9
+        low, high = item.low, item.high + 1e-9
         units = [
             unit_of(place.quantity.unit) or unit_of(place.cell.unit)
             for place in self._seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told)
@@ -190,6 +201,8 @@ class QuantityRules:
                 hits = [line for line in lines if _HIT.match(line)]
                 named = [line for line in hits if line.partition(":")[0].casefold() in text]
                 allowed |= {float(len(named) or len(hits))} if hits else set()
+            elif named := [line for line in lines if _HIT.match(line) and line.partition(":")[0].casefold() in text]:
+                allowed.add(float(len(named)))
             elif paths and not call.is_error and len(lines) > 1:
                 filled = [line for line in lines if line.strip()]
                 records = sum([record.source == number for record in self._seen.records])
@@ -205,44 +218,38 @@ class QuantityRules:
         self, item: Quantity, statement: AnswerStatement | None, *, is_told: bool
     ) -> Iterator[Occurrence]:
         """Yield where a quantity was seen, with the roundings and units in which people say it."""
-        seen = self._seen
-        value = abs(item.value)
-        is_about = statement is not None and _is_about(statement, item)
+        seen, low, high = self._seen, item.low, item.high + 1e-9
         if item.kind is QuantityKind.DATE:
-            for reading in {value, item.other or value}:
+            for reading in {item.value, item.other or item.value}:
                 for place in seen.sightings(item.kind, reading, reading + 0.5, is_told=is_told):
                     years = place.quantity.year, item.year
                     if None in years or years[0] == years[1]:
                         yield place
             return
         if item.kind is QuantityKind.TIME:
-            slack = 20.0 if is_about else 0.999
-            for clock in (value,) if item.has_halves else (value, (value + 720) % 1440):
+            slack = 20.0 if item.is_about else 0.999
+            for clock in (low,) if item.has_halves else (low, (low + 720) % 1440):
                 yield from seen.sightings(
-                    item.kind, clock - (slack if is_about else 0.0), clock + slack, is_told=is_told
+                    item.kind, clock - (slack if item.is_about else 0.0), clock + slack, is_told=is_told
                 )
             return
         if item.kind is QuantityKind.SHARE:
+            for place in seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told):
+                if place.quantity.kind is item.kind or abs(abs(place.quantity.value) - item.value) < 0.005:
+                    yield place
+            for place in seen.sightings(QuantityKind.NUMBER, low * 100, high * 100, is_told=is_told):
+                if place.quantity.unit == "%" or place.cell.label & word_list("causes", "shares"):
+                    yield place
             return
-        slack = _slack(item, is_about=is_about)
-        unit = unit_of(item.unit) if item.unit and item.unit != "%" else None
-        for place in seen.sightings(
-            QuantityKind.NUMBER, value - slack, value + slack + 1e-9, is_told=is_told
-        ):
+        unit = unit_of(item.unit)
+        for place in seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told):
             theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
-            if (
-                unit is None
-                or theirs is None
-                or unit == theirs
-                or item.unit.replace("/", "") == place.cell.unit
-            ):
+            if unit in (None, theirs) or theirs is None or item.unit.replace("/", "") == place.cell.unit:
                 yield place
         if unit is not None:
-            yield from self._converted(item, unit, slack, is_told=is_told)
+            yield from self._converted(item, unit, is_told=is_told)
         if item.unit == "%":
-            yield from seen.sightings(
-                QuantityKind.NUMBER, (value - slack) / 100, (value + slack) / 100 + 1e-9, is_told=is_told
-            )
+            yield from seen.sightings(QuantityKind.NUMBER, low / 100, high / 100, is_told=is_told)
         if item.value == int(item.value) and 1900 <= item.value <= 2100 and str(int(item.value)) in seen.text:
             yield from [
                 Occurrence(other, record, cell)
@@ -253,29 +260,29 @@ class QuantityRules:
             ]
 
     def _converted(
-        self, item: Quantity, unit: tuple[str, float], slack: float, *, is_told: bool
+        self, item: Quantity, unit: tuple[str, float], *, is_told: bool
     ) -> Iterator[Occurrence]:
         """Yield the sightings of a value in another unit of the same dimension."""
         dimension, factor = unit
         value = abs(item.value)
-        slack = min(slack, 0.03 * value) if not item.is_word else 1e-6
+        near = 1.0 if item.is_about else 0.03
+        low, high = max(item.low, value * (1 - near)), min(item.high, value * (1 + near))
         if dimension in ("celsius", "fahrenheit"):
-            other = (item.value - 32) / 1.8 if dimension == "fahrenheit" else item.value * 1.8 + 32
-            for place in self._seen.sightings(
-                QuantityKind.NUMBER, abs(other) - slack - 0.3, abs(other) + slack + 0.3, is_told=is_told
-            ):
+            ends = [(one - 32) / 1.8 if dimension == "fahrenheit" else one * 1.8 + 32 for one in (low, high)]
+            low, high = sorted(map(abs, ends)) if ends[0] * ends[1] > 0 else (0.0, max(map(abs, ends)))
+            for place in self._seen.sightings(QuantityKind.NUMBER, low - 0.3, high + 0.3, is_told=is_told):
                 theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
                 if theirs is not None and theirs[0] in ("celsius", "fahrenheit") and theirs != unit:
                     yield place
             return
-        sizes = {size for other, size in _units().values() if other == dimension} - {factor}
+        sizes = {size for other, size in UNITS.values() if other == dimension} - {factor}
         scales = {(factor / size, size) for size in sizes}
         if dimension == "data" and factor % 1024:  # GB for GiB
             powers = {1.0: 0, 1e3: 1, 1e6: 2, 1e9: 3, 1e12: 4}
             scales |= {(1024.0 ** (powers[factor] - powers[size]), size) for size in sizes & powers.keys()}
         for scale, size in scales:
-            low, high = (value - slack) * scale * (1 - 1e-3), (value + slack) * scale * (1 + 1e-3)
-            for place in self._seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told):
+            ends = [low * scale * (1 - 1e-3), high * scale * (1 + 1e-3)]
+            for place in self._seen.sightings(QuantityKind.NUMBER, *ends, is_told=is_told):
                 theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
                 if (
                     theirs == (dimension, size)
@@ -299,7 +306,7 @@ class QuantityRules:
             return False
         if item.kind is QuantityKind.TIME:
             return self._is_shifted(item)
-        value, is_about = abs(item.value), _is_about(statement, item)
+        value = abs(item.value)
         is_rest = shape("answers", "others").search(statement.clause) is not None
         is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
         if is_share:
@@ -322,22 +329,21 @@ class QuantityRules:
                     self._seen, names, places if names == anchors else frozenset(), is_rest=is_rest
                 )
             if is_share:
-                slack = (
-                    item.slack if item.kind is QuantityKind.SHARE else _slack(item, is_about=is_about) / 100
-                )
-                share = value if item.kind is QuantityKind.SHARE else value / 100
-                if any(abs(one - share) <= slack for one in figures.shares()):
+                size = 1.0 if item.kind is QuantityKind.SHARE else 100.0
+                if any(item.low <= one * size <= item.high for one in figures.shares()):
                     return True
             elif self._is_figure(figures, statement, item, labels, is_strict=is_strict):
                 return True
         if is_share:
-            share = value * 100 if item.kind is QuantityKind.SHARE else value
-            slack = 6.0 if item.kind is QuantityKind.SHARE else _slack(item, is_about=is_about)
-            return any(abs(one - share) <= slack for one in self._from_answer(is_share=True))
-        slack = max(_slack(item, is_about=is_about) if is_about or item.unit else 0.0, 0.006)
+            size = 100.0 if item.kind is QuantityKind.SHARE else 1.0
+            return any(
+                item.low * size <= one <= item.high * size for one in self._from_answer(is_share=True)
+            )
         is_small = value <= _MAX_COUNT and value == int(value)
+        near = 0.006 if not item.is_about else 0.0
         return value in self._solved or any(
-            abs(one - value) <= slack for one in self._from_answer(is_share=False, is_small=is_small)
+            item.low - near <= one <= item.high + near
+            for one in self._from_answer(is_share=False, is_small=is_small)
         )
 
     def _is_figure(
@@ -350,8 +356,8 @@ class QuantityRules:
         is_strict: bool,
     ) -> bool:
         value, unit = abs(item.value), unit_of(item.unit)
-        is_about = _is_about(statement, item)
-        slack = _slack(item, is_about=is_about)
+        is_about = item.is_about
+        slack = max(value - item.low, item.high - value)
         is_whole = value == int(value)
         if (unit is not None and unit[0] in ("celsius", "fahrenheit")) or (
             is_whole and 1900 <= value <= 2100 and unit is None
@@ -388,6 +394,7 @@ class QuantityRules:
         exact = slack if is_about or not is_whole or unit is not None else 1e-6
         if is_whole and is_mean:
             exact = max(exact, 0.5)
+        low, high = (item.low, item.high) if is_about else (value - exact, value + exact)
         scales = [1.0]
         if unit is not None and unit[0] in ("data", "time"):
             scales += [unit[1], unit[1] * 1000]
@@ -395,12 +402,12 @@ class QuantityRules:
             scales += [1 / 12]
             if any(
                 self._seen.sightings(
-                    QuantityKind.NUMBER, (value - exact) / 12, (value + exact) / 12, is_told=False
+                    QuantityKind.NUMBER, low / 12, high / 12, is_told=False
                 )
             ):
                 return True
         return any(
-            abs(abs(one) - value * scale) <= exact * scale
+            low * scale <= abs(one) <= high * scale
             for one in figures.amounts(
                 labels, is_strict=is_strict, is_difference=is_difference or not is_strict
             )
@@ -444,13 +451,15 @@ class QuantityRules:
         return any(abs(start + span - item.value) < 1 for start in starts for span in spans)
 
 
-@cache
-def _units() -> dict[str, tuple[str, float]]:
-    return {
-        name: (dimension, size)
-        for dimension, units in lexicon("units").items()
-        for name, size in units.items()
-    }
+def _readings(item: Quantity) -> Iterator[Quantity]:
+    """Yield the other readings of a figure."""
+    if item.kind is QuantityKind.NUMBER and item.other is not None:
+        half = 0.0005 if item.other < abs(item.value) else 1e-6
+        yield replace(item, value=item.other, low=item.other - half, high=item.other + half, other=None)
+    if item.clock is not None:
+        yield replace(item, kind=QuantityKind.TIME, value=item.clock, low=item.clock, high=item.clock, has_halves=False)
+    if item.spread is not None and item.spread[1] <= 1.6 * item.spread[0]:
+        yield replace(item, low=item.spread[0], high=item.spread[1], is_about=True)
 
 
 def _is_listed(statement: AnswerStatement, item: Quantity, answer: str) -> bool:
@@ -469,23 +478,6 @@ def _is_listed(statement: AnswerStatement, item: Quantity, answer: str) -> bool:
     )
     block = _ITEMS.match(after)
     return block is not None and len(block[0].strip().splitlines()) == item.value
-
-
-def _is_about(statement: AnswerStatement, item: Quantity) -> bool:
-    """Return whether a number is said to be approximate."""
-    before = statement.sentence[max(0, statement.place - 28) : statement.place]
-    return shape("answers", "approximate").search(before) is not None
-
-
-def _slack(item: Quantity, *, is_about: bool) -> float:
-    value = abs(item.value)
-    slack = max(item.slack, 1e-6)
-    if item.unit and value == int(value) and not item.is_word:
-        slack = max(slack, 0.5001)
-    if is_about:
-        size = 10.0 ** (len(str(int(value))) - len(str(int(value)).rstrip("0") or "0"))
-        slack = max(slack, value * 0.025, min(size * 0.5, value * 0.06), 0.5001)
-    return slack
 
 
 def _is_of_total(places: list[Occurrence]) -> bool:

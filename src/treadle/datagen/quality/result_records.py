@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from treadle.core.types import Json
 from treadle.datagen.quality.languages import WORDS
-from treadle.datagen.quality.quantities import Quantity, find_quantities
+from treadle.datagen.quality.figure_reader import find_quantities
+from treadle.datagen.quality.quantities import Quantity
 
 _WORD = re.compile(r"[^\W_]++(?:[-_.@'’][^\W_]++)*+")
 _PART = re.compile(r"[-_.@'’]")
@@ -108,7 +109,8 @@ def label_stems(text: str) -> frozenset[str]:
 @lru_cache(maxsize=16384)
 def _cell(label: str, text: str) -> Cell:
     unit = _LAST_WORD.split(label.strip(" )"))[-1]
-    return Cell(label_stems(label), text, tuple(find_quantities(text, has_words=False)), unit, stems_of(text))
+    found = find_quantities(text.replace(",", ", ") if text[:1] == "[" else text)
+    return Cell(label_stems(label), text, found, unit, stems_of(text))
 
 
 _NOTHING: frozenset[str] = frozenset()

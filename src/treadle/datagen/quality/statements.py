@@ -13,7 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.datagen.quality.languages import WORDS, is_german, pattern, word_lists
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, find_quantities, lexicon
+from treadle.datagen.quality.figure_reader import find_quantities
+from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon
 from treadle.datagen.quality.result_records import stem, stems_of
 
 
@@ -74,7 +75,6 @@ _PHONE = re.compile(
 )
 _CALL = re.compile(r"\w\([^()]*+\)|^(?:python|pip|git|npm|curl|grep|cat|ls|sudo|systemctl)\s|^\w+ -\w")
 _ORDINAL = re.compile(r"\d{1,3}(?:st|nd|rd|th)")
-_PLAIN = re.compile(r"[\d\s.,:%$€£+-]+(?:\s?[A-Za-z°%/]{1,5})?(?:\s?[ap]\.?m\.?)?")
 _FENCE = re.compile(r"(?ms)^[^\S\n]*```([^\n]*)\n(.*?)(?:^[^\S\n]*```|\Z)")
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _LIST_MARK = re.compile(r"(?m)^[^\S\n]*+\d+[.)]\s")
@@ -92,7 +92,7 @@ def glue() -> frozenset[str]:
         lexicon("causes")["ignored"],
         lexicon("claims")["objects"],
         lexicon("claims")["glue"],
-        " ".join([*lexicon("numbers"), *lexicon("scales"), *lexicon("fractions")]),
+        " ".join([*lexicon("numbers")["en"], *lexicon("numbers")["no"], *lexicon("scales"), *lexicon("fractions")]),
         " ".join([name for units in lexicon("units").values() for name in units]),
         " ".join([*WORDS["en"], *WORDS["no"]]),
     ]
@@ -152,7 +152,8 @@ def _read_sentence(
     # A quoted text is one statement, also if it is a path or an address.
     for found in [*_QUOTED.finditer(sentence)]:
         said = next(item for item in found.groups() if item)
-        if _PLAIN.fullmatch(said) and find_quantities(said, has_words=False):
+        figures = find_quantities(said)
+        if len(figures) == 1 and figures[0].end - figures[0].start >= len(said.strip()) - 1:
             continue  # a number in quotation marks
         if (not is_advice or "@" in said) and not _CALL.search(said):
             is_speech = found[0][0] != "`" and len(said.split()) > 2
@@ -185,7 +186,9 @@ def _read_sentence(
                 yield at(kind, found[0], place=found.start())
             rest = _blank(rest, found.start(), found.end())
     if not is_advice:
-        for item in sorted([*sure, *find_quantities(rest)], key=lambda item: item.start):
+        for item in quantities:
+            if item not in sure and "¤" in rest[item.start : item.end]:
+                continue
             made = at(StatementKind.QUANTITY, sentence[item.start : item.end].strip(), place=item.start)
             yield replace(made, quantity=item)
             rest = _blank(rest, item.start, item.end)
@@ -204,7 +207,7 @@ def _read_sentence(
             yield at(StatementKind.RELATION, clause.strip(), place=place)
     if not is_advice and re.search(r"\w", sentence):
         yield at(StatementKind.CLAIM, sentence.strip(), place=0)
-    for verb, place, topic in _actions(sentence):
+    for verb, place, topic in _actions(_SPEECH.sub(lambda found: "¤" * len(found[0]), sentence)):
         yield at(StatementKind.ACTION, verb, place=place, topic=topic)
 
 
@@ -264,7 +267,8 @@ def _names(text: str, capitals: Capitals) -> Iterator[tuple[str, int]]:
                 yield f"{word} {following}", item.start()
             continue
         is_start = _START.search(text, max(0, item.start() - 12), item.start()) is not None
-        if not is_start or is_double:
+        is_plain = not is_double and (word.endswith("ing") or stem(word.lower()) in glue())
+        if (not is_start or is_double) and not is_plain:
             yield word, item.start()
 
 
@@ -306,6 +310,10 @@ def _actions(sentence: str) -> Iterator[tuple[str, int, str]]:
             continue
         mode = next(name for name in ("first", "then", "passive", "bare") if found[name] is not None)
         if mode == "then" and not _first_person().search(before):
+            continue
+        rest = sentence[found.start(topic) :]
+        is_shown = mode in ("bare", "passive") or topic == "write"
+        if is_shown and _shape("claims", "presented").search(rest):
             continue
         if mode != "passive" or topic != "look":
             yield found[topic], found.start(topic), f"{topic}/{mode}"

@@ -19,13 +19,15 @@ from treadle.datagen.quality.doubts import (
     word_list,
 )
 from treadle.datagen.quality.evidence import Evidence, MadeCall, plain
-from treadle.datagen.quality.languages import WORDS
-from treadle.datagen.quality.quantities import find_quantities, lexicon
+from treadle.datagen.quality.languages import WORDS, pattern
+from treadle.datagen.quality.figure_reader import find_quantities
+from treadle.datagen.quality.quantities import lexicon
 from treadle.datagen.quality.quantity_rules import QuantityRules
 from treadle.datagen.quality.relation_rules import RelationRules
 from treadle.datagen.quality.result_records import stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, StatementKind, content_of, glue
 
+_EXTENSION = pattern("files", "extension")
 _CUT = re.compile(r"\.\.\.|…|\[\.{3}\]")
 _OBJECT_END = re.compile(r"[.;!?,](?=\s|$)|\b(?:and|but|then|because|so|which)\b")
 _OBJECT = re.compile(
@@ -66,14 +68,19 @@ class Support:
             return self._placed(statement, said)
         if statement.topic == "quote":
             missing = [word for word in stems_of(said) - glue() if not self._is_seen(word)]
-            return Doubt(0.9 if missing else 0.4, "is quoted, but nothing has these words")
-        if shape("answers", "denied").search(statement.clause):
+            is_marked = any(mark in statement.sentence for mark in '"“«‘`')
+            is_other = len(missing) > (0 if is_marked else 1)
+            return Doubt(0.9 if is_other else 0.4, "is quoted, but nothing has these words")
+        part = statement.sentence if "/" not in said and " " not in said else statement.clause
+        if shape("answers", "denied").search(part):
             return SEEN  # what is not there cannot be seen
         new = Doubt(0.9, "does not occur before")
         if re.fullmatch(r"\+?[\d ()-]+", said):
             return SEEN if re.sub(r"\D", "", said) in re.sub(r"[ ()-]", "", seen) else new
         if statement.kind is StatementKind.PATH:
-            return SEEN if self._is_joined(said) else new
+            name, _, field = said.rpartition(".")
+            is_field = "/" not in said and not _EXTENSION.fullmatch(f".{field}") and name in seen and field in seen
+            return SEEN if is_field or self._is_joined(said) else new
         parts = [part for part in re.split(r"[\s/,;:|()\[\]{}\"'=]+", said) if part]
         if len(parts) > 1 and all(part in seen for part in parts):
             return SEEN
@@ -169,6 +176,7 @@ class Support:
             word
             for word in said
             if word not in word_list("causes", "neutral")
+            and word not in glue()
             and not word[:1].isdigit()
             and not re.search("n['’]t$|^.$", word)
         }
@@ -230,7 +238,7 @@ class Support:
             word for word in stems_of(text) if word not in word_list("causes", "neutral") and word.isalpha()
         ]
         words = [word for word in words if word not in word_list("claims", "objects") and len(word) > 2]
-        words = [word for word in words if word not in word_list("numbers", "")]
+        words = [word for word in words if word not in word_list("numbers", "en")]
         missing = [word for word in words if word not in self._seen.stems and word not in self._seen.text]
         return missing if words and len(missing) * 2 >= len(words) else []
 
