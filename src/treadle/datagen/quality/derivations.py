@@ -39,6 +39,9 @@ def groups_of(seen: Evidence, anchors: Sequence[str], *, is_rest: bool) -> list[
     none of the words."""
     chosen = [seen.by_stem[name] for name in anchors]
     found = {tuple(map(id, records)): RecordGroup(tuple(records), True) for records in chosen[:_MAX_GROUPS]}
+    for name in list(anchors)[:_MAX_GROUPS]:
+        if below := [record for record in seen.records if name in record.context]:
+            found.setdefault(tuple(map(id, below)), RecordGroup(tuple(below), True))
     for one, two in combinations(chosen[:8], 2):
         both = {id(item) for item in two}
         inside = [record for record in one if id(record) in both]
@@ -296,14 +299,9 @@ def _count_calls(seen: Evidence, groups: Sequence[RecordGroup]) -> Iterator[floa
             len(records) - 1.0,
             float(max([len(record.cells) for record in records], default=0)),
         )
-    for item in seen.calls:
+    for item in seen.new_calls:
         lines = item.result.splitlines()
-        yield from (
-            float(len(lines)),
-            len(lines) - 1.0,
-            float(len(item.result)),
-            float(len(item.result.split())),
-        )
+        yield float(len(lines))
         if item.result.startswith("["):
             yield float(item.result.count(",") + 1)
 

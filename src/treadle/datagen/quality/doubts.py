@@ -56,12 +56,17 @@ def show_record(record: Record) -> str:
     return repr(cells if len(cells) <= 60 else f"{cells[:59]}…")
 
 
+def beside(statement: AnswerStatement) -> str:
+    """Return what stands in brackets after the clause of a statement."""
+    start = statement.sentence.find(statement.clause)
+    found = _BESIDE.match(statement.sentence, start + len(statement.clause))
+    return f" {found[1]}" if found else ""
+
+
 def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[str], frozenset[str]]:
     """Return the words by which a statement says what it is about: of records, and of places. If its clause has
     none, they are those of the clause before it."""
-    start = statement.sentence.find(statement.clause)
-    beside = _BESIDE.match(statement.sentence, start + len(statement.clause))
-    clause = f"{statement.clause} {beside[1]}" if beside else statement.clause
+    clause = statement.clause + beside(statement)
     places = stems_of(clause) & seen.places
     if anchors := seen.anchors(clause) - seen.places:
         return anchors, places

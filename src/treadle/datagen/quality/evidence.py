@@ -7,13 +7,14 @@ arithmetic is in `derivations`.
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache, cached_property, lru_cache
 from itertools import chain
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.datagen.quality.exchanges import leaves_of
@@ -74,6 +75,9 @@ class Evidence:
         last = max([index for index, item in enumerate(messages) if item.role is Role.USER], default=0)
         self.has_new = any(item.role is Role.TOOL for item in messages[last:])
         """True if calls were made since the user's last message."""
+        older = {call.call_id for item in messages[:last] for call in item.tool_calls}
+        self.new_calls = [item for item in self.calls if item.call.call_id not in older] or self.calls
+        """The calls since the user's last message; all if there are none."""
         self.work = [
             text
             for item in messages
@@ -121,7 +125,20 @@ class Evidence:
                 given = [str(leaf) for leaf in leaves_of(_arguments(item.call))]
                 context = stems_of(" ".join([text for text in given if len(text) < 60]))
                 found += read_records(number, item.result, context)
+                found += [
+                    replace(record, source=-2 - number, context=record.context | context)
+                    for text in self._written(item)
+                    for record in read_records(number, text, context)
+                ]
         return found
+
+    def _written(self, item: MadeCall) -> Iterator[str]:
+        """Yield the contents of files that a successful call wrote, unless a result has them too."""
+        if stems_of(item.call.name.replace("_", " ")) & _writing():
+            for leaf in leaves_of(_arguments(item.call)):
+                text = str(leaf)
+                if "\n" in text.strip() and not any(text.strip() in other.result for other in self.calls):
+                    yield text
 
     @cached_property
     def given(self) -> list[list[Record]]:
@@ -206,8 +223,11 @@ class Evidence:
             ]
         return shares
 
-    def named_labels(self, text: str, kind: QuantityKind) -> frozenset[frozenset[str]]:
-        """Return the labels of cells with quantities of a kind that a text names: in full, or else by half.
+    def named_labels(
+        self, text: str, kind: QuantityKind, *, is_full: bool = False
+    ) -> frozenset[frozenset[str]]:
+        """Return the labels of cells with quantities of a kind that a text names: in full, or else by half, unless
+        `is_full` is true.
 
         The words of tools say what a record is, and name no half of a label.
         """
@@ -217,12 +237,16 @@ class Evidence:
             plain = plain_label(label)
             if label and plain <= words:
                 found[label] = 1.0
-            elif label and len(plain & words - self._tool_words) * 2 >= len(plain):
+            elif label and not is_full and len(plain & words - self._tool_words) * 2 >= len(plain):
                 found[label] = 0.5
         best = max(found.values(), default=0.0)
         chosen = [label for label, share in found.items() if share == best]
         return frozenset(
-            [label for label in chosen if not any(label < other and (other - label) & words for other in chosen)]
+            [
+                label
+                for label in chosen
+                if not any(label < other and (other - label) & words for other in chosen)
+            ]
         )
 
     @cached_property
@@ -263,7 +287,7 @@ class Evidence:
         total, frequency = len(self.records), self.frequency
         found = [
             name
-            for name in stems_of(text)
+            for name in map(self._as_seen, stems_of(text))
             if 0 < frequency[name] < total and name not in _ignored() and not name[0].isdigit()
         ]
         # The name of a column says nothing about the record, even if it is a value elsewhere.
@@ -271,6 +295,14 @@ class Evidence:
         anchors -= unit_stems()
         self._anchors[text] = anchors
         return anchors
+
+    def _as_seen(self, name: str) -> str:
+        """Return the word of a record that a word is a longer form of, as `warn` for `warning`; else the word."""
+        if name in self.frequency or len(name) < 5 or not name[0].isalpha():
+            return name
+        plain = name.replace("-", "")
+        known = (plain.removesuffix(end) for end in ("", "ing", "er", "s", "ings", "ers"))
+        return next((one for one in known if len(one) > 3 and one in self.frequency), name)
 
     @cached_property
     def places(self) -> frozenset[str]:
@@ -377,6 +409,11 @@ def plain_label(label: frozenset[str]) -> frozenset[str]:
 def plain(text: str) -> str:
     """Return a text in lower case with single spaces and plain quotation marks."""
     return " ".join(text.casefold().translate(_QUOTATION).split())
+
+
+@cache
+def _writing() -> frozenset[str]:
+    return frozenset([stem(word) for word in lexicon("actions")["write"]["done"].split()])
 
 
 @cache

@@ -24,7 +24,8 @@ _SHARED = frozenset(lexicon("shared")["words"].split())
 _PLACES = frozenset(lexicon("ordinals")["words"].split())
 _FOREIGN = (WORDS["no"] | WORDS["de"]) - WORDS["en"]
 _HOURS = {
-    name: float(value) for name, _, value in [item.partition("=") for item in lexicon("clock")["words"].split()]
+    name: float(value)
+    for name, _, value in [item.partition("=") for item in lexicon("clock")["words"].split()]
 }
 _INEXACT = {
     phrase.strip(): sort
@@ -112,7 +113,9 @@ _OF_UNIT = re.compile(
 )
 _WORD_UNIT = re.compile(rf"[\s-]{_UNIT}")
 _UNIT_AFTER = re.compile(rf"\s?{_UNIT}")
-_ONE_AND = re.compile(rf"(?i)\b(?:an?|one|en|et|eine)\s{_UNIT}\s(?:and|og|und)\s(?:an?\s|en\s|et\s|eine\s)?\Z")
+_ONE_AND = re.compile(
+    rf"(?i)\b(?:an?|one|en|et|eine)\s{_UNIT}\s(?:and|og|und)\s(?:an?\s|en\s|et\s|eine\s)?\Z"
+)
 _LAST_WORD = re.compile(r"([^\W\d_]+)[\s-]+\Z")
 _BEFORE, _HOUR, _AFTER = _words("clock", "before"), _words("clock", "hour"), _words("clock", "after")
 _EARLY, _LATE, _TOWARDS = _words("clock", "early"), _words("clock", "late"), _words("clock", "towards")
@@ -198,7 +201,11 @@ class _Reader:
                 found["sep"] is not None or not self._text[found.end() : found.end() + 1].isalpha()
             )
             is_clock = is_clock or _AFTER.match(self._text, found.end()) is not None
-        if not is_clock or (found["sep"] == "." and _UNIT_AFTER.match(self._text, found.end())) or self._text[found.end() : found.end() + 1] == "/":
+        if (
+            not is_clock
+            or (found["sep"] == "." and _UNIT_AFTER.match(self._text, found.end()))
+            or self._text[found.end() : found.end() + 1] == "/"
+        ):
             return None
         minutes = int(found["m"] or 0) + int(found["s"] or 0) / 60
         is_whole = int(found["h"]) > 12 or found["h"].startswith("0")
@@ -212,8 +219,10 @@ class _Reader:
         if half:
             hour = hour % 12 + (12 if half == "p" else 0)
         value = (hour % 24 * 60 + minutes) % 1440
-        is_about = bool(self._how_exact(start))
-        return Quantity(TIME, value, start, end, value, value, is_about=is_about, has_halves=is_whole or bool(half))
+        is_about, is_word = bool(self._how_exact(start)), not self._text[start].isdigit()
+        return Quantity(
+            TIME, value, start, end, value, value, "", is_word, is_about, has_halves=is_whole or bool(half)
+        )
 
     def _read_slash(self, found: re.Match[str]) -> list[Quantity] | None:
         """Read a fraction, a score or a ratio."""
@@ -257,7 +266,9 @@ class _Reader:
             half = 0.5001
         made = self._to_number(-value if is_negative else value, begin - is_negative, end, half, unit)
         clock = _TIME.match(text, start) if not unit and found["n"].count(".") == 1 else None
-        minutes = int(clock["h"]) * 60.0 + int(clock["m"]) if clock and clock.end() == end and clock["m"] else None
+        minutes = (
+            int(clock["h"]) * 60.0 + int(clock["m"]) if clock and clock.end() == end and clock["m"] else None
+        )
         return replace(made, other=other, clock=minutes, is_ordinal=bool(found["o"]))
 
     def _to_number(
@@ -280,9 +291,7 @@ class _Reader:
         words = [word.strip("([*`_“\"',:;") for word in before.casefold().split()]
         while words and (words[-1] in _BETWEEN or words[-1] in "-−~$€£" or not words[-1]):
             words.pop()
-        return next(
-            (sort for size in (4, 3, 2, 1) if (sort := _INEXACT.get(" ".join(words[-size:])))), ""
-        )
+        return next((sort for size in (4, 3, 2, 1) if (sort := _INEXACT.get(" ".join(words[-size:])))), "")
 
     def _read_word(self, lower: str, word: str, start: int, end: int) -> list[Quantity]:
         text = self._text
@@ -305,7 +314,9 @@ class _Reader:
         text = self._text
         previous = _LAST_WORD.search(text, max(0, start - 12), start)
         lead = previous[1].casefold() if previous else ""
-        if lower not in _NUMBERS and (lead in ("few", "several", "many", "some") or text[end : end + 1] == "-"):
+        if lower not in _NUMBERS and (
+            lead in ("few", "several", "many", "some") or text[end : end + 1] == "-"
+        ):
             return []
         value, end, scale = self._sum_words(lower, end)
         half = min(0.5 * scale, 0.05 * value) if scale > 1 and scale != 12 else 1e-6
@@ -314,7 +325,12 @@ class _Reader:
         elif (found := _AND_PART.match(text, end)) and (part := _part_of(found["w"])):
             times = {"two": 2, "three": 3}.get(found["n"].lower(), 1)
             value, end, half = value + times * part, found.end(), 0.1
-        elif value <= 20 and (found := _NEXT.match(text, end)) and (part := _part_of(found["w"])) and not found["and"]:
+        elif (
+            value <= 20
+            and (found := _NEXT.match(text, end))
+            and (part := _part_of(found["w"]))
+            and not found["and"]
+        ):
             if part != 0.5 or value == 1:
                 return self._to_share(value * part, start, found.end())
         if value <= 30 and (clock := self._read_towards(value, start, end, is_number=True)):
@@ -328,7 +344,11 @@ class _Reader:
         if lead == "minus":
             value, start = -value, start - len(previous[0] if previous else "")
         unit = _WORD_UNIT.match(text, end)
-        return [self._to_number(value, start, unit.end() if unit else end, half, unit["u"] if unit else "", is_word=True)]
+        return [
+            self._to_number(
+                value, start, unit.end() if unit else end, half, unit["u"] if unit else "", is_word=True
+            )
+        ]
 
     def _sum_words(self, lower: str, end: int) -> tuple[float, int, float]:
         """Return the value of number words, their end, and the last scale among them."""
@@ -341,9 +361,13 @@ class _Reader:
             if word in _SCALES and not found["and"]:
                 scale = _SCALES[word]
                 total, current = (total, current * scale) if scale < 1000 else (total + current * scale, 0.0)
-            elif value is not None and value >= 1 and (
-                (scale > 1 and value < scale and (found["and"] or value >= 10 or scale >= 1000))
-                or (current % 100 >= 20 and current % 10 == 0 and value < 10 and not found["and"])
+            elif (
+                value is not None
+                and value >= 1
+                and (
+                    (scale > 1 and value < scale and (found["and"] or value >= 10 or scale >= 1000))
+                    or (current % 100 >= 20 and current % 10 == 0 and value < 10 and not found["and"])
+                )
             ):
                 current += value
                 scale = 1.0
@@ -403,7 +427,11 @@ def _end_of_name(text: str, start: int) -> int:
 
 def _part_of(word: str) -> float | None:
     word = word.lower()
-    return _FRACTIONS.get(word) or _FRACTIONS.get(word.removesuffix("s")) or _FRACTIONS.get(word.removesuffix("er"))
+    return (
+        _FRACTIONS.get(word)
+        or _FRACTIONS.get(word.removesuffix("s"))
+        or _FRACTIONS.get(word.removesuffix("er"))
+    )
 
 
 def _read_size(found: re.Match[str]) -> tuple[float, float, float | None]:
@@ -412,7 +440,9 @@ def _read_size(found: re.Match[str]) -> tuple[float, float, float | None]:
     other: float | None = None
     places = 0
     if group:
-        head, mark, tail = digits.rpartition("," if "," in digits and group != "," else "." if "." in digits and group != "." else "\n")
+        head, mark, tail = digits.rpartition(
+            "," if "," in digits and group != "," else "." if "." in digits and group != "." else "\n"
+        )
         plain = (head if mark else digits).replace(group, "")
         value = float(f"{plain}.{tail}") if mark else float(plain)
         places = len(tail) if mark else 0
@@ -463,7 +493,8 @@ def _read_date(found: re.Match[str]) -> Iterator[Quantity]:
         year += 2000
     if found["a"]:
         one, two = int(found["a"]), int(found["b"])
-        readings = sorted({month * 100.0 + day for day, month in ((one, two), (two, one)) if month <= 12})
+        orders = ((one, two),) if found["s2"] == "." and two <= 12 else ((one, two), (two, one))
+        readings = sorted({month * 100.0 + day for day, month in orders if month <= 12})
     elif found["m"]:
         readings = [int(found["m"]) * 100.0 + int(found["d"])]
     else:
@@ -480,7 +511,9 @@ def _read_date(found: re.Match[str]) -> Iterator[Quantity]:
 
 def _read_days(month: int, found: re.Match[str], start: int) -> Iterator[Quantity]:
     year = int(found["y"]) if found["y"] else None
-    yield _to_date(month * 100.0 + int(found["d"]), start, found.end("d") if found["to"] else found.end(), year)
+    yield _to_date(
+        month * 100.0 + int(found["d"]), start, found.end("d") if found["to"] else found.end(), year
+    )
     if found["to"]:
         yield _to_date(month * 100.0 + int(found["to"]), found.start("to"), found.end(), year)
 
@@ -519,7 +552,13 @@ def _said(item: Quantity) -> Iterator[Quantity]:
 def _pair(text: str, one: Quantity, two: Quantity) -> tuple[Quantity | None, Quantity]:
     """Return two neighbours with what they say about each other; `None` for the first if the second includes it."""
     gap = text[one.end : two.start]
-    if one.kind is TIME and two.kind is TIME and two.has_halves and not one.has_halves and _RANGE.fullmatch(gap):
+    if (
+        one.kind is TIME
+        and two.kind is TIME
+        and two.has_halves
+        and not one.has_halves
+        and _RANGE.fullmatch(gap)
+    ):
         value = one.value + 720 if one.value + 720 <= two.value else one.value
         return replace(one, value=value, has_halves=True), two
     if one.kind is NUMBER and two.kind is TIME and one.value <= 12 and _RANGE.fullmatch(gap):
@@ -528,7 +567,14 @@ def _pair(text: str, one: Quantity, two: Quantity) -> tuple[Quantity | None, Qua
     if one.kind is not NUMBER or two.kind is not NUMBER or one.is_ordinal or two.is_ordinal:
         return one, two
     sizes = unit_of(one.unit), unit_of(two.unit)
-    if sizes[0] and sizes[1] and one.value == int(one.value) and sizes[0][0] == sizes[1][0] and sizes[0][0] in _SUMMED and sizes[0][1] > sizes[1][1]:
+    if (
+        sizes[0]
+        and sizes[1]
+        and one.value == int(one.value)
+        and sizes[0][0] == sizes[1][0]
+        and sizes[0][0] in _SUMMED
+        and sizes[0][1] > sizes[1][1]
+    ):
         if _JOIN.fullmatch(gap):
             rate = sizes[1][1] / sizes[0][1]
             value, half = one.value + two.value * rate, 0.5 * rate
@@ -538,13 +584,24 @@ def _pair(text: str, one: Quantity, two: Quantity) -> tuple[Quantity | None, Qua
         _BOTH.fullmatch(gap) is not None
         and _BOUNDS_WORD.search(text, max(0, one.start - 20), one.start) is not None
     )
-    if is_range and abs(one.value) < abs(two.value) and (not one.unit or not two.unit or one.unit == two.unit):
+    if (
+        is_range
+        and abs(one.value) < abs(two.value)
+        and (not one.unit or not two.unit or one.unit == two.unit)
+    ):
         unit, spread = two.unit or one.unit, (abs(one.value), abs(two.value))
         return replace(one, unit=unit, spread=spread), replace(two, unit=unit, spread=spread)
     if one.unit in ("", two.unit) and one.value <= two.value and one.value >= 0:
-        if one.value in (1.0, two.value) and two.value > 1 and _ONE_IN.fullmatch(gap) and not 1900 <= two.value <= 2100:
+        if (
+            one.value in (1.0, two.value)
+            and two.value > 1
+            and _ONE_IN.fullmatch(gap)
+            and not 1900 <= two.value <= 2100
+        ):
             low, high = 1 / max(two.high, 1), 1 / max(two.low, 1)
-            return None, Quantity(SHARE, 1 / two.value, one.start, two.end, low * 0.95, high * 1.05, is_word=one.is_word)
+            return None, Quantity(
+                SHARE, 1 / two.value, one.start, two.end, low * 0.95, high * 1.05, is_word=one.is_word
+            )
         if _PART.fullmatch(gap):
             return replace(one, whole=two.value), replace(two, whole=two.value)
     return one, two

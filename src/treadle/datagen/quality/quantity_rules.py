@@ -11,6 +11,7 @@ from treadle.datagen.quality.doubts import (
     DOUBTFUL,
     SEEN,
     Doubt,
+    beside,
     entities_of,
     find_anchors,
     shape,
@@ -92,9 +93,11 @@ class QuantityRules:
             return Doubt(0.2, "may belong to something else")
         if _is_listed(statement, item, self._answer):
             return self._note(item)
-        if not own and any(self._clashes(item, is_told=is_told) for is_told in (False, True)):
+        is_days = (unit_of(item.unit) or ("", 0.0))[1] >= 86400
+        if not own and not is_days and any(self._clashes(item, is_told=is_told) for is_told in (False, True)):
             return Doubt(0.75, "has another unit")
-        if self._is_derived(statement, item, (anchors, places, labels), is_strict=bool(own)):
+        known = labels or seen.named_labels(statement.sentence, item.kind, is_full=True)
+        if self._is_derived(statement, item, (anchors, places, known), is_strict=bool(own)):
             self._note(item)
             return Doubt(0.1, "follows from what was seen")
         if told and not (own and labels):
@@ -125,7 +128,7 @@ class QuantityRules:
         is_row = statement.sentence.lstrip().startswith("|")
         clause = statement.sentence if is_row else statement.clause
         if len(find_quantities(clause)) < 2:
-            return self._seen.named_labels(clause, item.kind), True
+            return self._seen.named_labels(clause + beside(statement), item.kind), True
         near = statement.sentence[max(0, statement.place - 28) : statement.place + len(statement.text) + 18]
         return self._seen.named_labels(near, item.kind), False
 
@@ -136,10 +139,16 @@ class QuantityRules:
             return None
         found = self._seen.portions(statement.sentence, statement.place)
         if not found:
-            return Doubt(0.3, "cannot be counted") if item.kind is QuantityKind.SHARE and item.value == 0.5 else None
+            return (
+                Doubt(0.3, "cannot be counted")
+                if item.kind is QuantityKind.SHARE and item.value == 0.5
+                else None
+            )
         stated = abs(item.value)
         if not is_share:
-            is_right = any(stated in ((one.part, one.whole) if item.whole == stated else (one.part,)) for one in found)
+            is_right = any(
+                stated in ((one.part, one.whole) if item.whole == stated else (one.part,)) for one in found
+            )
         else:
             size = 1.0 if item.kind is QuantityKind.SHARE else 100.0
             near = 0.0 if item.kind is QuantityKind.SHARE or item.is_about else 0.025 * stated
@@ -201,7 +210,9 @@ class QuantityRules:
                 hits = [line for line in lines if _HIT.match(line)]
                 named = [line for line in hits if line.partition(":")[0].casefold() in text]
                 allowed |= {float(len(named) or len(hits))} if hits else set()
-            elif named := [line for line in lines if _HIT.match(line) and line.partition(":")[0].casefold() in text]:
+            elif named := [
+                line for line in lines if _HIT.match(line) and line.partition(":")[0].casefold() in text
+            ]:
                 allowed.add(float(len(named)))
             elif paths and not call.is_error and len(lines) > 1:
                 filled = [line for line in lines if line.strip()]
@@ -227,11 +238,9 @@ class QuantityRules:
                         yield place
             return
         if item.kind is QuantityKind.TIME:
-            slack = 20.0 if item.is_about else 0.999
+            before, after = (20.0, 20.0) if item.is_about else (3.0, 3.0) if item.is_word else (0.0, 0.999)
             for clock in (low,) if item.has_halves else (low, (low + 720) % 1440):
-                yield from seen.sightings(
-                    item.kind, clock - (slack if item.is_about else 0.0), clock + slack, is_told=is_told
-                )
+                yield from seen.sightings(item.kind, clock - before, clock + after, is_told=is_told)
             return
         if item.kind is QuantityKind.SHARE:
             for place in seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told):
@@ -259,9 +268,7 @@ class QuantityRules:
                 if other.year == int(item.value)
             ]
 
-    def _converted(
-        self, item: Quantity, unit: tuple[str, float], *, is_told: bool
-    ) -> Iterator[Occurrence]:
+    def _converted(self, item: Quantity, unit: tuple[str, float], *, is_told: bool) -> Iterator[Occurrence]:
         """Yield the sightings of a value in another unit of the same dimension."""
         dimension, factor = unit
         value = abs(item.value)
@@ -336,9 +343,7 @@ class QuantityRules:
                 return True
         if is_share:
             size = 100.0 if item.kind is QuantityKind.SHARE else 1.0
-            return any(
-                item.low * size <= one <= item.high * size for one in self._from_answer(is_share=True)
-            )
+            return any(item.low * size <= one <= item.high * size for one in self._from_answer(is_share=True))
         is_small = value <= _MAX_COUNT and value == int(value)
         near = 0.006 if not item.is_about else 0.0
         return value in self._solved or any(
@@ -366,9 +371,12 @@ class QuantityRules:
         is_difference = shape("answers", "differs").search(statement.sentence) is not None
         if unit is not None and unit[0] == "time":
             minutes = unit[1] / 60
-            spread = max(slack if is_about else 0.06, 0.5 if unit[1] >= 604800 else 0.0) * minutes
+            near = max(0.06, 0.5 if unit[1] >= 604800 else 0.0)
+            low, high = min(item.low, value - near) * minutes, max(item.high, value + near) * minutes
             is_wide = is_difference or shape("answers", "aggregate").search(statement.sentence) is not None
-            if any(abs(span - value * minutes) <= spread for span in figures.spans(is_wide=is_wide)):
+            if any(low <= span <= high for span in figures.spans(is_wide=is_wide)):
+                return True
+            if is_whole and unit[1] >= 86400 and value in figures.counts():
                 return True
         is_mean = shape("answers", "mean").search(statement.sentence) is not None
         if labels and is_whole and value <= 2 * _MAX_COUNT and unit is None:
@@ -400,11 +408,7 @@ class QuantityRules:
             scales += [unit[1], unit[1] * 1000]
         elif shape("answers", "yearly").search(statement.sentence):
             scales += [1 / 12]
-            if any(
-                self._seen.sightings(
-                    QuantityKind.NUMBER, low / 12, high / 12, is_told=False
-                )
-            ):
+            if any(self._seen.sightings(QuantityKind.NUMBER, low / 12, high / 12, is_told=False)):
                 return True
         return any(
             low * scale <= abs(one) <= high * scale
@@ -448,7 +452,7 @@ class QuantityRules:
                             "length",
                         }:
                             spans.add(other.value * (unit[1] / 60 if unit else 1))
-        return any(abs(start + span - item.value) < 1 for start in starts for span in spans)
+        return any(abs((start + span) % 1440 - item.value) < 1 for start in starts for span in spans)
 
 
 def _readings(item: Quantity) -> Iterator[Quantity]:
@@ -457,7 +461,9 @@ def _readings(item: Quantity) -> Iterator[Quantity]:
         half = 0.0005 if item.other < abs(item.value) else 1e-6
         yield replace(item, value=item.other, low=item.other - half, high=item.other + half, other=None)
     if item.clock is not None:
-        yield replace(item, kind=QuantityKind.TIME, value=item.clock, low=item.clock, high=item.clock, has_halves=False)
+        yield replace(
+            item, kind=QuantityKind.TIME, value=item.clock, low=item.clock, high=item.clock, has_halves=False
+        )
     if item.spread is not None and item.spread[1] <= 1.6 * item.spread[0]:
         yield replace(item, low=item.spread[0], high=item.spread[1], is_about=True)
 

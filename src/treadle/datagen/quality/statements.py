@@ -80,8 +80,11 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _LIST_MARK = re.compile(r"(?m)^[^\S\n]*+\d+[.)]\s")
 _MARKUP = re.compile(r"\*\*|__|(?<!\w)\*(?=\S)|(?<=\S)\*(?!\w)")
 _SPEECH = re.compile(r"([“\"«‘])[^“”\"«»‘\n]{2,400}[”\"»’]")
+_SALUTES = word_lists("answers")["salutes"]
 _MAX_CAPITALS = 0.35
-_COMMON = WORDS["en"] | WORDS["no"] | word_lists("answers")["common"]
+_MAX_CHARS = 1000
+"""The length of the longest sentence. A longer one is cut, since some rules compare all parts of a sentence."""
+_COMMON = WORDS["en"] | WORDS["no"] | WORDS["de"] | word_lists("answers")["common"]
 
 
 @cache
@@ -92,7 +95,9 @@ def glue() -> frozenset[str]:
         lexicon("causes")["ignored"],
         lexicon("claims")["objects"],
         lexicon("claims")["glue"],
-        " ".join([*lexicon("numbers")["en"], *lexicon("numbers")["no"], *lexicon("scales"), *lexicon("fractions")]),
+        " ".join(
+            [*lexicon("numbers")["en"], *lexicon("numbers")["no"], *lexicon("scales"), *lexicon("fractions")]
+        ),
         " ".join([name for units in lexicon("units").values() for name in units]),
         " ".join([*WORDS["en"], *WORDS["no"]]),
     ]
@@ -131,11 +136,19 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
 def _sentences(text: str) -> Iterator[str]:
     """Yield the sentences of a text. A quoted text does not end a sentence before its quotation mark."""
     masked = _SPEECH.sub(lambda found: f"{found[1]}{'x' * (len(found[0]) - 3)}{found[0][-2:]}", text)
+    ends = [
+        (found.start() + len(found[0].rstrip()), found.end())
+        for found in _shape("answers", "sentence").finditer(masked)
+    ]
     start = 0
-    for found in _shape("answers", "sentence").finditer(masked):
-        yield text[start : found.start() + len(found[0].rstrip())]
-        start = found.end()
-    yield text[start:]
+    for end, following in [*ends, (len(text), len(text))]:
+        while end - start > _MAX_CHARS:
+            cut = text.rfind(" ", start + 1, start + _MAX_CHARS)
+            cut = cut if cut > start else start + _MAX_CHARS
+            yield text[start:cut]
+            start = cut
+        yield text[start:end]
+        start = following
 
 
 def _is_program(language: str, code: str) -> bool:
@@ -155,8 +168,9 @@ def _read_sentence(
         figures = find_quantities(said)
         if len(figures) == 1 and figures[0].end - figures[0].start >= len(said.strip()) - 1:
             continue  # a number in quotation marks
-        if (not is_advice or "@" in said) and not _CALL.search(said):
-            is_speech = found[0][0] != "`" and len(said.split()) > 2
+        is_speech = found[0][0] != "`" and len(said.split()) > 2
+        is_cited = is_speech and _shape("answers", "citing").search(sentence) is not None
+        if (not is_advice or "@" in said or is_cited) and not _CALL.search(said):
             kind = StatementKind.PATH if _PATH.fullmatch(said) else StatementKind.TEXT
             yield at(kind, said, place=found.start(), topic="quote" if is_speech else "")
         rest = _blank(rest, found.start(), found.end())
@@ -169,7 +183,7 @@ def _read_sentence(
     sure = [
         item
         for item in quantities
-        if (item.kind is not QuantityKind.NUMBER or item.unit or rest[item.end - 1].isalpha())
+        if (item.kind is not QuantityKind.NUMBER or item.unit or not rest[item.end - 1].isdecimal())
         and rest[item.start - 1 : item.start] not in tuple("-/_@")
     ]
     for item in sure:
@@ -268,7 +282,7 @@ def _names(text: str, capitals: Capitals) -> Iterator[tuple[str, int]]:
             continue
         is_start = _START.search(text, max(0, item.start() - 12), item.start()) is not None
         is_plain = not is_double and (word.endswith("ing") or stem(word.lower()) in glue())
-        if (not is_start or is_double) and not is_plain:
+        if (not is_start or is_double) and not is_plain and word.casefold() not in _SALUTES:
             yield word, item.start()
 
 
@@ -282,7 +296,7 @@ def _causes(sentence: str) -> Iterator[tuple[str, int]]:
         if cause.strip():
             yield f"{found[0]}{cause}".strip(), found.start()
     for found in _shape("causes", "trend").finditer(sentence):
-        yield found[1], found.start(1)
+        yield next((found[group], found.start(group)) for group in (1, 2, 3) if found[group])
 
 
 @cache

@@ -5,6 +5,7 @@ modules of their own.
 """
 
 import re
+from collections import Counter
 
 from msgspec.structs import replace
 
@@ -75,11 +76,18 @@ class Support:
         if shape("answers", "denied").search(part):
             return SEEN  # what is not there cannot be seen
         new = Doubt(0.9, "does not occur before")
-        if re.fullmatch(r"\+?[\d ()-]+", said):
-            return SEEN if re.sub(r"\D", "", said) in re.sub(r"[ ()-]", "", seen) else new
+        if re.fullmatch(r"\+?[\d ()-]+", said) or (
+            statement.kind is StatementKind.IDENTIFIER and len(said) > 3
+        ):
+            if re.sub(r"[ ()+-]|^v(?=\d)", "", said) in re.sub(r"[ ()-]", "", seen):
+                return SEEN
+            if not re.search(r"[^\d ()+-]", said):
+                return new
         if statement.kind is StatementKind.PATH:
             name, _, field = said.rpartition(".")
-            is_field = "/" not in said and not _EXTENSION.fullmatch(f".{field}") and name in seen and field in seen
+            is_field = (
+                "/" not in said and not _EXTENSION.fullmatch(f".{field}") and name in seen and field in seen
+            )
             return SEEN if is_field or self._is_joined(said) else new
         parts = [part for part in re.split(r"[\s/,;:|()\[\]{}\"'=]+", said) if part]
         if len(parts) > 1 and all(part in seen for part in parts):
@@ -169,7 +177,7 @@ class Support:
         said = stems_of(
             shape("causes", "marker").sub("", shape("causes", "after").sub("", statement.text), count=1)
         )
-        if shape("causes", "before").match(statement.text):
+        if shape("causes", "compared").match(statement.text):
             is_said = all(self._is_seen(word) for word in said if word not in WORDS["en"])
             return Doubt(0.2) if is_said else Doubt(0.75, "is what nothing says")
         words = {
@@ -212,6 +220,9 @@ class Support:
             else SEEN
         )
         if topic == "look":
+            times = Counter([item.call.name for item in self._seen.calls])
+            if shape("claims", "again").search(statement.clause) and max(times.values(), default=0) < 2:
+                return Doubt(0.8, "claims that it was done again, but no tool was called twice")
             return strange if done else Doubt(0.9, "claims a look, but no call succeeded")
         if topic == "other" and (mode == "passive" or stem(verb) in glue()):
             return SEEN

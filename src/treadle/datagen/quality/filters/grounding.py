@@ -149,7 +149,7 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
         ]
         if (
             kind in (Kind.NO_TOOL, Kind.REFUSAL, None)
-            or is_question(text)
+            or is_question(text, at_end=True)
             or is_refusal(text)
             or gives_up(text)
         ):
