@@ -23,6 +23,7 @@ _MAX_GROUPS = 24
 _MAX_PAIRED = 40
 """How many records of a group have the numbers of their cells combined."""
 _MAX_DATES = 16
+_MARK = re.compile(r"\s*+(?:[-*•]|\d\d?[.)])\s")
 _EQUATION = re.compile(r"([-−\d.,()+*/×÷ $€£%]{3,120})=\s*([-−]?[$€£]?\d[\d,']*(?:\.\d+)?)")
 
 
@@ -123,6 +124,10 @@ class Figures:
         below = tuple([record for record in seen.records if (places | anchors) & record.context])
         if below and places:
             self._named_counts.update(_count_records(RecordGroup(below, True), sizes))
+        for numbers in map(_numbers, seen.told_records):
+            if 3 <= len(numbers) <= 100:
+                self._means[frozenset()].setdefault(sum(numbers), False)
+                self._counts.add(float(len(numbers)))
         for records in seen.given:
             for has_lists in (True, False):
                 total = sum([one for record in records for one in _numbers(record, has_lists=has_lists)])
@@ -215,8 +220,18 @@ class Figures:
             chosen = [total for total, is_named in totals.items() if is_named] or list(totals)
             pairs += [(one, two) for one in chosen[:_MAX_GROUPS] for two in list(totals)[:_MAX_GROUPS]]
         for group in self._named or self.groups[:1]:
-            for record in group.records if len(group.records) <= 4 else ():
-                pairs += combinations(sorted(_numbers(record), key=abs)[:8], 2)
+            for record in group.records[:_MAX_PAIRED]:
+                if len(group.records) <= 4:
+                    pairs += combinations(sorted(_numbers(record), key=abs)[:8], 2)
+                    continue
+                sized = [
+                    item for cell in record.cells for item in cell.quantities if item.unit not in ("", "%")
+                ]
+                pairs += [
+                    (abs(one.value), abs(two.value))
+                    for one, two in combinations(sized[:8], 2)
+                    if one.unit == two.unit
+                ]
         singles = [_numbers(group.records[0])[:4] for group in self._named if len(group.records) == 1][:4]
         for here, there in combinations(singles, 2):
             pairs += [(one, two) for one in here for two in there]
@@ -299,11 +314,12 @@ def _count_calls(seen: Evidence, groups: Sequence[RecordGroup]) -> Iterator[floa
             len(records) - 1.0,
             float(max([len(record.cells) for record in records], default=0)),
         )
-    for item in seen.new_calls:
-        lines = item.result.splitlines()
+    for text in seen.new_texts:
+        lines = text.splitlines()
         yield float(len(lines))
-        if item.result.startswith("["):
-            yield float(item.result.count(",") + 1)
+        yield from map(float, Counter([line.lstrip()[:2] for line in lines if _MARK.match(line)]).values())
+        if text.startswith("["):
+            yield float(text.count(",") + 1)
 
 
 def _combine_cells(groups: Sequence[RecordGroup]) -> Iterator[float]:

@@ -5,7 +5,7 @@ from functools import cache
 
 from msgspec import Struct
 
-from treadle.datagen.quality.evidence import Evidence
+from treadle.datagen.quality.evidence import Evidence, unit_stems
 from treadle.datagen.quality.quantities import lexicon
 from treadle.datagen.quality.result_records import Record, stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, clauses
@@ -68,7 +68,7 @@ def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[
     none, they are those of the clause before it."""
     clause = statement.clause + beside(statement)
     places = stems_of(clause) & seen.places
-    if anchors := seen.anchors(clause) - seen.places:
+    if anchors := seen.anchors(clause) - seen.places - unit_stems():
         return anchors, places
     text = statement.before
     if not shape("answers", "refers").search(statement.sentence):

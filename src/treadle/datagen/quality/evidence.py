@@ -140,6 +140,12 @@ class Evidence:
                 if "\n" in text.strip() and not any(text.strip() in other.result for other in self.calls):
                     yield text
 
+    @property
+    def new_texts(self) -> list[str]:
+        """The results of the newest calls, and what these wrote."""
+        done = [item for item in self.new_calls if not item.is_error]
+        return [text for item in done for text in (item.result, *self._written(item))]
+
     @cached_property
     def given(self) -> list[list[Record]]:
         """Return the records of the arguments of each call that succeeded."""
@@ -292,7 +298,6 @@ class Evidence:
         ]
         # The name of a column says nothing about the record, even if it is a value elsewhere.
         anchors = frozenset([name for name in found if name not in self.labels and len(name) > 1])
-        anchors -= unit_stems()
         self._anchors[text] = anchors
         return anchors
 

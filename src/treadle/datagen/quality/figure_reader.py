@@ -35,6 +35,7 @@ _INEXACT = {
     if phrase.strip()
 }
 _BETWEEN = frozenset(lexicon("inexact")["between"].split())
+_CHANGES = frozenset(lexicon("pairs")["changes"].split())
 _MOMENTS = ("", "sec", "second", "min", "minute")
 """The units with which `one` is no figure."""
 _BEFORE_SIGN = ("", *" \n\t([|:=`*\"'")
@@ -104,6 +105,7 @@ _DIGITS = re.compile(
 )
 _SLASH = re.compile(r"(?P<a>\d{1,3})(?P<s>[/:])(?P<b>\d{1,3})(?![\w/:]|[.,]\d)")
 _CURRENCY = re.compile(r"(?:(?<!\w)(?P<c>EUR|USD|GBP|NOK|[Kk]r\.?|US\$)|(?P<s>[$€£]))[^\S\n]?\Z")
+_PHONE = re.compile(r"\d{1,4}(?:[ -]\(?\d{2,4}\)?){2,5}")
 _NEXT = re.compile(r"(?:\s+|-)(?P<and>and\s+)?(?P<w>[^\W\d_]+)")
 _AND_PART = re.compile(r"(?i)\s(?:and|og|und)\s(?P<n>an?|en|et|one|two|three)[ -](?P<w>[^\W\d_]+)")
 _POINT = re.compile(rf"(?i)\s(?:point|komma)\s(?P<d>{_any(lexicon('numbers')['en'])})\b")
@@ -112,7 +114,6 @@ _OF_UNIT = re.compile(
     rf"|(?P<u>{_any(name for name in UNITS if len(name) > 1 and name[0].isalpha())})\b)"
 )
 _WORD_UNIT = re.compile(rf"[\s-]{_UNIT}")
-_UNIT_AFTER = re.compile(rf"\s?{_UNIT}")
 _ONE_AND = re.compile(
     rf"(?i)\b(?:an?|one|en|et|eine)\s{_UNIT}\s(?:and|og|und)\s(?:an?\s|en\s|et\s|eine\s)?\Z"
 )
@@ -179,6 +180,9 @@ class _Reader:
         if before in tuple(".-/@") and text[start - 2 : start - 1].isalpha():
             self._end = _end_of_name(text, start)
             return []
+        if before == "+" and (phone := _PHONE.match(text, start)) is not None:
+            self._end = phone.end()
+            return []
         if (date := _DATE.match(text, start)) is not None and (dates := list(_read_date(date))):
             return dates
         if (time := self._read_time(start)) is not None:
@@ -196,16 +200,9 @@ class _Reader:
         half = (found["half"] or "").lower()
         is_clock = found["sep"] == ":" or bool(half)
         if not is_clock:
-            shape = _BEFORE if found["sep"] else _HOUR
-            is_clock = shape.search(self._text, max(0, start - 9), start) is not None and (
-                found["sep"] is not None or not self._text[found.end() : found.end() + 1].isalpha()
-            )
+            is_clock = _HOUR.search(self._text, max(0, start - 9), start) is not None
             is_clock = is_clock or _AFTER.match(self._text, found.end()) is not None
-        if (
-            not is_clock
-            or (found["sep"] == "." and _UNIT_AFTER.match(self._text, found.end()))
-            or self._text[found.end() : found.end() + 1] == "/"
-        ):
+        if not is_clock or self._text[found.end() : found.end() + 1] == "/":
             return None
         minutes = int(found["m"] or 0) + int(found["s"] or 0) / 60
         is_whole = int(found["h"]) > 12 or found["h"].startswith("0")
@@ -560,10 +557,10 @@ def _pair(text: str, one: Quantity, two: Quantity) -> tuple[Quantity | None, Qua
         and _RANGE.fullmatch(gap)
     ):
         value = one.value + 720 if one.value + 720 <= two.value else one.value
-        return replace(one, value=value, has_halves=True), two
+        return replace(one, value=value, low=value, high=value, has_halves=True), two
     if one.kind is NUMBER and two.kind is TIME and one.value <= 12 and _RANGE.fullmatch(gap):
         value = one.value * 60 + (720 if two.has_halves and one.value * 60 + 720 <= two.value else 0)
-        return replace(one, kind=TIME, value=value, has_halves=two.has_halves), two
+        return replace(one, kind=TIME, value=value, low=value, high=value, has_halves=two.has_halves), two
     if one.kind is not NUMBER or two.kind is not NUMBER or one.is_ordinal or two.is_ordinal:
         return one, two
     sizes = unit_of(one.unit), unit_of(two.unit)
@@ -589,8 +586,15 @@ def _pair(text: str, one: Quantity, two: Quantity) -> tuple[Quantity | None, Qua
         and abs(one.value) < abs(two.value)
         and (not one.unit or not two.unit or one.unit == two.unit)
     ):
-        unit, spread = two.unit or one.unit, (abs(one.value), abs(two.value))
-        return replace(one, unit=unit, spread=spread), replace(two, unit=unit, spread=spread)
+        unit = two.unit or one.unit
+        is_change = _LAST_WORD.search(text[: one.start])
+        if is_change and is_change[1].lower() in _CHANGES:
+            return replace(one, unit=unit), replace(two, unit=unit)
+        spread = (abs(one.value), abs(two.value))
+        one, two = [replace(end, unit=unit, spread=spread, low=min(end.low, abs(end.value) - 0.5),
+                            high=max(end.high, abs(end.value) + 0.5)) if end.value == int(end.value) else
+                    replace(end, unit=unit, spread=spread) for end in (one, two)]  # fmt: skip
+        return one, two
     if one.unit in ("", two.unit) and one.value <= two.value and one.value >= 0:
         if (
             one.value in (1.0, two.value)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from itertools import permutations
+from itertools import combinations, permutations
 
 from msgspec.structs import replace
 
@@ -110,6 +110,8 @@ class QuantityRules:
                 )
             ):
                 return self._note(item)
+            if not own[0].cell.label and self._is_shared(statement, item, anchors):
+                return Doubt(0.3, "stands beside another value")
             return Doubt(0.7, f"belongs to something else: {show_record(own[0].record)}")
         if (
             item.kind is QuantityKind.NUMBER
@@ -121,6 +123,15 @@ class QuantityRules:
             item.kind is QuantityKind.NUMBER and item.value <= _MAX_COUNT and item.value == int(item.value)
         )
         return Doubt(0.8 if is_small else 0.95, "does not occur before, and does not follow from it")
+
+    def _is_shared(self, statement: AnswerStatement, item: Quantity, anchors: frozenset[str]) -> bool:
+        """Return whether another value of the clause belongs to what the clause is about."""
+        others = [other for other in find_quantities(statement.clause) if other.value != item.value]
+        return any(
+            place.record.stems & anchors
+            for other in others
+            for place in self.matches(other, None, is_told=False)
+        )
 
     def _labels(self, statement: AnswerStatement, item: Quantity) -> tuple[frozenset[frozenset[str]], bool]:
         """Return the labels by which a quantity is named: in its clause if it is alone there, else beside it. The
@@ -314,6 +325,8 @@ class QuantityRules:
         if item.kind is QuantityKind.TIME:
             return self._is_shifted(item)
         value = abs(item.value)
+        if not is_strict and (self._is_combined(statement, item) or self._is_multiple(statement, item)):
+            return True
         is_rest = shape("answers", "others").search(statement.clause) is not None
         is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
         if is_share:
@@ -322,6 +335,8 @@ class QuantityRules:
         choices = [anchors]
         if not anchors:
             choices += [told, frozenset()]
+            if is_share:
+                choices.append(self._seen.anchors(statement.before.rpartition("\n")[0].rpartition("\n")[2]))
         elif not is_strict and not any(names & anchors for names in entities_of(statement.clause)):
             choices.append(told)
         after = statement.sentence[statement.place + len(statement.text) :]
@@ -349,6 +364,38 @@ class QuantityRules:
         return value in self._solved or any(
             item.low - near <= one <= item.high + near
             for one in self._from_answer(is_share=False, is_small=is_small)
+        )
+
+    def _is_combined(self, statement: AnswerStatement, item: Quantity) -> bool:
+        """Return whether a quantity is the sum or the difference of some values whose labels the sentence has."""
+        words = stems_of(statement.sentence)
+        named = [
+            cell
+            for record in self._seen.records
+            for cell in record.cells
+            if len(cell.quantities) == 1 and cell.label and plain_label(cell.label) <= words
+        ]
+        if not 2 <= len(named) <= 4 or len({cell.label for cell in named}) < len(named):
+            return False
+        sizes = [abs(cell.quantities[0].value) for cell in named]
+        figures = [sum(sizes), *[abs(one - two) for one, two in combinations(sizes, 2)]]
+        return any(item.low - 0.006 <= one <= item.high + 0.006 for one in figures)
+
+    def _is_multiple(self, statement: AnswerStatement, item: Quantity) -> bool:
+        """Return whether a quantity is a value that was seen, times a small number that the sentence has."""
+        times = {
+            other.value
+            for other in find_quantities(statement.sentence)
+            if other.start != statement.place and other.kind is QuantityKind.NUMBER and not other.unit
+        }
+        times |= {2.0} if shape("answers", "doubled").search(statement.sentence) else set()
+        return item.value > _MAX_COUNT and any(
+            2 <= one <= 20
+            and one == int(one)
+            and self._seen.sightings(
+                QuantityKind.NUMBER, item.low / one, item.high / one + 1e-9, is_told=False
+            )
+            for one in times
         )
 
     def _is_figure(
@@ -497,7 +544,8 @@ def _is_at(place: Occurrence, anchors: frozenset[str], places: frozenset[str]) -
     record = place.record
     if places and not places & (record.context | record.stems):
         return False
-    return not anchors or bool(anchors & record.stems)
+    left = anchors - record.context
+    return not left or bool(left & record.stems)
 
 
 def _has_label(place: Occurrence, labels: frozenset[frozenset[str]]) -> bool:

@@ -206,7 +206,7 @@ class RelationRules:
         if not anchors and statement.before:
             anchors = seen.anchors(sentence)
         names = frozenset([name for entity in entities_of(sentence) for name in entity])
-        anchors = (seen.anchors(sentence) & names) or anchors
+        anchors = (seen.anchors(sentence) & names) or anchors or seen.anchors(statement.sentence)
         keys = [name for name in anchors if 0 < seen.frequency[name] <= max(1, len(seen.records) // 2)]
         if not keys or len(seen.records) < 2:
             return SEEN

@@ -170,6 +170,8 @@ def _read_text(text: str) -> Iterator[Record]:
     header, delimiter = _read_header(lines)
     above = _NOTHING
     block: list[Cell] = []
+    if len(lines) > 2 and not header and _read_field(lines[0]) is None and _read_field(lines[1]) is not None:
+        above = stems_of(lines[0])  # a title
     for index, line in enumerate(lines):
         if header:
             if index and not re.fullmatch(r"[\s|:-]+", line):

@@ -72,7 +72,11 @@ class Support:
             is_marked = any(mark in statement.sentence for mark in '"“«‘`')
             is_other = len(missing) > (0 if is_marked else 1)
             return Doubt(0.9 if is_other else 0.4, "is quoted, but nothing has these words")
-        part = statement.sentence if "/" not in said and " " not in said else statement.clause
+        part = (
+            statement.sentence
+            if statement.kind is StatementKind.TEXT and " " not in said
+            else statement.clause
+        )
         if shape("answers", "denied").search(part):
             return SEEN  # what is not there cannot be seen
         new = Doubt(0.9, "does not occur before")
