@@ -148,6 +148,11 @@ class Figures:
         """Return how many records the statement chooses; if it chooses none, how many there are of each kind."""
         return self._calls | self._named_counts | (set() if self._named else self._counts)
 
+    @property
+    def named_counts(self) -> set[float]:
+        """How many records the statement chooses, in whole and by their form."""
+        return self._named_counts
+
     def text_sizes(self) -> set[float]:
         """Return how many characters and words the results have."""
         return {

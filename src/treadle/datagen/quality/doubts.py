@@ -6,6 +6,7 @@ from functools import cache
 from msgspec import Struct
 
 from treadle.datagen.quality.evidence import Evidence, unit_stems
+from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.quantities import lexicon
 from treadle.datagen.quality.result_records import Record, stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, clauses
@@ -77,5 +78,6 @@ def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[
     names = frozenset().union(*entities_of(earlier))
     inherited = frozenset().union(*[seen.anchors(clause) for clause, _ in clauses(here)])
     inherited = inherited or (seen.anchors(earlier) & names)
-    above = inherited or seen.anchors(statement.sentence)
+    is_alone = len(find_quantities(statement.sentence)) < 2 or statement.sentence.lstrip().startswith("|")
+    above = inherited or (seen.anchors(statement.sentence) if is_alone else frozenset())
     return above - seen.places, places or stems_of(text) & seen.places

@@ -99,12 +99,15 @@ _DIGITS = re.compile(
         |\d+(?:[.,]\d+)?|(?=[{_CUT}]))
     (?:\s?(?P<v>[{_CUT}])|[\ -](?P<f>[1-9]/[1-9]\d?)(?![\d/]))?
     (?:[eE](?P<e>[+-]?\d{{1,2}})\b|\s?[x×]\s?10\^?(?P<e2>\d{{1,2}})\b)?
-    (?:(?P<k>{_any(_LETTERS)})\b|\s?(?P<w>(?i:{_any(_SCALES)}))s?\b\.?)?(?P<o>(?:st|nd|rd|th)\b)?
+    (?:(?P<k>{_any(_LETTERS)})\b|\s?(?P<w>(?i:{_any(_SCALES)}))s?\b\.?)?(?P<o>(?:st|nd|rd|th)\b)?(?:[x×]\b)?
     (?:,-|(?<=\d)\.-)?(?:[\s-]?{_UNIT})?""",
     re.VERBOSE,
 )
 _SLASH = re.compile(r"(?P<a>\d{1,3})(?P<s>[/:])(?P<b>\d{1,3})(?![\w/:]|[.,]\d)")
 _CURRENCY = re.compile(r"(?:(?<!\w)(?P<c>EUR|USD|GBP|NOK|[Kk]r\.?|US\$)|(?P<s>[$€£]))[^\S\n]?\Z")
+_HOURS_AFTER = re.compile(r"\s?(?:h|hrs?|hours|timer|Stunden|Std)\b")
+_AT_HOUR = _words("clock", "near")
+_DAY_BEFORE = _words("dates", "before")
 _PHONE = re.compile(r"\d{1,4}(?:[ -]\(?\d{2,4}\)?){2,5}")
 _NEXT = re.compile(r"(?:\s+|-)(?P<and>and\s+)?(?P<w>[^\W\d_]+)")
 _AND_PART = re.compile(r"(?i)\s(?:and|og|und)\s(?P<n>an?|en|et|one|two|three)[ -](?P<w>[^\W\d_]+)")
@@ -206,7 +209,9 @@ class _Reader:
             return None
         minutes = int(found["m"] or 0) + int(found["s"] or 0) / 60
         is_whole = int(found["h"]) > 12 or found["h"].startswith("0")
-        return self._to_time(int(found["h"]), minutes, found.start(), found.end(), half, is_whole=is_whole)
+        time = self._to_time(int(found["h"]), minutes, found.start(), found.end(), half, is_whole=is_whole)
+        hours = _HOURS_AFTER.match(self._text, found.end()) if found["sep"] and not half else None
+        return time if hours is None else replace(time, end=hours.end(), unit="h")
 
     def _to_time(
         self, hour: float, minutes: float, start: int, end: int, half: str = "", *, is_whole: bool = False
@@ -224,6 +229,9 @@ class _Reader:
     def _read_slash(self, found: re.Match[str]) -> list[Quantity] | None:
         """Read a fraction, a score or a ratio."""
         one, two = int(found["a"]), int(found["b"])
+        is_day = found["s"] == "/" and 1 <= one <= 31 and 1 <= two <= 12
+        if is_day and _DAY_BEFORE.search(self._text, max(0, found.start() - 14), found.start()):
+            return [_to_date(two * 100.0 + one, *found.span(), None)]
         if not two or (found["s"] == ":" and len(found["b"]) == 2 and two < 60 and one < 24):
             return None
         value, span = one / two, found.span()
@@ -266,6 +274,8 @@ class _Reader:
         minutes = (
             int(clock["h"]) * 60.0 + int(clock["m"]) if clock and clock.end() == end and clock["m"] else None
         )
+        if not unit and value <= 24 and _AT_HOUR.search(text, max(0, start - 16), start):
+            minutes = value * 60
         return replace(made, other=other, clock=minutes, is_ordinal=bool(found["o"]))
 
     def _to_number(
@@ -354,7 +364,7 @@ class _Reader:
             current, scale = 1.0 * _SCALES[lower], _SCALES[lower]
         while (found := _NEXT.match(self._text, end)) is not None:
             word = found["w"].lower()
-            value = _NUMBERS.get(word)
+            value = _NUMBERS.get(word) if word not in _SHARED or self._is_foreign else None
             if word in _SCALES and not found["and"]:
                 scale = _SCALES[word]
                 total, current = (total, current * scale) if scale < 1000 else (total + current * scale, 0.0)
@@ -521,6 +531,7 @@ def _to_date(value: float, start: int, end: int, year: int | None) -> Quantity:
 
 _RANGE, _BOTH, _BOUNDS_WORD = _words("pairs", "range"), _words("pairs", "both"), _words("pairs", "bounds")
 _PART, _ONE_IN, _JOIN = _words("pairs", "part"), _words("pairs", "one_in"), _words("pairs", "join")
+_COINS = ("euros", "dollars", "kroner", "sterling")
 _SUMMED = ("time", "mass", "length", "data", "volume")
 
 
@@ -577,6 +588,9 @@ def _pair(text: str, one: Quantity, two: Quantity) -> tuple[Quantity | None, Qua
             value, half = one.value + two.value * rate, 0.5 * rate
             return None, replace(one, value=value, end=two.end, low=value - half, high=value + half)
         return one, two
+    if sizes[0] and sizes[0][0] in _COINS and gap == " " and not two.unit and 10 <= two.value == int(two.value) < 100:
+        value = one.value + two.value / 100
+        return None, replace(one, value=value, end=two.end, low=value - 1e-6, high=value + 1e-6)
     is_range = _RANGE.fullmatch(gap) is not None or (
         _BOTH.fullmatch(gap) is not None
         and _BOUNDS_WORD.search(text, max(0, one.start - 20), one.start) is not None

@@ -46,7 +46,7 @@ class Quantity(Struct, frozen=True):
     high: float = 0.0
     """The largest size that can be written so."""
     unit: str = ""
-    """The unit as written, or `%`."""
+    """The unit as written, or `%`; for a time of day, `h` if it can also be a number of hours, as `2:05 h`."""
     is_word: bool = False
     """True if the number is a word."""
     is_about: bool = False

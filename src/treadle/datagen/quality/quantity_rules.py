@@ -325,7 +325,11 @@ class QuantityRules:
         if item.kind is QuantityKind.TIME:
             return self._is_shifted(item)
         value = abs(item.value)
-        if not is_strict and (self._is_combined(statement, item) or self._is_multiple(statement, item)):
+        if not is_strict and (
+            self._is_combined(statement, item)
+            or self._is_multiple(statement, item)
+            or self._is_beyond(statement, item)
+        ):
             return True
         is_rest = shape("answers", "others").search(statement.clause) is not None
         is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
@@ -339,6 +343,8 @@ class QuantityRules:
                 choices.append(self._seen.anchors(statement.before.rpartition("\n")[0].rpartition("\n")[2]))
         elif not is_strict and not any(names & anchors for names in entities_of(statement.clause)):
             choices.append(told)
+        if shape("answers", "aggregate").search(statement.sentence):
+            choices.append(self._seen.anchors(statement.sentence))
         after = statement.sentence[statement.place + len(statement.text) :]
         if shape("answers", "whole").search(statement.sentence[: statement.place]) or shape(
             "answers", "of_files"
@@ -389,13 +395,38 @@ class QuantityRules:
             if other.start != statement.place and other.kind is QuantityKind.NUMBER and not other.unit
         }
         times |= {2.0} if shape("answers", "doubled").search(statement.sentence) else set()
-        return item.value > _MAX_COUNT and any(
+        return (item.value > _MAX_COUNT or 2.0 in times and item.value > 2) and any(
             2 <= one <= 20
             and one == int(one)
             and self._seen.sightings(
                 QuantityKind.NUMBER, item.low / one, item.high / one + 1e-9, is_told=False
             )
             for one in times
+        )
+
+    def _names_a_value(self, statement: AnswerStatement) -> bool:
+        """Return whether the word after a number is that of a value or a label, and does not count records."""
+        after = statement.sentence[statement.place + len(statement.text) :]
+        noun = shape("answers", "counted").match(after)
+        name = stem(noun[1].lower()) if noun else ""
+        return name in self._seen.labels or self._seen.frequency[name] == 1
+
+    def _is_beyond(self, statement: AnswerStatement, item: Quantity) -> bool:
+        """Return whether a number counts the values that are larger, or smaller, than a limit in the sentence."""
+        limits = [
+            other
+            for other in find_quantities(statement.sentence)
+            if other.is_about and other.start != statement.place
+        ]
+        columns: dict[frozenset[str], list[float]] = {}
+        for record in self._seen.records if limits and item.value <= _MAX_COUNT else ():
+            for cell in record.cells:
+                if len(cell.quantities) == 1:
+                    columns.setdefault(cell.label, []).append(cell.quantities[0].value)
+        return any(
+            item.value in (sum(one > limit.value for one in values), sum(one < limit.value for one in values))
+            for limit in limits
+            for values in columns.values()
         )
 
     def _is_figure(
@@ -434,7 +465,8 @@ class QuantityRules:
             noun = shape("answers", "counted").match(after)
             if is_strict or noun is None or any(stem(noun[1].lower()) in label for label in labels):
                 return False
-        if is_whole and unit is None and value in figures.counts():
+        counts = figures.counts() if is_whole and unit is None else set()
+        if value in counts and (not self._names_a_value(statement) or value in figures.named_counts):
             return True
         if (
             is_whole
@@ -511,6 +543,9 @@ def _readings(item: Quantity) -> Iterator[Quantity]:
         yield replace(
             item, kind=QuantityKind.TIME, value=item.clock, low=item.clock, high=item.clock, has_halves=False
         )
+    if item.kind is QuantityKind.TIME and item.unit:
+        hours = item.value / 60
+        yield replace(item, kind=QuantityKind.NUMBER, value=hours, low=hours - 0.0084, high=hours + 0.0084)
     if item.spread is not None and item.spread[1] <= 1.6 * item.spread[0]:
         yield replace(item, low=item.spread[0], high=item.spread[1], is_about=True)
 
