@@ -290,11 +290,12 @@ class Evidence:
         """Return the stems of a text that belong to some of the records and not to all of them."""
         if (known := self._anchors.get(text)) is not None:
             return known
-        total, frequency = len(self.records), self.frequency
+        total, frequency, ignored = len(self.records), self.frequency, _ignored()
         found = [
             name
-            for name in map(self._as_seen, stems_of(text))
-            if 0 < frequency[name] < total and name not in _ignored() and not name[0].isdigit()
+            for word in stems_of(text) - ignored
+            for name in (word if word in frequency else self._as_seen(word),)
+            if 0 < frequency.get(name, 0) < total and name not in ignored and not name[0].isdigit()
         ]
         # The name of a column says nothing about the record, even if it is a value elsewhere.
         anchors = frozenset([name for name in found if name not in self.labels and len(name) > 1])
@@ -303,11 +304,12 @@ class Evidence:
 
     def _as_seen(self, name: str) -> str:
         """Return the word of a record that a word is a longer form of, as `warn` for `warning`; else the word."""
-        if name in self.frequency or len(name) < 5 or not name[0].isalpha():
-            return name
-        plain = name.replace("-", "")
-        known = (plain.removesuffix(end) for end in ("", "ing", "er", "s", "ings", "ers"))
-        return next((one for one in known if len(one) > 3 and one in self.frequency), name)
+        if len(name) > 4 and "-" in name:
+            name = name.replace("-", "")
+        if len(name) > 4 and name[0].isalpha() and name.endswith(("ing", "er", "ers", "ings")):
+            plain = name.removesuffix("s").removesuffix("ing").removesuffix("er")
+            return plain if len(plain) > 3 and plain in self.frequency else name
+        return name
 
     @cached_property
     def places(self) -> frozenset[str]:

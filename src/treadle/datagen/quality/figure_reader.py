@@ -210,7 +210,7 @@ class _Reader:
         minutes = int(found["m"] or 0) + int(found["s"] or 0) / 60
         is_whole = int(found["h"]) > 12 or found["h"].startswith("0")
         time = self._to_time(int(found["h"]), minutes, found.start(), found.end(), half, is_whole=is_whole)
-        hours = _HOURS_AFTER.match(self._text, found.end()) if found["sep"] and not half else None
+        hours = _HOURS_AFTER.match(self._text, found.end()) if found["sep"] and not half and not is_whole else None
         return time if hours is None else replace(time, end=hours.end(), unit="h")
 
     def _to_time(

@@ -75,6 +75,9 @@ _PHONE = re.compile(
 )
 _CALL = re.compile(r"\w\([^()]*+\)|^(?:python|pip|git|npm|curl|grep|cat|ls|sudo|systemctl)\s|^\w+ -\w")
 _ORDINAL = re.compile(r"\d{1,3}(?:st|nd|rd|th)")
+_LETTERS = re.compile(r"[^\W\d_]+")
+_DIGIT, _POINT = re.compile(r"\d"), re.compile(r"[/.]\w")
+_SIGN = re.compile(r"[\d@_]|https?:|[a-z][A-Z]")
 _FENCE = re.compile(r"(?ms)^[^\S\n]*```([^\n]*)\n(.*?)(?:^[^\S\n]*```|\Z)")
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _LIST_MARK = re.compile(r"(?m)^[^\S\n]*+\d+[.)]\s")
@@ -124,13 +127,43 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     for sentence in _sentences(text):
         if sentence.strip():
             plain = _SPEECH.sub("“”", sentence)
-            is_advice = _shape("answers", "advice").search(plain) is not None
-            yield from _read_sentence(sentence, before, is_advice=is_advice, capitals=capitals)
+            yield from _read_sentence(sentence, before, is_advice=_is_advice(plain), capitals=capitals)
             before = f"{before[-200:]}\n{sentence}"
     for line in _ANSWER.findall(text):
         for word in _WORD.findall(line):
             if word.casefold() not in _COMMON:
                 yield AnswerStatement(StatementKind.NAME, word, line, line)
+
+
+def words_in(text: str) -> frozenset[str]:
+    """Return the words of a text in lower case."""
+    return frozenset(_LETTERS.findall(text.lower()))
+
+
+@cache
+def gate(name: str) -> frozenset[str]:
+    """Return the words without which the patterns of a kind find nothing."""
+    if name in lexicon("gates"):
+        return frozenset(lexicon("gates")[name].split())
+    patterns = lexicon(name).values()
+    said = [item if isinstance(item, str) else item["said"] for item in patterns]
+    return frozenset([word.lower() for text in said for word in _LETTERS.findall(text) if len(word) > 2])
+
+
+@cache
+def _topics(section: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple([(name, _shape(section, name)) for name in lexicon(section)])
+
+
+def _is_advice(sentence: str) -> bool:
+    return (
+        _shape("answers", "advice_first").match(sentence) is not None
+        or sentence.rstrip()[-1:] == "?"
+        or (
+            not gate("advice").isdisjoint(words_in(sentence))
+            and _shape("answers", "advice").search(sentence) is not None
+        )
+    )
 
 
 def _sentences(text: str) -> Iterator[str]:
@@ -161,7 +194,7 @@ def _read_sentence(
     sentence: str, before: str, *, is_advice: bool, capitals: Capitals
 ) -> Iterator[AnswerStatement]:
     at = partial(_at, sentence=sentence, before=before)
-    rest = sentence
+    rest, words = sentence, words_in(sentence)
     # A quoted text is one statement, also if it is a path or an address.
     for found in [*_QUOTED.finditer(sentence)]:
         said = next(item for item in found.groups() if item)
@@ -174,8 +207,8 @@ def _read_sentence(
             kind = StatementKind.PATH if _PATH.fullmatch(said) else StatementKind.TEXT
             yield at(kind, said, place=found.start(), topic="quote" if is_speech else "")
         rest = _blank(rest, found.start(), found.end())
-    for topic in () if is_advice else lexicon("shares"):
-        for found in _shape("shares", topic).finditer(rest):
+    for topic, shape in () if is_advice or gate("shares").isdisjoint(words) else _topics("shares"):
+        for found in shape.finditer(rest):
             yield at(StatementKind.SHARE, found[1], place=found.start(), topic=topic)
             rest = _blank(rest, found.start(1), found.end(1))
     # Dates, times and numbers with a unit are no paths, although some have slashes.
@@ -188,12 +221,12 @@ def _read_sentence(
     ]
     for item in sure:
         rest = _blank(rest, item.start, item.end)
-    for kind, shape in (
-        (StatementKind.IDENTIFIER, _PHONE),
-        (StatementKind.PATH, _PATH),
-        (StatementKind.IDENTIFIER, _SYMBOL),
+    for kind, shape, sign in (
+        (StatementKind.IDENTIFIER, _PHONE, _DIGIT),
+        (StatementKind.PATH, _PATH, _POINT),
+        (StatementKind.IDENTIFIER, _SYMBOL, _SIGN),
     ):
-        for found in [*shape.finditer(rest)]:
+        for found in [*shape.finditer(rest)] if sign.search(rest) else ():
             if kind is StatementKind.IDENTIFIER and _ORDINAL.fullmatch(found[0]):
                 continue
             if not is_advice or "@" in found[0]:
@@ -208,19 +241,22 @@ def _read_sentence(
             rest = _blank(rest, item.start, item.end)
         for word, place in _names(rest, capitals):
             yield at(StatementKind.NAME, word, place=place)
-        for topic in lexicon("order"):
-            for found in _shape("order", topic).finditer(sentence):
+        for topic, shape in () if gate("order").isdisjoint(words) else _topics("order"):
+            for found in shape.finditer(sentence):
                 yield at(StatementKind.ORDER, found[0], place=found.start(), topic=topic)
-    if "?" not in sentence:
+    if "?" not in sentence and not gate("causes").isdisjoint(words):
         for text, place in _causes(sentence):
             yield at(StatementKind.CAUSE, text, place=place)
-    for found in _shape("answers", "quoting").finditer(sentence):
+    is_open = ":" in sentence or "|" in sentence or ">" in sentence
+    for found in _shape("answers", "quoting").finditer(sentence) if is_open else ():
         yield at(StatementKind.TEXT, found[1].strip(), place=found.start(1), topic="quote")
     if "?" not in sentence:
         for clause, place in clauses(sentence):
             yield at(StatementKind.RELATION, clause.strip(), place=place)
     if not is_advice and re.search(r"\w", sentence):
         yield at(StatementKind.CLAIM, sentence.strip(), place=0)
+    if gate("actions").isdisjoint(words) and not any(word.endswith("ed") for word in words):
+        return
     for verb, place, topic in _actions(_SPEECH.sub(lambda found: "¤" * len(found[0]), sentence)):
         yield at(StatementKind.ACTION, verb, place=place, topic=topic)
 
