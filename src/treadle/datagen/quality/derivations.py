@@ -15,7 +15,7 @@ from itertools import combinations
 from msgspec import Struct
 
 from treadle.datagen.quality.evidence import Evidence
-from treadle.datagen.quality.figure_reader import read_number
+from treadle.datagen.quality.figure_reader import find_quantities, read_number
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, day_number
 from treadle.datagen.quality.result_records import Record, stems_of
 
@@ -345,12 +345,13 @@ def _combine_cells(groups: Sequence[RecordGroup]) -> Iterator[float]:
             yield products
 
 
-def solve_equations(text: str) -> Iterator[float]:
-    """Yield the right sides of the equations in a text that are correct."""
+def solve_equations(text: str, *, has_parts: bool = False) -> Iterator[float]:
+    """Yield the right sides of the equations in a text that are correct; with `has_parts`, all of their numbers."""
     for left, right in _EQUATION.findall(text):
         value, stated = evaluate(left), read_number(right)
         if value is not None and stated is not None and abs(value - stated) <= 0.0101:
             yield abs(stated)
+            yield from [abs(item.value) for item in find_quantities(left)] if has_parts else ()
 
 
 def evaluate(text: str) -> float | None:

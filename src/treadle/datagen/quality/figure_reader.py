@@ -5,17 +5,18 @@ begin there. What is a part of a name, a version, a path or an identifier is no 
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 
 from msgspec.structs import replace
 
+from treadle.datagen.quality.figure_pairs import join_figures
 from treadle.datagen.quality.languages import WORDS
-from treadle.datagen.quality.quantities import UNITS, Quantity, QuantityKind, lexicon, unit_of
+from treadle.datagen.quality.quantities import UNITS, Quantity, QuantityKind, lexicon
 
 NUMBER, TIME, DATE, SHARE = QuantityKind
-_VULGAR = dict(zip("½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞", (1 / 2, 1 / 3, 2 / 3, 1 / 4, 3 / 4, 1 / 5, 2 / 5, 3 / 5, 4 / 5, 1 / 6, 5 / 6, 1 / 8, 3 / 8,
-               5 / 8, 7 / 8), strict=True))  # fmt: skip
+_VULGAR = {sign: unicodedata.numeric(sign) for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 _SCALES: dict[str, float] = lexicon("scales")
 _LETTERS: dict[str, float] = lexicon("letters")
 _FRACTIONS: dict[str, float] = lexicon("fractions")
@@ -35,9 +36,6 @@ _INEXACT = {
     if phrase.strip()
 }
 _BETWEEN = frozenset(lexicon("inexact")["between"].split())
-_CHANGES = frozenset(lexicon("pairs")["changes"].split())
-_MOMENTS = ("", "sec", "second", "min", "minute")
-"""The units with which `one` is no figure."""
 _BEFORE_SIGN = ("", *" \n\t([|:=`*\"'")
 _TOO_LARGE = 1e300
 """The value of numbers that are beyond the range of floats."""
@@ -95,7 +93,8 @@ _TIME = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _DIGITS = re.compile(
-    rf"""(?P<n>\d{{1,3}}(?:(?P<g>[\ ,.'’_\u00a0\u2009\u202f])\d{{3}}(?!\d)(?:(?P=g)\d{{3}}(?!\d))*)(?:(?!(?P=g))[.,]\d+)?
+    rf"""(?P<n>\d{{1,3}}(?:(?P<g>[\ ,.'’_\u00a0\u2009\u202f])\d{{3}}(?!\d)(?:(?P=g)\d{{3}}(?!\d))*)
+            (?:(?!(?P=g))[.,]\d+)?
         |\d+(?:[.,]\d+)?|(?=[{_CUT}]))
     (?:\s?(?P<v>[{_CUT}])|[\ -](?P<f>[1-9]/[1-9]\d?)(?![\d/]))?
     (?:[eE](?P<e>[+-]?\d{{1,2}})\b|\s?[x×]\s?10\^?(?P<e2>\d{{1,2}})\b)?
@@ -129,7 +128,7 @@ _MORE = _words("inexact", "after")
 @lru_cache(maxsize=8192)
 def find_quantities(text: str) -> tuple[Quantity, ...]:
     """Return the figures in a text, in their order."""
-    return tuple(_join(text, _Reader(text).read()))
+    return tuple(join_figures(text, _Reader(text).read()))
 
 
 def read_number(text: str) -> float | None:
@@ -200,7 +199,7 @@ class _Reader:
         found = _TIME.match(self._text, start)
         if found is None:
             return None
-        half = (found["half"] or "").lower()
+        half = (found["half"] or "").casefold()
         is_clock = found["sep"] == ":" or bool(half)
         if not is_clock:
             is_clock = _HOUR.search(self._text, max(0, start - 9), start) is not None
@@ -210,7 +209,11 @@ class _Reader:
         minutes = int(found["m"] or 0) + int(found["s"] or 0) / 60
         is_whole = int(found["h"]) > 12 or found["h"].startswith("0")
         time = self._to_time(int(found["h"]), minutes, found.start(), found.end(), half, is_whole=is_whole)
-        hours = _HOURS_AFTER.match(self._text, found.end()) if found["sep"] and not half and not is_whole else None
+        hours = (
+            _HOURS_AFTER.match(self._text, found.end())
+            if found["sep"] and not half and not is_whole
+            else None
+        )
         return time if hours is None else replace(time, end=hours.end(), unit="h")
 
     def _to_time(
@@ -265,11 +268,15 @@ class _Reader:
         unit = found["u"] or (money["c"] or money["s"] if money else "")
         value, half, other = _read_size(found)
         begin = money.start() if money else start
-        is_negative = text[begin - 1 : begin] in tuple("-−–") and text[begin - 2 : begin - 1] in _BEFORE_SIGN
-        scale = _LETTERS.get(found["k"] or "", 1.0) * _SCALES.get((found["w"] or "").lower(), 1.0)
+        is_signed = text[begin - 1 : begin] in tuple("-−–+") and text[begin - 2 : begin - 1] in _BEFORE_SIGN
+        scale = _LETTERS.get(found["k"] or "", 1.0) * _SCALES.get((found["w"] or "").casefold(), 1.0)
         if unit and half < 0.1 and scale == 1.0 and value == int(value):
             half = 0.5001
-        made = self._to_number(-value if is_negative else value, begin - is_negative, end, half, unit)
+        is_negative = is_signed and text[begin - 1] != "+"
+        made = self._to_number(-value if is_negative else value, begin - is_signed, end, half, unit)
+        if not found["n"] and not unit:
+            low, high = _bounds(value, 0.02, self._how_exact(begin), is_share=True)
+            return replace(made, kind=SHARE, low=low, high=high)
         clock = _TIME.match(text, start) if not unit and found["n"].count(".") == 1 else None
         minutes = (
             int(clock["h"]) * 60.0 + int(clock["m"]) if clock and clock.end() == end and clock["m"] else None
@@ -328,18 +335,18 @@ class _Reader:
         value, end, scale = self._sum_words(lower, end)
         half = min(0.5 * scale, 0.05 * value) if scale > 1 and scale != 12 else 1e-6
         if (found := _POINT.match(text, end)) is not None:
-            value, end, half = value + _NUMBERS[found["d"].lower()] / 10, found.end(), 0.05
+            value, end, half = value + _NUMBERS[found["d"].casefold()] / 10, found.end(), 0.05
         elif (found := _AND_PART.match(text, end)) and (part := _part_of(found["w"])):
-            times = {"two": 2, "three": 3}.get(found["n"].lower(), 1)
+            times = {"two": 2, "three": 3}.get(found["n"].casefold(), 1)
             value, end, half = value + times * part, found.end(), 0.1
         elif (
             value <= 20
             and (found := _NEXT.match(text, end))
             and (part := _part_of(found["w"]))
             and not found["and"]
+            and (part != 0.5 or value == 1)
         ):
-            if part != 0.5 or value == 1:
-                return self._to_share(value * part, start, found.end())
+            return self._to_share(value * part, start, found.end())
         if value <= 30 and (clock := self._read_towards(value, start, end, is_number=True)):
             return [clock]
         is_hour = value <= 12 and (
@@ -363,7 +370,7 @@ class _Reader:
         if current is None:
             current, scale = 1.0 * _SCALES[lower], _SCALES[lower]
         while (found := _NEXT.match(self._text, end)) is not None:
-            word = found["w"].lower()
+            word = found["w"].casefold()
             value = _NUMBERS.get(word) if word not in _SHARED or self._is_foreign else None
             if word in _SCALES and not found["and"]:
                 scale = _SCALES[word]
@@ -388,8 +395,8 @@ class _Reader:
         if (clock := self._read_towards(60 * _FRACTIONS[lower], start, end, is_number=False)) is not None:
             return [clock]
         following = _NEXT.match(text, end)
-        if lower in ("halv", "halb") and following and 1 <= _NUMBERS.get(following["w"].lower(), 0) <= 12:
-            hour = _NUMBERS[following["w"].lower()]
+        if lower in ("halv", "halb") and following and 1 <= _NUMBERS.get(following["w"].casefold(), 0) <= 12:
+            hour = _NUMBERS[following["w"].casefold()]
             return [self._to_time(hour - 1, 30, start, following.end())]
         if (found := _ONE_AND.search(text, max(0, start - 30), start)) is not None:
             value = 1 + _FRACTIONS[lower]
@@ -407,7 +414,7 @@ class _Reader:
         """Return a share, or a size such as `half an hour` and `a quarter million`."""
         found = _OF_UNIT.match(self._text, end)
         if found is not None and found["scale"]:
-            value *= _SCALES[found["scale"].lower()]
+            value *= _SCALES[found["scale"].casefold()]
             return [self._to_number(value, start, found.end(), 0.05 * value, "", is_word=True)]
         if found is not None:
             return [self._to_number(value, start, found.end(), 0.1 * value, found["u"], is_word=True)]
@@ -420,7 +427,7 @@ class _Reader:
         found = _TOWARDS.match(self._text, end)
         if found is None:
             return None
-        hour = float(found["hour"]) if found["hour"].isdigit() else _NUMBERS.get(found["hour"].lower(), 0)
+        hour = float(found["hour"]) if found["hour"].isdigit() else _NUMBERS.get(found["hour"].casefold(), 0)
         is_said = not is_number or bool(found["past"]) or _BEFORE.search(self._text, max(0, start - 9), start)
         if not 1 <= hour <= 24 or not is_said or (is_number and minutes != int(minutes)):
             return None
@@ -433,7 +440,7 @@ def _end_of_name(text: str, start: int) -> int:
 
 
 def _part_of(word: str) -> float | None:
-    word = word.lower()
+    word = word.casefold()
     return (
         _FRACTIONS.get(word)
         or _FRACTIONS.get(word.removesuffix("s"))
@@ -461,7 +468,7 @@ def _read_size(found: re.Match[str]) -> tuple[float, float, float | None]:
         value = min(float(digits.replace(",", ".") or 0), _TOO_LARGE)
         places = len(digits.replace(",", ".").partition(".")[2])
     scale = 10.0 ** int(found["e"] or found["e2"] or 0)
-    scale *= _LETTERS.get(found["k"] or "", 1.0) * _SCALES.get((found["w"] or "").lower(), 1.0)
+    scale *= _LETTERS.get(found["k"] or "", 1.0) * _SCALES.get((found["w"] or "").casefold(), 1.0)
     half = 0.5001 * 10.0**-places if places or scale > 1 else 1e-6
     if found["v"] or found["f"]:
         top, _, bottom = (found["f"] or "").partition("/")
@@ -507,7 +514,7 @@ def _read_date(found: re.Match[str]) -> Iterator[Quantity]:
     else:
         if found["M"] == "may":
             return  # 3 may be
-        month = _MONTHS[found["M"].lower()] * 100.0
+        month = _MONTHS[found["M"].casefold()] * 100.0
         if found["from"]:
             yield _to_date(month + int(found["from"]), start, found.end("from"), year)
             start = found.start("d2")
@@ -527,99 +534,3 @@ def _read_days(month: int, found: re.Match[str], start: int) -> Iterator[Quantit
 
 def _to_date(value: float, start: int, end: int, year: int | None) -> Quantity:
     return Quantity(DATE, value, start, end, value, value, year=year, other=value)
-
-
-_RANGE, _BOTH, _BOUNDS_WORD = _words("pairs", "range"), _words("pairs", "both"), _words("pairs", "bounds")
-_PART, _ONE_IN, _JOIN = _words("pairs", "part"), _words("pairs", "one_in"), _words("pairs", "join")
-_COINS = ("euros", "dollars", "kroner", "sterling")
-_SUMMED = ("time", "mass", "length", "data", "volume")
-
-
-def _join(text: str, items: list[Quantity]) -> Iterator[Quantity]:
-    """Yield figures, after those that stand side by side were put together: `2 h 5 min`, `5-7 kg`, `3 of 8`, `1 in 400`."""
-    last: Quantity | None = None
-    for item in items:
-        if last is not None and 0 <= item.start - last.end <= 24:
-            one, item = _pair(text, last, item)
-            if one is not None:
-                yield from _said(one)
-        elif last is not None:
-            yield from _said(last)
-        last = item
-    if last is not None:
-        yield from _said(last)
-
-
-def _said(item: Quantity) -> Iterator[Quantity]:
-    """Yield a figure unless it is only the word `one`, as in `one moment`."""
-    is_one = item.value == 1 and item.is_word and item.kind is NUMBER
-    if not is_one or item.whole is not None or item.unit not in _MOMENTS:
-        yield item
-
-
-def _pair(text: str, one: Quantity, two: Quantity) -> tuple[Quantity | None, Quantity]:
-    """Return two neighbours with what they say about each other; `None` for the first if the second includes it."""
-    gap = text[one.end : two.start]
-    if (
-        one.kind is TIME
-        and two.kind is TIME
-        and two.has_halves
-        and not one.has_halves
-        and _RANGE.fullmatch(gap)
-    ):
-        value = one.value + 720 if one.value + 720 <= two.value else one.value
-        return replace(one, value=value, low=value, high=value, has_halves=True), two
-    if one.kind is NUMBER and two.kind is TIME and one.value <= 12 and _RANGE.fullmatch(gap):
-        value = one.value * 60 + (720 if two.has_halves and one.value * 60 + 720 <= two.value else 0)
-        return replace(one, kind=TIME, value=value, low=value, high=value, has_halves=two.has_halves), two
-    if one.kind is not NUMBER or two.kind is not NUMBER or one.is_ordinal or two.is_ordinal:
-        return one, two
-    sizes = unit_of(one.unit), unit_of(two.unit)
-    if (
-        sizes[0]
-        and sizes[1]
-        and one.value == int(one.value)
-        and sizes[0][0] == sizes[1][0]
-        and sizes[0][0] in _SUMMED
-        and sizes[0][1] > sizes[1][1]
-    ):
-        if _JOIN.fullmatch(gap):
-            rate = sizes[1][1] / sizes[0][1]
-            value, half = one.value + two.value * rate, 0.5 * rate
-            return None, replace(one, value=value, end=two.end, low=value - half, high=value + half)
-        return one, two
-    if sizes[0] and sizes[0][0] in _COINS and gap == " " and not two.unit and 10 <= two.value == int(two.value) < 100:
-        value = one.value + two.value / 100
-        return None, replace(one, value=value, end=two.end, low=value - 1e-6, high=value + 1e-6)
-    is_range = _RANGE.fullmatch(gap) is not None or (
-        _BOTH.fullmatch(gap) is not None
-        and _BOUNDS_WORD.search(text, max(0, one.start - 20), one.start) is not None
-    )
-    if (
-        is_range
-        and abs(one.value) < abs(two.value)
-        and (not one.unit or not two.unit or one.unit == two.unit)
-    ):
-        unit = two.unit or one.unit
-        is_change = _LAST_WORD.search(text[: one.start])
-        if is_change and is_change[1].lower() in _CHANGES:
-            return replace(one, unit=unit), replace(two, unit=unit)
-        spread = (abs(one.value), abs(two.value))
-        one, two = [replace(end, unit=unit, spread=spread, low=min(end.low, abs(end.value) - 0.5),
-                            high=max(end.high, abs(end.value) + 0.5)) if end.value == int(end.value) else
-                    replace(end, unit=unit, spread=spread) for end in (one, two)]  # fmt: skip
-        return one, two
-    if one.unit in ("", two.unit) and one.value <= two.value and one.value >= 0:
-        if (
-            one.value in (1.0, two.value)
-            and two.value > 1
-            and _ONE_IN.fullmatch(gap)
-            and not 1900 <= two.value <= 2100
-        ):
-            low, high = 1 / max(two.high, 1), 1 / max(two.low, 1)
-            return None, Quantity(
-                SHARE, 1 / two.value, one.start, two.end, low * 0.95, high * 1.05, is_word=one.is_word
-            )
-        if _PART.fullmatch(gap):
-            return replace(one, whole=two.value), replace(two, whole=two.value)
-    return one, two

@@ -54,8 +54,8 @@ class Quantity(Struct, frozen=True):
     is_ordinal: bool = False
     """True if it is a place in an order, such as `3rd`."""
     other: float | None = None
-    """Another reading: of a date whose day and month can be confused, or of a comma or point that separates thousands
-    or decimals."""
+    """Another reading: of a date whose day and month can be confused, or of a comma or point that separates
+    thousands or decimals."""
     clock: float | None = None
     """The reading of a number such as `6.40` as a time of day."""
     year: int | None = None

@@ -40,7 +40,8 @@ class QuantityRules:
     def __init__(self, seen: Evidence, answer: str) -> None:
         self._seen = seen
         self._answer = answer
-        self._solved = {value for text in [*seen.work, answer] for value in solve_equations(text)}
+        self._solved = {value for text in seen.work for value in solve_equations(text, has_parts=True)}
+        self._solved.update(solve_equations(answer))
         self._figures: dict[frozenset[str], Figures] = {}
         self._known: list[float] = []
         """The numbers of the answer that were found, from which others may follow."""
@@ -395,7 +396,7 @@ class QuantityRules:
             if other.start != statement.place and other.kind is QuantityKind.NUMBER and not other.unit
         }
         times |= {2.0} if shape("answers", "doubled").search(statement.sentence) else set()
-        return (item.value > _MAX_COUNT or 2.0 in times and item.value > 2) and any(
+        return (item.value > _MAX_COUNT or (2.0 in times and item.value > 2)) and any(
             2 <= one <= 20
             and one == int(one)
             and self._seen.sightings(

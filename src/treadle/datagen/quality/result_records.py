@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.types import Json
-from treadle.datagen.quality.languages import WORDS
 from treadle.datagen.quality.figure_reader import find_quantities
+from treadle.datagen.quality.languages import WORDS
 from treadle.datagen.quality.quantities import Quantity
 
 _WORD = re.compile(r"[^\W_]++(?:[-_.@'’][^\W_]++)*+")

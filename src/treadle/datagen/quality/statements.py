@@ -12,8 +12,8 @@ from functools import cache, lru_cache, partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.datagen.quality.languages import WORDS, is_german, pattern, word_lists
 from treadle.datagen.quality.figure_reader import find_quantities
+from treadle.datagen.quality.languages import WORDS, is_german, pattern, word_lists
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon
 from treadle.datagen.quality.result_records import stem, stems_of
 

@@ -20,8 +20,8 @@ from treadle.datagen.quality.doubts import (
     word_list,
 )
 from treadle.datagen.quality.evidence import Evidence, MadeCall, plain
-from treadle.datagen.quality.languages import WORDS, pattern
 from treadle.datagen.quality.figure_reader import find_quantities
+from treadle.datagen.quality.languages import WORDS, pattern
 from treadle.datagen.quality.quantities import lexicon
 from treadle.datagen.quality.quantity_rules import QuantityRules
 from treadle.datagen.quality.relation_rules import RelationRules
