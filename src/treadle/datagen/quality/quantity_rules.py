@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterator
 from itertools import combinations, permutations
 
-from msgspec.structs import replace
-
 from treadle.datagen.quality.derivations import Figures, solve_equations
 from treadle.datagen.quality.doubts import (
     DOUBTFUL,
@@ -20,8 +18,9 @@ from treadle.datagen.quality.doubts import (
 )
 from treadle.datagen.quality.evidence import Evidence, Occurrence, plain_label
 from treadle.datagen.quality.figure_reader import find_quantities
-from treadle.datagen.quality.quantities import UNITS, Quantity, QuantityKind, unit_of
+from treadle.datagen.quality.quantities import Quantity, QuantityKind, unit_of
 from treadle.datagen.quality.result_records import stem, stems_of
+from treadle.datagen.quality.sightings import find_sightings, other_readings
 from treadle.datagen.quality.statements import AnswerStatement
 
 _COUNTED = re.compile(r"(?i)\b(lines?|rows?|matches|files?)(?:\s*+\([^()]{0,80}\))?\s*+[|:]\W*+$")
@@ -53,7 +52,7 @@ class QuantityRules:
         if item.is_ordinal:
             return self._doubt_ordinal(item)
         doubt = self._doubt(statement, item)
-        for other in _readings(item) if doubt.degree >= DOUBTFUL else ():
+        for other in other_readings(item) if doubt.degree >= DOUBTFUL else ():
             doubt = min(doubt, self._doubt(statement, other), key=lambda one: one.degree)
         return doubt
 
@@ -72,7 +71,7 @@ class QuantityRules:
             return SEEN
         if (portion := self._doubt_portion(statement, item)) is not None:
             return portion
-        own = list(self.matches(item, statement, is_told=False))
+        own = list(find_sightings(self._seen, item, is_told=False))
         anchors, places = find_anchors(seen, statement)
         labels, is_alone = self._labels(statement, item)
         is_total = (
@@ -81,7 +80,9 @@ class QuantityRules:
         is_here = any(_is_at(place, anchors, places) and _has_label(place, labels) for place in own)
         if is_here and not (is_total and item.kind is QuantityKind.NUMBER and not _is_of_total(own)):
             return self._note(item)
-        told = [place for place in self.matches(item, statement, is_told=True) if _has_label(place, labels)]
+        told = [
+            place for place in find_sightings(self._seen, item, is_told=True) if _has_label(place, labels)
+        ]
         if told and not own:
             return self._note(item)
         if (
@@ -131,7 +132,7 @@ class QuantityRules:
         return any(
             place.record.stems & anchors
             for other in others
-            for place in self.matches(other, None, is_told=False)
+            for place in find_sightings(self._seen, other, is_told=False)
         )
 
     def _labels(self, statement: AnswerStatement, item: Quantity) -> tuple[frozenset[frozenset[str]], bool]:
@@ -169,7 +170,7 @@ class QuantityRules:
             )
         if is_right:
             return self._note(item)
-        if any(True for _ in self.matches(item, statement, is_told=False)) or self._seen.named_labels(
+        if any(True for _ in find_sightings(self._seen, item, is_told=False)) or self._seen.named_labels(
             statement.sentence, QuantityKind.NUMBER
         ):
             return None
@@ -237,79 +238,6 @@ class QuantityRules:
             self._known.append(item.value)
         return SEEN
 
-    def matches(
-        self, item: Quantity, statement: AnswerStatement | None, *, is_told: bool
-    ) -> Iterator[Occurrence]:
-        """Yield where a quantity was seen, with the roundings and units in which people say it."""
-        seen, low, high = self._seen, item.low, item.high + 1e-9
-        if item.kind is QuantityKind.DATE:
-            for reading in {item.value, item.other or item.value}:
-                for place in seen.sightings(item.kind, reading, reading + 0.5, is_told=is_told):
-                    years = place.quantity.year, item.year
-                    if None in years or years[0] == years[1]:
-                        yield place
-            return
-        if item.kind is QuantityKind.TIME:
-            before, after = (20.0, 20.0) if item.is_about else (3.0, 3.0) if item.is_word else (0.0, 0.999)
-            for clock in (low,) if item.has_halves else (low, (low + 720) % 1440):
-                yield from seen.sightings(item.kind, clock - before, clock + after, is_told=is_told)
-            return
-        if item.kind is QuantityKind.SHARE:
-            for place in seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told):
-                if place.quantity.kind is item.kind or abs(abs(place.quantity.value) - item.value) < 0.005:
-                    yield place
-            for place in seen.sightings(QuantityKind.NUMBER, low * 100, high * 100, is_told=is_told):
-                if place.quantity.unit == "%" or place.cell.label & word_list("causes", "shares"):
-                    yield place
-            return
-        unit = unit_of(item.unit)
-        for place in seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told):
-            theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
-            if unit in (None, theirs) or theirs is None or item.unit.replace("/", "") == place.cell.unit:
-                yield place
-        if unit is not None:
-            yield from self._converted(item, unit, is_told=is_told)
-        if item.unit == "%":
-            yield from seen.sightings(QuantityKind.NUMBER, low / 100, high / 100, is_told=is_told)
-        if item.value == int(item.value) and 1900 <= item.value <= 2100 and str(int(item.value)) in seen.text:
-            yield from [
-                Occurrence(other, record, cell)
-                for record in (seen.told_records if is_told else seen.records)
-                for cell in record.cells
-                for other in cell.quantities
-                if other.year == int(item.value)
-            ]
-
-    def _converted(self, item: Quantity, unit: tuple[str, float], *, is_told: bool) -> Iterator[Occurrence]:
-        """Yield the sightings of a value in another unit of the same dimension."""
-        dimension, factor = unit
-        value = abs(item.value)
-        near = 1.0 if item.is_about else 0.03
-        low, high = max(item.low, value * (1 - near)), min(item.high, value * (1 + near))
-        if dimension in ("celsius", "fahrenheit"):
-            ends = [(one - 32) / 1.8 if dimension == "fahrenheit" else one * 1.8 + 32 for one in (low, high)]
-            low, high = sorted(map(abs, ends)) if ends[0] * ends[1] > 0 else (0.0, max(map(abs, ends)))
-            for place in self._seen.sightings(QuantityKind.NUMBER, low - 0.3, high + 0.3, is_told=is_told):
-                theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
-                if theirs is not None and theirs[0] in ("celsius", "fahrenheit") and theirs != unit:
-                    yield place
-            return
-        sizes = {size for other, size in UNITS.values() if other == dimension} - {factor}
-        scales = {(factor / size, size) for size in sizes}
-        if dimension == "data" and factor % 1024:  # GB for GiB
-            powers = {1.0: 0, 1e3: 1, 1e6: 2, 1e9: 3, 1e12: 4}
-            scales |= {(1024.0 ** (powers[factor] - powers[size]), size) for size in sizes & powers.keys()}
-        for scale, size in scales:
-            ends = [low * scale * (1 - 1e-3), high * scale * (1 + 1e-3)]
-            for place in self._seen.sightings(QuantityKind.NUMBER, *ends, is_told=is_told):
-                theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
-                if (
-                    theirs == (dimension, size)
-                    or (theirs is None and dimension != "time")
-                    or dimension == "speed"
-                ):
-                    yield place
-
     def _is_derived(
         self,
         statement: AnswerStatement,
@@ -336,21 +264,7 @@ class QuantityRules:
         is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
         if is_share:
             anchors = self._seen.anchors(statement.sentence) or anchors
-        told = self._seen.anchors(" ".join(self._seen.told))
-        choices = [anchors]
-        if not anchors:
-            choices += [told, frozenset()]
-            if is_share:
-                choices.append(self._seen.anchors(statement.before.rpartition("\n")[0].rpartition("\n")[2]))
-        elif not is_strict and not any(names & anchors for names in entities_of(statement.clause)):
-            choices.append(told)
-        if shape("answers", "aggregate").search(statement.sentence):
-            choices.append(self._seen.anchors(statement.sentence))
-        after = statement.sentence[statement.place + len(statement.text) :]
-        if shape("answers", "whole").search(statement.sentence[: statement.place]) or shape(
-            "answers", "of_files"
-        ).match(after):
-            choices += [frozenset(), told]
+        choices = self._choices(statement, anchors, is_share=is_share, is_strict=is_strict)
         for names in dict.fromkeys(choices):
             key = names | {f"@{place}" for place in places} | ({"+"} if is_rest else set())
             if (figures := self._figures.get(key)) is None:
@@ -372,6 +286,27 @@ class QuantityRules:
             item.low - near <= one <= item.high + near
             for one in self._from_answer(is_share=False, is_small=is_small)
         )
+
+    def _choices(
+        self, statement: AnswerStatement, anchors: frozenset[str], *, is_share: bool, is_strict: bool
+    ) -> list[frozenset[str]]:
+        """Return the words by which the records may be chosen that a quantity follows from."""
+        told = self._seen.anchors(" ".join(self._seen.told))
+        choices = [anchors]
+        if not anchors:
+            choices += [told, frozenset()]
+            if is_share:
+                choices.append(self._seen.anchors(statement.before.rpartition("\n")[0].rpartition("\n")[2]))
+        elif not is_strict and not any(names & anchors for names in entities_of(statement.clause)):
+            choices.append(told)
+        if shape("answers", "aggregate").search(statement.sentence):
+            choices.append(self._seen.anchors(statement.sentence))
+        after = statement.sentence[statement.place + len(statement.text) :]
+        if shape("answers", "whole").search(statement.sentence[: statement.place]) or shape(
+            "answers", "of_files"
+        ).match(after):
+            choices += [frozenset(), told]
+        return choices
 
     def _is_combined(self, statement: AnswerStatement, item: Quantity) -> bool:
         """Return whether a quantity is the sum or the difference of some values whose labels the sentence has."""
@@ -440,8 +375,6 @@ class QuantityRules:
         is_strict: bool,
     ) -> bool:
         value, unit = abs(item.value), unit_of(item.unit)
-        is_about = item.is_about
-        slack = max(value - item.low, item.high - value)
         is_whole = value == int(value)
         if (unit is not None and unit[0] in ("celsius", "fahrenheit")) or (
             is_whole and 1900 <= value <= 2100 and unit is None
@@ -475,14 +408,31 @@ class QuantityRules:
             and value in figures.text_sizes()
         ):
             return True
-        if is_whole and value <= _MAX_COUNT and not is_about and unit is None and not is_mean:
+        if is_whole and value <= _MAX_COUNT and not item.is_about and unit is None and not is_mean:
             is_sum = shape("answers", "aggregate").search(statement.sentence) is not None
             figured = figures.sums() if figures.is_chosen or is_sum else set()
             return value in figured or (is_difference and value in figures.gaps())
-        exact = slack if is_about or not is_whole or unit is not None else 1e-6
+        return self._is_amount(figures, statement, item, labels, is_strict=is_strict)
+
+    def _is_amount(
+        self,
+        figures: Figures,
+        statement: AnswerStatement,
+        item: Quantity,
+        labels: frozenset[frozenset[str]],
+        *,
+        is_strict: bool,
+    ) -> bool:
+        """Return whether a quantity is a sum, mean, product or difference."""
+        value, unit = abs(item.value), unit_of(item.unit)
+        is_whole = value == int(value)
+        is_difference = shape("answers", "differs").search(statement.sentence) is not None
+        is_mean = shape("answers", "mean").search(statement.sentence) is not None
+        slack = max(value - item.low, item.high - value)
+        exact = slack if item.is_about or not is_whole or unit is not None else 1e-6
         if is_whole and is_mean:
             exact = max(exact, 0.5)
-        low, high = (item.low, item.high) if is_about else (value - exact, value + exact)
+        low, high = (item.low, item.high) if item.is_about else (value - exact, value + exact)
         scales = [1.0]
         if unit is not None and unit[0] in ("data", "time"):
             scales += [unit[1], unit[1] * 1000]
@@ -533,22 +483,6 @@ class QuantityRules:
                         }:
                             spans.add(other.value * (unit[1] / 60 if unit else 1))
         return any(abs((start + span) % 1440 - item.value) < 1 for start in starts for span in spans)
-
-
-def _readings(item: Quantity) -> Iterator[Quantity]:
-    """Yield the other readings of a figure."""
-    if item.kind is QuantityKind.NUMBER and item.other is not None:
-        half = 0.0005 if item.other < abs(item.value) else 1e-6
-        yield replace(item, value=item.other, low=item.other - half, high=item.other + half, other=None)
-    if item.clock is not None:
-        yield replace(
-            item, kind=QuantityKind.TIME, value=item.clock, low=item.clock, high=item.clock, has_halves=False
-        )
-    if item.kind is QuantityKind.TIME and item.unit:
-        hours = item.value / 60
-        yield replace(item, kind=QuantityKind.NUMBER, value=hours, low=hours - 0.0084, high=hours + 0.0084)
-    if item.spread is not None and item.spread[1] <= 1.6 * item.spread[0]:
-        yield replace(item, low=item.spread[0], high=item.spread[1], is_about=True)
 
 
 def _is_listed(statement: AnswerStatement, item: Quantity, answer: str) -> bool:

@@ -5,7 +5,7 @@ what was found. A statement has the clause that it stands in, by whose words it 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import cache, lru_cache, partial
 
@@ -244,6 +244,13 @@ def _read_sentence(
         for topic, shape in () if gate("order").isdisjoint(words) else _topics("order"):
             for found in shape.finditer(sentence):
                 yield at(StatementKind.ORDER, found[0], place=found.start(), topic=topic)
+    yield from _read_implied(sentence, at, words, is_advice=is_advice)
+
+
+def _read_implied(
+    sentence: str, at: Callable[..., AnswerStatement], words: frozenset[str], *, is_advice: bool
+) -> Iterator[AnswerStatement]:
+    """Yield what a sentence as a whole says: causes, quotes without marks, relations, claims, actions."""
     if "?" not in sentence and not gate("causes").isdisjoint(words):
         for text, place in _causes(sentence):
             yield at(StatementKind.CAUSE, text, place=place)
