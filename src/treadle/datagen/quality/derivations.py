@@ -314,11 +314,7 @@ def _count_calls(seen: Evidence, groups: Sequence[RecordGroup]) -> Iterator[floa
         if group.is_named:
             yield float(len({record.source for record in group.records}))
     for records in seen.given:
-        yield from (
-            float(len(records)),
-            len(records) - 1.0,
-            float(max([len(record.cells) for record in records], default=0)),
-        )
+        yield from (float(len(records)), float(max([len(record.cells) for record in records], default=0)))
     for text in seen.new_texts:
         lines = text.splitlines()
         yield float(len(lines))

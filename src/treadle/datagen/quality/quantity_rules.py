@@ -196,18 +196,32 @@ class QuantityRules:
         if item.kind is not QuantityKind.NUMBER or item.unit or item.value != int(item.value):
             return None
         after = statement.sentence[statement.place + len(statement.text) :]
+        noun = shape("answers", "counted").match(after)
+        is_list = noun is not None and stem(noun[1].lower()) in self._seen.lengths
+        if not is_list and self._seen.named_labels(statement.clause, item.kind, is_full=True):
+            return None
         before = statement.sentence[: statement.place]
         found = shape("answers", "lines").match(after) or _COUNTED.search(before)
+        if found is not None and (path := self._failed_path(statement.sentence.casefold())):
+            return Doubt(0.8, f"is about {path!r}, of which every call failed")
         anchors = self._seen.anchors(statement.sentence) - self._seen.subjects
         if found is not None:
             allowed = set() if anchors else self._count_lines(found[1].lower(), f"{before}{after}".casefold())
         else:
-            noun = shape("answers", "counted").match(after)
             allowed = self._seen.lengths.get(stem(noun[1].lower()) if noun else "", set())
             anchors |= {""} if shape("answers", "part").search(f"{before[-12:]}¤{after[:12]}") else set()
         if abs(item.value) in allowed:
             return self._note(item)
         return Doubt(0.75, "is another number than was seen") if allowed and not anchors else None
+
+    def _failed_path(self, text: str) -> str:
+        """Return a path of a text that only calls that failed were given; empty if there is none."""
+        given: dict[bool, set[str]] = {True: set(), False: set()}
+        for call in self._seen.calls:
+            given[call.is_error] |= {
+                word.strip("./-") for word in _PATH.findall(call.call.arguments.casefold())
+            }
+        return next((word for word in given[True] - given[False] if "." in word and word in text), "")
 
     def _count_lines(self, noun: str, text: str) -> set[float]:
         """Return how many lines, rows or matches the files that a text names have."""
@@ -216,6 +230,8 @@ class QuantityRules:
             words = [word.strip("./-") for word in _PATH.findall(call.call.arguments.casefold())]
             paths = [word for word in words if "." in word and word in text]
             lines = call.result.splitlines()
+            if noun.startswith("file") and call.result.startswith('["'):
+                lines = [name.strip('" ') for name in call.result.strip("[]").split(",")]
             if noun.startswith("file"):
                 is_list = len(lines) > 1 and all(_LISTED.fullmatch(line) for line in lines)
                 allowed |= {float(len(lines))} if is_list else set()

@@ -122,6 +122,8 @@ class Support:
         if not missing or shape("answers", "denied").search(statement.text):
             return SEEN
         new = Doubt(0.2, f"has words that nothing says ({', '.join(missing[:3])})")
+        if find_quantities(statement.text):
+            return new  # its figures are checked
         if len(missing) < max(2, len(words)) or not statement.before.strip():
             return new  # the first sentence of an answer greets, or says what was asked for
         why = shape("causes", "why")
