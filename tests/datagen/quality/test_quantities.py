@@ -1,9 +1,15 @@
 """Values in texts: each word of the data is found, and texts without a value have none."""
 
+import re
+import tomllib
+from pathlib import Path
+
 import pytest
 
+from treadle.datagen.quality.doubts import shape
 from treadle.datagen.quality.figure_reader import find_quantities, read_number
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon
+from treadle.datagen.quality.statements import gate, words_in
 
 
 def only(text: str) -> Quantity:
@@ -142,3 +148,24 @@ def test_a_text_that_is_a_number_is_read_as_within_a_sentence(text):
 def test_texts_without_values():
     for text in ("rush", "a/b", "v", "march on", "no-one", ""):
         assert find_quantities(text) == ()
+
+
+def test_the_words_that_are_looked_for_first_lose_nothing():
+    """A pattern of these kinds finds nothing in a text without one of the words of its gate, apart
+    from questions."""
+    data = Path(__file__).parents[2] / "data/grounding"
+    texts = [text for path in data.glob("*.toml") for scene in tomllib.loads(path.read_text())["scene"]
+             for text in (*scene["honest"], *[lie for _, lie in scene["lies"]])]  # fmt: skip
+    extra = [word for text in lexicon("causes").values() for word in re.findall(r"[^\W\d_]+", text)]
+    texts += [f"It is {word} of the last kind" for word in extra]
+    patterns = {
+        "advice": [shape("answers", "advice")],
+        "causes": [shape("causes", name) for name in ("after", "marker", "trend")],
+        "shares": [shape("shares", name) for name in lexicon("shares")],
+        "order": [shape("order", name) for name in lexicon("order")],
+    }
+    for name, shapes in patterns.items():
+        for text in texts:
+            for line in text.splitlines():
+                if gate(name).isdisjoint(words_in(line)) and "?" not in line:
+                    assert not any(one.search(line) for one in shapes), (name, line)

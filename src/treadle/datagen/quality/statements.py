@@ -158,9 +158,8 @@ def _topics(section: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
 def _is_advice(sentence: str) -> bool:
     return (
         _shape("answers", "advice_first").match(sentence) is not None
-        or sentence.rstrip()[-1:] == "?"
         or (
-            not gate("advice").isdisjoint(words_in(sentence))
+            ("?" in sentence or not gate("advice").isdisjoint(words_in(sentence)))
             and _shape("answers", "advice").search(sentence) is not None
         )
     )
