@@ -14,7 +14,7 @@ from itertools import combinations
 
 from msgspec import Struct
 
-from treadle.datagen.quality.evidence import Evidence
+from treadle.datagen.quality.evidence import FILE, Evidence
 from treadle.datagen.quality.figure_reader import find_quantities, read_number
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, day_number
 from treadle.datagen.quality.result_records import Record, stems_of
@@ -23,7 +23,7 @@ _MAX_GROUPS = 24
 _MAX_PAIRED = 40
 """How many records of a group have the numbers of their cells combined."""
 _MAX_DATES = 16
-_MARK = re.compile(r"\s*+(?:[-*•]|\d\d?[.)])\s")
+_MARK = re.compile(r"\s*+(?:[-*•]|(?P<n>\d++)(?:[.)]|\s?[x×]))\s")
 _EQUATION = re.compile(r"([-−\d.,()+*/×÷ $€£%]{3,120})=\s*([-−]?[$€£]?\d[\d,']*(?:\.\d+)?)")
 
 
@@ -54,8 +54,10 @@ def groups_of(seen: Evidence, anchors: Sequence[str], *, is_rest: bool) -> list[
         inside_any = {id(record) for records in chosen for record in records}
         rest = [record for record in seen.records if id(record) not in inside_any]
         found.setdefault(tuple(map(id, rest)), RecordGroup(tuple(rest), True))
+    shown = [record for record in seen.records if record.source >= 0]
     whole = [
         RecordGroup(tuple(seen.records), False),
+        RecordGroup(tuple(shown), False),
         *[RecordGroup(tuple(items), False) for items in seen.tables],
     ]
     whole += [
@@ -286,10 +288,7 @@ def _count_records(group: RecordGroup, sizes: Counter[int]) -> Iterator[float]:
         yield float(sum([sizes[record.source] > 1 for record in group.records]))
         if len(group.records) == 1:
             yield float(sum([bool(cell.quantities) for cell in group.records[0].cells]))
-        yield from map(
-            float,
-            Counter([frozenset([cell.label for cell in record.cells]) for record in group.records]).values(),
-        )
+    yield from map(float, Counter([record.labels for record in group.records]).values())
 
 
 def _count_values(records: Sequence[Record]) -> Iterator[float]:
@@ -310,6 +309,10 @@ def _count_calls(seen: Evidence, groups: Sequence[RecordGroup]) -> Iterator[floa
     by_tool: Counter[tuple[str, bool]] = Counter([(item.call.name, item.is_error) for item in seen.calls])
     yield from map(float, by_tool.values())
     yield float(len({item.call.arguments for item in seen.calls if not item.is_error}))
+    paths = {path for item in seen.calls if not item.is_error for path in FILE.findall(item.call.arguments)}
+    for mark in "/.":  # files of each folder, name and ending
+        yield from map(float, Counter([path.rpartition(mark)[0] for path in paths]).values())
+        yield from map(float, Counter([path.rpartition(mark)[2] for path in paths]).values())
     for group in groups:
         if group.is_named:
             yield float(len({record.source for record in group.records}))
@@ -318,7 +321,8 @@ def _count_calls(seen: Evidence, groups: Sequence[RecordGroup]) -> Iterator[floa
     for text in seen.new_texts:
         lines = text.splitlines()
         yield float(len(lines))
-        yield from map(float, Counter([line.lstrip()[:2] for line in lines if _MARK.match(line)]).values())
+        marks = [found["n"] is None for line in lines if (found := _MARK.match(line)) is not None]
+        yield from map(float, Counter(marks).values())
         if text.startswith("["):
             yield float(text.count(",") + 1)
 

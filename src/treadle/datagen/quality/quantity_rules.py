@@ -212,6 +212,9 @@ class QuantityRules:
             anchors |= {""} if shape("answers", "part").search(f"{before[-12:]}¤{after[:12]}") else set()
         if abs(item.value) in allowed:
             return self._note(item)
+        is_other = found is not None and found[1].lower().startswith("file")
+        if is_other and len({call.call.name for call in self._seen.calls}) > 1:
+            return None  # it may count the files that other calls had
         return Doubt(0.75, "is another number than was seen") if allowed and not anchors else None
 
     def _failed_path(self, text: str) -> str:
@@ -356,12 +359,19 @@ class QuantityRules:
             for one in times
         )
 
-    def _names_a_value(self, statement: AnswerStatement) -> bool:
-        """Return whether the word after a number is that of a value or a label, and does not count records."""
+    def _count_named(self, statement: AnswerStatement) -> set[float] | None:
+        """Return how many records have the word after a number as a label or a value; `None` if it is no word of
+        the records."""
         after = statement.sentence[statement.place + len(statement.text) :]
         noun = shape("answers", "counted").match(after)
         name = stem(noun[1].lower()) if noun else ""
-        return name in self._seen.labels or self._seen.frequency[name] == 1
+        count = self._seen.frequency[name]
+        if name not in self._seen.labels:
+            return {1.0} if count == 1 else None
+        return {
+            float(count),
+            float(sum(name in frozenset().union(*record.labels) for record in self._seen.records)),
+        }
 
     def _is_beyond(self, statement: AnswerStatement, item: Quantity) -> bool:
         """Return whether a number counts the values that are larger, or smaller, than a limit in the sentence."""
@@ -407,6 +417,9 @@ class QuantityRules:
             if is_whole and unit[1] >= 86400 and value in figures.counts():
                 return True
         is_mean = shape("answers", "mean").search(statement.sentence) is not None
+        named = self._count_named(statement) if is_whole and unit is None else None
+        if value in (named or ()):
+            return True
         if labels and is_whole and value <= 2 * _MAX_COUNT and unit is None:
             columns = figures.amounts(labels, is_strict=True, is_difference=is_difference)
             if any(abs(abs(one) - value) <= 0.5 for one in columns):
@@ -416,7 +429,7 @@ class QuantityRules:
             if is_strict or noun is None or any(stem(noun[1].lower()) in label for label in labels):
                 return False
         counts = figures.counts() if is_whole and unit is None else set()
-        if value in counts and (not self._names_a_value(statement) or value in figures.named_counts):
+        if value in counts if named is None else value in named | figures.named_counts:
             return True
         if (
             is_whole

@@ -156,12 +156,9 @@ def _topics(section: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 def _is_advice(sentence: str) -> bool:
-    return (
-        _shape("answers", "advice_first").match(sentence) is not None
-        or (
-            ("?" in sentence or not gate("advice").isdisjoint(words_in(sentence)))
-            and _shape("answers", "advice").search(sentence) is not None
-        )
+    return _shape("answers", "advice_first").match(sentence) is not None or (
+        ("?" in sentence or not gate("advice").isdisjoint(words_in(sentence)))
+        and _shape("answers", "advice").search(sentence) is not None
     )
 
 
