@@ -84,7 +84,9 @@ async def test_answers_of_the_oracle_are_grounded_and_changed_ones_are_not(rate:
         assert found[kind] >= least * made[kind], (kind, found, made)
 
 
-SCENES = tomllib.loads((Path(__file__).parents[2] / "data/grounding/development.toml").read_text())["scene"]
+DATA = Path(__file__).parents[2] / "data/grounding"
+SCENES = tomllib.loads((DATA / "development.toml").read_text())["scene"]
+FIGURES = tomllib.loads((DATA / "figures.toml").read_text())["scene"]
 
 
 async def read_scene(scene: dict[str, Any]) -> Candidate:
@@ -104,12 +106,17 @@ async def read_scene(scene: dict[str, Any]) -> Candidate:
     return changed(replace(base, row=row), lambda _: [*messages, Message(Role.ASSISTANT, "")])
 
 
-async def test_honest_answers_pass_and_lies_of_every_kind_are_found() -> None:
+@pytest.mark.parametrize(
+    ("scenes", "most_rejected", "least_found"), [(SCENES, 0.04, 0.86), (FIGURES, 0.1, 0.84)]
+)
+async def test_honest_answers_pass_and_lies_of_every_kind_are_found(
+    scenes: list[dict[str, Any]], most_rejected: float, least_found: float
+) -> None:
     found: Counter[str] = Counter()
     made: Counter[str] = Counter()
     wrong = []
     chosen = GroundingFilter(GroundingSettings(), Resources(config=config()))
-    for scene in SCENES:
+    for scene in scenes:
         base = await read_scene(scene)
         for text in scene["honest"]:
             judged = await chosen.check(with_answer(base, text))
@@ -117,9 +124,9 @@ async def test_honest_answers_pass_and_lies_of_every_kind_are_found() -> None:
         for kind, text in scene["lies"]:
             made[kind] += 1
             found[kind] += not (await chosen.check(with_answer(base, text))).is_passed
-    honest = sum(len(scene["honest"]) for scene in SCENES)
-    assert len(wrong) <= 0.04 * honest, wrong
-    assert found.total() >= 0.86 * made.total(), found
+    honest = sum(len(scene["honest"]) for scene in scenes)
+    assert len(wrong) <= most_rejected * honest, wrong
+    assert found.total() >= least_found * made.total(), found
     missed = {kind: f"{found[kind]} of {count}" for kind, count in made.items() if found[kind] < 0.5 * count}
     assert not missed
 

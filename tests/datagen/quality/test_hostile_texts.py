@@ -1,5 +1,7 @@
 """Texts that models write and that must neither stop the filters nor keep them busy for long."""
 
+import sys
+
 import pytest
 from tests.datagen.quality.candidates import config, play
 
@@ -7,7 +9,7 @@ from treadle.core.errors import ProviderError, UserCodeError
 from treadle.datagen.quality import (
     doubts,
     evidence,
-    quantities,
+    figure_reader,
     quantity_rules,
     result_records,
     signatures,
@@ -86,9 +88,10 @@ PATTERNS = {
     "symbol": statements._SYMBOL,
     "answer": statements._ANSWER,
     "phone": statements._PHONE,
-    "number": quantities._NUMBER,
-    "date": quantities._DATE,
-    "time": quantities._TIME,
+    "number": figure_reader._DIGITS,
+    "date": figure_reader._DATE,
+    "time": figure_reader._TIME,
+    "name": figure_reader._NAME,
     "field": result_records._FIELD,
     "entity": doubts._ENTITY,
     "clause": doubts.shape("answers", "clause"),
@@ -98,7 +101,6 @@ PATTERNS = {
     "quoting": doubts.shape("answers", "quoting"),
     "trend": doubts.shape("causes", "trend"),
     "share": doubts.shape("shares", "most"),
-    "whole": quantity_rules._WHOLE,
     "mark": wording._MARK,
     "token": form._TOKEN,
     "sentence": kinds._SENTENCE,
@@ -108,6 +110,8 @@ PATTERNS = {
     "separator": quantity_rules._SEPARATOR,
     "items": quantity_rules._ITEMS,
     "advice": doubts.shape("answers", "advice"),
+    "advice at the beginning": doubts.shape("answers", "advice_first"),
+    "presented": doubts.shape("claims", "presented"),
     "cause": doubts.shape("causes", "after"),
     "request": signatures._TOKEN,
 }
@@ -133,3 +137,28 @@ def test_patterns_take_time_in_proportion_to_the_text(name: str) -> None:
     for text in TEXTS.values():
         for _ in PATTERNS[name].finditer(f"{text * 25_000}a\0"):
             pass
+
+
+@pytest.mark.parametrize(
+    "text", ["twenty ", "lines(", "half an hour and a ", "5 to ", "a.", "no_", "3 of 8 "]
+)
+async def test_the_statements_of_a_long_answer_take_time_in_proportion_to_it(text: str) -> None:
+    """Each rule looks around in its sentence, so that a sentence without end would take quadratic time."""
+    steps: list[int] = []
+    for size in (200, 800):
+        statements.find_statements.cache_clear()
+        figure_reader.find_quantities.cache_clear()
+        calls = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(count)
+        try:
+            found = statements.find_statements(text * size)
+        finally:
+            sys.setprofile(None)
+        steps.append(calls)
+        assert max([len(item.sentence) for item in found], default=0) <= 2000
+    assert steps[1] <= 6 * steps[0] + 1000

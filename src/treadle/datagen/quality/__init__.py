@@ -5,7 +5,8 @@ to the costliest. `filters/` has one file for each group of filters. `duplicates
 before it by their `signatures`. `exchanges` and `languages` are what filters share; `words.toml` has their words.
 
 `statements` takes an answer apart, `evidence` has the records of what was seen before it, `support` the rules by
-which one is held against the other, and `grounding.toml` the words of these rules.
+which one is held against the other, and `grounding.toml` the words of these rules. `figure_reader` alone reads
+figures, by the words of `quantities.toml`; a written form that it does not know is added there.
 
 A filter is a class with its settings as a class, and a line in `FILTERS` or an entry point of the group
 `treadle.filters`. Its docstring says what a kept row fulfils. One that is derived from `BuiltinFilter` is on by

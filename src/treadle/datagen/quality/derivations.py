@@ -14,14 +14,16 @@ from itertools import combinations
 
 from msgspec import Struct
 
-from treadle.datagen.quality.evidence import Evidence
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, day_number, read_number
+from treadle.datagen.quality.evidence import FILE, Evidence
+from treadle.datagen.quality.figure_reader import find_quantities, read_number
+from treadle.datagen.quality.quantities import Quantity, QuantityKind, day_number
 from treadle.datagen.quality.result_records import Record, stems_of
 
 _MAX_GROUPS = 24
 _MAX_PAIRED = 40
 """How many records of a group have the numbers of their cells combined."""
 _MAX_DATES = 16
+_MARK = re.compile(r"\s*+(?:[-*•]|(?P<n>\d++)(?:[.)]|\s?[x×]))\s")
 _EQUATION = re.compile(r"([-−\d.,()+*/×÷ $€£%]{3,120})=\s*([-−]?[$€£]?\d[\d,']*(?:\.\d+)?)")
 
 
@@ -38,6 +40,9 @@ def groups_of(seen: Evidence, anchors: Sequence[str], *, is_rest: bool) -> list[
     none of the words."""
     chosen = [seen.by_stem[name] for name in anchors]
     found = {tuple(map(id, records)): RecordGroup(tuple(records), True) for records in chosen[:_MAX_GROUPS]}
+    for name in list(anchors)[:_MAX_GROUPS]:
+        if below := [record for record in seen.records if name in record.context]:
+            found.setdefault(tuple(map(id, below)), RecordGroup(tuple(below), True))
     for one, two in combinations(chosen[:8], 2):
         both = {id(item) for item in two}
         inside = [record for record in one if id(record) in both]
@@ -49,8 +54,10 @@ def groups_of(seen: Evidence, anchors: Sequence[str], *, is_rest: bool) -> list[
         inside_any = {id(record) for records in chosen for record in records}
         rest = [record for record in seen.records if id(record) not in inside_any]
         found.setdefault(tuple(map(id, rest)), RecordGroup(tuple(rest), True))
+    shown = [record for record in seen.records if record.source >= 0]
     whole = [
         RecordGroup(tuple(seen.records), False),
+        RecordGroup(tuple(shown), False),
         *[RecordGroup(tuple(items), False) for items in seen.tables],
     ]
     whole += [
@@ -119,6 +126,10 @@ class Figures:
         below = tuple([record for record in seen.records if (places | anchors) & record.context])
         if below and places:
             self._named_counts.update(_count_records(RecordGroup(below, True), sizes))
+        for numbers in map(_numbers, seen.told_records):
+            if 3 <= len(numbers) <= 100:
+                self._means[frozenset()].setdefault(sum(numbers), False)
+                self._counts.add(float(len(numbers)))
         for records in seen.given:
             for has_lists in (True, False):
                 total = sum([one for record in records for one in _numbers(record, has_lists=has_lists)])
@@ -138,6 +149,11 @@ class Figures:
     def counts(self) -> set[float]:
         """Return how many records the statement chooses; if it chooses none, how many there are of each kind."""
         return self._calls | self._named_counts | (set() if self._named else self._counts)
+
+    @property
+    def named_counts(self) -> set[float]:
+        """How many records the statement chooses, in whole and by their form."""
+        return self._named_counts
 
     def text_sizes(self) -> set[float]:
         """Return how many characters and words the results have."""
@@ -211,8 +227,18 @@ class Figures:
             chosen = [total for total, is_named in totals.items() if is_named] or list(totals)
             pairs += [(one, two) for one in chosen[:_MAX_GROUPS] for two in list(totals)[:_MAX_GROUPS]]
         for group in self._named or self.groups[:1]:
-            for record in group.records if len(group.records) <= 4 else ():
-                pairs += combinations(sorted(_numbers(record), key=abs)[:8], 2)
+            for record in group.records[:_MAX_PAIRED]:
+                if len(group.records) <= 4:
+                    pairs += combinations(sorted(_numbers(record), key=abs)[:8], 2)
+                    continue
+                sized = [
+                    item for cell in record.cells for item in cell.quantities if item.unit not in ("", "%")
+                ]
+                pairs += [
+                    (abs(one.value), abs(two.value))
+                    for one, two in combinations(sized[:8], 2)
+                    if one.unit == two.unit
+                ]
         singles = [_numbers(group.records[0])[:4] for group in self._named if len(group.records) == 1][:4]
         for here, there in combinations(singles, 2):
             pairs += [(one, two) for one in here for two in there]
@@ -262,10 +288,7 @@ def _count_records(group: RecordGroup, sizes: Counter[int]) -> Iterator[float]:
         yield float(sum([sizes[record.source] > 1 for record in group.records]))
         if len(group.records) == 1:
             yield float(sum([bool(cell.quantities) for cell in group.records[0].cells]))
-        yield from map(
-            float,
-            Counter([frozenset([cell.label for cell in record.cells]) for record in group.records]).values(),
-        )
+    yield from map(float, Counter([record.labels for record in group.records]).values())
 
 
 def _count_values(records: Sequence[Record]) -> Iterator[float]:
@@ -286,25 +309,22 @@ def _count_calls(seen: Evidence, groups: Sequence[RecordGroup]) -> Iterator[floa
     by_tool: Counter[tuple[str, bool]] = Counter([(item.call.name, item.is_error) for item in seen.calls])
     yield from map(float, by_tool.values())
     yield float(len({item.call.arguments for item in seen.calls if not item.is_error}))
+    paths = {path for item in seen.calls if not item.is_error for path in FILE.findall(item.call.arguments)}
+    for mark in "/.":  # files of each folder, name and ending
+        yield from map(float, Counter([path.rpartition(mark)[0] for path in paths]).values())
+        yield from map(float, Counter([path.rpartition(mark)[2] for path in paths]).values())
     for group in groups:
         if group.is_named:
             yield float(len({record.source for record in group.records}))
     for records in seen.given:
-        yield from (
-            float(len(records)),
-            len(records) - 1.0,
-            float(max([len(record.cells) for record in records], default=0)),
-        )
-    for item in seen.calls:
-        lines = item.result.splitlines()
-        yield from (
-            float(len(lines)),
-            len(lines) - 1.0,
-            float(len(item.result)),
-            float(len(item.result.split())),
-        )
-        if item.result.startswith("["):
-            yield float(item.result.count(",") + 1)
+        yield from (float(len(records)), float(max([len(record.cells) for record in records], default=0)))
+    for text in seen.new_texts:
+        lines = text.splitlines()
+        yield float(len(lines))
+        marks = [found["n"] is None for line in lines if (found := _MARK.match(line)) is not None]
+        yield from map(float, Counter(marks).values())
+        if text.startswith("["):
+            yield float(text.count(",") + 1)
 
 
 def _combine_cells(groups: Sequence[RecordGroup]) -> Iterator[float]:
@@ -325,12 +345,13 @@ def _combine_cells(groups: Sequence[RecordGroup]) -> Iterator[float]:
             yield products
 
 
-def solve_equations(text: str) -> Iterator[float]:
-    """Yield the right sides of the equations in a text that are correct."""
+def solve_equations(text: str, *, has_parts: bool = False) -> Iterator[float]:
+    """Yield the right sides of the equations in a text that are correct; with `has_parts`, all of their numbers."""
     for left, right in _EQUATION.findall(text):
         value, stated = evaluate(left), read_number(right)
         if value is not None and stated is not None and abs(value - stated) <= 0.0101:
             yield abs(stated)
+            yield from [abs(item.value) for item in find_quantities(left)] if has_parts else ()
 
 
 def evaluate(text: str) -> float | None:

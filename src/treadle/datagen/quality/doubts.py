@@ -5,7 +5,8 @@ from functools import cache
 
 from msgspec import Struct
 
-from treadle.datagen.quality.evidence import Evidence
+from treadle.datagen.quality.evidence import Evidence, unit_stems
+from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.quantities import lexicon
 from treadle.datagen.quality.result_records import Record, stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, clauses
@@ -27,6 +28,8 @@ class Doubt(Struct, frozen=True):
 
 
 SEEN = Doubt(0.0)
+_BESIDE = re.compile(r"\(([^()]{1,80})\)")
+"""What stands in brackets after a clause."""
 
 
 @cache
@@ -37,8 +40,9 @@ def shape(section: str, name: str) -> re.Pattern[str]:
 
 @cache
 def word_list(section: str, name: str) -> frozenset[str]:
-    """Return the stems of a list of words of `grounding.toml`, or of the keys of a section."""
-    words = lexicon(section)[name].split() if name else lexicon(section)
+    """Return the stems of a list of words of `grounding.toml`, or of the keys of a table."""
+    words = lexicon(section)[name]
+    words = words.split() if isinstance(words, str) else words
     return frozenset([stem(word) for word in words])
 
 
@@ -53,11 +57,19 @@ def show_record(record: Record) -> str:
     return repr(cells if len(cells) <= 60 else f"{cells[:59]}…")
 
 
+def beside(statement: AnswerStatement) -> str:
+    """Return what stands in brackets after the clause of a statement."""
+    start = statement.sentence.find(statement.clause)
+    found = _BESIDE.match(statement.sentence, start + len(statement.clause))
+    return f" {found[1]}" if found else ""
+
+
 def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[str], frozenset[str]]:
     """Return the words by which a statement says what it is about: of records, and of places. If its clause has
     none, they are those of the clause before it."""
-    places = stems_of(statement.clause) & seen.places
-    if anchors := seen.anchors(statement.clause) - seen.places:
+    clause = statement.clause + beside(statement)
+    places = stems_of(clause) & seen.places
+    if anchors := seen.anchors(clause) - seen.places - unit_stems():
         return anchors, places
     text = statement.before
     if not shape("answers", "refers").search(statement.sentence):
@@ -66,5 +78,6 @@ def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[
     names = frozenset().union(*entities_of(earlier))
     inherited = frozenset().union(*[seen.anchors(clause) for clause, _ in clauses(here)])
     inherited = inherited or (seen.anchors(earlier) & names)
-    above = inherited or seen.anchors(statement.sentence)
+    is_alone = len(find_quantities(statement.sentence)) < 2 or statement.sentence.lstrip().startswith("|")
+    above = inherited or (seen.anchors(statement.sentence) if is_alone else frozenset())
     return above - seen.places, places or stems_of(text) & seen.places

@@ -7,13 +7,14 @@ arithmetic is in `derivations`.
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache, cached_property, lru_cache
 from itertools import chain
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.datagen.quality.exchanges import leaves_of
@@ -74,6 +75,9 @@ class Evidence:
         last = max([index for index, item in enumerate(messages) if item.role is Role.USER], default=0)
         self.has_new = any(item.role is Role.TOOL for item in messages[last:])
         """True if calls were made since the user's last message."""
+        older = {call.call_id for item in messages[:last] for call in item.tool_calls}
+        self.new_calls = [item for item in self.calls if item.call.call_id not in older] or self.calls
+        """The calls since the user's last message; all if there are none."""
         self.work = [
             text
             for item in messages
@@ -121,7 +125,26 @@ class Evidence:
                 given = [str(leaf) for leaf in leaves_of(_arguments(item.call))]
                 context = stems_of(" ".join([text for text in given if len(text) < 60]))
                 found += read_records(number, item.result, context)
+                found += [
+                    replace(record, source=-2 - number, context=record.context | context)
+                    for text in self._written(item)
+                    for record in read_records(number, text, context)
+                ]
         return found
+
+    def _written(self, item: MadeCall) -> Iterator[str]:
+        """Yield the contents of files that a successful call wrote, unless a result has them too."""
+        if stems_of(item.call.name.replace("_", " ")) & _writing():
+            for leaf in leaves_of(_arguments(item.call)):
+                text = str(leaf)
+                if "\n" in text.strip() and not any(text.strip() in other.result for other in self.calls):
+                    yield text
+
+    @property
+    def new_texts(self) -> list[str]:
+        """The results of the newest calls, and what these wrote."""
+        done = [item for item in self.new_calls if not item.is_error]
+        return [text for item in done for text in (item.result, *self._written(item))]
 
     @cached_property
     def given(self) -> list[list[Record]]:
@@ -206,8 +229,11 @@ class Evidence:
             ]
         return shares
 
-    def named_labels(self, text: str, kind: QuantityKind) -> frozenset[frozenset[str]]:
-        """Return the labels of cells with quantities of a kind that a text names: in full, or else by half.
+    def named_labels(
+        self, text: str, kind: QuantityKind, *, is_full: bool = False
+    ) -> frozenset[frozenset[str]]:
+        """Return the labels of cells with quantities of a kind that a text names: in full, or else by half, unless
+        `is_full` is true.
 
         The words of tools say what a record is, and name no half of a label.
         """
@@ -217,11 +243,17 @@ class Evidence:
             plain = plain_label(label)
             if label and plain <= words:
                 found[label] = 1.0
-            elif label and len(plain & words - self._tool_words) * 2 >= len(plain):
+            elif label and not is_full and len(plain & words - self._tool_words) * 2 >= len(plain):
                 found[label] = 0.5
         best = max(found.values(), default=0.0)
         chosen = [label for label, share in found.items() if share == best]
-        return frozenset([label for label in chosen if not any(label < other for other in chosen)])
+        return frozenset(
+            [
+                label
+                for label in chosen
+                if not any(label < other and (other - label) & words for other in chosen)
+            ]
+        )
 
     @cached_property
     def _tool_words(self) -> frozenset[str]:
@@ -258,16 +290,26 @@ class Evidence:
         """Return the stems of a text that belong to some of the records and not to all of them."""
         if (known := self._anchors.get(text)) is not None:
             return known
-        total, frequency = len(self.records), self.frequency
+        total, frequency, ignored = len(self.records), self.frequency, _ignored()
         found = [
             name
-            for name in stems_of(text)
-            if 0 < frequency[name] < total and name not in _ignored() and not name[0].isdigit()
+            for word in stems_of(text) - ignored
+            for name in (word if word in frequency else self._as_seen(word),)
+            if 0 < frequency.get(name, 0) < total and name not in ignored and not name[0].isdigit()
         ]
         # The name of a column says nothing about the record, even if it is a value elsewhere.
         anchors = frozenset([name for name in found if name not in self.labels and len(name) > 1])
         self._anchors[text] = anchors
         return anchors
+
+    def _as_seen(self, name: str) -> str:
+        """Return the word of a record that a word is a longer form of, as `warn` for `warning`; else the word."""
+        if len(name) > 4 and "-" in name:
+            name = name.replace("-", "")
+        if len(name) > 4 and name[0].isalpha() and name.endswith(("ing", "er", "ers", "ings")):
+            plain = name.removesuffix("s").removesuffix("ing").removesuffix("er")
+            return plain if len(plain) > 3 and plain in self.frequency else name
+        return name
 
     @cached_property
     def places(self) -> frozenset[str]:
@@ -345,7 +387,11 @@ def _index(records: Sequence[Record]) -> _Index:
     for record in records:
         for cell in record.cells:
             for item in cell.quantities:
-                found[item.kind].append((abs(item.value), Occurrence(item, record, cell)))
+                place = Occurrence(item, record, cell)
+                kind = item.kind if item.kind is not QuantityKind.SHARE else QuantityKind.NUMBER
+                found[kind].append((abs(item.value), place))
+                if item.other is not None and kind is QuantityKind.NUMBER:
+                    found[kind].append((item.other, place))
     for pairs in found.values():
         pairs.sort(key=lambda pair: pair[0])
     return {
@@ -370,6 +416,11 @@ def plain_label(label: frozenset[str]) -> frozenset[str]:
 def plain(text: str) -> str:
     """Return a text in lower case with single spaces and plain quotation marks."""
     return " ".join(text.casefold().translate(_QUOTATION).split())
+
+
+@cache
+def _writing() -> frozenset[str]:
+    return frozenset([stem(word) for word in lexicon("actions")["write"]["done"].split()])
 
 
 @cache

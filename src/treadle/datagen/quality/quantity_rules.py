@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from functools import cache
-from itertools import permutations
+from itertools import combinations, permutations
 
 from treadle.datagen.quality.derivations import Figures, solve_equations
 from treadle.datagen.quality.doubts import (
+    DOUBTFUL,
     SEEN,
     Doubt,
+    beside,
     entities_of,
     find_anchors,
     shape,
@@ -16,8 +17,10 @@ from treadle.datagen.quality.doubts import (
     word_list,
 )
 from treadle.datagen.quality.evidence import Evidence, Occurrence, plain_label
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, find_quantities, lexicon, unit_of
+from treadle.datagen.quality.figure_reader import find_quantities
+from treadle.datagen.quality.quantities import Quantity, QuantityKind, unit_of
 from treadle.datagen.quality.result_records import stem, stems_of
+from treadle.datagen.quality.sightings import find_sightings, other_readings
 from treadle.datagen.quality.statements import AnswerStatement
 
 _COUNTED = re.compile(r"(?i)\b(lines?|rows?|matches|files?)(?:\s*+\([^()]{0,80}\))?\s*+[|:]\W*+$")
@@ -26,11 +29,6 @@ _HIT = re.compile(r"\A[\w./-]++:\d++:")
 _ITEMS = re.compile(r"\A(?:[^\S\n]*+(?:\n[^\S\n]*+)++(?:[-*•]|\d++[.)])\s[^\n]*+)++")
 _SEPARATOR = re.compile(r",\s++(?:and\s++)?|(?<!\s)\s++(?:and|og)\s++")
 _LISTED = re.compile(r"\A\s*+(?:[-*]\s)?[\w./-]+\.\w{1,5}(?:\s.{0,30})?")
-_PART = re.compile(
-    r"\A[\s*_`]*+(?:out )?of (?:the )?[\s*_`]*"
-    r"(?:\d+|[a-z]+teen|two|three|four|five|six|seven|eight|nine|ten|twelve)\b"
-)
-_WHOLE = re.compile(r"(?i)(?:\d|\b[a-z]+)[\s*_`]+(?:out )?of (?:the )?[\s*_`]*+$")
 _MAX_COUNT = 50
 """Whole numbers up to this one are counts: among many figures, one equals nearly any of them."""
 
@@ -41,15 +39,31 @@ class QuantityRules:
     def __init__(self, seen: Evidence, answer: str) -> None:
         self._seen = seen
         self._answer = answer
-        self._solved = {value for text in [*seen.work, answer] for value in solve_equations(text)}
+        self._solved = {value for text in seen.work for value in solve_equations(text, has_parts=True)}
+        self._solved.update(solve_equations(answer))
         self._figures: dict[frozenset[str], Figures] = {}
         self._known: list[float] = []
         """The numbers of the answer that were found, from which others may follow."""
 
     def doubt(self, statement: AnswerStatement) -> Doubt:
-        """Return how far the quantity of a statement is in doubt."""
+        """Return how far the quantity of a statement is in doubt, in the reading that is least in doubt."""
         item = statement.quantity
         assert item is not None
+        if item.is_ordinal:
+            return self._doubt_ordinal(item)
+        doubt = self._doubt(statement, item)
+        for other in other_readings(item) if doubt.degree >= DOUBTFUL else ():
+            doubt = min(doubt, self._doubt(statement, other), key=lambda one: one.degree)
+        return doubt
+
+    def _doubt_ordinal(self, item: Quantity) -> Doubt:
+        """Check a place in an order: a day of a date, a number that was seen, or one of the records."""
+        seen, day = self._seen, int(item.value)
+        if day <= len(seen.records) or re.search(rf"(?<!\d){day}(?!\d)", seen.text):
+            return SEEN
+        return Doubt(0.75, "does not occur before")
+
+    def _doubt(self, statement: AnswerStatement, item: Quantity) -> Doubt:
         seen = self._seen
         if (counted := self._doubt_count(statement, item)) is not None:
             return counted
@@ -57,7 +71,7 @@ class QuantityRules:
             return SEEN
         if (portion := self._doubt_portion(statement, item)) is not None:
             return portion
-        own = list(self.matches(item, statement, is_told=False))
+        own = list(find_sightings(self._seen, item, is_told=False))
         anchors, places = find_anchors(seen, statement)
         labels, is_alone = self._labels(statement, item)
         is_total = (
@@ -66,7 +80,9 @@ class QuantityRules:
         is_here = any(_is_at(place, anchors, places) and _has_label(place, labels) for place in own)
         if is_here and not (is_total and item.kind is QuantityKind.NUMBER and not _is_of_total(own)):
             return self._note(item)
-        told = [place for place in self.matches(item, statement, is_told=True) if _has_label(place, labels)]
+        told = [
+            place for place in find_sightings(self._seen, item, is_told=True) if _has_label(place, labels)
+        ]
         if told and not own:
             return self._note(item)
         if (
@@ -79,9 +95,11 @@ class QuantityRules:
             return Doubt(0.2, "may belong to something else")
         if _is_listed(statement, item, self._answer):
             return self._note(item)
-        if not own and any(self._clashes(item, is_told=is_told) for is_told in (False, True)):
+        is_days = (unit_of(item.unit) or ("", 0.0))[1] >= 86400
+        if not own and not is_days and any(self._clashes(item, is_told=is_told) for is_told in (False, True)):
             return Doubt(0.75, "has another unit")
-        if self._is_derived(statement, item, (anchors, places, labels), is_strict=bool(own)):
+        known = labels or seen.named_labels(statement.sentence, item.kind, is_full=True)
+        if self._is_derived(statement, item, (anchors, places, known), is_strict=bool(own)):
             self._note(item)
             return Doubt(0.1, "follows from what was seen")
         if told and not (own and labels):
@@ -94,6 +112,8 @@ class QuantityRules:
                 )
             ):
                 return self._note(item)
+            if not own[0].cell.label and self._is_shared(statement, item, anchors):
+                return Doubt(0.3, "stands beside another value")
             return Doubt(0.7, f"belongs to something else: {show_record(own[0].record)}")
         if (
             item.kind is QuantityKind.NUMBER
@@ -106,37 +126,51 @@ class QuantityRules:
         )
         return Doubt(0.8 if is_small else 0.95, "does not occur before, and does not follow from it")
 
+    def _is_shared(self, statement: AnswerStatement, item: Quantity, anchors: frozenset[str]) -> bool:
+        """Return whether another value of the clause belongs to what the clause is about."""
+        others = [other for other in find_quantities(statement.clause) if other.value != item.value]
+        return any(
+            place.record.stems & anchors
+            for other in others
+            for place in find_sightings(self._seen, other, is_told=False)
+        )
+
     def _labels(self, statement: AnswerStatement, item: Quantity) -> tuple[frozenset[frozenset[str]], bool]:
         """Return the labels by which a quantity is named: in its clause if it is alone there, else beside it. The
         flag says whether it is alone."""
         is_row = statement.sentence.lstrip().startswith("|")
         clause = statement.sentence if is_row else statement.clause
         if len(find_quantities(clause)) < 2:
-            return self._seen.named_labels(clause, item.kind), True
+            return self._seen.named_labels(clause + beside(statement), item.kind), True
         near = statement.sentence[max(0, statement.place - 28) : statement.place + len(statement.text) + 18]
         return self._seen.named_labels(near, item.kind), False
 
     def _doubt_portion(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
         """Check a share of the records that have a value, such as `3 of 8` or `40 %`; `None` if it is none."""
-        after = statement.sentence[statement.place + len(statement.text) :]
-        before = statement.sentence[: statement.place]
         is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
-        if not is_share and not _PART.match(after) and not _WHOLE.search(before):
+        if not is_share and item.whole is None:
             return None
         found = self._seen.portions(statement.sentence, statement.place)
         if not found:
-            return Doubt(0.3, "cannot be counted") if item.kind is QuantityKind.SHARE else None
+            return (
+                Doubt(0.3, "cannot be counted")
+                if item.kind is QuantityKind.SHARE and item.value == 0.5
+                else None
+            )
         stated = abs(item.value)
         if not is_share:
-            is_whole = _WHOLE.search(before) is not None
-            is_right = any(stated == (one.whole if is_whole else one.part) for one in found)
+            is_right = any(
+                stated in ((one.part, one.whole) if item.whole == stated else (one.part,)) for one in found
+            )
         else:
-            value = stated if item.kind is QuantityKind.SHARE else stated / 100
-            slack = item.slack if item.kind is QuantityKind.SHARE else _slack(item, is_about=True) / 100
-            is_right = any(abs(one.part / one.whole - value) <= slack for one in found)
+            size = 1.0 if item.kind is QuantityKind.SHARE else 100.0
+            near = 0.0 if item.kind is QuantityKind.SHARE or item.is_about else 0.025 * stated
+            is_right = any(
+                item.low - near <= one.part / one.whole * size <= item.high + near for one in found
+            )
         if is_right:
             return self._note(item)
-        if any(True for _ in self.matches(item, statement, is_told=False)) or self._seen.named_labels(
+        if any(True for _ in find_sightings(self._seen, item, is_told=False)) or self._seen.named_labels(
             statement.sentence, QuantityKind.NUMBER
         ):
             return None
@@ -150,8 +184,7 @@ class QuantityRules:
         unit = unit_of(item.unit)
         if unit is None or item.kind is not QuantityKind.NUMBER:
             return False
-        slack = max(item.slack, 1e-6)
-        low, high = abs(item.value) - slack, abs(item.value) + slack + 1e-9
+        low, high = item.low, item.high + 1e-9
         units = [
             unit_of(place.quantity.unit) or unit_of(place.cell.unit)
             for place in self._seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told)
@@ -163,18 +196,35 @@ class QuantityRules:
         if item.kind is not QuantityKind.NUMBER or item.unit or item.value != int(item.value):
             return None
         after = statement.sentence[statement.place + len(statement.text) :]
+        noun = shape("answers", "counted").match(after)
+        is_list = noun is not None and stem(noun[1].lower()) in self._seen.lengths
+        if not is_list and self._seen.named_labels(statement.clause, item.kind, is_full=True):
+            return None
         before = statement.sentence[: statement.place]
         found = shape("answers", "lines").match(after) or _COUNTED.search(before)
+        if found is not None and (path := self._failed_path(statement.sentence.casefold())):
+            return Doubt(0.8, f"is about {path!r}, of which every call failed")
         anchors = self._seen.anchors(statement.sentence) - self._seen.subjects
         if found is not None:
             allowed = set() if anchors else self._count_lines(found[1].lower(), f"{before}{after}".casefold())
         else:
-            noun = shape("answers", "counted").match(after)
             allowed = self._seen.lengths.get(stem(noun[1].lower()) if noun else "", set())
             anchors |= {""} if shape("answers", "part").search(f"{before[-12:]}¤{after[:12]}") else set()
         if abs(item.value) in allowed:
             return self._note(item)
+        is_other = found is not None and found[1].lower().startswith("file")
+        if is_other and len({call.call.name for call in self._seen.calls}) > 1:
+            return None  # it may count the files that other calls had
         return Doubt(0.75, "is another number than was seen") if allowed and not anchors else None
+
+    def _failed_path(self, text: str) -> str:
+        """Return a path of a text that only calls that failed were given; empty if there is none."""
+        given: dict[bool, set[str]] = {True: set(), False: set()}
+        for call in self._seen.calls:
+            given[call.is_error] |= {
+                word.strip("./-") for word in _PATH.findall(call.call.arguments.casefold())
+            }
+        return next((word for word in given[True] - given[False] if "." in word and word in text), "")
 
     def _count_lines(self, noun: str, text: str) -> set[float]:
         """Return how many lines, rows or matches the files that a text names have."""
@@ -183,6 +233,8 @@ class QuantityRules:
             words = [word.strip("./-") for word in _PATH.findall(call.call.arguments.casefold())]
             paths = [word for word in words if "." in word and word in text]
             lines = call.result.splitlines()
+            if noun.startswith("file") and call.result.startswith('["'):
+                lines = [name.strip('" ') for name in call.result.strip("[]").split(",")]
             if noun.startswith("file"):
                 is_list = len(lines) > 1 and all(_LISTED.fullmatch(line) for line in lines)
                 allowed |= {float(len(lines))} if is_list else set()
@@ -190,6 +242,10 @@ class QuantityRules:
                 hits = [line for line in lines if _HIT.match(line)]
                 named = [line for line in hits if line.partition(":")[0].casefold() in text]
                 allowed |= {float(len(named) or len(hits))} if hits else set()
+            elif named := [
+                line for line in lines if _HIT.match(line) and line.partition(":")[0].casefold() in text
+            ]:
+                allowed.add(float(len(named)))
             elif paths and not call.is_error and len(lines) > 1:
                 filled = [line for line in lines if line.strip()]
                 records = sum([record.source == number for record in self._seen.records])
@@ -200,89 +256,6 @@ class QuantityRules:
         if item.kind is QuantityKind.NUMBER:
             self._known.append(item.value)
         return SEEN
-
-    def matches(
-        self, item: Quantity, statement: AnswerStatement | None, *, is_told: bool
-    ) -> Iterator[Occurrence]:
-        """Yield where a quantity was seen, with the roundings and units in which people say it."""
-        seen = self._seen
-        value = abs(item.value)
-        is_about = statement is not None and _is_about(statement, item)
-        if item.kind is QuantityKind.DATE:
-            for reading in {value, item.other or value}:
-                for place in seen.sightings(item.kind, reading, reading + 0.5, is_told=is_told):
-                    years = place.quantity.year, item.year
-                    if None in years or years[0] == years[1]:
-                        yield place
-            return
-        if item.kind is QuantityKind.TIME:
-            slack = 20.0 if is_about else 0.999
-            for clock in (value,) if item.has_halves else (value, (value + 720) % 1440):
-                yield from seen.sightings(
-                    item.kind, clock - (slack if is_about else 0.0), clock + slack, is_told=is_told
-                )
-            return
-        if item.kind is QuantityKind.SHARE:
-            return
-        slack = _slack(item, is_about=is_about)
-        unit = unit_of(item.unit) if item.unit and item.unit != "%" else None
-        for place in seen.sightings(
-            QuantityKind.NUMBER, value - slack, value + slack + 1e-9, is_told=is_told
-        ):
-            theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
-            if (
-                unit is None
-                or theirs is None
-                or unit == theirs
-                or item.unit.replace("/", "") == place.cell.unit
-            ):
-                yield place
-        if unit is not None:
-            yield from self._converted(item, unit, slack, is_told=is_told)
-        if item.unit == "%":
-            yield from seen.sightings(
-                QuantityKind.NUMBER, (value - slack) / 100, (value + slack) / 100 + 1e-9, is_told=is_told
-            )
-        if item.value == int(item.value) and 1900 <= item.value <= 2100 and str(int(item.value)) in seen.text:
-            yield from [
-                Occurrence(other, record, cell)
-                for record in (seen.told_records if is_told else seen.records)
-                for cell in record.cells
-                for other in cell.quantities
-                if other.year == int(item.value)
-            ]
-
-    def _converted(
-        self, item: Quantity, unit: tuple[str, float], slack: float, *, is_told: bool
-    ) -> Iterator[Occurrence]:
-        """Yield the sightings of a value in another unit of the same dimension."""
-        dimension, factor = unit
-        value = abs(item.value)
-        slack = min(slack, 0.03 * value) if not item.is_word else 1e-6
-        if dimension in ("celsius", "fahrenheit"):
-            other = (item.value - 32) / 1.8 if dimension == "fahrenheit" else item.value * 1.8 + 32
-            for place in self._seen.sightings(
-                QuantityKind.NUMBER, abs(other) - slack - 0.3, abs(other) + slack + 0.3, is_told=is_told
-            ):
-                theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
-                if theirs is not None and theirs[0] in ("celsius", "fahrenheit") and theirs != unit:
-                    yield place
-            return
-        sizes = {size for other, size in _units().values() if other == dimension} - {factor}
-        scales = {(factor / size, size) for size in sizes}
-        if dimension == "data" and factor % 1024:  # GB for GiB
-            powers = {1.0: 0, 1e3: 1, 1e6: 2, 1e9: 3, 1e12: 4}
-            scales |= {(1024.0 ** (powers[factor] - powers[size]), size) for size in sizes & powers.keys()}
-        for scale, size in scales:
-            low, high = (value - slack) * scale * (1 - 1e-3), (value + slack) * scale * (1 + 1e-3)
-            for place in self._seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told):
-                theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
-                if (
-                    theirs == (dimension, size)
-                    or (theirs is None and dimension != "time")
-                    or dimension == "speed"
-                ):
-                    yield place
 
     def _is_derived(
         self,
@@ -299,22 +272,18 @@ class QuantityRules:
             return False
         if item.kind is QuantityKind.TIME:
             return self._is_shifted(item)
-        value, is_about = abs(item.value), _is_about(statement, item)
+        value = abs(item.value)
+        if not is_strict and (
+            self._is_combined(statement, item)
+            or self._is_multiple(statement, item)
+            or self._is_beyond(statement, item)
+        ):
+            return True
         is_rest = shape("answers", "others").search(statement.clause) is not None
         is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
         if is_share:
             anchors = self._seen.anchors(statement.sentence) or anchors
-        told = self._seen.anchors(" ".join(self._seen.told))
-        choices = [anchors]
-        if not anchors:
-            choices += [told, frozenset()]
-        elif not is_strict and not any(names & anchors for names in entities_of(statement.clause)):
-            choices.append(told)
-        after = statement.sentence[statement.place + len(statement.text) :]
-        if shape("answers", "whole").search(statement.sentence[: statement.place]) or shape(
-            "answers", "of_files"
-        ).match(after):
-            choices += [frozenset(), told]
+        choices = self._choices(statement, anchors, is_share=is_share, is_strict=is_strict)
         for names in dict.fromkeys(choices):
             key = names | {f"@{place}" for place in places} | ({"+"} if is_rest else set())
             if (figures := self._figures.get(key)) is None:
@@ -322,22 +291,104 @@ class QuantityRules:
                     self._seen, names, places if names == anchors else frozenset(), is_rest=is_rest
                 )
             if is_share:
-                slack = (
-                    item.slack if item.kind is QuantityKind.SHARE else _slack(item, is_about=is_about) / 100
-                )
-                share = value if item.kind is QuantityKind.SHARE else value / 100
-                if any(abs(one - share) <= slack for one in figures.shares()):
+                size = 1.0 if item.kind is QuantityKind.SHARE else 100.0
+                if any(item.low <= one * size <= item.high for one in figures.shares()):
                     return True
             elif self._is_figure(figures, statement, item, labels, is_strict=is_strict):
                 return True
         if is_share:
-            share = value * 100 if item.kind is QuantityKind.SHARE else value
-            slack = 6.0 if item.kind is QuantityKind.SHARE else _slack(item, is_about=is_about)
-            return any(abs(one - share) <= slack for one in self._from_answer(is_share=True))
-        slack = max(_slack(item, is_about=is_about) if is_about or item.unit else 0.0, 0.006)
+            size = 100.0 if item.kind is QuantityKind.SHARE else 1.0
+            return any(item.low * size <= one <= item.high * size for one in self._from_answer(is_share=True))
         is_small = value <= _MAX_COUNT and value == int(value)
+        near = 0.006 if not item.is_about else 0.0
         return value in self._solved or any(
-            abs(one - value) <= slack for one in self._from_answer(is_share=False, is_small=is_small)
+            item.low - near <= one <= item.high + near
+            for one in self._from_answer(is_share=False, is_small=is_small)
+        )
+
+    def _choices(
+        self, statement: AnswerStatement, anchors: frozenset[str], *, is_share: bool, is_strict: bool
+    ) -> list[frozenset[str]]:
+        """Return the words by which the records may be chosen that a quantity follows from."""
+        told = self._seen.anchors(" ".join(self._seen.told))
+        choices = [anchors]
+        if not anchors:
+            choices += [told, frozenset()]
+            if is_share:
+                choices.append(self._seen.anchors(statement.before.rpartition("\n")[0].rpartition("\n")[2]))
+        elif not is_strict and not any(names & anchors for names in entities_of(statement.clause)):
+            choices.append(told)
+        if shape("answers", "aggregate").search(statement.sentence):
+            choices.append(self._seen.anchors(statement.sentence))
+        after = statement.sentence[statement.place + len(statement.text) :]
+        if shape("answers", "whole").search(statement.sentence[: statement.place]) or shape(
+            "answers", "of_files"
+        ).match(after):
+            choices += [frozenset(), told]
+        return choices
+
+    def _is_combined(self, statement: AnswerStatement, item: Quantity) -> bool:
+        """Return whether a quantity is the sum or the difference of some values whose labels the sentence has."""
+        words = stems_of(statement.sentence)
+        named = [
+            cell
+            for record in self._seen.records
+            for cell in record.cells
+            if len(cell.quantities) == 1 and cell.label and plain_label(cell.label) <= words
+        ]
+        if not 2 <= len(named) <= 4 or len({cell.label for cell in named}) < len(named):
+            return False
+        sizes = [abs(cell.quantities[0].value) for cell in named]
+        figures = [sum(sizes), *[abs(one - two) for one, two in combinations(sizes, 2)]]
+        return any(item.low - 0.006 <= one <= item.high + 0.006 for one in figures)
+
+    def _is_multiple(self, statement: AnswerStatement, item: Quantity) -> bool:
+        """Return whether a quantity is a value that was seen, times a small number that the sentence has."""
+        times = {
+            other.value
+            for other in find_quantities(statement.sentence)
+            if other.start != statement.place and other.kind is QuantityKind.NUMBER and not other.unit
+        }
+        times |= {2.0} if shape("answers", "doubled").search(statement.sentence) else set()
+        return (item.value > _MAX_COUNT or (2.0 in times and item.value > 2)) and any(
+            2 <= one <= 20
+            and one == int(one)
+            and self._seen.sightings(
+                QuantityKind.NUMBER, item.low / one, item.high / one + 1e-9, is_told=False
+            )
+            for one in times
+        )
+
+    def _count_named(self, statement: AnswerStatement) -> set[float] | None:
+        """Return how many records have the word after a number as a label or a value; `None` if it is no word of
+        the records."""
+        after = statement.sentence[statement.place + len(statement.text) :]
+        noun = shape("answers", "counted").match(after)
+        name = stem(noun[1].lower()) if noun else ""
+        count = self._seen.frequency[name]
+        if name not in self._seen.labels:
+            return {1.0} if count == 1 else None
+        return {
+            float(count),
+            float(sum(name in frozenset().union(*record.labels) for record in self._seen.records)),
+        }
+
+    def _is_beyond(self, statement: AnswerStatement, item: Quantity) -> bool:
+        """Return whether a number counts the values that are larger, or smaller, than a limit in the sentence."""
+        limits = [
+            other
+            for other in find_quantities(statement.sentence)
+            if other.is_about and other.start != statement.place
+        ]
+        columns: dict[frozenset[str], list[float]] = {}
+        for record in self._seen.records if limits and item.value <= _MAX_COUNT else ():
+            for cell in record.cells:
+                if len(cell.quantities) == 1:
+                    columns.setdefault(cell.label, []).append(cell.quantities[0].value)
+        return any(
+            item.value in (sum(one > limit.value for one in values), sum(one < limit.value for one in values))
+            for limit in limits
+            for values in columns.values()
         )
 
     def _is_figure(
@@ -350,8 +401,6 @@ class QuantityRules:
         is_strict: bool,
     ) -> bool:
         value, unit = abs(item.value), unit_of(item.unit)
-        is_about = _is_about(statement, item)
-        slack = _slack(item, is_about=is_about)
         is_whole = value == int(value)
         if (unit is not None and unit[0] in ("celsius", "fahrenheit")) or (
             is_whole and 1900 <= value <= 2100 and unit is None
@@ -360,11 +409,17 @@ class QuantityRules:
         is_difference = shape("answers", "differs").search(statement.sentence) is not None
         if unit is not None and unit[0] == "time":
             minutes = unit[1] / 60
-            spread = max(slack if is_about else 0.06, 0.5 if unit[1] >= 604800 else 0.0) * minutes
+            near = max(0.06, 0.5 if unit[1] >= 604800 else 0.0)
+            low, high = min(item.low, value - near) * minutes, max(item.high, value + near) * minutes
             is_wide = is_difference or shape("answers", "aggregate").search(statement.sentence) is not None
-            if any(abs(span - value * minutes) <= spread for span in figures.spans(is_wide=is_wide)):
+            if any(low <= span <= high for span in figures.spans(is_wide=is_wide)):
+                return True
+            if is_whole and unit[1] >= 86400 and value in figures.counts():
                 return True
         is_mean = shape("answers", "mean").search(statement.sentence) is not None
+        named = self._count_named(statement) if is_whole and unit is None else None
+        if value in (named or ()):
+            return True
         if labels and is_whole and value <= 2 * _MAX_COUNT and unit is None:
             columns = figures.amounts(labels, is_strict=True, is_difference=is_difference)
             if any(abs(abs(one) - value) <= 0.5 for one in columns):
@@ -373,7 +428,8 @@ class QuantityRules:
             noun = shape("answers", "counted").match(after)
             if is_strict or noun is None or any(stem(noun[1].lower()) in label for label in labels):
                 return False
-        if is_whole and unit is None and value in figures.counts():
+        counts = figures.counts() if is_whole and unit is None else set()
+        if value in counts if named is None else value in named | figures.named_counts:
             return True
         if (
             is_whole
@@ -381,26 +437,40 @@ class QuantityRules:
             and value in figures.text_sizes()
         ):
             return True
-        if is_whole and value <= _MAX_COUNT and not is_about and unit is None and not is_mean:
+        if is_whole and value <= _MAX_COUNT and not item.is_about and unit is None and not is_mean:
             is_sum = shape("answers", "aggregate").search(statement.sentence) is not None
             figured = figures.sums() if figures.is_chosen or is_sum else set()
             return value in figured or (is_difference and value in figures.gaps())
-        exact = slack if is_about or not is_whole or unit is not None else 1e-6
+        return self._is_amount(figures, statement, item, labels, is_strict=is_strict)
+
+    def _is_amount(
+        self,
+        figures: Figures,
+        statement: AnswerStatement,
+        item: Quantity,
+        labels: frozenset[frozenset[str]],
+        *,
+        is_strict: bool,
+    ) -> bool:
+        """Return whether a quantity is a sum, mean, product or difference."""
+        value, unit = abs(item.value), unit_of(item.unit)
+        is_whole = value == int(value)
+        is_difference = shape("answers", "differs").search(statement.sentence) is not None
+        is_mean = shape("answers", "mean").search(statement.sentence) is not None
+        slack = max(value - item.low, item.high - value)
+        exact = slack if item.is_about or not is_whole or unit is not None else 1e-6
         if is_whole and is_mean:
             exact = max(exact, 0.5)
+        low, high = (item.low, item.high) if item.is_about else (value - exact, value + exact)
         scales = [1.0]
         if unit is not None and unit[0] in ("data", "time"):
             scales += [unit[1], unit[1] * 1000]
         elif shape("answers", "yearly").search(statement.sentence):
             scales += [1 / 12]
-            if any(
-                self._seen.sightings(
-                    QuantityKind.NUMBER, (value - exact) / 12, (value + exact) / 12, is_told=False
-                )
-            ):
+            if any(self._seen.sightings(QuantityKind.NUMBER, low / 12, high / 12, is_told=False)):
                 return True
         return any(
-            abs(abs(one) - value * scale) <= exact * scale
+            low * scale <= abs(one) <= high * scale
             for one in figures.amounts(
                 labels, is_strict=is_strict, is_difference=is_difference or not is_strict
             )
@@ -441,16 +511,7 @@ class QuantityRules:
                             "length",
                         }:
                             spans.add(other.value * (unit[1] / 60 if unit else 1))
-        return any(abs(start + span - item.value) < 1 for start in starts for span in spans)
-
-
-@cache
-def _units() -> dict[str, tuple[str, float]]:
-    return {
-        name: (dimension, size)
-        for dimension, units in lexicon("units").items()
-        for name, size in units.items()
-    }
+        return any(abs((start + span) % 1440 - item.value) < 1 for start in starts for span in spans)
 
 
 def _is_listed(statement: AnswerStatement, item: Quantity, answer: str) -> bool:
@@ -471,23 +532,6 @@ def _is_listed(statement: AnswerStatement, item: Quantity, answer: str) -> bool:
     return block is not None and len(block[0].strip().splitlines()) == item.value
 
 
-def _is_about(statement: AnswerStatement, item: Quantity) -> bool:
-    """Return whether a number is said to be approximate."""
-    before = statement.sentence[max(0, statement.place - 28) : statement.place]
-    return shape("answers", "approximate").search(before) is not None
-
-
-def _slack(item: Quantity, *, is_about: bool) -> float:
-    value = abs(item.value)
-    slack = max(item.slack, 1e-6)
-    if item.unit and value == int(value) and not item.is_word:
-        slack = max(slack, 0.5001)
-    if is_about:
-        size = 10.0 ** (len(str(int(value))) - len(str(int(value)).rstrip("0") or "0"))
-        slack = max(slack, value * 0.025, min(size * 0.5, value * 0.06), 0.5001)
-    return slack
-
-
 def _is_of_total(places: list[Occurrence]) -> bool:
     """Return whether a value stands under the name of a total, or under none."""
     totals = word_list("causes", "totals")
@@ -499,7 +543,8 @@ def _is_at(place: Occurrence, anchors: frozenset[str], places: frozenset[str]) -
     record = place.record
     if places and not places & (record.context | record.stems):
         return False
-    return not anchors or bool(anchors & record.stems)
+    left = anchors - record.context
+    return not left or bool(left & record.stems)
 
 
 def _has_label(place: Occurrence, labels: frozenset[frozenset[str]]) -> bool:

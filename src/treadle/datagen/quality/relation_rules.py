@@ -6,7 +6,8 @@ from functools import cached_property
 
 from treadle.datagen.quality.doubts import SEEN, Doubt, entities_of, shape, show_record, word_list
 from treadle.datagen.quality.evidence import FILE, Evidence, plain_label
-from treadle.datagen.quality.quantities import QuantityKind, find_quantities, unit_of
+from treadle.datagen.quality.figure_reader import find_quantities
+from treadle.datagen.quality.quantities import QuantityKind, unit_of
 from treadle.datagen.quality.result_records import Cell, Record, stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, glue
 
@@ -103,6 +104,8 @@ class RelationRules:
             label = plain_label(label)
             if not label <= name or len(name - label - anchors - self._seen.subjects - glue()) > 1:
                 continue
+            if any(cell.stems and cell.stems <= name for _, cell in cells):
+                continue  # the value tells which record is meant
             own = [(record, cell) for record, cell in cells if record.stems & anchors - cell.stems]
             own = own or (cells if len(cells) == 1 else [])
             is_shown = any(
@@ -178,6 +181,8 @@ class RelationRules:
         words = [stem(name) for name in re.findall(r"[^\W\d](?:[\w.-]*\w)?", rest.lower())]
         said = [name for name in words if name not in word_list("causes", "ignored")][:1]
         anchors = seen.anchors(clause)
+        if said and said[0] not in seen.stems:
+            return SEEN
         if word.lower() in ("no", "none of", "nobody"):
             names = frozenset([name for entity in entities_of(clause) for name in entity])
             degree = 0.65 if anchors - names else 0.45
@@ -196,11 +201,12 @@ class RelationRules:
         is_named = not stems_of(statement.text).isdisjoint(seen.stems)
         if is_named or shape("answers", "aggregate").search(statement.clause):
             return SEEN  # a result has the word itself
-        anchors = seen.anchors(statement.clause)
+        sentence = FILE.sub(" ", statement.sentence)
+        anchors = seen.anchors(FILE.sub(" ", statement.clause))
         if not anchors and statement.before:
-            anchors = seen.anchors(statement.sentence)
-        names = frozenset([name for entity in entities_of(statement.sentence) for name in entity])
-        anchors = (seen.anchors(statement.sentence) & names) or anchors
+            anchors = seen.anchors(sentence)
+        names = frozenset([name for entity in entities_of(sentence) for name in entity])
+        anchors = (seen.anchors(sentence) & names) or anchors or seen.anchors(statement.sentence)
         keys = [name for name in anchors if 0 < seen.frequency[name] <= max(1, len(seen.records) // 2)]
         if not keys or len(seen.records) < 2:
             return SEEN

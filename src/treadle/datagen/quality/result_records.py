@@ -12,8 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.types import Json
+from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.languages import WORDS
-from treadle.datagen.quality.quantities import Quantity, find_quantities
+from treadle.datagen.quality.quantities import Quantity
 
 _WORD = re.compile(r"[^\W_]++(?:[-_.@'’][^\W_]++)*+")
 _PART = re.compile(r"[-_.@'’]")
@@ -108,7 +109,8 @@ def label_stems(text: str) -> frozenset[str]:
 @lru_cache(maxsize=16384)
 def _cell(label: str, text: str) -> Cell:
     unit = _LAST_WORD.split(label.strip(" )"))[-1]
-    return Cell(label_stems(label), text, tuple(find_quantities(text, has_words=False)), unit, stems_of(text))
+    found = find_quantities(text.replace(",", ", ") if text[:1] == "[" else text)
+    return Cell(label_stems(label), text, found, unit, stems_of(text))
 
 
 _NOTHING: frozenset[str] = frozenset()
@@ -168,6 +170,8 @@ def _read_text(text: str) -> Iterator[Record]:
     header, delimiter = _read_header(lines)
     above = _NOTHING
     block: list[Cell] = []
+    if len(lines) > 2 and not header and _read_field(lines[0]) is None and _read_field(lines[1]) is not None:
+        above = stems_of(lines[0])  # a title
     for index, line in enumerate(lines):
         if header:
             if index and not re.fullmatch(r"[\s|:-]+", line):

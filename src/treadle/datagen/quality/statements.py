@@ -5,15 +5,16 @@ what was found. A statement has the clause that it stands in, by whose words it 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import cache, lru_cache, partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.languages import WORDS, is_german, pattern, word_lists
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, find_quantities, lexicon
+from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon
 from treadle.datagen.quality.result_records import stem, stems_of
 
 
@@ -74,14 +75,19 @@ _PHONE = re.compile(
 )
 _CALL = re.compile(r"\w\([^()]*+\)|^(?:python|pip|git|npm|curl|grep|cat|ls|sudo|systemctl)\s|^\w+ -\w")
 _ORDINAL = re.compile(r"\d{1,3}(?:st|nd|rd|th)")
-_PLAIN = re.compile(r"[\d\s.,:%$€£+-]+(?:\s?[A-Za-z°%/]{1,5})?(?:\s?[ap]\.?m\.?)?")
+_LETTERS = re.compile(r"[^\W\d_]+")
+_DIGIT, _POINT = re.compile(r"\d"), re.compile(r"[/.]\w")
+_SIGN = re.compile(r"[\d@_]|https?:|[a-z][A-Z]")
 _FENCE = re.compile(r"(?ms)^[^\S\n]*```([^\n]*)\n(.*?)(?:^[^\S\n]*```|\Z)")
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _LIST_MARK = re.compile(r"(?m)^[^\S\n]*+\d+[.)]\s")
 _MARKUP = re.compile(r"\*\*|__|(?<!\w)\*(?=\S)|(?<=\S)\*(?!\w)")
 _SPEECH = re.compile(r"([“\"«‘])[^“”\"«»‘\n]{2,400}[”\"»’]")
+_SALUTES = word_lists("answers")["salutes"]
 _MAX_CAPITALS = 0.35
-_COMMON = WORDS["en"] | WORDS["no"] | word_lists("answers")["common"]
+_MAX_CHARS = 1000
+"""The length of the longest sentence. A longer one is cut, since some rules compare all parts of a sentence."""
+_COMMON = WORDS["en"] | WORDS["no"] | WORDS["de"] | word_lists("answers")["common"]
 
 
 @cache
@@ -92,7 +98,9 @@ def glue() -> frozenset[str]:
         lexicon("causes")["ignored"],
         lexicon("claims")["objects"],
         lexicon("claims")["glue"],
-        " ".join([*lexicon("numbers"), *lexicon("scales"), *lexicon("fractions")]),
+        " ".join(
+            [*lexicon("numbers")["en"], *lexicon("numbers")["no"], *lexicon("scales"), *lexicon("fractions")]
+        ),
         " ".join([name for units in lexicon("units").values() for name in units]),
         " ".join([*WORDS["en"], *WORDS["no"]]),
     ]
@@ -119,8 +127,7 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     for sentence in _sentences(text):
         if sentence.strip():
             plain = _SPEECH.sub("“”", sentence)
-            is_advice = _shape("answers", "advice").search(plain) is not None
-            yield from _read_sentence(sentence, before, is_advice=is_advice, capitals=capitals)
+            yield from _read_sentence(sentence, before, is_advice=_is_advice(plain), capitals=capitals)
             before = f"{before[-200:]}\n{sentence}"
     for line in _ANSWER.findall(text):
         for word in _WORD.findall(line):
@@ -128,14 +135,49 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
                 yield AnswerStatement(StatementKind.NAME, word, line, line)
 
 
+def words_in(text: str) -> frozenset[str]:
+    """Return the words of a text in lower case."""
+    return frozenset(_LETTERS.findall(text.lower()))
+
+
+@cache
+def gate(name: str) -> frozenset[str]:
+    """Return the words without which the patterns of a kind find nothing."""
+    if name in lexicon("gates"):
+        return frozenset(lexicon("gates")[name].split())
+    patterns = lexicon(name).values()
+    said = [item if isinstance(item, str) else item["said"] for item in patterns]
+    return frozenset([word.lower() for text in said for word in _LETTERS.findall(text) if len(word) > 2])
+
+
+@cache
+def _topics(section: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple([(name, _shape(section, name)) for name in lexicon(section)])
+
+
+def _is_advice(sentence: str) -> bool:
+    return _shape("answers", "advice_first").match(sentence) is not None or (
+        ("?" in sentence or not gate("advice").isdisjoint(words_in(sentence)))
+        and _shape("answers", "advice").search(sentence) is not None
+    )
+
+
 def _sentences(text: str) -> Iterator[str]:
     """Yield the sentences of a text. A quoted text does not end a sentence before its quotation mark."""
     masked = _SPEECH.sub(lambda found: f"{found[1]}{'x' * (len(found[0]) - 3)}{found[0][-2:]}", text)
+    ends = [
+        (found.start() + len(found[0].rstrip()), found.end())
+        for found in _shape("answers", "sentence").finditer(masked)
+    ]
     start = 0
-    for found in _shape("answers", "sentence").finditer(masked):
-        yield text[start : found.start() + len(found[0].rstrip())]
-        start = found.end()
-    yield text[start:]
+    for end, following in [*ends, (len(text), len(text))]:
+        while end - start > _MAX_CHARS:
+            cut = text.rfind(" ", start + 1, start + _MAX_CHARS)
+            cut = cut if cut > start else start + _MAX_CHARS
+            yield text[start:cut]
+            start = cut
+        yield text[start:end]
+        start = following
 
 
 def _is_program(language: str, code: str) -> bool:
@@ -148,19 +190,21 @@ def _read_sentence(
     sentence: str, before: str, *, is_advice: bool, capitals: Capitals
 ) -> Iterator[AnswerStatement]:
     at = partial(_at, sentence=sentence, before=before)
-    rest = sentence
+    rest, words = sentence, words_in(sentence)
     # A quoted text is one statement, also if it is a path or an address.
     for found in [*_QUOTED.finditer(sentence)]:
         said = next(item for item in found.groups() if item)
-        if _PLAIN.fullmatch(said) and find_quantities(said, has_words=False):
+        figures = find_quantities(said)
+        if len(figures) == 1 and figures[0].end - figures[0].start >= len(said.strip()) - 1:
             continue  # a number in quotation marks
-        if (not is_advice or "@" in said) and not _CALL.search(said):
-            is_speech = found[0][0] != "`" and len(said.split()) > 2
+        is_speech = found[0][0] != "`" and len(said.split()) > 2
+        is_cited = is_speech and _shape("answers", "citing").search(sentence) is not None
+        if (not is_advice or "@" in said or is_cited) and not _CALL.search(said):
             kind = StatementKind.PATH if _PATH.fullmatch(said) else StatementKind.TEXT
             yield at(kind, said, place=found.start(), topic="quote" if is_speech else "")
         rest = _blank(rest, found.start(), found.end())
-    for topic in () if is_advice else lexicon("shares"):
-        for found in _shape("shares", topic).finditer(rest):
+    for topic, shape in () if is_advice or gate("shares").isdisjoint(words) else _topics("shares"):
+        for found in shape.finditer(rest):
             yield at(StatementKind.SHARE, found[1], place=found.start(), topic=topic)
             rest = _blank(rest, found.start(1), found.end(1))
     # Dates, times and numbers with a unit are no paths, although some have slashes.
@@ -168,43 +212,55 @@ def _read_sentence(
     sure = [
         item
         for item in quantities
-        if (item.kind is not QuantityKind.NUMBER or item.unit or rest[item.end - 1].isalpha())
+        if (item.kind is not QuantityKind.NUMBER or item.unit or not rest[item.end - 1].isdecimal())
         and rest[item.start - 1 : item.start] not in tuple("-/_@")
     ]
     for item in sure:
         rest = _blank(rest, item.start, item.end)
-    for kind, shape in (
-        (StatementKind.IDENTIFIER, _PHONE),
-        (StatementKind.PATH, _PATH),
-        (StatementKind.IDENTIFIER, _SYMBOL),
+    for kind, shape, sign in (
+        (StatementKind.IDENTIFIER, _PHONE, _DIGIT),
+        (StatementKind.PATH, _PATH, _POINT),
+        (StatementKind.IDENTIFIER, _SYMBOL, _SIGN),
     ):
-        for found in [*shape.finditer(rest)]:
+        for found in [*shape.finditer(rest)] if sign.search(rest) else ():
             if kind is StatementKind.IDENTIFIER and _ORDINAL.fullmatch(found[0]):
                 continue
             if not is_advice or "@" in found[0]:
                 yield at(kind, found[0], place=found.start())
             rest = _blank(rest, found.start(), found.end())
     if not is_advice:
-        for item in sorted([*sure, *find_quantities(rest)], key=lambda item: item.start):
+        for item in quantities:
+            if item not in sure and "¤" in rest[item.start : item.end]:
+                continue
             made = at(StatementKind.QUANTITY, sentence[item.start : item.end].strip(), place=item.start)
             yield replace(made, quantity=item)
             rest = _blank(rest, item.start, item.end)
         for word, place in _names(rest, capitals):
             yield at(StatementKind.NAME, word, place=place)
-        for topic in lexicon("order"):
-            for found in _shape("order", topic).finditer(sentence):
+        for topic, shape in () if gate("order").isdisjoint(words) else _topics("order"):
+            for found in shape.finditer(sentence):
                 yield at(StatementKind.ORDER, found[0], place=found.start(), topic=topic)
-    if "?" not in sentence:
+    yield from _read_implied(sentence, at, words, is_advice=is_advice)
+
+
+def _read_implied(
+    sentence: str, at: Callable[..., AnswerStatement], words: frozenset[str], *, is_advice: bool
+) -> Iterator[AnswerStatement]:
+    """Yield what a sentence as a whole says: causes, quotes without marks, relations, claims, actions."""
+    if "?" not in sentence and not gate("causes").isdisjoint(words):
         for text, place in _causes(sentence):
             yield at(StatementKind.CAUSE, text, place=place)
-    for found in _shape("answers", "quoting").finditer(sentence):
+    is_open = ":" in sentence or "|" in sentence or ">" in sentence
+    for found in _shape("answers", "quoting").finditer(sentence) if is_open else ():
         yield at(StatementKind.TEXT, found[1].strip(), place=found.start(1), topic="quote")
     if "?" not in sentence:
         for clause, place in clauses(sentence):
             yield at(StatementKind.RELATION, clause.strip(), place=place)
     if not is_advice and re.search(r"\w", sentence):
         yield at(StatementKind.CLAIM, sentence.strip(), place=0)
-    for verb, place, topic in _actions(sentence):
+    if gate("actions").isdisjoint(words) and not any(word.endswith("ed") for word in words):
+        return
+    for verb, place, topic in _actions(_SPEECH.sub(lambda found: "¤" * len(found[0]), sentence)):
         yield at(StatementKind.ACTION, verb, place=place, topic=topic)
 
 
@@ -264,7 +320,8 @@ def _names(text: str, capitals: Capitals) -> Iterator[tuple[str, int]]:
                 yield f"{word} {following}", item.start()
             continue
         is_start = _START.search(text, max(0, item.start() - 12), item.start()) is not None
-        if not is_start or is_double:
+        is_plain = not is_double and (word.endswith("ing") or stem(word.lower()) in glue())
+        if (not is_start or is_double) and not is_plain and word.casefold() not in _SALUTES:
             yield word, item.start()
 
 
@@ -278,7 +335,7 @@ def _causes(sentence: str) -> Iterator[tuple[str, int]]:
         if cause.strip():
             yield f"{found[0]}{cause}".strip(), found.start()
     for found in _shape("causes", "trend").finditer(sentence):
-        yield found[1], found.start(1)
+        yield next((found[group], found.start(group)) for group in (1, 2, 3) if found[group])
 
 
 @cache
@@ -306,6 +363,10 @@ def _actions(sentence: str) -> Iterator[tuple[str, int, str]]:
             continue
         mode = next(name for name in ("first", "then", "passive", "bare") if found[name] is not None)
         if mode == "then" and not _first_person().search(before):
+            continue
+        rest = sentence[found.start(topic) :]
+        is_shown = mode in ("bare", "passive") or topic == "write"
+        if is_shown and _shape("claims", "presented").search(rest):
             continue
         if mode != "passive" or topic != "look":
             yield found[topic], found.start(topic), f"{topic}/{mode}"

@@ -5,6 +5,7 @@ modules of their own.
 """
 
 import re
+from collections import Counter
 
 from msgspec.structs import replace
 
@@ -19,13 +20,15 @@ from treadle.datagen.quality.doubts import (
     word_list,
 )
 from treadle.datagen.quality.evidence import Evidence, MadeCall, plain
-from treadle.datagen.quality.languages import WORDS
-from treadle.datagen.quality.quantities import find_quantities, lexicon
+from treadle.datagen.quality.figure_reader import find_quantities
+from treadle.datagen.quality.languages import WORDS, pattern
+from treadle.datagen.quality.quantities import lexicon
 from treadle.datagen.quality.quantity_rules import QuantityRules
 from treadle.datagen.quality.relation_rules import RelationRules
 from treadle.datagen.quality.result_records import stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, StatementKind, content_of, glue
 
+_EXTENSION = pattern("files", "extension")
 _CUT = re.compile(r"\.\.\.|…|\[\.{3}\]")
 _OBJECT_END = re.compile(r"[.;!?,](?=\s|$)|\b(?:and|but|then|because|so|which)\b")
 _OBJECT = re.compile(
@@ -66,14 +69,30 @@ class Support:
             return self._placed(statement, said)
         if statement.topic == "quote":
             missing = [word for word in stems_of(said) - glue() if not self._is_seen(word)]
-            return Doubt(0.9 if missing else 0.4, "is quoted, but nothing has these words")
-        if shape("answers", "denied").search(statement.clause):
+            is_marked = any(mark in statement.sentence for mark in '"“«‘`')
+            is_other = len(missing) > (0 if is_marked else 1)
+            return Doubt(0.9 if is_other else 0.4, "is quoted, but nothing has these words")
+        part = (
+            statement.sentence
+            if statement.kind is StatementKind.TEXT and " " not in said
+            else statement.clause
+        )
+        if shape("answers", "denied").search(part):
             return SEEN  # what is not there cannot be seen
         new = Doubt(0.9, "does not occur before")
-        if re.fullmatch(r"\+?[\d ()-]+", said):
-            return SEEN if re.sub(r"\D", "", said) in re.sub(r"[ ()-]", "", seen) else new
+        if re.fullmatch(r"\+?[\d ()-]+", said) or (
+            statement.kind is StatementKind.IDENTIFIER and len(said) > 3
+        ):
+            if re.sub(r"[ ()+-]|^v(?=\d)", "", said) in re.sub(r"[ ()-]", "", seen):
+                return SEEN
+            if not re.search(r"[^\d ()+-]", said):
+                return new
         if statement.kind is StatementKind.PATH:
-            return SEEN if self._is_joined(said) else new
+            name, _, field = said.rpartition(".")
+            is_field = (
+                "/" not in said and not _EXTENSION.fullmatch(f".{field}") and name in seen and field in seen
+            )
+            return SEEN if is_field or self._is_joined(said) else new
         parts = [part for part in re.split(r"[\s/,;:|()\[\]{}\"'=]+", said) if part]
         if len(parts) > 1 and all(part in seen for part in parts):
             return SEEN
@@ -103,6 +122,8 @@ class Support:
         if not missing or shape("answers", "denied").search(statement.text):
             return SEEN
         new = Doubt(0.2, f"has words that nothing says ({', '.join(missing[:3])})")
+        if find_quantities(statement.text):
+            return new  # its figures are checked
         if len(missing) < max(2, len(words)) or not statement.before.strip():
             return new  # the first sentence of an answer greets, or says what was asked for
         why = shape("causes", "why")
@@ -162,13 +183,14 @@ class Support:
         said = stems_of(
             shape("causes", "marker").sub("", shape("causes", "after").sub("", statement.text), count=1)
         )
-        if shape("causes", "before").match(statement.text):
+        if shape("causes", "compared").match(statement.text):
             is_said = all(self._is_seen(word) for word in said if word not in WORDS["en"])
             return Doubt(0.2) if is_said else Doubt(0.75, "is what nothing says")
         words = {
             word
             for word in said
             if word not in word_list("causes", "neutral")
+            and word not in glue()
             and not word[:1].isdigit()
             and not re.search("n['’]t$|^.$", word)
         }
@@ -204,6 +226,9 @@ class Support:
             else SEEN
         )
         if topic == "look":
+            times = Counter([item.call.name for item in self._seen.calls])
+            if shape("claims", "again").search(statement.clause) and max(times.values(), default=0) < 2:
+                return Doubt(0.8, "claims that it was done again, but no tool was called twice")
             return strange if done else Doubt(0.9, "claims a look, but no call succeeded")
         if topic == "other" and (mode == "passive" or stem(verb) in glue()):
             return SEEN
@@ -230,7 +255,7 @@ class Support:
             word for word in stems_of(text) if word not in word_list("causes", "neutral") and word.isalpha()
         ]
         words = [word for word in words if word not in word_list("claims", "objects") and len(word) > 2]
-        words = [word for word in words if word not in word_list("numbers", "")]
+        words = [word for word in words if word not in word_list("numbers", "en")]
         missing = [word for word in words if word not in self._seen.stems and word not in self._seen.text]
         return missing if words and len(missing) * 2 >= len(words) else []
 

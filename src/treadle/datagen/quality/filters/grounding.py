@@ -84,10 +84,11 @@ class Finding(Struct, frozen=True):
 
 class GroundingFilter(BuiltinFilter[GroundingSettings]):
     """What the final answers state was seen before: in the user's words, the instructions, tool results, or
-    what the agent itself wrote in calls that succeeded. Values are compared after rounding, in other units
-    and as words, and belong to what they are said of; claims of actions need a successful call that could
-    have done them, and causes need a source. An answer with data and without any successful call is
-    rejected, unless it asks or refuses. Advice, offers and code are not checked."""
+    what the agent itself wrote in calls that succeeded. Figures are read as they are written, in digits or
+    words, as fractions, ranges, dates or times of day, in English, Norwegian and German; they are compared
+    after rounding and in other units, and belong to what they are said of; claims of actions need a
+    successful call that could have done them, and causes need a source. An answer with data and without any
+    successful call is rejected, unless it asks or refuses. Advice, offers and code are not checked."""
 
     name = "grounding"
     settings_type = GroundingSettings
@@ -149,7 +150,7 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
         ]
         if (
             kind in (Kind.NO_TOOL, Kind.REFUSAL, None)
-            or is_question(text)
+            or is_question(text, at_end=True)
             or is_refusal(text)
             or gives_up(text)
         ):
