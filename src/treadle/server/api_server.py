@@ -1,10 +1,7 @@
 """The start and the end of `treadle serve`."""
 
-import asyncio
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -14,7 +11,7 @@ from treadle.journal.protocol import Journal
 from treadle.models.config.recipe import Config, load_config
 from treadle.models.config.toml_file import REMEDY
 from treadle.server.access import LOCAL_HOSTS
-from treadle.server.tool_app import listen
+from treadle.server.listening import listen, serve_app
 
 STOP_SECONDS = 30.0
 """How long requests may take to end when the server stops."""
@@ -57,7 +54,6 @@ async def serve_api(
     from treadle.server.catalog import AgentCatalog
     from treadle.server.run_host import RunHost
 
-    uvicorn = require("uvicorn", "serve")
     table = served.config.file.serve
     if not table.keys and host not in LOCAL_HOSTS:
         raise ConfigError(
@@ -66,25 +62,6 @@ async def serve_api(
         )
     listener, url = listen(host, port)
     runs = RunHost(journal, AgentCatalog(served.config, journal, served.names), window=table.window)
-    config = uvicorn.Config(
-        make_api(runs, table, host),
-        log_level="error",
-        access_log=False,
-        lifespan="on",
-        timeout_graceful_shutdown=int(STOP_SECONDS),
-        timeout_keep_alive=75,
-        server_header=False,
-    )
-    server = uvicorn.Server(config)
-    # The caller handles Ctrl-C.
-    server.capture_signals = contextlib.nullcontext
-    task: asyncio.Task[Any] = asyncio.ensure_future(server.serve(sockets=[listener]))
-    try:
-        # A client that connects now waits in the listener's queue.
-        on_ready(url)
-        await asyncio.shield(task)
-    finally:
-        # Streams end when their runs are paused.
-        closing = asyncio.ensure_future(runs.close())
-        server.should_exit = True
-        await asyncio.wait([task, closing], timeout=STOP_SECONDS + 5)
+    api = make_api(runs, table, host)
+    # Streams end when their runs are paused.
+    await serve_app(api, listener, lambda: on_ready(url), runs.close, STOP_SECONDS)

@@ -1,34 +1,18 @@
-"""The web application that serves tools over HTTP, and the server that runs it."""
+"""The web application that serves tools over HTTP."""
 
-import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
-from treadle.core.errors import ConfigError
 from treadle.core.registry import require
+from treadle.server.listening import serve_app
 from treadle.server.mcp_tools import mcp_app, needs_session
 from treadle.server.spin_tools import SpinService, spin_routes
 from treadle.server.tool_sessions import ToolSessions
 
-
-def listen(host: str, port: int) -> tuple[socket.socket, str]:
-    """Return a listening socket and its URL; port 0 chooses a free port.
-
-    Raises: `ConfigError` if the address cannot be used.
-    """
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"cannot serve at {host}:{port}: {error.strerror}; try another --port, or 0"
-        ) from error
-    return listener, f"http://{host if ':' not in host else f'[{host}]'}:{listener.getsockname()[1]}"
+_GRACE_SECONDS = 2.0
+"""How long calls may take to end when the server stops."""
 
 
 async def serve_http(
@@ -43,21 +27,9 @@ async def serve_http(
 
     `on_ready` gets the address of each protocol.
     """
-    uvicorn = require("uvicorn", "serve")
+    paths = {name: f"{url}/mcp" if name == "mcp" else url for name in protocols}
     app = tool_app(sessions, host, protocols)
-    config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=2)
-    server = uvicorn.Server(config)
-    # The caller handles Ctrl-C.
-    server.capture_signals = contextlib.nullcontext
-    task = asyncio.ensure_future(server.serve(sockets=[listener]))
-    try:
-        # A client that connects now waits in the listener's queue.
-        on_ready({name: f"{url}/mcp" if name == "mcp" else url for name in protocols})
-        await asyncio.shield(task)
-    finally:
-        server.should_exit = True
-        await asyncio.wait([task], timeout=5)
-        await sessions.close()
+    await serve_app(app, listener, lambda: on_ready(paths), sessions.close, _GRACE_SECONDS)
 
 
 def tool_app(sessions: ToolSessions, host: str, protocols: Collection[str]) -> Any:

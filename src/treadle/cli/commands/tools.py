@@ -312,7 +312,8 @@ def serve(
 
         execute(serve_stdio(sessions))
         return ExitCode.DONE
-    from treadle.server.tool_app import listen, serve_http
+    from treadle.server.listening import listen
+    from treadle.server.tool_app import serve_http
 
     listener, url = listen(host, port)
     protocols = [
