@@ -29,8 +29,8 @@ _NEIGHBOURS = {1: 0.5, 2: 0.3}
 """Which part of its score an episode adds to those of the same run that were written so many entries before and
 after it: a question often stands in one, and its answer in the next."""
 _SUBJECT = 2.0
-"""By how much the score of an entry is multiplied if a query has its first word, such as the name of who said it:
-it is about what the query asks for, and others only name it."""
+"""By how much the score of an entry is multiplied if a query has its first word and a colon follows that: it is
+what somebody said whom the query asks about, and others only name them."""
 _TIME = 1.4
 """The same for an entry with a word of time, if a query asks for a time."""
 _BONUS = 0.2
@@ -63,6 +63,8 @@ class _Text(NamedTuple):
     stems: list[str]
     origin: tuple[str, str | None]
     """The store and the run that the entry tells about."""
+    is_said: bool
+    """True if a colon follows the first word, which is the name of who said the rest."""
 
 
 class Frequencies:
@@ -135,10 +137,14 @@ def _read_texts(db: sqlite3.Connection, rows: Collection[int]) -> dict[int, _Tex
 
 def _read(db: sqlite3.Connection, rows: Collection[int]) -> list[_Text]:
     sql = (
-        "SELECT t.rowid, t.stems, e.store, json_extract(e.metadata, '$.run') FROM memory_text t "
+        "SELECT t.rowid, t.stems, e.store, json_extract(e.metadata, '$.run'), "
+        "substr(e.text, instr(e.text, ' ') - 1, 1) = ':' FROM memory_text t "
         f"JOIN memory_entries e ON e.id = t.rowid WHERE t.rowid IN ({','.join(map(str, rows))})"
     )
-    return [_Text(row, stems.split(), (store, run)) for row, stems, store, run in db.execute(sql)]
+    return [
+        _Text(row, stems.split(), (store, run), bool(said))
+        for row, stems, store, run, said in db.execute(sql)
+    ]
 
 
 def find_same(
@@ -211,7 +217,7 @@ def _rank(
         ]
         matched = terms[row].union(*(terms[other] for away, other in near if away == 1))
         score = own[row] + sum(_NEIGHBOURS[away] * own[other] for away, other in near)
-        if text.stems and text.stems[0] in weights:
+        if text.is_said and text.stems and text.stems[0] in weights:
             score *= _SUBJECT
         if is_time and not _time_stems().isdisjoint(text.stems):
             score *= _TIME
