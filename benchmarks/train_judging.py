@@ -58,7 +58,7 @@ DEV_WEIGHT = 4
 LEAST = {"ambiguity": 0.35, "task": 0.35, "law": 0.4, "medicine": 0.4, "seafood": 0.4, "remote_work": 0.4}
 """The least confidence with which something is said, where it is not 0.5: about half of the F1 that is reached,
 which is where F1 is highest."""
-LEAST_SHORT = {"ambiguity": 0.55, "task": 0.5}
+LEAST_SHORT = {"ambiguity": 0.6, "task": 0.5}
 """The same for short messages, where it differs: in `dev`, most short messages that look ambiguous are not."""
 STEP = 0.06
 """The weight of a number 1 in the file."""

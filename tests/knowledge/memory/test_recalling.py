@@ -212,3 +212,35 @@ def test_the_toolset_has_a_name(tmp_path: Path) -> None:
     made.close()
     (remember, recall) = resolve_tools(part_of(made))
     assert (remember.spec.name, recall.spec.name) == ("remember", "recall")
+
+
+@pytest.mark.parametrize(
+    ("question", "texts"),
+    [
+        (
+            "When did the boat sink?",
+            ("The boat was white, and the boat sank.", "Last Sunday the boat was sunk, said Kim."),
+        ),
+        (
+            "Når dro Ester til hytta?",
+            ("Ester har ei hytte, og hytta er rød.", "Ester var på hytta forrige helg med Kim."),
+        ),
+    ],
+)
+async def test_a_question_for_a_time_finds_what_tells_one(
+    memory: Memory, question: str, texts: tuple[str, str]
+) -> None:
+    for text in texts:
+        put(memory, text)
+    found = await memory.search(question, now=NOW)
+    assert [hit.entry.text for hit in found.hits] == [texts[1], texts[0]]
+
+
+async def test_a_first_word_is_no_speaker_without_a_colon(memory: Memory) -> None:
+    """An entry that happens to begin with a word of the question came before one that fits it better."""
+    put(memory, "Opera bored Ada in May, and she left early with her friend Kim.")
+    put(memory, "In May the opera by Verdi bored Ada, and so she left it early.")
+    for number in range(20):
+        put(memory, f"Trip {number} was a trip by train.")
+    found = await memory.search("Which opera by Verdi bored Ada?", now=NOW)
+    assert [hit.entry.text[:5] for hit in found.hits] == ["In Ma", "Opera"]

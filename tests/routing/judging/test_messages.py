@@ -46,7 +46,8 @@ def test_difficulty_orders_the_messages() -> None:
 
 def test_messages_of_other_hands_are_judged() -> None:
     """What is found is mostly right: silence is better than a wrong hint."""
-    counts = judging.count_held_out(judging.load_held_out())
+    unread = [item for item in judging.load_held_out() if not judging.is_read(item)]
+    counts = judging.count_held_out(unread)
     for name, least in LEAST_HELD_OUT.items():
         assert counts[name][0].f1 >= least, (name, counts[name][0])
     assert counts["ambiguity"][0].precision >= 0.8
