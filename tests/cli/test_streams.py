@@ -90,6 +90,7 @@ SILENT = {
     ("init",),
     ("backup",),
     ("journal", "slim"),
+    ("serve",),
     ("worker",),
     ("cancel",),
     ("label",),

@@ -400,7 +400,7 @@ def test_judged_messages_of_a_session_that_was_killed(tmp_path: Path) -> None:
     """A message is kept while it is judged, and has one judgement; a refused tool is called once."""
     total, _ = dry_run(tmp_path, ("judged", False), "process")
     seen = set()
-    for point in range(1, total, 1 if IS_FULL else 8):
+    for point in range(1, total, 1 if IS_FULL else 5):
         path = tmp_path / f"{point}.db"
         assert run_once(path, "judged", "process", point, False) == -signal.SIGKILL
         kept, judged_until = read(path), len(witnessed(path, "judged"))

@@ -27,12 +27,13 @@ TRANSCRIPT = Log(
 def answer(text=" Sunny.", finish="stop", **more):
     choice = {"index": 0, "text": text, "finish_reason": finish, **more}
     count = len(more["token_ids"]) if isinstance(more.get("token_ids"), list) else 3
+    prompt = len(more["prompt_token_ids"]) if isinstance(more.get("prompt_token_ids"), list) else 7
     return {
         "id": "cmpl-1",
         "object": "text_completion",
         "model": "m-1",
         "choices": [choice],
-        "usage": {"prompt_tokens": 7, "completion_tokens": count, "total_tokens": 10},
+        "usage": {"prompt_tokens": prompt, "completion_tokens": count, "total_tokens": 10},
     }
 
 
@@ -164,6 +165,7 @@ async def test_tokens(prompt_in_choice):
     )
     if not prompt_in_choice:
         raw["prompt_token_ids"] = [1, 2]
+        raw["usage"]["prompt_tokens"] = 2
     completion, _ = await ask(raw)
     assert completion.tokens == TokenRecord.of(prompt=(1, 2), output=(5, 6), logprobs=(-0.5, -1.0))
     completion, _ = await ask(answer(logprobs={"tokens": ["a"], "token_logprobs": [-0.5]}))
@@ -184,7 +186,7 @@ def piece(text="", finish=None, **more):
     }
 
 
-USAGE = {"id": "cmpl-1", "model": "m-1", "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
+USAGE = {"id": "cmpl-1", "model": "m-1", "choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 2}}
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _ABOUT = {
     "ask": "ask the user questions, with options or free text",
+    "client": "the tools of whoever uses the run, such as a client of `treadle serve`",
     "files": "read, write, edit and search the files of the run",
     "vfs": "read, write, list and delete the files of the run, as DeepFabric's tools do",
     "python": "Python code in a sandbox",

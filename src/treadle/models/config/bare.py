@@ -308,7 +308,12 @@ def _connect(preset: Preset, provider: str, config: ModelConfig) -> dict[str, An
     from treadle.models.wire.endpoint import check_base_url
 
     home = home_of(preset)
-    base_url = check_base_url(given_url(preset, config.base_url) or home, home)
+    base_url = given_url(preset, config.base_url) or home
+    if provider == "ollama":  # whose variable may have a host alone
+        from treadle.models.dialects.ollama import read_host
+
+        base_url = read_host(base_url)
+    base_url = check_base_url(base_url, home)
     is_home = urlsplit(base_url).hostname == urlsplit(home).hostname
     variable = preset.key_variable if config.api_key_env is None else config.api_key_env
     api_key = config.api_key

@@ -313,6 +313,7 @@ class ResponseTurn:
         options: SessionOptions = {
             "metadata": plan.labels,
             "expects_new": plan.is_new,
+            "begins_with_message": plan.is_new,
             "history": plan.history,
             "renews_instructions": True,
             "pauses_when_cancelled": True,
