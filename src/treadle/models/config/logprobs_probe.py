@@ -2,8 +2,9 @@
 
 An answer whose top-p leaves one token is the same at every temperature. Its log probabilities are 0 if they are
 those of the distribution that was sampled from, equal at two temperatures if they are the model's own, and lower at
-the higher temperature otherwise. Two answers with one seed differ if the server has sampling settings of its own. They
-also differ if it ignores seeds, as SGLang does without `--enable-deterministic-inference`; so it only may have some.
+the higher temperature otherwise. Two answers with one seed differ if the server has sampling settings of its own.
+They also differ if it ignores seeds, as SGLang does without `--enable-deterministic-inference`; so it only may have
+some.
 """
 
 from collections.abc import Callable

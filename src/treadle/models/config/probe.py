@@ -345,7 +345,7 @@ _MODES = {
     LogprobsMode.PROCESSED: "the distribution that is sampled from",
     LogprobsMode.SCALED: "the one after temperature, before top-p and top-k",
     LogprobsMode.RAW: "the model's own, before temperature, penalties, top-p and top-k",
-    LogprobsMode.SCALED_DEFAULTS: "the one after temperature, before top-p and top-k that the server may set itself",
+    LogprobsMode.SCALED_DEFAULTS: "the one after temperature, before top-p and top-k, which the server may set",
     LogprobsMode.RAW_DEFAULTS: "the model's own, before sampling settings that the server may have itself",
 }
 _OTHER_LOGPROBS = (
