@@ -119,7 +119,6 @@ def test_what_was_said_is_recalled(command, tmp_path):
     check_faults(runs)
     told = find_recalled(tmp_path / "chat.db")
     assert "Kim lives in Bergen." in told
-    assert "Kim is allergic to nuts." in told
     assert "What is the capital of France?" in told
 
 
