@@ -11,16 +11,17 @@ PYTEST_ARGS ?=
 # Options for the example: make train-demo TRAIN_ARGS="--groups 100"
 TRAIN_ARGS ?=
 
-# The environment of a real engine, for test-engines and test-full. Variables of the tests: TREADLE_WORKER_MODEL, the
-# folder of a model that calls tools; TREADLE_FULL=1, the long forms.
+# The environments of real engines, vLLM and SGLang, for test-engines and test-full. Variables of the tests:
+# TREADLE_WORKER_MODEL, the folder of a model that calls tools; TREADLE_FULL=1, the long forms.
 ENGINES ?= .venv-engines
+SGLANG ?= .venv-sglang
 # The environment of the trainers, for test-full.
 TRAINERS ?= .venv-trainers
 
 # Tests start thousands of processes, which would compile the same files again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: docs demo train-demo test test-full test-engines engines trainers fuzz lint types pytest bubblewrap bench clean help
+.PHONY: docs demo train-demo test test-full test-engines engines sglang trainers fuzz lint types pytest bubblewrap bench clean help
 
 help:
 	@echo "make demo       from a topic to a verified dataset, killed in the middle and continued, offline"
@@ -28,7 +29,7 @@ help:
 	@echo "make test       lint, type checks and tests, in parallel"
 	@echo "make lint       only ruff; make types: only mypy; make pytest: only the tests"
 	@echo "make test-full  also the long tests: every crash point, every task, fuzzing"
-	@echo "make test-engines  tests against a real vLLM on the CPU, in an environment of its own (4 GB)"
+	@echo "make test-engines  tests against a real vLLM and a real SGLang on the CPU, in environments of their own (6 GB)"
 	@echo "make fuzz       fuzz the text formats, SECONDS=600 each"
 	@echo "make docs       build the documentation as a site, in site/"
 	@echo "make bench      all benchmarks, each with its baseline"
@@ -70,12 +71,12 @@ TYPES = $(BIN)/mypy
 PYTEST = $(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
 # All three run to the end, even if one fails. The output of ruff and mypy is printed after that of pytest.
-test-full: engines trainers
+test-full: engines sglang trainers
 test test-full: bubblewrap
 	@{ $(LINT); } >$(VENV)/lint.log 2>&1 & lint=$$!; \
 	{ $(TYPES); } >$(VENV)/types.log 2>&1 & types=$$!; \
 	echo "ruff, mypy and pytest run in parallel"; \
-	$(if $(filter test-full,$@),TREADLE_FULL=1 TREADLE_ENGINES=$(ENGINES) TREADLE_TRAINERS=$(TRAINERS)) $(PYTEST) && tests=passed || tests=FAILED; \
+	$(if $(filter test-full,$@),TREADLE_FULL=1 TREADLE_ENGINES=$(ENGINES) TREADLE_SGLANG=$(SGLANG) TREADLE_TRAINERS=$(TRAINERS)) $(PYTEST) && tests=passed || tests=FAILED; \
 	wait $$lint && lint=passed || lint=FAILED; cat $(VENV)/lint.log; \
 	wait $$types && types=passed || types=FAILED; cat $(VENV)/types.log; \
 	echo "ruff $$lint, mypy $$types, pytest $$tests"; \
@@ -93,11 +94,14 @@ pytest: bubblewrap
 engines: $(STAMP)
 	@$(BIN)/python -m tests.environments engines $(ENGINES)
 
+sglang: $(STAMP)
+	@$(BIN)/python -m tests.environments sglang $(SGLANG)
+
 trainers: $(STAMP)
 	@$(BIN)/python -m tests.environments trainers $(TRAINERS)
 
-test-engines: engines
-	TREADLE_ENGINES=$(ENGINES) $(BIN)/python -m pytest tests/engines $(PYTEST_ARGS)
+test-engines: engines sglang
+	TREADLE_ENGINES=$(ENGINES) TREADLE_SGLANG=$(SGLANG) $(BIN)/python -m pytest tests/engines $(PYTEST_ARGS)
 
 # This needs the package atheris, which has wheels for Linux and macOS.
 SECONDS ?= 600
@@ -132,4 +136,4 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(TRAINERS) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz demo
+	rm -rf $(VENV) $(ENGINES) $(SGLANG) $(TRAINERS) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz demo

@@ -16,6 +16,8 @@ from msgspec import Struct
 
 TORCH = "torch==2.13.0+cpu"
 VLLM = "0.32.0"
+SGLANG = "0.5.23"
+STAND_INS = Path(__file__).parent / "engines" / "stand_ins"
 
 
 class Environment(Struct, frozen=True):
@@ -49,6 +51,13 @@ def _name_vllm(folder: Path) -> None:
     (named / "RECORD").unlink(missing_ok=True)
 
 
+def _add_stand_ins(folder: Path) -> None:
+    """Add modules that SGLang imports, and that a model of texts on a CPU does not use."""
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    for file in STAND_INS.glob("*.py"):
+        shutil.copy(file, packages)
+
+
 ENVIRONMENTS = {
     "engines": Environment(
         size="4 GB",
@@ -57,6 +66,59 @@ ENVIRONMENTS = {
         added=("gguf", "accelerate"),
         removed=("torchvision", "torchaudio", "torchcodec"),
         finish=_name_vllm,
+    ),
+    "sglang": Environment(
+        size="2 GB",
+        # SGLang's own list has 60 more packages, nearly all of them for CUDA.
+        packages=(
+            *(TORCH, "transformers==5.19.0", "tokenizers==0.23.2", "openai==2.8.0", "openai-harmony==0.0.4"),
+            *(
+                "anthropic",
+                "fastapi",
+                "uvicorn",
+                "uvloop",
+                "aiohttp",
+                "orjson",
+                "msgspec",
+                "requests",
+                "regex",
+            ),
+            *(
+                "psutil",
+                "pybase64",
+                "pyzmq",
+                "pillow",
+                "prometheus-client",
+                "python-multipart",
+                "setproctitle",
+            ),
+            *(
+                "interegular",
+                "partial_json_parser",
+                "sentencepiece==0.2.1",
+                "tiktoken",
+                "einops",
+                "numba==0.65.1",
+            ),
+            *(
+                "scipy",
+                "IPython",
+                "watchfiles",
+                "xxhash",
+                "zstandard",
+                "dill",
+                "cloudpickle",
+                "blobfile==3.0.0",
+            ),
+            *("easydict", "distro", "nvidia-ml-py", "python-dateutil<3", "ninja", "apache-tvm-ffi==0.1.11"),
+            *("gguf", "loguru", "jsonschema", "llguidance", "soundfile", "lark", "diskcache", "pycountry"),
+            *("airportsdata", "nest_asyncio"),
+        ),
+        added=(
+            *(f"sglang=={SGLANG}", "xgrammar==0.2.7", "compressed-tensors==0.18.0", "outlines==0.1.11"),
+            *("mistral_common", "triton"),
+        ),
+        finish=_add_stand_ins,
     ),
     "trainers": Environment(
         size="2 GB",

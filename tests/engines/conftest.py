@@ -1,8 +1,9 @@
-"""The engine of these tests, which `make test-engines` installs. Without it, they are skipped.
+"""The engines of these tests, which `make test-engines` installs. Without them, they are skipped.
 
-Variables: `TREADLE_ENGINES` is the folder of the environment, and `TREADLE_WORKER_MODEL` that of a model that calls
-tools; without it, a tiny model is made in the environment's folder. `TREADLE_VLLM_URL` names a server that runs
-already with that model, so that none is started.
+Variables: `TREADLE_ENGINES` is the folder of the environment with vLLM, `TREADLE_SGLANG` that with SGLang, and
+`TREADLE_WORKER_MODEL` that of a model that calls tools; without it, a tiny model is made in the first environment.
+`TREADLE_VLLM_URL` and `TREADLE_SGLANG_URL` name servers that run already with that model, so that none is started,
+and `TREADLE_LANGUAGE_URL` one with the language model.
 """
 
 import os
@@ -12,37 +13,71 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from tests.engines.engine_server import EngineServer, make_tiny_model, serve
 from tests.engines.recorder import Recorder, record
-from tests.engines.vllm_server import VllmServer, make_tiny_model, serve
 from tests.environments import is_ready
 
-ENVIRONMENT = os.environ.get("TREADLE_ENGINES")
-RUNNING = os.environ.get("TREADLE_VLLM_URL")
 WORKER = os.environ.get("TREADLE_WORKER_MODEL")
 
 
 @pytest.fixture(scope="session")
 def environment() -> Path:
-    """The folder of the engine's environment."""
-    if not ENVIRONMENT or not is_ready("engines", Path(ENVIRONMENT)):
-        pytest.skip("these tests need a real engine; run `make test-engines`, which installs one")
-    return Path(ENVIRONMENT).resolve()
+    """The folder of the environment with vLLM, which also makes models."""
+    return _find_environment("engines", "TREADLE_ENGINES")
+
+
+def _find_environment(name: str, variable: str) -> Path:
+    folder = os.environ.get(variable)
+    if not folder or not is_ready(name, Path(folder)):
+        pytest.skip(
+            f"these tests need a real engine; run `make test-engines`, which installs one ({variable})"
+        )
+    return Path(folder).resolve()
 
 
 @pytest.fixture(scope="session")
-def vllm(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """A server with the worker model or the tiny one."""
-    model = Path(WORKER).resolve() if WORKER else make_tiny_model(environment, environment / "tiny")
-    if RUNNING:
-        with closing(VllmServer(environment, model, RUNNING)) as server:
+def vllm(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    """vLLM with the worker model or the tiny one."""
+    log = tmp_path_factory.mktemp("engine") / "vllm.log"
+    yield from _serve("vllm", environment, _find_model(environment), log)
+
+
+@pytest.fixture(scope="session")
+def sglang(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    """SGLang with the same model."""
+    own = _find_environment("sglang", "TREADLE_SGLANG")
+    log = tmp_path_factory.mktemp("engine") / "sglang.log"
+    yield from _serve("sglang", own, _find_model(environment), log)
+
+
+def _find_model(environment: Path) -> Path:
+    return Path(WORKER).resolve() if WORKER else make_tiny_model(environment, environment / "tiny")
+
+
+def _serve(engine: str, environment: Path, model: Path, log: Path) -> Iterator[EngineServer]:
+    if running := os.environ.get(f"TREADLE_{engine.upper()}_URL"):
+        with closing(EngineServer(environment, model, running)) as server:
             yield server
         return
-    with serve(environment, model, tmp_path_factory.mktemp("engine") / "vllm.log") as server:
+    with serve(environment, model, log, engine=engine) as server:
         yield server
 
 
+@pytest.fixture
+def endpoint() -> str:
+    """The endpoint of tests that are for one of them."""
+    return "vllm_completions"
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest, endpoint: str) -> EngineServer:
+    """The engine with an endpoint."""
+    found: EngineServer = request.getfixturevalue(endpoint.partition("_")[0])
+    return found
+
+
 @pytest_asyncio.fixture
-async def recorder(vllm: VllmServer) -> AsyncIterator[Recorder]:
-    """A proxy before the server that keeps what it says."""
-    async with record(vllm.url) as found:
+async def recorder(engine: EngineServer) -> AsyncIterator[Recorder]:
+    """A proxy before the engine that keeps what it says."""
+    async with record(engine.url) as found:
         yield found

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from treadle.testbed.engines import SampledAnswer
 
-GENERATING = ("/v1/chat/completions", "/v1/completions", "/inference/v1/generate")
+GENERATING = ("/v1/chat/completions", "/v1/completions", "/inference/v1/generate", "/generate")
 
 
 class Recorder:
@@ -102,7 +102,7 @@ def read_answer(asked: dict[str, Any], response: bytes) -> SampledAnswer | None:
     if b"transfer-encoding: chunked" in head.lower():
         body = _join_chunks(body)
     events = _read_events(body) if asked.get("stream") else [_decode(body)]
-    prompt = asked.get("token_ids", asked.get("prompt"))
+    prompt = asked.get("input_ids", asked.get("token_ids", asked.get("prompt")))
     ids: list[int] = []
     logprobs: list[float] = []
     finish = "abort"
@@ -110,10 +110,16 @@ def read_answer(asked: dict[str, Any], response: bytes) -> SampledAnswer | None:
         prompt = event.get("prompt_token_ids") or prompt
         for choice in event.get("choices") or ():
             prompt = choice.get("prompt_token_ids") or prompt
-            ids += choice.get("token_ids") or ()
+            pairs = (choice.get("meta_info") or {}).get("output_token_logprobs") or ()
+            ids += choice.get("token_ids") or [item[1] for item in pairs]
             told = choice.get("logprobs") or {}
             logprobs += told.get("token_logprobs") or [item["logprob"] for item in told.get("content") or ()]
             finish = choice.get("finish_reason") or finish
+        if meta := event.get("meta_info"):
+            # Each event of SGLang has all ids so far.
+            ids = event.get("output_ids") or ids
+            logprobs = [item[0] for item in meta.get("output_token_logprobs") or ()] or logprobs
+            finish = (meta.get("finish_reason") or {}).get("type", finish)
     if not isinstance(prompt, list) or not ids:
         return None
     name = next((event["id"] for event in events if event.get("id")), "")

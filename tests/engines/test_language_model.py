@@ -1,6 +1,8 @@
 """A real language model, weak as it is, in every job: what it breaks must be its own answers, and nothing else."""
 
+import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.engines.vllm_server import NAME, VllmServer, make_language_model, serve
+from tests.engines.engine_server import NAME, EngineServer, make_language_model, serve
 
 from treadle import Agent, Policy, Run, model, open_journal
+from treadle.core.events import TextDelta
 from treadle.journal.memory import MemoryJournal
 
 pytestmark = [pytest.mark.xdist_group("engines"), pytest.mark.full]
@@ -23,11 +26,16 @@ PERSONA = {
     "tools": ["ask", "files"],
     "memory": True,
 }
+ENDS = (0, 3, 4)
+"""The exit codes of a chat whose turns are answered, cut off by the model's limit, or wait for an answer."""
 
 
 @pytest.fixture(scope="module")
-def language_model(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+def language_model(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
     model = make_language_model(environment, environment / "language-model")
+    if running := os.environ.get("TREADLE_LANGUAGE_URL"):
+        yield EngineServer(environment, model, running)
+        return
     with serve(environment, model, tmp_path_factory.mktemp("language") / "vllm.log") as server:
         yield server
 
@@ -37,6 +45,7 @@ def command(language_model, tmp_path):
     """A function that runs a command in a folder whose treadle.toml has the model `small`."""
     settings = {"model": f'"vllm:{NAME}"', "base_url": f'"{language_model.url}"', "max_output_tokens": 100}
     lines = ["[models.small]", *[f"{key} = {value}" for key, value in settings.items()]]
+    lines += ["[models.likeliest]", "temperature = 0.0", *lines[1:]]
     (tmp_path / "treadle.toml").write_text("\n".join(lines))
 
     def run(*arguments, given="", codes=(0,)):
@@ -60,6 +69,18 @@ def read_runs(path: Path) -> list[Run]:
         return [Run.load(info.run_id, journal) for info in journal.runs()]
 
 
+def find_recalled(path: Path) -> str:
+    """Return everything that was recalled in the runs of a journal."""
+    with open_journal(path) as journal:
+        opened = [
+            event.body
+            for info in journal.runs()
+            for event in journal.read(info.run_id)
+            if event.type == "turn_started"
+        ]
+    return "\n".join([body.recalled.text for body in opened if body.recalled is not None])
+
+
 def check_faults(runs: list[Run]) -> None:
     """Check that nothing but the model itself failed."""
     assert runs
@@ -78,12 +99,106 @@ def test_chat_with_memory_skills_and_questions(command, tmp_path, judge):
         "/compact",
         "And what after that?",
     ]
-    command("chat", *options, given="\n".join(first), codes=(0, 1))
-    command("chat", *options, given="What is my favourite dish?\nDelete everything.\nBerlin\n", codes=(0, 1))
+    command("chat", *options, given="\n".join(first), codes=ENDS)
+    command("chat", *options, given="What is my favourite dish?\nDelete everything.\nBerlin\n", codes=ENDS)
     runs = read_runs(tmp_path / "chat.db")
     assert len(runs) == 2
     check_faults(runs)
     command("verify", "--all", "--journal", "chat.db")
+
+
+def test_what_was_said_is_recalled(command, tmp_path):
+    """A fact that the user gives, and an episode of the first session, come back in the second one."""
+    (tmp_path / "ada.yaml").write_text(yaml.safe_dump(PERSONA))
+    options = ["--model", "likeliest", "--journal", "chat.db", "--persona", "ada.yaml", "--user", "kim"]
+    first = ["/remember Kim lives in Bergen.", "What is the capital of France?"]
+    command("chat", *options, given="\n".join(first), codes=ENDS)
+    command("chat", *options, given="What did you say about the capital of France?\n", codes=ENDS)
+    runs = read_runs(tmp_path / "chat.db")
+    assert len(runs) == 2
+    check_faults(runs)
+    told = find_recalled(tmp_path / "chat.db")
+    assert "Kim lives in Bergen." in told
+    assert "What is the capital of France?" in told
+
+
+@pytest.mark.parametrize("tool", ["ask_user", "use_skill"])
+async def test_calls_that_the_model_must_make(language_model, tool):
+    """The engine constrains each answer to a call, so that the model asks its user, and uses a skill.
+
+    Some of its texts have no end, and are cut off.
+    """
+    made = model(
+        f"vllm:{NAME}",
+        base_url=language_model.url,
+        max_output_tokens=80,
+        strict_tools=True,
+        extra={"tool_choice": "required"},
+    )
+    asked = []
+
+    def answer(question):
+        asked.append(question.text)
+        return question.options[0].label if question.options else "Berlin"
+
+    given = {"tools": ["ask"]} if tool == "ask_user" else {"skills": ["builtin"]}
+    agent = Agent(made, asker=answer, journal=MemoryJournal(), policy=Policy(max_steps=2), **given)
+    names = set()
+    for _ in range(8):
+        run = await agent.run("Which town is it?")
+        check_faults([run])
+        names |= {result.name for result in run.results}
+        if tool in names:
+            break
+    assert tool in names
+    assert bool(asked) is (tool == "ask_user")
+
+
+async def test_messages_that_the_window_does_not_hold(environment, tmp_path):
+    """A message of many times the window, tools that fill most of it, and then a session that goes on."""
+    folder = make_language_model(environment, environment / "language-model")
+    with serve(environment, folder, tmp_path / "vllm.log", window=1024) as server:
+        made = model(f"vllm:{NAME}", base_url=server.url, max_output_tokens=60)
+        agent = Agent(made, journal=MemoryJournal(), policy=Policy(max_steps=3))
+        async with agent.session("talk") as session:
+            runs = [
+                await session.send("Which word is it? " + "fish and bread and " * 3000),
+                await session.send("What is the capital of France?"),
+                await session.send("æøå 😀 \u0007 <|im_end|> " * 400),
+                await session.send("And of Germany?"),
+            ]
+            await session.compact()
+            runs.append(await session.send("Which two?"))
+        check_faults(runs)
+        assert {run.stop_reason for run in runs} <= {"completed", "max_tokens"}
+        tooled = Agent(made, tools=["files"], journal=MemoryJournal(), policy=Policy(max_steps=2))
+        run = await tooled.run("List the files.")
+        assert run.fault in (None, "model", "user"), run.error
+
+
+async def test_an_engine_that_is_killed(environment, tmp_path):
+    """A run whose engine dies fails through the infrastructure's fault, and is resumed with the next engine."""
+    folder = make_language_model(environment, environment / "language-model")
+    journal = MemoryJournal()
+
+    def connect(server):
+        return Agent(
+            model(f"vllm:{NAME}", base_url=server.url, max_output_tokens=200, max_attempts=2), journal=journal
+        )
+
+    with serve(environment, folder, tmp_path / "first.log") as server:
+        agent = connect(server)
+        pieces = []
+        running = asyncio.create_task(agent.run("Tell a long story.", run_id="r", on_event=pieces.append))
+        while not any(isinstance(piece, TextDelta) for piece in pieces):
+            await asyncio.sleep(0.01)
+        server.kill()
+        run = await running
+    assert (run.fault, run.output) == ("infrastructure", "")
+    with serve(environment, folder, tmp_path / "second.log") as server:
+        run = await connect(server).resume("r")
+    check_faults([run])
+    assert run.messages[-1].content
 
 
 async def test_summaries(language_model):

@@ -8,8 +8,8 @@ import time
 
 import pytest
 from jsonschema import validate
-from tests.engines.test_vllm_tokens import TASKS, check_ends, make_agent
-from tests.engines.vllm_server import NAME, serve
+from tests.engines.engine_server import NAME, serve
+from tests.engines.test_tokens_of_engines import TASKS, check_ends, make_agent
 
 from treadle import model
 from treadle.core.events import TextDelta

@@ -17,15 +17,16 @@ SIZE = 50
 class Sampler:
     """An engine that samples from fixed logits, and returns log probabilities of one of the modes."""
 
-    def __init__(self, mode, **defaults):
+    def __init__(self, mode, *, takes_seeds=True, **defaults):
         self.mode = mode
+        self.takes_seeds = takes_seeds
         self.defaults = defaults
 
     def __call__(self, request):
         if not request.body:
             return HttpResponse({}, 404)
         asked = self.defaults | request.json()
-        draw = random.Random(asked.get("seed", random.random()))
+        draw = random.Random(asked.get("seed") if self.takes_seeds else None)
         ids, values = [], []
         for position in range(asked["max_tokens"]):
             number, value = self._draw(asked, position, draw)
@@ -91,6 +92,16 @@ async def test_settings_of_the_server_are_found(mode, defaults):
     assert await find(Sampler("processed", **defaults)) == ("processed", True)
     every = {"temperature": 1.0, "top_p": 1.0, "extra": {"top_k": -1, "min_p": 0, "repetition_penalty": 1}}
     assert await find(Sampler(mode, **defaults), **every) == (mode, True)
+
+
+@pytest.mark.parametrize("mode", ["raw", "scaled"])
+async def test_a_server_that_ignores_seeds_may_have_settings(mode):
+    """Its answers differ in any case, so that only a request without gaps is known."""
+    server = Sampler(mode, takes_seeds=False)
+    assert await find(server) == (f"{mode}_defaults", None)
+    every = {"temperature": 1.0, "top_p": 1.0, "extra": {"top_k": -1, "min_p": 0, "repetition_penalty": 1}}
+    assert (await find(server, **every))[1] is True
+    assert (await find(server, temperature=1.0, top_p=0.9))[1] is False
 
 
 @pytest.mark.parametrize(

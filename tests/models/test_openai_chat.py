@@ -57,6 +57,18 @@ async def test_the_smallest_body():
     assert request.headers == {"content-type": "application/json"}
 
 
+async def test_settings_about_tools_are_not_sent_without_tools():
+    """A summary, or the last answer of a run, has no tools, and servers refuse the settings there."""
+    settings = Settings(extra={"tool_choice": "required", "parallel_tool_calls": False, "top_k": 5})
+    with_tools = Request(REQUEST.messages, TOOLS)
+    told = (await sent(with_tools, settings=settings)).json()
+    assert (told["tool_choice"], told["parallel_tool_calls"], told["top_k"]) == ("required", False, 5)
+    told = (await sent(settings=settings)).json()
+    assert "tool_choice" not in told
+    assert "parallel_tool_calls" not in told
+    assert told["top_k"] == 5
+
+
 async def test_every_role_as_it_goes_out():
     messages = [
         Message(Role.SYSTEM, "Be brief."),

@@ -1,5 +1,7 @@
 """Probing an endpoint, with servers of different abilities."""
 
+from itertools import count
+
 import msgspec
 import pytest
 from tests.models.answers import USAGE, answer, error
@@ -23,6 +25,7 @@ class Server:
 
     def __init__(self, *abilities):
         self.abilities = set(abilities)
+        self.drawn = count(2)
 
     def __call__(self, request):
         if request.url.endswith("/models"):
@@ -62,7 +65,8 @@ class Server:
         if body.get("logprobs") and "logprobs" in self.abilities:
             choice["logprobs"] = {"content": [{"token": "a", "logprob": -0.5}]}
         if body.get("return_token_ids") and "ids" in self.abilities:
-            choice["token_ids"] = [1]
+            is_drawn = "no seeds" in self.abilities and "seed" in body
+            choice["token_ids"] = [next(self.drawn) if is_drawn else 1]
             raw["prompt_token_ids"] = [1, 2]
             raw["usage"] = {"prompt_tokens": 2, "completion_tokens": 1}
         if body.get("stream"):
@@ -127,6 +131,16 @@ async def test_what_is_missing_is_seen(lacks, name, grade, mode):
     assert not found[name]
     assert [item for item, is_there in found.items() if not is_there] == [name]
     assert (probed.grade, probed.output_mode) == (grade, mode)
+
+
+async def test_a_server_that_ignores_seeds_may_sample_by_settings_of_its_own():
+    """Then the advice is what leaves nothing to the server, and not a mode of the engine."""
+    found, probed = await probe(Server(*ALL, "no seeds"))
+    assert found["logprobs of"] is None
+    (item,) = [item for item in probed.findings if item.name == "logprobs of"]
+    assert "may have" in item.seen
+    assert item.advice is not None
+    assert item.advice.startswith("leave no setting to the server")
 
 
 async def test_an_answer_of_one_word_does_not_tell_whether_a_server_streams():

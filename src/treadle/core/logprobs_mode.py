@@ -15,9 +15,9 @@ class LogprobsMode(StrEnum):
     RAW = "raw"
     """The model's own, before all of these."""
     SCALED_DEFAULTS = "scaled_defaults"
-    """As `scaled`; a request is sampled with settings of the server's own where it has none."""
+    """As `scaled`; where a request has no setting, the server uses one of its own, or may do so."""
     RAW_DEFAULTS = "raw_defaults"
-    """As `raw`; a request is sampled with settings of the server's own where it has none."""
+    """As `raw`; where a request has no setting, the server uses one of its own, or may do so."""
 
 
 _CUTS = {"top_p": (1,), "top_k": (0, -1), "min_p": (0,), "typical_p": (1,), "allowed_token_ids": ()}

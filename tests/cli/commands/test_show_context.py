@@ -61,6 +61,19 @@ def test_a_step_that_is_not_there(cli: Cli) -> None:
     assert f"no step 99; its steps are 1 to {steps}" in shown.err
 
 
+def test_a_prompt_that_cannot_be_cut_is_no_consequence_of_its_window(cli: Cli) -> None:
+    """The tools alone may be estimated as larger than the window; then the server decides."""
+    with open_journal(cli.folder / "runs.db") as journal:
+        model, policy = Counting(window=300), Policy(context_tokens=300)
+        run = Agent(model, tools=["files"], policy=policy, journal=journal).run_sync("Hello")
+    shown = cli("show", run.run_id, "--journal", "runs.db").out
+    lines = [line for line in shown.splitlines() if "can be cut" in line]
+    assert [line.partition(" tokens, and ")[2] for line in lines] == [
+        "the context was nearly full; nothing in it can be cut",
+        "the server refused the prompt as too long; nothing in it can be cut",
+    ]
+
+
 def test_a_transcript_says_where_it_was_compacted(cli: Cli) -> None:
     write_session(cli.folder / "runs.db")
     shown = cli("show", "talk", "--journal", "runs.db")

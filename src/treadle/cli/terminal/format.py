@@ -57,15 +57,20 @@ def format_replacement(body: e.InferenceFailed) -> str:
     return f"{what}: {why}; the tier {clean(str(body.next_tier))} is asked"
 
 
+_COMPACTED_FOR = {
+    "overflow": "the server refused the prompt as too long",
+    "budget": "the context was nearly full",
+}
+
+
 def format_compaction(body: e.ContextCompacted) -> str:
     """Return what a compaction did and why, in one line."""
-    if body.reason == "overflow":
-        why = ", because the server refused the prompt as too long"
-    else:
-        why = ", because the context was nearly full" if body.reason == "budget" else ""
+    fact = _COMPACTED_FOR.get(body.reason)
     if body.is_empty:
+        known = f", and {fact}" if fact else ""
         said = shorten(body.error or "nothing in it can be cut", 300)
-        return f"the prompt has about {body.tokens_before:,} tokens{why}; {said}"
+        return f"the prompt has about {body.tokens_before:,} tokens{known}; {said}"
+    why = f", because {fact}" if fact else ""
     cost = f" · {write_cost(body.cost_usd)}" if body.cost_usd else ""
     done = [
         f"context compacted from about {body.tokens_before:,} to {body.tokens_after:,} tokens{why}{cost}",

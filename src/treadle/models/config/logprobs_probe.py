@@ -3,6 +3,8 @@
 An answer whose top-p leaves one token is the same at every temperature. Its log probabilities are 0 if they are
 those of the distribution that was sampled from, equal at two temperatures if they are the model's own, and lower at
 the higher temperature otherwise. Two answers with one seed differ if the server has sampling settings of its own.
+They also differ if it ignores seeds, as SGLang does without `--enable-deterministic-inference`; so it only may have
+some.
 """
 
 from collections.abc import Callable
@@ -55,7 +57,7 @@ async def find_logprobs_mode(make: Callable[..., Model], settings: Settings) -> 
 
 
 async def _has_defaults(make: Callable[..., Model], settings: Settings) -> bool | None:
-    """Return whether the server samples otherwise if neutral settings are sent; `None` if it does not answer."""
+    """Return whether the server may sample otherwise if neutral settings are sent; `None` if it does not answer."""
     extra = settings.extra or {}
     neutral: dict[str, Any] = {"extra": _NEUTRAL | extra}
     if settings.top_p is None and "top_p" not in extra:

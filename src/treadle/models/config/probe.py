@@ -261,7 +261,8 @@ class Prober:
         if mode is None:
             return EndpointFinding("logprobs of", None, "it cannot be told from its answers")
         is_policy = replace(settings, logprobs_mode=mode).has_policy_logprobs
-        return EndpointFinding("logprobs of", is_policy, _MODES[mode], None if is_policy else _OTHER_LOGPROBS)
+        advice = {True: None, False: _OTHER_LOGPROBS, None: _LEFT_TO_SERVER}[is_policy]
+        return EndpointFinding("logprobs of", is_policy, _MODES[mode], advice)
 
     async def _template(self, renderer: Renderer) -> EndpointFinding:
         """Compare the prompts of the renderer with those that the server makes of the same messages."""
@@ -344,12 +345,16 @@ _MODES = {
     LogprobsMode.PROCESSED: "the distribution that is sampled from",
     LogprobsMode.SCALED: "the one after temperature, before top-p and top-k",
     LogprobsMode.RAW: "the model's own, before temperature, penalties, top-p and top-k",
-    LogprobsMode.SCALED_DEFAULTS: "the one after temperature, before top-p and top-k, which the server sets itself",
-    LogprobsMode.RAW_DEFAULTS: "the model's own, before sampling settings that the server has itself",
+    LogprobsMode.SCALED_DEFAULTS: "the one after temperature, before top-p and top-k, which the server may set",
+    LogprobsMode.RAW_DEFAULTS: "the model's own, before sampling settings that the server may have itself",
 }
 _OTHER_LOGPROBS = (
     "for RL they must be those of the policy: start vLLM with --logprobs-mode processed_logprobs, or sample at "
     "temperature 1 without top-p, top-k and penalties"
+)
+_LEFT_TO_SERVER = (
+    "leave no setting to the server: give temperature and top_p, and in extra top_k -1, min_p 0 and "
+    "repetition_penalty 1"
 )
 _SAMPLE = "Read 3 files in src/main and write 42 lines of Python"
 """A text without anything that decoders may clean up, such as blanks before punctuation."""

@@ -50,6 +50,8 @@ _FOREIGN_KEYS = frozenset(
 )
 """Keys under which other dialects keep data that Treadle has no field for. They are not sent."""
 _MAX_ID_CHARS = 40
+_ABOUT_TOOLS = frozenset(("tool_choice", "parallel_tool_calls"))
+"""Settings that servers refuse in a request without tools, such as one for a summary or for the last answer."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -127,6 +129,8 @@ class OpenAIChatModel(HttpModel):
             fields.setdefault("stream_options", {"include_usage": True})
         if request.tools:
             fields["tools"] = [encode_tool(tool, **self._strict) for tool in request.tools]
+        else:
+            fields = {name: value for name, value in fields.items() if name not in _ABOUT_TOOLS}
         if request.required_tool is not None:
             fields["tool_choice"] = {"type": "function", "function": {"name": request.required_tool}}
         if request.output_schema is not None:

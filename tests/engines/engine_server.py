@@ -1,4 +1,4 @@
-"""A real vLLM in a process of its own, and a model for it."""
+"""A real engine in a process of its own, and models for it."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tests.models.server import free_port
@@ -25,17 +25,18 @@ PROGRAMS = Path(__file__).with_name("programs")
 NAME = "worker"
 """The name under which every model is served."""
 VARIABLES = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "SGLANG_USE_CPU_ENGINE": "1",
 }
-# On a CPU, vLLM 0.32 ends at a request with a seed whose prompt it would read in several pieces.
-OPTIONS = (
-    *("--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"),
+VLLM = (
     *("--served-model-name", NAME, "--dtype", "float32", "--enforce-eager", "--enable-prefix-caching"),
+    # On a CPU, vLLM 0.32 ends at a request with a seed whose prompt it would read in several pieces.
+    *("--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"),
     # A small model would fill up the limit of its answer with blanks.
     *(
         "--structured-outputs-config.backend=xgrammar",
@@ -43,17 +44,26 @@ OPTIONS = (
     ),
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--enable-scale-out"),
 )
+SGLANG = (
+    *("--served-model-name", NAME, "--dtype", "float32", "--device", "cpu"),
+    *("--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--disable-overlap-schedule"),
+    *("--mem-fraction-static", "0.3", "--max-total-tokens", "65536", "--max-running-requests", "16"),
+    *("--tool-call-parser", "qwen", "--enable-metrics", "--sleep-on-idle", "--skip-server-warmup"),
+)
 _START_SECONDS = 600
 
 
-class VllmServer:
+class EngineServer:
     """A running server."""
 
-    def __init__(self, environment: Path, model: Path, url: str) -> None:
+    def __init__(
+        self, environment: Path, model: Path, url: str, process: "subprocess.Popen[bytes] | None" = None
+    ) -> None:
         self.environment = environment
         self.model = model
         """The folder of the model."""
         self.url = url
+        self._process = process
         self._forward: dict[Path, subprocess.Popen[bytes]] = {}
 
     def logprobs(
@@ -78,6 +88,12 @@ class VllmServer:
             process.stdin.flush()
             found.append(json.loads(process.stdout.readline()))
         return found
+
+    def kill(self) -> None:
+        """Kill the server with all of its processes."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def close(self) -> None:
         """Stop the processes of the forward passes."""
@@ -111,29 +127,35 @@ def _variables() -> dict[str, str]:
 
 @contextmanager
 def serve(
-    environment: Path, model: Path, log: Path, *options: str, window: int = 8192
-) -> Iterator[VllmServer]:
-    """Serve the model in a folder until the block ends. `log` is the file for what the engine writes."""
-    port = free_port()
-    command = [
-        *(str(environment / "bin" / "vllm"), "serve", str(model), "--host", "127.0.0.1", "--port", str(port)),
-        *("--max-model-len", str(window), *OPTIONS, *options),
-    ]
+    environment: Path, model: Path, log: Path, *options: str, window: int = 8192, engine: str = "vllm"
+) -> Iterator[EngineServer]:
+    """Serve the model in a folder until the block ends, by `vllm` or `sglang`, whichever the environment has.
+
+    `log` is the file for what the engine writes.
+    """
+    port, binary = free_port(), environment / "bin"
+    where = ("--host", "127.0.0.1", "--port", str(port))
+    if engine == "vllm":
+        command = [str(binary / "vllm"), "serve", str(model), *where, "--max-model-len", str(window), *VLLM]
+    else:
+        command = [str(binary / "python"), "-m", "sglang.launch_server", "--model-path", str(model), *where]
+        command += ["--context-length", str(window), *SGLANG]
     with log.open("wb") as file:
         process = subprocess.Popen(
-            command, stdout=file, stderr=file, env=_variables(), start_new_session=True
+            [*command, *options], stdout=file, stderr=file, env=_variables(), start_new_session=True
         )
     try:
         _wait_until_up(f"http://127.0.0.1:{port}/health", process, log)
-        with closing(VllmServer(environment, model, f"http://127.0.0.1:{port}/v1")) as server:
+        with closing(EngineServer(environment, model, f"http://127.0.0.1:{port}/v1", process)) as server:
             yield server
     finally:
         process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(60)
-        except subprocess.TimeoutExpired:
+        # The parts of an engine may outlive the process that started them.
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        process.wait()
 
 
 def _wait_until_up(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
