@@ -8,6 +8,7 @@ from treadle.cli.terminal.output import write_cost, write_count, write_direction
 from treadle.cli.terminal.view import TextView
 from treadle.core import events as e
 from treadle.core.state import State, advance
+from treadle.core.tally import count_lost
 from treadle.core.types import Usage
 from treadle.runs.run import Run
 
@@ -19,6 +20,8 @@ class SessionMeter(Struct):
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
     """The cost; `None` if the cost of an inference is unknown."""
+    lost: int = 0
+    """How many answers were lost that may have been paid for."""
     seconds: float = 0.0
     """The time that was spent on turns. The time between turns, and the time of waiting for a person, are not
     in it."""
@@ -50,14 +53,16 @@ class SessionMeter(Struct):
         turn_cost = None if cost is None or self.cost_usd is None else cost - self.cost_usd
         self._count(run.state)
         seconds, self.told_seconds = self.seconds - self.told_seconds, self.seconds
+        lost = count_lost(event.body for event in run.events)
+        new_lost, self.lost = lost - self.lost, lost
         self.steps, self.usage, self.cost_usd = run.steps, run.usage, cost
         turn = [write_count(steps, "step"), write_directions(usage), write_seconds(seconds)]
         if turn_cost is not None:
-            turn.insert(2, write_cost(turn_cost))
+            turn.insert(2, write_cost(turn_cost, new_lost))
         session = (
             write_count(self.turn, "turn"),
             write_count(self.usage.total_tokens, "token"),
-            write_cost(cost),
+            write_cost(cost, lost),
             write_seconds(self.seconds),
         )
         return f"{' · '.join(turn)} · session: {', '.join(session)}"
