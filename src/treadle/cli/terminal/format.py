@@ -163,7 +163,9 @@ def format_outcome(run: Run, seconds: float | None = None) -> str:
 
 def write_run_cost(run: Run) -> str:
     """Return the cost of a run, with the lost answers that may have been paid for."""
-    return write_cost(run.cost_usd, count_lost(event.body for event in run.events))
+    # A session without a turn is not in the journal yet.
+    events = run.events if run.state.turn.number else ()
+    return write_cost(run.cost_usd, count_lost(event.body for event in events))
 
 
 def summarize(run: Run, seconds: float | None = None) -> Mapping[str, Json]:
