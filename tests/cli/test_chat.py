@@ -399,6 +399,7 @@ def test_remarks_and_errors_break_between_words(cli: Cli, script: Script) -> Non
     terminal.type("/remember this" + ENTER)
     terminal.wait_for("begin one with --memory")
     terminal.wait_for("or a persona that has one")  # "or" has the last column
+    terminal.wait_for("›")
     terminal.type(CTRL_D)
     assert terminal.process.wait(60) == 0
 

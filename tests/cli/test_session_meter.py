@@ -3,10 +3,15 @@
 import asyncio
 from contextlib import suppress
 
+import pytest
+
 from treadle import Agent, Policy, Run, ScriptedModel, tool
+from treadle.cli.terminal.format import format_outcome
 from treadle.cli.terminal.session_meter import SessionMeter, TurnView
+from treadle.core.types import Completion, FinishReason, Message, Request, Role, Usage
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
+from treadle.models.protocol import Watch
 from treadle.tools.protocol import ApprovalRequest
 
 
@@ -89,3 +94,52 @@ async def test_the_time_of_every_turn_is_counted() -> None:
         assert " · 7.0 s · session: 3 turns," in meter.take(session.run)
         assert meter.take(await session.send("Four.", on_event=view.on_event)).endswith(", 16.0 s")
         assert SessionMeter.of(session.run).seconds == meter.seconds
+
+
+class Endless:
+    """A model whose second answer never ends, and whose answers have a cost."""
+
+    name = "endless"
+
+    def __init__(self, cost_usd: float) -> None:
+        self._cost_usd = cost_usd
+        self._asked = 0
+        self.is_asked = asyncio.Event()
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        self._asked += 1
+        if self._asked == 2:
+            self.is_asked.set()
+            await asyncio.sleep(60)
+        said = Message(Role.ASSISTANT, "Done.")
+        return Completion(said, FinishReason.STOP, Usage(10, 5), cost_usd=self._cost_usd)
+
+
+@pytest.mark.parametrize(
+    ("cost_usd", "known", "all_turns"),
+    [(0.0, "$0", "cost unknown"), (0.25, "$0.2500", "$0.2500 + 1 unknown")],
+)
+async def test_an_answer_that_was_stopped_is_no_cost_of_zero(
+    cost_usd: float, known: str, all_turns: str
+) -> None:
+    """It may have been paid for, so that neither the turn nor the session has cost what is known."""
+    model = Endless(cost_usd)
+    agent = Agent(model, journal=MemoryJournal())
+    meter = SessionMeter()
+    async with agent.session() as session:
+        said = meter.take(await session.send("One."))
+        assert f", 5 out · {known} · " in said
+        assert f" · session: 1 turn, 15 tokens, {known}, " in said
+        stopped = asyncio.ensure_future(session.send("Two."))
+        await model.is_asked.wait()
+        stopped.cancel()
+        with suppress(asyncio.CancelledError):
+            await stopped
+        said = meter.take(session.run)
+        assert ", 0 out · cost unknown · " in said
+        assert f" · session: 2 turns, 15 tokens, {all_turns}, " in said
+        assert f" tokens (10 in, 5 out) · {all_turns} · run " in format_outcome(session.run)
+        # The newest turn has a known cost again, and the session has not.
+        said = meter.take(await session.send("Three."))
+        assert f", 5 out · {known} · " in said
+        assert SessionMeter.of(session.run).lost == meter.lost == 1

@@ -1,5 +1,6 @@
 """Sums of the tokens and the cost that a part of a run used. The cost may not be known."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -44,6 +45,22 @@ def charge_of(body: e.DurableBody) -> Charge | None:
     if isinstance(body, e.ContextCompacted) and (body.usage is not None or body.model is not None):
         return Charge(body.usage or UNREPORTED, body.cost_usd)
     return None
+
+
+def count_lost(bodies: Iterable[e.DurableBody]) -> int:
+    """Return how many answers of a run were lost of which no use is recorded. Each may have been paid for."""
+    lost, is_asking = 0, False
+    for body in bodies:
+        kind = type(body)
+        if kind is e.InferenceStarted or kind is e.RunResumed:
+            lost += is_asking
+            is_asking = kind is e.InferenceStarted
+        elif isinstance(body, e.InferenceFailed):
+            lost += body.usage is None and body.may_be_billed
+            is_asking = body.retry_in_seconds is not None
+        elif kind is e.InferenceCompleted:
+            is_asking = False
+    return lost
 
 
 class Tally(Struct, gc=False):

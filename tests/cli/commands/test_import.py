@@ -73,6 +73,7 @@ def test_an_import_onto_a_full_disk_goes_on(cli: Cli) -> None:
     )
     assert full.returncode == 1, full
     assert full.stderr.startswith("error: "), full
+    assert "the same command again" in full.stderr, full
     assert "Traceback" not in full.stderr
     kept = len(cli("runs", "--limit", "0", "--json").lines)
     assert 0 < kept < RUNS

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from treadle.cli.terminal.format import format_compaction
+from treadle.cli.terminal.format import format_compaction, write_run_cost
 from treadle.cli.terminal.output import (
     clean,
     print_note,
     shorten,
     stderr,
     stdout,
-    write_cost,
     write_count,
     write_usage,
 )
@@ -130,7 +129,7 @@ def _cost(chat: "Chat", _: str) -> None:
         write_count(run.state.turn.number, "turn"),
         write_count(run.steps, "step"),
         write_usage(run.usage),
-        write_cost(run.cost_usd),
+        write_run_cost(run),
     )
     print_note(" · ".join(facts))
 

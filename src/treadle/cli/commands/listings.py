@@ -354,11 +354,7 @@ def _share(tally: Tally) -> str:
 
 def _cost(tally: Tally) -> str:
     """Return the cost. If a part of it is not known, say so."""
-    if not tally.unknown_costs:
-        return write_cost(tally.known_cost_usd)
-    if not tally.known_cost_usd:
-        return "unknown"
-    return f"{write_cost(tally.known_cost_usd)} + {tally.unknown_costs:,} unknown"
+    return write_cost(tally.known_cost_usd, tally.unknown_costs).removeprefix("cost ")
 
 
 def _latency(durations: "Durations") -> tuple[str, str]:

@@ -17,6 +17,7 @@ from treadle.cli.terminal.output import (
     write_usage,
 )
 from treadle.core import events as e
+from treadle.core.tally import count_lost
 from treadle.core.types import Artifact, Json, Message, Route, ServerCall, StopReason, ToolCall, ToolResult
 from treadle.runs.run import Run
 
@@ -157,12 +158,19 @@ def format_artifact(item: Artifact) -> str:
 
 def format_outcome(run: Run, seconds: float | None = None) -> str:
     """Return the steps, tokens, cost, reward, time and id of a run in one line."""
-    parts = [write_count(run.steps, "step"), write_usage(run.usage), write_cost(run.cost_usd)]
+    parts = [write_count(run.steps, "step"), write_usage(run.usage), write_run_cost(run)]
     if run.reward is not None:
         parts.append(f"reward {run.reward:g}")
     if seconds is not None:
         parts.append(write_seconds(seconds))
     return " · ".join([*parts, f"run {clean(run.run_id)}"])
+
+
+def write_run_cost(run: Run) -> str:
+    """Return the cost of a run, with the lost answers that may have been paid for."""
+    # A session without a turn is not in the journal yet.
+    events = run.events if run.state.turn.number else ()
+    return write_cost(run.cost_usd, count_lost(event.body for event in events))
 
 
 def summarize(run: Run, seconds: float | None = None) -> Mapping[str, Json]:

@@ -246,11 +246,12 @@ def write_directions(usage: "Usage") -> str:
     return f"{usage.input_tokens:,} in{cached}, {usage.output_tokens:,} out"
 
 
-def write_cost(cost_usd: float | None) -> str:
-    """Return a cost in dollars, or `cost unknown` for `None`."""
-    if cost_usd is None:
+def write_cost(cost_usd: float | None, unknown: int = 0) -> str:
+    """Return a cost in dollars, and how many more costs are unknown; `cost unknown` if none is known."""
+    if cost_usd is None or (unknown and not cost_usd):
         return "cost unknown"
-    return f"${cost_usd:.4f}" if cost_usd else "$0"
+    known = f"${cost_usd:.4f}" if cost_usd else "$0"
+    return f"{known} + {unknown:,} unknown" if unknown else known
 
 
 def find_one(known: Collection[str], text: str, noun: str, listed: str) -> str:

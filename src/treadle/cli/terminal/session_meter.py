@@ -19,6 +19,10 @@ class SessionMeter(Struct):
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
     """The cost; `None` if the cost of an inference is unknown."""
+    lost: int = 0
+    """How many answers were lost that may have been paid for."""
+    turn_lost: int = 0
+    """Those of the newest turn."""
     seconds: float = 0.0
     """The time that was spent on turns. The time between turns, and the time of waiting for a person, are not
     in it."""
@@ -28,6 +32,8 @@ class SessionMeter(Struct):
     """The part of `seconds` that was spent on that turn."""
     told_seconds: float = 0.0
     """`seconds` when `take` was last called."""
+    told_lost: int = 0
+    """`lost` when `take` was last called."""
 
     @classmethod
     def of(cls, run: Run) -> "SessionMeter":
@@ -50,14 +56,15 @@ class SessionMeter(Struct):
         turn_cost = None if cost is None or self.cost_usd is None else cost - self.cost_usd
         self._count(run.state)
         seconds, self.told_seconds = self.seconds - self.told_seconds, self.seconds
+        lost, self.told_lost = self.lost - self.told_lost, self.lost
         self.steps, self.usage, self.cost_usd = run.steps, run.usage, cost
         turn = [write_count(steps, "step"), write_directions(usage), write_seconds(seconds)]
         if turn_cost is not None:
-            turn.insert(2, write_cost(turn_cost))
+            turn.insert(2, write_cost(turn_cost, lost))
         session = (
             write_count(self.turn, "turn"),
             write_count(self.usage.total_tokens, "token"),
-            write_cost(cost),
+            write_cost(cost, self.lost),
             write_seconds(self.seconds),
         )
         return f"{' · '.join(turn)} · session: {', '.join(session)}"
@@ -65,9 +72,11 @@ class SessionMeter(Struct):
     def _count(self, state: State) -> None:
         """Count what the newest turn has taken so far."""
         if state.turn.number != self.turn:
-            self.turn, self.turn_seconds = state.turn.number, 0.0
+            self.turn, self.turn_seconds, self.turn_lost = state.turn.number, 0.0, 0
         self.seconds += max(0.0, state.work_seconds - self.turn_seconds)
         self.turn_seconds = state.work_seconds
+        self.lost += state.turn.spent.lost - self.turn_lost
+        self.turn_lost = state.turn.spent.lost
 
 
 class TurnView(TextView):

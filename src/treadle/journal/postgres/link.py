@@ -296,7 +296,7 @@ _MESSAGES: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     (
         (errors.DiskFull, errors.IoError),
         "the journal {name!r} cannot be written ({text}): is the server's disk full? What was stored before is "
-        "safe; free disk space and resume the run",
+        "safe; free disk space, then resume the run, or give the same command again",
     ),
     (
         (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction),

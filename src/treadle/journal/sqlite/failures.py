@@ -16,7 +16,7 @@ _NOT_A_JOURNAL = (
 _READ_ONLY = "the journal {name!r} is read-only ({text}); check the file's and folder's rights"
 _FULL = (
     "the journal {name!r} cannot be written ({text}): is the disk full? What was stored before is "
-    "safe; free disk space and resume the run"
+    "safe; free disk space, then resume the run, or give the same command again"
 )
 _CANNOT_OPEN = "the journal {name!r} cannot be opened ({text}); check that its folder exists and is writable"
 _LOCKED = (
