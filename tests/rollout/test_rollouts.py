@@ -476,7 +476,7 @@ def test_a_deadline_that_passes_while_the_server_answers_ends_one_group(tmp_path
 
     slow = GroupSpec(1, "", ()).seed_of(0, 0)
     rollouts = make(
-        tmp_path, School(pause=hang_for_first), groups=2, window=4, agent={"deadline_seconds": 0.3}
+        tmp_path, School(pause=hang_for_first), groups=2, window=4, agent={"deadline_seconds": 4.0}
     )
     rollouts._listener = told = Told()
     result = asyncio.run(rollouts.run())
