@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from treadle import open_journal
+from treadle import Policy, Run, open_journal
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.server.api_server import load_served, serve_api
@@ -332,3 +332,40 @@ async def test_a_client_that_keeps_the_history_itself_stays_in_one_run(
     items[0]["content"] = "something else"
     await client.responses.create(model="echo", input=items)
     assert len(journal.runs()) == 2
+
+
+async def test_a_conversation_lists_every_call_and_its_output(client: AsyncOpenAI) -> None:
+    conversation = await client.conversations.create()
+    asked = 'call add {"a": 1, "b": 2}\ncall add {"a": 3, "b": 4}\nthen\nsay done'
+    first = await client.responses.create(
+        model="echo", input=asked, conversation=conversation.id, tools=[ADD]
+    )
+    calls: list[Any] = list(first.output)
+    outputs: list[Any] = [
+        {"type": "function_call_output", "call_id": item.call_id, "output": "x"} for item in calls
+    ]
+    await client.responses.create(model="echo", input=outputs, conversation=conversation.id, tools=[ADD])
+    items: list[Any] = [item async for item in client.conversations.items.list(conversation.id, order="asc")]
+    assert [item.type for item in items] == [
+        "message",
+        "function_call",
+        "function_call",
+        "function_call_output",
+        "function_call_output",
+        "message",
+    ]
+    assert [item.call_id for item in items[1:5]] == [item.call_id for item in calls] * 2
+    assert len({item.id for item in items}) == len(items)
+
+
+async def test_a_client_cannot_raise_the_limits_of_an_agent(client: AsyncOpenAI, journal: Journal) -> None:
+    await client.responses.create(model="echo", input="hi", extra_body={"max_infer_iters": 100_000})
+    await client.responses.create(model="echo", input="hi", extra_body={"max_infer_iters": 2})
+    limits = [Run.load(info.run_id, journal).spec.policy.max_steps for info in journal.runs()]
+    assert limits == [Policy().max_steps, 2]
+
+
+async def test_a_deleted_response_leaves_no_run(client: AsyncOpenAI, journal: Journal) -> None:
+    made = await client.responses.create(model="echo", input="hi")
+    await client.responses.delete(made.id)
+    assert journal.runs() == []

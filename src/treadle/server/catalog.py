@@ -126,8 +126,9 @@ def _policy_of(table: AgentTable, wish: ClientWish) -> Policy | None:
     }
     for name in ("max_tool_calls", "max_steps"):
         asked = getattr(wish, name)
+        most = given.get(name, getattr(Policy(), name))
         if asked is not None:
-            given[name] = min(asked, given.get(name, asked))
+            given[name] = asked if most is None else min(asked, most)
     if table.approve:
         given["approve"] = dict(table.approve)
     return replace(Policy(), **given) if given else None

@@ -17,7 +17,7 @@ from treadle.server.access import RequestRefused
 from treadle.server.responses.request_items import read_items
 from treadle.server.responses.response_ids import conversation_id, read_conversation_id
 from treadle.server.responses.response_turn import METADATA, load_run
-from treadle.server.routes.response_routes import page_of, write_item
+from treadle.server.routes.response_routes import page_of, write_items
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost
 
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
@@ -107,5 +107,4 @@ async def get_item(name: str, item_id: str, host: TheHost, caller: Reader) -> Re
 
 async def _items_of(name: str, host: TheHost, caller: Reader) -> list[dict[str, Json]]:
     run = await load_run(host, caller, read_conversation_id(name))
-    items = [write_item(message, run.run_id, number) for number, message in enumerate(run.messages)]
-    return [item for item in items if item is not None]
+    return write_items(run.messages, run.run_id)

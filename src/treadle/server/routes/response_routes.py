@@ -1,7 +1,7 @@
 """`/v1/responses`: OpenAI's Responses API."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -9,11 +9,11 @@ from fastapi.responses import Response
 from treadle.core.events import RunStarted
 from treadle.core.inbox import Cancel
 from treadle.core.types import Json, Message, Role
-from treadle.runs.recording import send
+from treadle.runs.recording import delete_session, send
 from treadle.server.access import ApiCaller, RequestRefused, error_body
 from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
-from treadle.server.responses.response_ids import ResponseId, read_response_id
+from treadle.server.responses.response_ids import ResponseId, read_response_id, wire_call_id
 from treadle.server.responses.response_turn import METADATA, ResponseTurn, load_run, make_plan
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, event_stream, to_sse
 from treadle.server.run_host import RunHost
@@ -121,47 +121,44 @@ async def list_input_items(response_id: str, host: TheHost, caller: Reader) -> R
     """Return the messages that the conversation had before the answer of this response."""
     place = read_response_id(response_id)
     run = await load_run(host, caller, place.run_id)
-    items = [write_item(message, place.run_id, number) for number, message in enumerate(run.messages)]
-    return Fast(page_of([item for item in items if item is not None]))
+    return Fast(page_of(write_items(run.messages, place.run_id)))
 
 
 @router.delete("/{response_id}")
 async def delete_response(response_id: str, host: TheHost, caller: Runner) -> Response:
-    """Delete the conversation that a response belongs to."""
+    """Delete the conversation that a response belongs to, with what memories have of it."""
     place = read_response_id(response_id)
     await load_run(host, caller, place.run_id)
-    await asyncio.to_thread(host.journal.delete, place.run_id)
+    await asyncio.to_thread(delete_session, host.journal, place.run_id)
     return Fast({"id": response_id, "object": "response.deleted", "deleted": True})
 
 
-def write_item(message: Message, run_id: str, number: int) -> dict[str, Json] | None:
-    """Return a message as an item of a conversation; `None` for a system message."""
-    item_id = f"msg_{run_id}_{number}"
-    if message.role is Role.USER:
-        content = [{"type": "input_text", "text": message.content}]
-        return {"id": item_id, "type": "message", "role": "user", "status": "completed", "content": content}
-    if message.role is Role.TOOL:
-        return {
-            "id": item_id,
-            "type": "function_call_output",
-            "call_id": message.call_id,
-            "output": message.content,
-            "status": "completed",
-        }
-    if message.role is not Role.ASSISTANT:
-        return None
-    if message.tool_calls:
-        call = message.tool_calls[0]
-        return {
-            "id": item_id,
-            "type": "function_call",
-            "call_id": call.call_id,
-            "name": call.name,
-            "arguments": call.arguments,
-            "status": "completed",
-        }
-    said: list[Json] = [{"type": "output_text", "text": message.content, "annotations": []}]
-    return {"id": item_id, "type": "message", "role": "assistant", "status": "completed", "content": said}
+def write_items(messages: Iterable[Message], run_id: str) -> list[dict[str, Json]]:
+    """Return the messages of a run as items of a conversation. System messages are left out, and a message with
+    calls becomes an item for its text and one for each call."""
+    items: list[dict[str, Json]] = []
+    for number, message in enumerate(messages):
+        said: list[dict[str, Json]] = []
+        if message.role is Role.USER:
+            said.append({"type": "message", "role": "user", "content": [_text("input_text", message)]})
+        elif message.role is Role.TOOL:
+            call_id = wire_call_id(run_id, message.call_id or "")
+            said.append({"type": "function_call_output", "call_id": call_id, "output": message.content})
+        elif message.role is Role.ASSISTANT:
+            if message.content or not message.tool_calls:
+                text = _text("output_text", message) | {"annotations": []}
+                said.append({"type": "message", "role": "assistant", "content": [text]})
+            for call in message.tool_calls:
+                named = {"name": call.name, "arguments": call.arguments}
+                said.append({"type": "function_call", "call_id": wire_call_id(run_id, call.call_id), **named})
+        for part, item in enumerate(said):
+            item_id = f"msg_{run_id}_{number}" + (f"_{part}" if part else "")
+            items.append({"id": item_id, "status": "completed", **item})
+    return items
+
+
+def _text(kind: str, message: Message) -> dict[str, Json]:
+    return {"type": kind, "text": message.content}
 
 
 def page_of(items: list[dict[str, Json]]) -> dict[str, Json]:
