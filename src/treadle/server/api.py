@@ -30,6 +30,7 @@ from treadle.server.routes import (
     model_routes,
     response_routes,
     run_routes,
+    viewer_routes,
 )
 from treadle.server.routes.route_context import Fast
 from treadle.server.run_host import RunHost
@@ -40,6 +41,7 @@ ROUTERS = (
     model_routes.router,
     run_routes.router,
     gateway_routes.router,
+    viewer_routes.router,
 )
 
 

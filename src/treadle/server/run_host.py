@@ -23,6 +23,8 @@ T = TypeVar("T")
 _MAX_HISTORIES = 10_000
 SERVED = "serve"
 """The queue in which the runs of servers wait."""
+VIEWED = "view"
+"""The queue in which the runs wait that were begun in the page of `treadle view`."""
 OWNER = "treadle.owner"
 """The label with the name of the key that began a run."""
 
@@ -30,10 +32,14 @@ OWNER = "treadle.owner"
 class RunHost:
     """The journal, the agents and the running work of one server process."""
 
-    def __init__(self, journal: Journal, catalog: AgentCatalog, *, window: int = 256) -> None:
+    def __init__(
+        self, journal: Journal, catalog: AgentCatalog, *, window: int = 256, queue: str = SERVED
+    ) -> None:
         self.journal = journal
         self.catalog = catalog
-        self._worker = Worker(journal, WorkerOptions(queue=SERVED, window=window), config=catalog.config)
+        self.queue = queue
+        """The queue in which the runs that clients begin wait."""
+        self._worker = Worker(journal, WorkerOptions(queue=queue, window=window), config=catalog.config)
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_closing = False
@@ -47,7 +53,7 @@ class RunHost:
 
     async def _take_in_mail(self) -> None:
         """Take in the messages for runs that wait, which were stored just before an earlier server died."""
-        waiting = RunFilter(labels={QUEUE: SERVED}, is_waiting=True, is_driven=False)
+        waiting = RunFilter(labels={QUEUE: self.queue}, is_waiting=True, is_driven=False)
         for info in await asyncio.to_thread(self.journal.runs, waiting):
             if await asyncio.to_thread(self.journal.inbox, info.run_id):
                 await take_in_rest(self.journal, info.run_id)
@@ -86,7 +92,7 @@ class RunHost:
 
     def labels(self, caller: ApiCaller) -> dict[str, str]:
         """Return the labels of a run that a client begins."""
-        return {QUEUE: SERVED, **({OWNER: caller.name} if caller.name else {})}
+        return {QUEUE: self.queue, **({OWNER: caller.name} if caller.name else {})}
 
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
         """Return the labels that a run must have so that a client sees it."""

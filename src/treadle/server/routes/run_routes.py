@@ -69,7 +69,7 @@ def _write_call(call: ToolCall) -> dict[str, Json]:
     return {"name": call.name, "arguments": call.arguments}
 
 
-async def _find(host: RunHost, caller: ApiCaller, run_id: str) -> RunInfo:
+async def find_run(host: RunHost, caller: ApiCaller, run_id: str) -> RunInfo:
     """Return the facts about a run that the client may see. Raises: `RequestRefused`."""
     condition = RunFilter(run_ids=[run_id], labels=host.visible_to(caller))
     found = await asyncio.to_thread(host.journal.runs, condition)
@@ -81,7 +81,7 @@ async def _find(host: RunHost, caller: ApiCaller, run_id: str) -> RunInfo:
 @router.get("/{run_id}")
 async def get_run(run_id: str, host: TheHost, caller: Reader) -> Response:
     """Return a run: its state, its answer, and what it waits for."""
-    info = await _find(host, caller, run_id)
+    info = await find_run(host, caller, run_id)
     run = await load_run(host, caller, run_id)
     questions = {
         key: {"text": asked.text, "options": [option.label for option in asked.options]}
@@ -118,7 +118,7 @@ async def get_events(
     of output between them. The id of each event is its number, so a client that connects again with Last-Event-ID
     goes on where it was. The stream ends with the run.
     """
-    await _find(host, caller, run_id)
+    await find_run(host, caller, run_id)
     if last_event_id is not None:
         if not last_event_id.isdecimal():
             raise ConfigError(f"Last-Event-ID is {last_event_id!r:.50}; give the number of an event")
@@ -147,7 +147,7 @@ async def post_message(
     The message is stored when this returns. If nobody drives the run, it is taken in at once, and the run goes on
     if it waited for it.
     """
-    await _find(host, caller, run_id)
+    await find_run(host, caller, run_id)
     try:
         message = _decode_message(encode(body))
     except msgspec.ValidationError as error:
@@ -163,6 +163,6 @@ async def post_message(
 @router.delete("/{run_id}")
 async def delete_run(run_id: str, host: TheHost, caller: Runner) -> Response:
     """Delete a run, with the runs of its sub-agents and what memories have of it."""
-    await _find(host, caller, run_id)
+    await find_run(host, caller, run_id)
     deleted = await asyncio.to_thread(delete_session, host.journal, run_id)
     return Fast({"object": "run.deleted", "id": run_id, "deleted": deleted})

@@ -1,0 +1,18 @@
+/** The pages, one file each. To add one, write its file and add it here. */
+import type { ComponentType } from "react";
+import { runPage } from "./run";
+import { runsPage } from "./runs";
+
+export interface PageSpec {
+  /** The first part of the address, as in `#/runs`. */
+  name: string;
+  /** The name in the bar at the top; empty for a page that is only linked to. */
+  title: string;
+  /** The key after `g` that opens the page. */
+  key: string;
+  Page: ComponentType;
+  /** Whether the page has something to show; a file holds the data of some pages only. */
+  isOffered: () => boolean;
+}
+
+export const PAGES: PageSpec[] = [runsPage, runPage];
