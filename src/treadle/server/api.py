@@ -26,6 +26,7 @@ from treadle.server.access import Gate, RequestRefused, error_body
 from treadle.server.catalog import UnknownAgentError
 from treadle.server.routes import (
     conversation_routes,
+    dataset_view_routes,
     gateway_routes,
     model_routes,
     response_routes,
@@ -34,6 +35,7 @@ from treadle.server.routes import (
 )
 from treadle.server.routes.route_context import Fast
 from treadle.server.run_host import RunHost
+from treadle.viewer.viewed_data import ViewedData
 
 ROUTERS = (
     response_routes.router,
@@ -42,11 +44,15 @@ ROUTERS = (
     run_routes.router,
     gateway_routes.router,
     viewer_routes.router,
+    dataset_view_routes.router,
 )
 
 
-def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
-    """Return the ASGI application. `name` is the host name under which it is reached."""
+def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | None = None) -> Any:
+    """Return the ASGI application.
+
+    `name` is the host name under which it is reached, and `viewed` is what pages show beside runs.
+    """
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -65,6 +71,7 @@ def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
         redoc_url=None,
     )
     api.state.host = host
+    api.state.viewed = viewed or ViewedData()
     for router in ROUTERS:
         api.include_router(router)
     api.add_exception_handler(TreadleError, _answer_error)

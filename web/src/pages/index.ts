@@ -1,7 +1,15 @@
 /** The pages, one file each. To add one, write its file and add it here. */
 import type { ComponentType } from "react";
+import { datasetPage } from "./dataset";
+import { datasetsPage } from "./datasets";
+import { exportsPage } from "./exports";
+import { groupPage } from "./group";
+import { groupsPage, rolloutsPage } from "./rollouts";
+import { rowsPage } from "./rows";
 import { runPage } from "./run";
 import { runsPage } from "./runs";
+import { tokensPage } from "./tokens";
+import { topicsPage } from "./topics";
 
 export interface PageSpec {
   /** The first part of the address, as in `#/runs`. */
@@ -15,4 +23,6 @@ export interface PageSpec {
   isOffered: () => boolean;
 }
 
-export const PAGES: PageSpec[] = [runsPage, runPage];
+export const PAGES: PageSpec[] = [
+  datasetPage, datasetsPage, rowsPage, topicsPage, rolloutsPage, groupsPage, groupPage, runsPage, runPage, tokensPage, exportsPage,
+];
