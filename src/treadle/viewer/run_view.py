@@ -29,6 +29,7 @@ def write_run(info: RunInfo) -> dict[str, Json]:
 def shorten_event(event: e.Event) -> bytes:
     """Return an event as JSON, without the tokens of answers."""
     body = event.body
+    slim: e.DurableBody
     if isinstance(body, e.InferenceCompleted) and body.completion.tokens is not None:
         slim = replace(body, completion=replace(body.completion, tokens=None))
     elif isinstance(body, e.ContextCompacted) and body.sampled is not None:
