@@ -1,5 +1,7 @@
 /** The pages, one file each. To add one, write its file and add it here. */
 import type { ComponentType } from "react";
+import { comparePage } from "./compare";
+import { memoriesPage } from "./memories";
 import { runPage } from "./run";
 import { runsPage } from "./runs";
 
@@ -15,4 +17,4 @@ export interface PageSpec {
   isOffered: () => boolean;
 }
 
-export const PAGES: PageSpec[] = [runsPage, runPage];
+export const PAGES: PageSpec[] = [runsPage, runPage, comparePage, memoriesPage];
