@@ -20,8 +20,8 @@ from treadle.knowledge.surroundings import LIBRARY
 
 _MAX_RELATIVES = 200
 _MAX_MEMORIES = 5_000
-_MAX_PROMPTS = 60
-"""How many of the newest prompts of a run a file has: together they grow with the square of the steps."""
+_MAX_PROMPTS_BYTES = 2_000_000
+"""How many bytes of a run's prompts a file has: together they grow with the square of the steps."""
 _MAX_CONTENT_BYTES = 400_000
 _MAX_CONTENTS_BYTES = 20_000_000
 """How many bytes of a content, and of all contents, a file has."""
@@ -131,8 +131,13 @@ def _embed_run(journal: Journal, info: RunInfo, budget: list[int]) -> dict[str, 
         f"/v1/view/runs/{run_id}/relatives": find_relatives(journal, info, {}),
     }
     steps = sorted({event.body.step for event in events if isinstance(event.body, e.InferenceStarted)})
-    for step in steps[-_MAX_PROMPTS:]:
-        answers[f"/v1/view/runs/{run_id}/prompts/{step}"] = view_step(events, step)
+    left = _MAX_PROMPTS_BYTES
+    for step in steps:
+        prompt = msgspec.json.encode(view_step(events, step))
+        left -= len(prompt)
+        if left < 0:
+            break
+        answers[f"/v1/view/runs/{run_id}/prompts/{step}"] = Raw(prompt)
     for digest in dict.fromkeys([digest for event in events for digest in e.digests_of(event.body)]):
         content = journal.read_blob(digest)
         if len(content) <= min(_MAX_CONTENT_BYTES, budget[0]):

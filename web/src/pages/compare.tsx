@@ -17,6 +17,9 @@ interface Pair { one: Item | null; two: Item | null; isEqual: boolean; hidden: n
 const signature = (item: Item): string =>
   [item.kind, item.depth, item.title, item.text, item.reasoning, item.arguments, item.result?.content ?? "", item.result?.error_kind ?? ""].join("\0");
 
+/** Whether an item says what the run did, and not how it was driven. */
+const isWork = (item: Item): boolean => !(item.kind === "event" && /^(Paused|Resumed)/.test(item.title));
+
 /** Align the items of two runs. */
 export function align(one: readonly Item[], two: readonly Item[]): Pair[] {
   const [left, right] = [one.map(signature), two.map(signature)];
@@ -105,7 +108,7 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
   const [picked, setPicked] = useState(-1);
   const box = useRef<HTMLDivElement>(null);
   const isReady = Boolean(one?.isLoaded && two?.isLoaded);
-  const all = useMemo(() => (one && two && isReady ? align(one.fold.items, two.fold.items) : []), [isReady, one?.fold.version, two?.fold.version]);
+  const all = useMemo(() => (one && two && isReady ? align(one.fold.items.filter(isWork), two.fold.items.filter(isWork)) : []), [isReady, one?.fold.version, two?.fold.version]);
   const pairs = useMemo(() => (isWhole ? all : fold(all)), [all, isWhole]);
   const first = pairs.findIndex((pair) => !pair.isEqual);
   const lines = useVirtualizer({ count: pairs.length, getScrollElement: () => box.current, estimateSize: () => 80, overscan: 6 });
