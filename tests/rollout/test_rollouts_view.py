@@ -28,11 +28,11 @@ def test_the_facts_are_those_of_the_rollouts() -> None:
 
 def test_the_first_and_the_newest_group_have_their_tokens() -> None:
     view = make_rollouts_view(make_groups(40), name="r", decode=lambda ids: f"t{ids[0]} ")
-    assert view.bodies is not None
+    assert isinstance(view.bodies, dict)
     assert len(view.bodies) == 192
-    assert {"g00001-0", "g00040-7"} <= view.bodies.keys()
+    assert {("g00001", "g00001-0"), ("g00040", "g00040-7")} <= view.bodies.keys()
     assert sum(len(group.rollouts) for group in view.groups) == 320
-    body = msgspec.json.decode(view.bodies["g00001-0"])
+    body = msgspec.json.decode(view.bodies["g00001", "g00001-0"])
     assert body["messages"][1]["calls"][0]["result"] == "1\n2"
     branch = body["branches"][0]
     assert branch["tokens"] == len(branch["texts"])

@@ -20,11 +20,11 @@ NEEDS_BROWSER = pytest.mark.skipif(PROGRAM is None, reason="Chromium is not inst
 
 
 def read_answers(page: str) -> dict[str, Any]:
-    """Return the answers of the API in a page, by their addresses."""
+    """Return the answers of the API in a page, by their addresses, each of which is a text of JSON."""
     data = re.search(r'id="data">([^<]*)</script>', page)
     assert data is not None
-    found: dict[str, Any] = json.loads(gzip.decompress(b64decode(data[1])))["answers"]
-    return found
+    found = json.loads(gzip.decompress(b64decode(data[1])))["answers"]
+    return {address: json.loads(text) for address, text in found.items()}
 
 
 class Screen:

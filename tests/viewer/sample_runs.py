@@ -69,7 +69,9 @@ async def make_failed(journal: Journal) -> Run[Any]:
 
 async def make_asking(journal: Journal) -> Run[Any]:
     """Return a run that waits for an answer."""
-    asked = call("ask_user", {"question": "Which report?", "options": [{"label": "March"}, {"label": "April"}]})
+    asked = call(
+        "ask_user", {"question": "Which report?", "options": [{"label": "March"}, {"label": "April"}]}
+    )
     agent = Agent(ScriptedModel([[asked], "I send March."]), tools=["ask"], journal=journal)
     return await agent.run("Send the report.")
 

@@ -175,7 +175,6 @@ export interface RolloutsView {
   folder: string;
   groups: GroupFacts[];
   dropped: Counts;
-  bodies: Record<string, RolloutBody> | null;
 }
 
 export interface Answer {

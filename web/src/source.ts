@@ -8,8 +8,8 @@ export interface Embedded {
   title: string;
   /** The address of the page that is shown first, such as `#/runs/ID`. */
   start: string;
-  /** The answers by the address of the request. */
-  answers: Record<string, unknown>;
+  /** The answers by the address of the request, as JSON, which is read when it is asked for. */
+  answers: Record<string, string>;
 }
 
 export interface StreamItem {
@@ -40,8 +40,7 @@ export class RequestFailed extends Error {
 export async function openSource(): Promise<string> {
   const text = document.getElementById("data")?.textContent?.trim();
   if (text) {
-    const bytes = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const stream = new Blob([fromBase64(text)]).stream().pipeThrough(new DecompressionStream("gzip"));
     embedded = JSON.parse(await new Response(stream).text()) as Embedded;
     isLive = false;
     return embedded.start;
@@ -53,6 +52,15 @@ export async function openSource(): Promise<string> {
   }
   token = kept() ?? token;
   return "#/runs";
+}
+
+function fromBase64(text: string): Uint8Array<ArrayBuffer> {
+  const decoder = Uint8Array as typeof Uint8Array & { fromBase64?: (text: string) => Uint8Array<ArrayBuffer> };
+  if (decoder.fromBase64) return decoder.fromBase64(text);
+  const chars = atob(text);
+  const bytes = new Uint8Array(chars.length);
+  for (let place = 0; place < chars.length; place += 1) bytes[place] = chars.charCodeAt(place);
+  return bytes;
 }
 
 function kept(): string | null {
@@ -90,7 +98,8 @@ async function check(response: Response): Promise<Response> {
 /** Return the answer to a GET request. Throws `RequestFailed`. */
 export async function get<T>(address: string, signal?: AbortSignal): Promise<T> {
   if (!isLive) {
-    if (address in embedded.answers) return embedded.answers[address] as T;
+    const found = embedded.answers[address];
+    if (found !== undefined) return JSON.parse(found) as T;
     throw new RequestFailed(404, "this file does not hold that; open the journal with `treadle view`");
   }
   const response = await check(await fetch(address, { headers: headers(), signal: signal ?? null }));

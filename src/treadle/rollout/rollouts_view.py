@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from treadle.core.types import Role
 from treadle.export.body_sample import BodySample, write_conversation
@@ -66,8 +66,8 @@ class RolloutsView(Struct, frozen=True, kw_only=True):
     groups: list[GroupFacts]
     dropped: dict[str, int]
     """The number of groups that were not delivered, by reason."""
-    bodies: dict[str, Raw] | None = None
-    """The messages and tokens of rollouts by their runs; `None` if the page asks for them."""
+    bodies: dict[tuple[str, str], Raw] | UnsetType = UNSET
+    """The messages and tokens of rollouts by their groups and runs, for a page in one file."""
 
     @property
     def title(self) -> str:
@@ -85,12 +85,12 @@ def make_rollouts_view(
 ) -> RolloutsView:
     """Return delivered groups for a page in one file. `decode` converts token ids to text."""
     facts: list[GroupFacts] = []
-    sample, run_ids = BodySample(_BODIES, _BODY_BYTES), list[str]()
+    sample, names = BodySample(_BODIES, _BODY_BYTES), list[tuple[str, str]]()
     newest: Group | None = None
 
     def add(group: Group, *, is_wanted: bool) -> None:
         for rollout in group.rollouts:
-            run_ids.append(rollout.run_id)
+            names.append((group.group_id, rollout.run_id))
             sample.add(group.group_id, partial(write_rollout, rollout, decode), is_wanted=is_wanted)
 
     for group in groups:
@@ -101,7 +101,7 @@ def make_rollouts_view(
     if newest is not None:
         # The first and the newest group are always whole.
         add(newest, is_wanted=True)
-    bodies = {run_ids[place]: body for place, body in sample.take()[0].items()}
+    bodies = {names[place]: body for place, body in sample.take()[0].items()}
     return RolloutsView(name=name, folder=folder, groups=facts, dropped=dict(dropped or {}), bodies=bodies)
 
 

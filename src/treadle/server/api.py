@@ -19,6 +19,7 @@ from treadle.core.errors import (
     LeaseHeldError,
     ProviderError,
     RunNotFoundError,
+    SandboxError,
     TreadleError,
 )
 from treadle.models.config.tables import ServeTable
@@ -31,6 +32,7 @@ from treadle.server.routes import (
     model_routes,
     response_routes,
     run_routes,
+    run_work_routes,
     viewer_routes,
 )
 from treadle.server.routes.route_context import Fast
@@ -42,6 +44,7 @@ ROUTERS = (
     conversation_routes.router,
     model_routes.router,
     run_routes.router,
+    run_work_routes.router,
     gateway_routes.router,
     viewer_routes.router,
     dataset_view_routes.router,
@@ -107,7 +110,7 @@ def _answer_error(_: Request, error: Exception) -> JSONResponse:
         status, code, kind = 404, "not_found", "invalid_request_error"
     elif isinstance(error, LeaseHeldError):
         status, code, kind = 409, "conversation_locked", "invalid_request_error"
-    elif isinstance(error, ConfigError):
+    elif isinstance(error, ConfigError | SandboxError):
         status, code, kind = 400, "invalid_request", "invalid_request_error"
     elif isinstance(error, ProviderError):
         status, code = 502, "provider_error"

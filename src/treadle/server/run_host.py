@@ -7,13 +7,16 @@ next one, continues what this one has left: after a crash, at a graceful end, an
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
+from treadle.core.events.narrowing import Item
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import QUEUE, RunFilter
+from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
 from treadle.runs.recording import take_in_rest
+from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import AgentCatalog
 from treadle.workers.protocol import WorkerOptions
@@ -27,6 +30,27 @@ VIEWED = "view"
 """The queue in which the runs wait that were begun in the page of `treadle view`."""
 OWNER = "treadle.owner"
 """The label with the name of the key that began a run."""
+AGENT = "treadle.agent"
+"""The label with the name of the agent or model that a client asked for."""
+
+
+class BegunTurn:
+    """A turn that this process drives."""
+
+    def __init__(
+        self, task: "asyncio.Task[Run[Any]]", items: "asyncio.Queue[Item | None]", first: Item | None
+    ) -> None:
+        self.task = task
+        self._items = items
+        self._first = first
+
+    async def items(self) -> AsyncIterator[Item]:
+        """Yield the turn's events once they are stored, and the pieces of output between them, until it is over or
+        waits for somebody. It may be called once."""
+        item, self._first = self._first, None
+        while item is not None:
+            yield item
+            item = await self._items.get()
 
 
 class RunHost:
@@ -39,7 +63,7 @@ class RunHost:
         self.catalog = catalog
         self.queue = queue
         """The queue in which the runs that clients begin wait."""
-        self._worker = Worker(journal, WorkerOptions(queue=queue, window=window), config=catalog.config)
+        self.worker = Worker(journal, WorkerOptions(queue=queue, window=window), config=catalog.config)
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_closing = False
@@ -48,7 +72,7 @@ class RunHost:
 
     async def open(self) -> None:
         """Begin to continue the runs that wait in the queue."""
-        self._working = asyncio.ensure_future(self._worker.work())
+        self._working = asyncio.ensure_future(self.worker.work())
         self.start(self._take_in_mail())
 
     async def _take_in_mail(self) -> None:
@@ -85,14 +109,28 @@ class RunHost:
         with contextlib.suppress(RequestRefused):
             self.start(work)
 
+    async def begin(self, drive: Callable[[Emit], Coroutine[Any, Any, Run[Any]]]) -> "BegunTurn":
+        """Begin to drive a run in a task, and return it once the run's first new event is stored.
+
+        `drive` gets the listener that it must pass on. Raises: what prevented the run, such as `ConfigError`.
+        """
+        items: asyncio.Queue[Item | None] = asyncio.Queue()
+        task = self.start(drive(items.put_nowait))
+        task.add_done_callback(lambda _: items.put_nowait(None))
+        first = await items.get()
+        if first is None:
+            await task  # raises what prevented the run
+        return BegunTurn(task, items, first)
+
     def _end(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # whoever waits for the task gets it
 
-    def labels(self, caller: ApiCaller) -> dict[str, str]:
-        """Return the labels of a run that a client begins."""
-        return {QUEUE: self.queue, **({OWNER: caller.name} if caller.name else {})}
+    def labels(self, caller: ApiCaller, agent: str | None = None) -> dict[str, str]:
+        """Return the labels of a run that a client begins. `agent` is the name that the client asked for."""
+        labels = {QUEUE: self.queue, OWNER: caller.name, AGENT: agent}
+        return {name: value for name, value in labels.items() if value}
 
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
         """Return the labels that a run must have so that a client sees it."""

@@ -49,7 +49,8 @@ def encode_bundle(title: str, start: str, answers: Mapping[str, Any]) -> bytes:
     base64, so that no text in it can end the HTML element around it. Raises: `NotBuiltError`.
     """
     page = read_bundle()
-    given = msgspec.json.encode({"title": title, "start": start, "answers": answers})
+    texts = {address: msgspec.json.encode(answer).decode() for address, answer in answers.items()}
+    given = msgspec.json.encode({"title": title, "start": start, "answers": texts})
     data = b64encode(gzip.compress(given, 6, mtime=0)).decode()
     page = page.replace(_TITLE, f"<title>{escape(title)}</title>", 1)
     return page.replace(_PLACE, _PLACE.replace("><", f">{data}<", 1), 1).encode()

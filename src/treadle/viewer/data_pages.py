@@ -5,6 +5,10 @@ from enum import StrEnum
 from html import escape
 from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import quote
+
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
@@ -20,6 +24,10 @@ from treadle.trajectory.tokens.trajectories import Decode
 from treadle.viewer.bundle import HOW_TO_BUILD, NotBuiltError, encode_bundle, write_bundle
 
 DataView: TypeAlias = DatasetView | ComparedDatasets | RolloutsView | TopicsView
+
+
+_SAFE = "!~*'()"
+"""The characters that JavaScript leaves as they are in a part of an address, beside those that Python does."""
 
 
 class DataKind(StrEnum):
@@ -91,15 +99,19 @@ def find_decode(stored: Stored) -> Decode | None:
 
 def embed(view: DataView) -> tuple[str, dict[str, object]]:
     """Return the address of the first page, and the answers that the pages need, by their addresses."""
+    answers: dict[str, object]
     if isinstance(view, ComparedDatasets):
-        answers: dict[str, object] = {
-            f"/v1/view/datasets/{number}": dataset for number, dataset in enumerate(view.datasets)
-        }
+        answers = {f"/v1/view/datasets/{number}": dataset for number, dataset in enumerate(view.datasets)}
         return "#/datasets", {"/v1/view/comparison": view.rows, **answers}
     if isinstance(view, DatasetView):
         return "#/dataset/0", {"/v1/view/datasets/0": view}
     if isinstance(view, RolloutsView):
-        return "#/rollouts", {"/v1/view/rollouts": view}
+        bodies = {} if view.bodies is UNSET else view.bodies
+        answers = {
+            f"/v1/view/rollouts/{quote(group, _SAFE)}/{quote(run, _SAFE)}": body
+            for (group, run), body in bodies.items()
+        }
+        return "#/rollouts", {"/v1/view/rollouts": replace(view, bodies=UNSET), **answers}
     return "#/topics", {"/v1/view/topics": view}
 
 

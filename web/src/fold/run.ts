@@ -20,6 +20,7 @@ export interface Span {
 
 export interface Item {
   id: string;
+  runId: string;
   kind: Kind;
   depth: number;
   version: number;
@@ -97,7 +98,8 @@ export class RunFold {
   private turnItem: Item | null = null;
   private inference: Item | null = null;
   private pause: Item | null = null;
-  private lastCall: Item | null = null;
+  /** Changes of files whose call is not known yet: its result is stored right after them. */
+  private pending: RunEvent | null = null;
 
   /** Take in events in their order; those that are known already are left out. */
   take(events: readonly RunEvent[]): void {
@@ -135,7 +137,7 @@ export class RunFold {
 
   private add(kind: Kind, event: RunEvent, title: string, depth: number, more: Partial<Item> = {}): Item {
     const item: Item = {
-      id: `${event.seq}`, kind, depth, version: 0, seqs: [event.seq], at: event.at, end: event.at, step: this.step, turn: this.turn, title,
+      id: `${event.seq}`, runId: event.run_id ?? this.started?.run_id ?? "", kind, depth, version: 0, seqs: [event.seq], at: event.at, end: event.at, step: this.step, turn: this.turn, title,
       state: "", text: "", reasoning: "", role: "", notes: [], parts: [], spans: [], completion: null, seconds: null, firstToken: null,
       model: "", failures: [], arguments: "", effect: "", result: null, callId: "", child: null, files: null, options: [], isOpen: false, ...more,
     };
@@ -161,8 +163,7 @@ export class RunFold {
   private callOf(callId: string, name: string, parent: Item | null): Item {
     const known = this.calls.get(callId);
     if (known) return known;
-    const at = parent?.end ?? parent?.at ?? this.lastAt;
-    const fake = { seq: this.seq, at } as RunEvent;
+    const fake = { seq: this.seq, at: parent?.end ?? parent?.at ?? this.lastAt } as RunEvent;
     const depth = (parent?.depth ?? 1) + 1;
     const item = this.add("call", fake, name, depth, { id: `call-${callId}`, callId, seqs: [] });
     item.end = null;
@@ -184,6 +185,10 @@ export class RunFold {
   }
 
   private apply(event: RunEvent): void {
+    if (this.pending && event.type !== "tool_completed") {
+      this.takeSnapshot(this.pending, null);
+      this.pending = null;
+    }
     switch (event.type) {
       case "run_started": return this.startRun(event);
       case "turn_started": return this.startTurn(event);
@@ -192,7 +197,9 @@ export class RunFold {
       case "inference_failed": return this.failInference(event);
       case "tool_started": return this.startTool(event);
       case "tool_completed": return this.completeTool(event);
-      case "snapshot_taken": return this.takeSnapshot(event);
+      case "snapshot_taken":
+        this.pending = event;
+        return;
       case "question_asked": return this.ask(event);
       case "question_answered": return this.answer(event);
       case "approval_requested": return this.requestApproval(event);
@@ -242,7 +249,6 @@ export class RunFold {
   private startInference(event: RunEvent): void {
     this.step = event.step ?? this.step + 1;
     this.state = "running";
-    this.lastCall = null;
     if (this.inference) this.endSpan(this.inference, event.at);
     if (this.inference?.state === "running" && this.inference.step === this.step && !this.inference.failures.length) {
       // The answer to the first attempt was lost with its process.
@@ -329,17 +335,19 @@ export class RunFold {
     if (!item.seqs.length) item.at = event.at;
     this.touch(item, event);
     this.endSpan(item, event.at);
+    if (this.pending) {
+      this.takeSnapshot(this.pending, item);
+      this.pending = null;
+    }
     Object.assign(item, {
       result, seconds: event.duration_seconds ?? null, child: event.child?.run_id ?? null, isOpen: false,
       state: result.is_error ? (["refused", "not_run", "over_limit"].includes(result.error_kind ?? "") ? "warn" : "bad") : "good",
     });
-    this.lastCall = item;
   }
 
-  private takeSnapshot(event: RunEvent): void {
+  private takeSnapshot(event: RunEvent, owner: Item | null): void {
     const changed = event.delta?.changed ?? {};
     const deleted = event.delta?.deleted ?? [];
-    const owner = this.lastCall;
     const changes = [
       ...Object.entries(changed).map(([path, after]) => ({ path, before: this.files.get(path) ?? null, after })),
       ...deleted.map((path) => ({ path, before: this.files.get(path) ?? null, after: null })),
@@ -347,10 +355,10 @@ export class RunFold {
     for (const [path, digest] of Object.entries(changed)) this.files.set(path, digest);
     for (const path of deleted) this.files.delete(path);
     if (!changes.length) return;
-    const item = owner ?? this.note(event, this.snapshots.length ? "Files changed" : "Files at the start", changes.map((change) => change.path).join(", "));
+    const item = owner ?? this.note(event, this.turn ? "Files changed" : "Files at the start", changes.map((change) => change.path).join(", "));
     if (owner) this.touch(owner, event);
     item.files = { changed, deleted };
-    this.snapshots.push({ seq: event.seq, at: event.at, step: this.step, title: owner?.title ?? item.title, itemId: item.id, changes });
+    this.snapshots.push({ seq: event.seq, at: event.at, step: this.step, title: item.title, itemId: item.id, changes });
   }
 
   private ask(event: RunEvent): void {

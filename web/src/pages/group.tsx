@@ -1,9 +1,9 @@
 /** The rollouts of a group side by side: rewards, advantages, and messages in lines, with the first difference. */
-import { useEffect, useMemo, useState, type ReactNode } from "react";
+import { useEffect, useState, type ReactNode } from "react";
 import { deviationOf, meanOf, number } from "../parts/charts";
 import { Chip, Status } from "../parts/basics";
 import { Message } from "../parts/conversation";
-import type { GroupFacts, RolloutBody, RolloutFacts, RolloutsView, ShownMessage } from "../datatypes";
+import type { GroupFacts, RolloutBody, RolloutFacts, ShownMessage } from "../datatypes";
 import { count } from "../format";
 import { useKeys } from "../keys";
 import { change, go, to, usePlace } from "../router";
@@ -13,12 +13,11 @@ import { Cells, useRollouts } from "./rollouts";
 import { Branches } from "./tokens";
 
 /** Load the messages and tokens of rollouts; those that a file does not hold are `null`. */
-function useBodies(view: RolloutsView | null, group: GroupFacts | undefined): Record<string, RolloutBody | null> {
+function useBodies(group: GroupFacts | undefined): Record<string, RolloutBody | null> {
   const [bodies, setBodies] = useState<Record<string, RolloutBody | null>>({});
   const runs = group?.rollouts.map((item) => item.run_id).join("\n") ?? "";
-  const isAsked = view !== null && view.bodies === null;
   useEffect(() => {
-    if (!isAsked || !runs) return;
+    if (!runs) return;
     const stop = new AbortController();
     setBodies({});
     for (const run of runs.split("\n")) {
@@ -27,8 +26,8 @@ function useBodies(view: RolloutsView | null, group: GroupFacts | undefined): Re
         .catch(() => !stop.signal.aborted && setBodies((before) => ({ ...before, [run]: null })));
     }
     return () => stop.abort();
-  }, [runs, isAsked]);
-  return useMemo(() => (view?.bodies ? Object.fromEntries(runs.split("\n").map((run) => [run, view.bodies?.[run] ?? null])) : bodies), [view, runs, bodies]);
+  }, [runs]);
+  return bodies;
 }
 
 const signOf = (message: ShownMessage | undefined): string => JSON.stringify(message ?? null);
@@ -45,7 +44,7 @@ function Group(): ReactNode {
   const { view, error } = useRollouts();
   const at = view?.groups.findIndex((item) => item.group_id === place.path[1]) ?? -1;
   const group = view?.groups[at];
-  const bodies = useBodies(view, group);
+  const bodies = useBodies(group);
   const opened = group?.rollouts.find((item) => item.run_id === place.query.get("run"));
   const step = (by: number): void => {
     const next = view?.groups[at + by];

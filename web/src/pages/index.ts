@@ -1,9 +1,11 @@
 /** The pages, one file each. To add one, write its file and add it here. */
 import type { ComponentType } from "react";
+import { comparePage } from "./compare";
 import { datasetPage } from "./dataset";
 import { datasetsPage } from "./datasets";
 import { exportsPage } from "./exports";
 import { groupPage } from "./group";
+import { memoriesPage } from "./memories";
 import { groupsPage, rolloutsPage } from "./rollouts";
 import { rowsPage } from "./rows";
 import { runPage } from "./run";
@@ -24,5 +26,5 @@ export interface PageSpec {
 }
 
 export const PAGES: PageSpec[] = [
-  datasetPage, datasetsPage, rowsPage, topicsPage, rolloutsPage, groupsPage, groupPage, runsPage, runPage, tokensPage, exportsPage,
+  datasetPage, datasetsPage, rowsPage, topicsPage, rolloutsPage, groupsPage, groupPage, runsPage, runPage, comparePage, memoriesPage, tokensPage, exportsPage,
 ];

@@ -2,18 +2,23 @@
 import { useEffect, useState, type ReactNode } from "react";
 import { useRun, type FollowedRun } from "../fold/follow";
 import type { Item, RunFold } from "../fold/run";
-import { clock, count, seconds, usd } from "../format";
+import { clock, count, many, seconds, usd } from "../format";
 import { useKeys } from "../keys";
+import { cancel, ForkDialog, NoteDialog, Reply, resume } from "../parts/actions";
 import { Chip, copy, Status } from "../parts/basics";
+import { EventList } from "../parts/eventlist";
+import { Family } from "../parts/family";
+import { Files } from "../parts/files";
 import { Inspector } from "../parts/inspector";
 import { Outline } from "../parts/outline";
 import { describeRun } from "../parts/runchip";
+import { Timeline } from "../parts/timeline";
 import { Transcript } from "../parts/transcript";
 import { change, go, to, usePlace } from "../router";
 import { isLive } from "../source";
 import type { PageSpec } from ".";
 
-const VIEWS = ["transcript"] as const;
+const VIEWS = ["transcript", "timeline", "files", "events", "forks"] as const;
 type View = (typeof VIEWS)[number];
 
 function stateOf(fold: RunFold): ReturnType<typeof describeRun> {
@@ -29,7 +34,9 @@ function titleOf(fold: RunFold): string {
   return named ?? first?.text.trim().split("\n", 1)[0]?.slice(0, 120) ?? "";
 }
 
-function Head({ run }: { run: FollowedRun }): ReactNode {
+type Asked = "note" | "fork" | null;
+
+function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void }): ReactNode {
   const { fold } = run;
   const started = fold.started;
   const [text, tone, moves] = stateOf(fold);
@@ -40,11 +47,19 @@ function Head({ run }: { run: FollowedRun }): ReactNode {
         <h1 className="cut" title={titleOf(fold)}>{titleOf(fold) || run.runId}</h1>
         <Chip tone={tone} moves={moves} dot={tone !== ""}>{text}</Chip>
         <span className="grow" />
+        {isLive && (
+          <>
+            {fold.state === "running" && <button onClick={() => void cancel(run.runId)}>Cancel</button>}
+            {fold.state === "paused" && fold.pausedFor !== "closed" && <button onClick={() => void resume(run.runId)}>Resume</button>}
+            <button onClick={() => onAsk("fork")} title="A new run that begins like this one (f)">Fork</button>
+            <button onClick={() => onAsk("note")} title="A label, or a note (l)">Label</button>
+          </>
+        )}
       </div>
       <div className="row wrap soft facts-line">
         <button className="plain mono id" onClick={() => void copy(run.runId)} title="Copy the id">{run.runId}</button>
         <span>{fold.model}</span>
-        <span>{count(fold.turn)} turns, {count(fold.step)} steps</span>
+        <span>{many(fold.turn, "turn")}, {many(fold.step, "step")}</span>
         <span>{count(fold.inputTokens)} → {count(fold.outputTokens)} tokens</span>
         <span>{usd(fold.costUsd)}</span>
         <span>{seconds(fold.lastAt - first)}</span>
@@ -73,6 +88,7 @@ function Run(): ReactNode {
   const [showsInspector, setShowsInspector] = useState(() => window.innerWidth >= 1100);
   const [showsOutline, setShowsOutline] = useState(() => window.innerWidth >= 800);
   const view = VIEWS.find((name) => name === place.query.get("view")) ?? "transcript";
+  const [asked, setAsked] = useState<Asked>(null);
   const items = run?.fold.items ?? [];
   const at = Number(place.query.get("at") ?? 0);
   useEffect(() => {
@@ -101,20 +117,35 @@ function Run(): ReactNode {
     { key: "o", about: "Show or hide the tree", run: () => setShowsOutline(!showsOutline) },
     { key: "Enter", about: "Inspect", run: () => setShowsInspector(true) },
     { key: "u", about: "Back to the runs", run: () => go("#/runs") },
+    ...VIEWS.map((name, number) => ({ key: String(number + 1), about: `Show the ${name}`, run: () => change({ view: number ? name : "" }) })),
+    ...(isLive ? [
+      { key: "f", about: "Fork at this part", run: () => setAsked("fork") },
+      { key: "l", about: "Label or note the run", run: () => setAsked("note") },
+      { key: "m", about: "Write a message", run: () => document.querySelector<HTMLElement>("[data-focus=message]")?.focus() },
+      { key: "r", about: "Reply to what the run waits for", run: () => document.querySelector<HTMLElement>("[data-focus=reply]")?.focus() },
+    ] : []),
     { key: "y", about: "Copy the run’s id", run: () => void copy(runId) },
   ]);
   if (!run || (!run.fold.events.length && !run.error)) return <main className="page"><Status /></main>;
   if (run.error && !run.fold.events.length) return <main className="page"><Status error={run.error} /></main>;
+  const inspected = items[picked] ?? null;
   const isGrowing = run.fold.state === "running" || run.fold.state === "open";
   return (
     <main className="page run" data-loaded={run.isLoaded}>
-      <Head run={run} />
+      <Head run={run} onAsk={setAsked} />
       <Tabs view={view} />
       <div className="panes">
-        {showsOutline && <Outline items={items} picked={picked} onPick={pick} />}
-        <Transcript items={items} version={run.fold.version} picked={picked} onPick={pick} sticks={isLive && isGrowing && picked < 0} />
-        {showsInspector && <Inspector item={items[picked] ?? null} fold={run.fold} runId={runId} />}
+        {view === "transcript" && showsOutline && <Outline items={items} picked={picked} onPick={pick} />}
+        {view === "transcript" && <Transcript items={items} version={run.fold.version} picked={picked} onPick={pick} sticks={isLive && isGrowing && picked < 0} />}
+        {view === "timeline" && <Timeline items={items} version={run.fold.version} picked={picked} onPick={pick} />}
+        {view === "files" && <Files runId={runId} fold={run.fold} />}
+        {view === "events" && <EventList fold={run.fold} picked={at} onPick={(seq) => change({ at: seq })} />}
+        {view === "forks" && <Family runId={runId} version={run.fold.seq} />}
+        {showsInspector && view !== "files" && view !== "forks" && <Inspector item={inspected} fold={run.fold} runId={runId} />}
       </div>
+      {isLive && <Reply runId={runId} fold={run.fold} />}
+      {asked === "note" && <NoteDialog runId={runId} onClose={() => setAsked(null)} />}
+      {asked === "fork" && <ForkDialog runId={runId} seq={at || run.fold.seq} onClose={() => setAsked(null)} />}
     </main>
   );
 }

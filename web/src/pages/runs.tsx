@@ -3,6 +3,8 @@ import { useCallback, useEffect, useRef, useState, type ReactNode } from "react"
 import { AskToken } from "../app";
 import { ago, compact, count, seconds, usd } from "../format";
 import { useKeys } from "../keys";
+import { useGet } from "../load";
+import { NewRunDialog } from "../parts/actions";
 import { Status } from "../parts/basics";
 import { RunChip } from "../parts/runchip";
 import { Table, type Column } from "../parts/table";
@@ -17,7 +19,7 @@ const FILTERS = ["status", "agent", "model", "label", "text"] as const;
 const STATUSES = ["running", "paused", "finished", "damaged"];
 
 const COLUMNS: Column<RunInfo>[] = [
-  { name: "Run", width: "minmax(160px, 3fr)", cell: (run) => <span title={run.input ?? ""}>{run.title || <span className="soft">no message</span>}</span> },
+  { name: "Run", width: "minmax(160px, 3fr)", cell: (run) => <a href={to(["run", run.id])} tabIndex={-1} title={run.input ?? ""}>{run.labels["treadle.caller"] ? "↳ " : run.parent_run_id ? "⑂ " : ""}{run.title || "no message"}</a> },
   { name: "Status", width: "minmax(96px, 140px)", cell: (run) => <RunChip run={run} /> },
   { name: "Model", width: "minmax(72px, 1fr)", cell: (run) => <span className="soft" title={run.model ?? ""}>{run.model}</span> },
   { name: "Task or agent", width: "minmax(72px, 1fr)", cell: (run) => <span className="soft">{run.task_id ?? run.labels["treadle.agent"] ?? run.labels.agent ?? ""}</span> },
@@ -92,14 +94,17 @@ function Runs(): ReactNode {
   const place = usePlace();
   const query = new URLSearchParams(FILTERS.flatMap((name) => place.query.getAll(name).filter(Boolean).map((value) => [name, value]))).toString();
   const { runs, hasMore, error, isLoading, more } = useRuns(query);
-  useKeys([{ key: "x", about: "Clear the filters", run: () => change(Object.fromEntries(FILTERS.map((name) => [name, ""]))) }]);
+  const [isNew, setIsNew] = useState(false);
+  const models = useGet<{ data: { id: string }[] }>(isLive ? "/v1/models" : null);
+  const names = models.data?.data.map((model) => model.id) ?? [];
+  useKeys([...(names.length ? [{ key: "c", about: "Talk to an agent", run: () => setIsNew(true) }] : []), { key: "x", about: "Clear the filters", run: () => change(Object.fromEntries(FILTERS.map((name) => [name, ""]))) }]);
   const isRefused = error instanceof RequestFailed && error.status === 401;
   return (
     <main className="page">
       <h1 className="hidden">Runs</h1>
       {isLive && (
         <div className="bar" role="search">
-          <Filter name="text" placeholder="Text of the first message or the title" width={280} />
+          <Filter name="text" placeholder="Text in a conversation" width={220} />
           <select aria-label="Status" value={place.query.get("status") ?? ""} onChange={(event) => change({ status: event.target.value })}>
             <option value="">any status</option>
             {STATUSES.map((name) => <option key={name}>{name}</option>)}
@@ -108,12 +113,14 @@ function Runs(): ReactNode {
           <Filter name="agent" placeholder="Agent" width={110} />
           <Filter name="label" placeholder="Label: name=value" width={150} />
           <span className="grow" />
+          {names.length > 0 && <button className="main" onClick={() => setIsNew(true)}>Talk to an agent</button>}
           <span className="soft num" aria-live="polite">{isLoading ? "" : `${count(runs.length)}${hasMore ? "+" : ""} runs`}</span>
         </div>
       )}
       {isRefused ? <AskToken /> : error ? <Status error={error} /> : isLoading && !runs.length ? <Status />
         : !runs.length ? <Status>{query ? "No run matches these filters." : "There are no runs yet. Start one with `treadle run` or `treadle chat`."}</Status>
         : <Table label="runs" items={runs} columns={COLUMNS} idOf={(run) => run.id} addressOf={(run) => to(["run", run.id])} onEnd={more} />}
+      {isNew && <NewRunDialog names={names} onClose={() => setIsNew(false)} />}
     </main>
   );
 }

@@ -138,7 +138,7 @@ function Block({ item }: { item: Item }): ReactNode {
 
 interface LineProps { item: Item; version: number; isPicked: boolean; onPick: (item: Item) => void }
 
-const Line = memo(function Line({ item, isPicked, onPick }: LineProps): ReactNode {
+export const Line = memo(function Line({ item, isPicked, onPick }: LineProps): ReactNode {
   const style = { marginLeft: 12 * Math.min(6, Math.max(0, item.depth - 1)) };
   return (
     <article className={`block ${item.kind} ${item.role} is-${item.state}${isPicked ? " picked" : ""}`} style={style} onClick={() => onPick(item)} aria-label={item.title}>

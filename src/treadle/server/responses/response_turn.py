@@ -109,7 +109,7 @@ async def make_plan(
         history=tuple(history),
         blobs=asked.blobs,
         mail=mail,
-        labels={**host.labels(caller), METADATA: dict(body.metadata or {})},
+        labels={**host.labels(caller, body.model), METADATA: dict(body.metadata or {})},
     )
 
 

@@ -8,10 +8,18 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
 from treadle.context.step_view import view_step
+from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.routes.route_context import Fast, Reader, TheHost
 from treadle.server.routes.run_routes import find_run
 from treadle.viewer.bundle import NotBuiltError, read_bundle
-from treadle.viewer.run_view import read_content, write_content, write_events
+from treadle.viewer.run_view import (
+    find_relatives,
+    list_memories,
+    list_owners,
+    read_content,
+    write_content,
+    write_events,
+)
 
 router = APIRouter(tags=["viewer"])
 PAGE_HEADERS = {
@@ -60,3 +68,30 @@ async def get_content(run_id: str, digest: str, host: TheHost, caller: Reader) -
     await find_run(host, caller, run_id)
     content = await asyncio.to_thread(read_content, host.journal, run_id, digest)
     return Fast(write_content(content), headers={"cache-control": "private, max-age=86400, immutable"})
+
+
+@router.get("/v1/view/runs/{run_id}/relatives")
+async def get_relatives(run_id: str, host: TheHost, caller: Reader) -> Response:
+    """Return the forks of a run, the runs that it was forked from, and its sub-agents' runs."""
+    info = await find_run(host, caller, run_id)
+    return Fast(await asyncio.to_thread(find_relatives, host.journal, info, host.visible_to(caller)))
+
+
+@router.get("/v1/view/memories")
+async def get_owners(host: TheHost, caller: Reader) -> Response:
+    """Return the personas and users that have memories."""
+    _check_all(caller)
+    return Fast(await asyncio.to_thread(list_owners, host.journal))
+
+
+@router.get("/v1/view/memories/{persona}/{user}")
+async def get_memories(persona: str, user: str, host: TheHost, caller: Reader) -> Response:
+    """Return what a persona remembers about a user, the newest first."""
+    _check_all(caller)
+    return Fast(await asyncio.to_thread(list_memories, host.journal, persona, user))
+
+
+def _check_all(caller: ApiCaller) -> None:
+    """Refuse a client that sees only its own runs, since memories have no owner."""
+    if not caller.sees_all:
+        raise RequestRefused(403, "only a key with the scope 'admin' may read memories", "forbidden")
