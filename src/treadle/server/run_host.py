@@ -66,6 +66,8 @@ class RunHost:
         self.worker = Worker(journal, WorkerOptions(queue=queue, window=window), config=catalog.config)
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.followers: set[asyncio.Task[bytes]] = set()
+        """What waits for the next event of a run that somebody follows."""
         self.is_closing = False
         self._histories: OrderedDict[tuple[str, bytes], str] = OrderedDict()
         """The runs of the newest conversations, by the client and the digest of the conversation."""
@@ -162,7 +164,7 @@ class RunHost:
         """Pause the runs that are under way; the next server continues them."""
         self.is_closing = True
         tasks = [*self._tasks, *([] if self._working is None else [self._working])]
-        for task in tasks:
+        for task in (*tasks, *self.followers):
             task.cancel()
 
         async def wait() -> None:
