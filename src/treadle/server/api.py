@@ -26,6 +26,7 @@ from treadle.models.config.tables import ServeTable
 from treadle.server.access import Gate, RequestRefused, error_body
 from treadle.server.catalog import UnknownAgentError
 from treadle.server.routes import (
+    ag_ui_routes,
     conversation_routes,
     gateway_routes,
     model_routes,
@@ -43,6 +44,7 @@ ROUTERS = (
     run_routes.router,
     run_work_routes.router,
     gateway_routes.router,
+    ag_ui_routes.router,
 )
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.core.inbox import check_labels
-from treadle.core.types import Delivery, Message
+from treadle.core.types import Delivery
 from treadle.loop.listener import Emit
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import ForkOptions, Given, SessionOptions
@@ -27,6 +27,7 @@ from treadle.server.responses.request_items import Item, RequestItems, read_item
 from treadle.server.routes.route_context import Fast, Runner, TheHost, event_stream
 from treadle.server.routes.run_routes import find_run, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
+from treadle.server.turn_order import TurnOrder, drive_turn
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -128,17 +129,9 @@ async def create_run(body: CreateRun, host: TheHost, caller: Runner) -> Response
     if body.files is not None:
         options["files"] = body.files
     run_id = make_run_id()
-    turn = await host.begin(lambda emit: _drive_turn(agent, run_id, options, asked.message, emit))
+    order = TurnOrder(agent=agent, run_id=run_id, message=asked.message, options=options)
+    turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
     return await _answer(host, caller, run_id, body, turn, status_code=201)
-
-
-async def _drive_turn(
-    agent: Agent[Any], run_id: str, options: SessionOptions, message: Message | None, emit: Emit
-) -> Run[Any]:
-    assert message is not None
-    options = {**options, "pauses_when_cancelled": True}
-    async with agent.session(run_id, **options) as session:
-        return await session.send(message.content, attach=message.parts, on_event=emit)
 
 
 async def _answer(
@@ -182,8 +175,8 @@ async def begin_turn(run_id: str, body: NextTurn, host: TheHost, caller: Runner)
             raise RequestRefused(409, sent.refused, "refused")
         if sent.is_driven or info.is_turn_open:
             return Fast(await write_run(host, caller, run_id), status_code=202)
-    agent = await _agent_of(host, run_id)
-    turn = await host.begin(lambda emit: _drive_turn(agent, run_id, {}, message, emit))
+    order = TurnOrder(agent=await _agent_of(host, run_id), run_id=run_id, message=message)
+    turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
     return await _answer(host, caller, run_id, body, turn)
 
 
