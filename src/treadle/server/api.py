@@ -26,6 +26,7 @@ from treadle.models.config.tables import ServeTable
 from treadle.server.access import Gate, RequestRefused, error_body
 from treadle.server.catalog import UnknownAgentError
 from treadle.server.routes import (
+    a2a_routes,
     ag_ui_routes,
     conversation_routes,
     gateway_routes,
@@ -45,6 +46,7 @@ ROUTERS = (
     run_work_routes.router,
     gateway_routes.router,
     ag_ui_routes.router,
+    a2a_routes.router,
 )
 
 

@@ -88,6 +88,11 @@ class AgentCatalog:
             self._agents.move_to_end(key)
         return found
 
+    def describe(self, name: str) -> str:
+        """Return what an agent or model is for, in a sentence."""
+        table = self.config.file.agents.get(name)
+        return (table and table.description) or f"Ask {name}."
+
     def _make(self, name: str, wish: ClientWish) -> Agent[Any]:
         table = self.config.file.agents.get(name) or AgentTable(model=name)
         options: dict[str, Any] = {"journal": self._journal}

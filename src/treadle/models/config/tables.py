@@ -165,6 +165,8 @@ class AgentTable(Table):
 
     model: str | None = None
     """A model of this file, or `provider:name`. Default: that of the persona, else the default model."""
+    description: str | None = None
+    """What the agent is for, in a sentence, for the programs that choose among agents over A2A and MCP."""
     instructions: str | None = None
     """The system message."""
     tools: list[str] = []
