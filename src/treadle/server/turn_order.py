@@ -2,13 +2,15 @@
 
 import asyncio
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from treadle.agent.agent import Agent
-from treadle.core.inbox import InboxMessage
-from treadle.core.types import Message
+from treadle.core.errors import ConfigError
+from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
+from treadle.core.types import Json, Message, ToolCall
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.loop.listener import Emit
@@ -17,6 +19,9 @@ from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.run_host import RunHost
+
+_YES = frozenset(("yes", "y", "approve", "approved", "ok", "true"))
+"""The texts that approve a call, in lower case."""
 
 
 class TurnOrder(Struct, kw_only=True):
@@ -75,3 +80,42 @@ def check_idle(run: Run[Any]) -> None:
             else "the turn before is not over",
             "conversation_locked",
         )
+
+
+def write_needs(run: Run[Any]) -> dict[str, Json]:
+    """Return what a run waits for, by kind and id."""
+
+    def write(calls: Mapping[str, ToolCall]) -> dict[str, Json]:
+        return {key: {"name": call.name, "arguments": call.arguments} for key, call in calls.items()}
+
+    questions = {
+        key: {"text": asked.text, "options": [option.label for option in asked.options]}
+        for key, asked in run.open_questions.items()
+    }
+    return {"questions": questions, "approvals": write(run.approvals), "results": write(run.external_calls)}
+
+
+def read_input(run: Run[Any], text: str, data: dict[str, Json]) -> list[InboxMessage]:
+    """Return the messages for the inbox that a client's answer to a waiting run means.
+
+    `data` maps the ids of what the run waits for to answers, to true or false, or to results. A text alone answers
+    the only thing that the run waits for. Raises: `ConfigError`.
+    """
+    waits = [*run.open_questions, *run.approvals, *run.external_calls]
+    given = {key: value for key, value in data.items() if key in waits}
+    if not given:
+        if len(waits) != 1 or not text:
+            raise ConfigError(f"the run waits for {len(waits)} things; answer each by its id")
+        given = {waits[0]: text}
+    if missing := [key for key in waits if key not in given]:
+        raise ConfigError(f"{missing[0]!r} has no answer; answer all that the run waits for")
+    mail: list[InboxMessage] = []
+    for key, value in given.items():
+        if key in run.approvals:
+            is_approved = value if isinstance(value, bool) else str(value).strip().lower() in _YES
+            mail.append(DecideCall(key, is_approved, None if is_approved else str(value)))
+        elif key in run.open_questions:
+            mail.append(GiveAnswer(key, str(value)))
+        else:
+            mail.append(GiveResult(key, str(value)))
+    return mail

@@ -12,18 +12,16 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.core import events as e
-from treadle.core.errors import ConfigError
 from treadle.core.events.narrowing import Item
-from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
 from treadle.core.types import Json, StopReason
 from treadle.runs.run import Run
+from treadle.server.turn_order import write_needs
 
 CONTEXT = "treadle.a2a_context"
 """The label with the context of A2A that a run stands for."""
 COMPLETED, FAILED, CANCELED = "TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED"
 WORKING, INPUT_REQUIRED = "TASK_STATE_WORKING", "TASK_STATE_INPUT_REQUIRED"
 OVER = frozenset((COMPLETED, FAILED, CANCELED))
-_YES = frozenset(("yes", "y", "approve", "approved", "ok", "true"))
 
 
 class TaskId(Struct, frozen=True):
@@ -113,7 +111,7 @@ def _status_at(at: float, state: str, text: str | None, task_id: TaskId, run: Ru
     if text is not None:
         parts: list[Json] = [{"text": text}]
         if state == INPUT_REQUIRED:
-            parts.append({"data": _needs_as_data(run)})
+            parts.append({"data": write_needs(run)})
         said = {"messageId": f"{task_id}.status", "role": "ROLE_AGENT", "parts": parts}
         status["message"] = {**said, "taskId": str(task_id), "contextId": context_of(run)}
     return status
@@ -125,46 +123,6 @@ def _needs_of(run: Run[Any]) -> str:
     lines += [f"May I call {call.name}({call.arguments})?" for call in run.approvals.values()]
     lines += [f"Please call {call.name}({call.arguments})." for call in run.external_calls.values()]
     return "\n".join(lines)
-
-
-def _needs_as_data(run: Run[Any]) -> dict[str, Json]:
-    calls = {
-        "approvals": {
-            key: {"name": call.name, "arguments": call.arguments} for key, call in run.approvals.items()
-        },
-        "results": {
-            key: {"name": call.name, "arguments": call.arguments} for key, call in run.external_calls.items()
-        },
-    }
-    return {"questions": {key: question.text for key, question in run.open_questions.items()}, **calls}
-
-
-def read_input(run: Run[Any], text: str, data: dict[str, Json]) -> list[InboxMessage]:
-    """Return the messages for the inbox that a client's message to a waiting task means.
-
-    `data` maps the ids of what the task waits for to answers, to true or false, or to results. A text alone answers
-    the only thing that the task waits for. Raises: `ConfigError`.
-    """
-    waits = [*run.open_questions, *run.approvals, *run.external_calls]
-    given = {key: value for key, value in data.items() if key in waits}
-    if not given:
-        if len(waits) != 1 or not text:
-            raise ConfigError(
-                f"the task waits for {len(waits)} things; answer each in a data part, by the ids of its status"
-            )
-        given = {waits[0]: text}
-    if missing := [key for key in waits if key not in given]:
-        raise ConfigError(f"{missing[0]!r} has no answer; answer all that the task waits for")
-    mail: list[InboxMessage] = []
-    for key, value in given.items():
-        if key in run.approvals:
-            is_approved = value if isinstance(value, bool) else str(value).strip().lower() in _YES
-            mail.append(DecideCall(key, is_approved, None if is_approved else str(value)))
-        elif key in run.open_questions:
-            mail.append(GiveAnswer(key, str(value)))
-        else:
-            mail.append(GiveResult(key, str(value)))
-    return mail
 
 
 class TaskStream:

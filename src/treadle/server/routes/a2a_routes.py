@@ -28,12 +28,11 @@ from treadle.server.protocols.a2a_task import (
     TaskId,
     TaskStream,
     context_of,
-    read_input,
     write_task,
 )
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode, event_stream
 from treadle.server.run_host import AGENT, BegunTurn, RunHost
-from treadle.server.turn_order import TurnOrder, check_idle, drive_turn, find_named, run_id_of
+from treadle.server.turn_order import TurnOrder, check_idle, drive_turn, find_named, read_input, run_id_of
 
 router = APIRouter(prefix="/v1/a2a", tags=["a2a"])
 _NO_TASK, _NOT_CANCELABLE, _NO_METHOD, _BAD_PARAMS, _INTERNAL = -32001, -32002, -32601, -32602, -32603

@@ -15,7 +15,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.events import Ephemeral
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import InboxMessage, Note
-from treadle.core.types import Json, ToolCall
+from treadle.core.types import Json
 from treadle.journal.hub import listen
 from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.runs.recording import delete_session, send
@@ -24,6 +24,7 @@ from treadle.server.export_form import ExportForm, read_form
 from treadle.server.responses.response_turn import load_run
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode, event_stream
 from treadle.server.run_host import AGENT, RunHost
+from treadle.server.turn_order import write_needs
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 _decode_message = msgspec.json.Decoder(InboxMessage).decode
@@ -131,10 +132,6 @@ def _write(info: RunInfo) -> dict[str, Json]:
     return {"object": "run", "id": info.run_id, "title": info.title, **msgspec.to_builtins(info)}
 
 
-def _write_call(call: ToolCall) -> dict[str, Json]:
-    return {"name": call.name, "arguments": call.arguments}
-
-
 async def find_run(host: RunHost, caller: ApiCaller, run_id: str) -> RunInfo:
     """Return the facts about a run that the client may see. Raises: `RequestRefused`."""
     condition = RunFilter(run_ids=[run_id], labels=host.visible_to(caller))
@@ -154,16 +151,7 @@ async def write_run(host: RunHost, caller: ApiCaller, run_id: str) -> dict[str, 
     """Return the facts about a run, its answer and what it waits for. Raises: `RequestRefused`."""
     info = await find_run(host, caller, run_id)
     run = await load_run(host, caller, run_id)
-    questions = {
-        key: {"text": asked.text, "options": [option.label for option in asked.options]}
-        for key, asked in run.open_questions.items()
-    }
-    waits: dict[str, Json] = {
-        "questions": questions,
-        "approvals": {key: _write_call(call) for key, call in run.approvals.items()},
-        "results": {key: _write_call(call) for key, call in run.external_calls.items()},
-    }
-    return {**_write(info), "output": run.state.ending.output, "waits_for": waits}
+    return {**_write(info), "output": run.state.ending.output, "waits_for": write_needs(run)}
 
 
 @router.get("/{run_id}/export")
