@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from treadle.core.errors import ConfigError
@@ -13,12 +13,13 @@ from treadle.core.types import Json
 from treadle.runs.run import Run
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.responses.request_items import Item, RequestItems, read_items
+from treadle.server.routes.route_context import RequestBody
 
 
-class _Part(BaseModel):
+class _Part(RequestBody):
     """The base of what AG-UI sends. Fields that are not known are ignored, as the protocol says."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
 
 class AgUiFunction(_Part):

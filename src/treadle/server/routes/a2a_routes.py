@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from treadle import __version__
@@ -25,12 +25,21 @@ from treadle.server.catalog import UnknownAgentError
 from treadle.server.protocols.a2a_task import (
     CONTEXT,
     OVER,
+    WORKING,
     TaskId,
     TaskStream,
     context_of,
     write_task,
 )
-from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode, event_stream
+from treadle.server.routes.route_context import (
+    Fast,
+    Reader,
+    RequestBody,
+    Runner,
+    TheHost,
+    encode,
+    event_stream,
+)
 from treadle.server.run_host import AGENT, BegunTurn, RunHost
 from treadle.server.turn_order import TurnOrder, check_idle, drive_turn, find_named, read_input, run_id_of
 
@@ -46,8 +55,8 @@ class RpcError(Exception):
         self.code = code
 
 
-class _Params(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+class _Params(RequestBody):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
 
 class A2aPart(_Params):
@@ -112,7 +121,9 @@ async def call_agent(
             asked = SendMessage.model_validate(params)
             run, turn, task_id = await _begin(host, caller, agent, asked.message)
             if method == "SendStreamingMessage":
-                return event_stream(_stream(host, caller, turn.items(), run, task_id, number))
+                context = asked.message.context_id or (task_id.run_id if run is None else context_of(run))
+                begun = {"id": str(task_id), "contextId": context, "status": {"state": WORKING}}
+                return event_stream(_stream(host, caller, turn.items(), begun, number))
             if not asked.configuration.return_immediately:
                 await asyncio.wait([turn.task])
             task = await _task(host, caller, task_id, asked.configuration.history_length)
@@ -124,10 +135,8 @@ async def call_agent(
                 await _cancel(host, caller, task_id)
             task = await _task(host, caller, task_id, named.history_length)
             if method == "SubscribeToTask":
-                found = await find_named(host, caller, task_id.run_id)
-                assert found is not None
-                items = listen(host.journal, task_id.run_id, found.state.seq)
-                return event_stream(_stream(host, caller, items, found, task_id, number))
+                items = listen(host.journal, task_id.run_id, None)
+                return event_stream(_stream(host, caller, items, task, number))
             return Fast(_result(number, task))
         raise RpcError(_NO_METHOD, f"there is no method {method!r:.100}")
     except (ValidationError, ConfigError) as error:
@@ -225,18 +234,17 @@ async def _stream(
     host: RunHost,
     caller: ApiCaller,
     items: AsyncIterator[Item],
-    run: Run[Any] | None,
-    task_id: TaskId,
+    task: dict[str, Json],
     number: Json,
 ) -> AsyncIterator[bytes]:
-    """Yield the task as it is, what happens to it, and its status when it is over or waits for the client."""
+    """Yield the task as it is given, what happens to it, and its status when it is over or waits for the client."""
 
     def line(result: Json) -> bytes:
         return b"data: %b\n\n" % encode(_result(number, result))
 
-    task = await _task(host, caller, task_id)
     yield line({"task": task})
-    context = task["contextId"] if run is None else context_of(run)
+    task_id, context = TaskId.read(task["id"]), task["contextId"]
+    assert task_id is not None
     if task["status"]["state"] in OVER:
         return
     stream = TaskStream(task_id, context)

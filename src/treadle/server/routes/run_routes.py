@@ -26,6 +26,8 @@ from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, e
 from treadle.server.run_host import AGENT, RunHost
 from treadle.server.turn_order import write_needs
 
+MAX_SEQ = 2**53
+"""More than any number of an event."""
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 _decode_message = msgspec.json.Decoder(InboxMessage).decode
 
@@ -179,7 +181,7 @@ async def get_events(
     request: Request,
     host: TheHost,
     caller: Reader,
-    after_seq: Annotated[int, Query(ge=0)] = 0,
+    after_seq: Annotated[int, Query(ge=0, le=MAX_SEQ)] = 0,
     stream: bool = False,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
@@ -191,7 +193,7 @@ async def get_events(
     """
     await find_run(host, caller, run_id)
     if last_event_id is not None:
-        if not last_event_id.isdecimal():
+        if not last_event_id.isdecimal() or len(last_event_id) > len(str(MAX_SEQ)) - 1:
             raise ConfigError(f"Last-Event-ID is {last_event_id!r:.50}; give the number of an event")
         after_seq = int(last_event_id)
     if stream or request.headers.get("accept", "") == "text/event-stream":
@@ -222,7 +224,7 @@ async def post_message(
     await find_run(host, caller, run_id)
     try:
         message = _decode_message(encode(body))
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise ConfigError(f"the message cannot be read: {error}") from None
     if isinstance(message, Note) and caller.name:
         message = replace(message, by=caller.name)

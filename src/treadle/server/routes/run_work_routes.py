@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
@@ -24,18 +24,16 @@ from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.responses.request_items import Item, RequestItems, read_items
-from treadle.server.routes.route_context import Fast, Runner, TheHost, event_stream
-from treadle.server.routes.run_routes import find_run, write_events, write_run
+from treadle.server.routes.route_context import Fast, RequestBody, Runner, TheHost, event_stream
+from treadle.server.routes.run_routes import MAX_SEQ, find_run, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
 from treadle.server.turn_order import TurnOrder, drive_turn
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 
-class RunWork(BaseModel):
+class RunWork(RequestBody):
     """What all requests that drive a run on may say."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     stream: bool = False
     """True to get the events of the turn as they happen, with the pieces of output between them."""
@@ -54,7 +52,7 @@ class CreateRun(RunWork):
     """The user's message, or a list of items as in `/v1/responses`."""
     instructions: str | None = None
     """The system message. An agent with instructions of its own gets these after them."""
-    tools: list[Item] = []
+    tools: list[Item] = Field(default_factory=list)
     """The tools that the client runs (`function`). Their results are sent to the inbox."""
     output_schema: dict[str, Any] | None = None
     """The JSON Schema of the answers."""
@@ -65,7 +63,7 @@ class CreateRun(RunWork):
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     files: dict[str, str] | None = None
     """The texts of the initial files, by path. Default: the files of the agent."""
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = Field(default_factory=dict)
     """Labels by which the run can be found."""
 
     def wish(self, asked: RequestItems) -> ClientWish:
@@ -95,13 +93,13 @@ class NextTurn(RunWork):
 class ForkRun(RunWork):
     """The body of `POST /v1/runs/RUN/fork`."""
 
-    at: Annotated[int, Field(ge=1)] | None = None
+    at: Annotated[int, Field(ge=1, le=MAX_SEQ)] | None = None
     """The number of the last event that the new run has in common with this one. Default: all events."""
     input: str | None = None
     """The user's message of the new run's next turn, if the turn is over at `at`."""
     agent: str | None = None
     """The name of the agent or model that goes on. Default: that of the run."""
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = Field(default_factory=dict)
     """Labels of the new run, besides those of this one."""
 
 
