@@ -26,10 +26,12 @@ from treadle.server.access import Gate, RequestRefused, error_body
 from treadle.server.catalog import UnknownAgentError
 from treadle.server.routes import (
     conversation_routes,
+    file_routes,
     gateway_routes,
     model_routes,
     response_routes,
     run_routes,
+    vector_store_routes,
 )
 from treadle.server.routes.route_context import Fast
 from treadle.server.run_host import RunHost
@@ -40,6 +42,8 @@ ROUTERS = (
     model_routes.router,
     run_routes.router,
     gateway_routes.router,
+    file_routes.router,
+    vector_store_routes.router,
 )
 
 

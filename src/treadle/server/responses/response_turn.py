@@ -21,13 +21,20 @@ from treadle.core.inbox import Cancel, DecideCall, GiveAnswer, GiveResult, Inbox
 from treadle.core.state import State
 from treadle.core.types import Json, Message, Role
 from treadle.journal.run_info import RunFilter
+from treadle.knowledge.files.file_store import facts_of
 from treadle.runs.begin import make_run_id
-from treadle.runs.options import Given, SessionOptions
+from treadle.runs.options import Given, SendOptions, SessionOptions
 from treadle.runs.resume import fork_run, resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish, client_tools
-from treadle.server.responses.request_items import CreateResponse, RequestItems, read_items
+from treadle.server.responses.request_items import (
+    CreateResponse,
+    GivenFile,
+    RequestItems,
+    file_ids_in,
+    read_items,
+)
 from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
 from treadle.server.responses.response_ids import (
     ResponseId,
@@ -68,13 +75,18 @@ async def make_plan(
         msgspec.json.encode([body.model_dump(), more_settings])
     except UnicodeEncodeError:
         raise ConfigError("the request has half of a surrogate pair, which is no character") from None
-    asked = read_items(body.input)
+    asked = read_items(body.input, await _find_files(host, caller, file_ids_in(body.input)))
+    functions, searches = client_tools(body.tools)
+    for store_id in [name for search in searches for name in search["vector_store_ids"]]:
+        if await asyncio.to_thread(host.vectors.get, str(store_id), caller.sees_only) is None:
+            raise RequestRefused(404, f"there is no vector store {store_id!r:.100}", "not_found")
     texts = [text for text in (body.instructions, *asked.instructions) if text]
     settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
     settings |= more_settings or {}
     wish = ClientWish(
         instructions="\n\n".join(texts) or None,
-        tools=client_tools(body.tools),
+        tools=functions,
+        searches=searches,
         settings={name: value for name, value in settings.items() if value is not None},
         schema=body.schema_of_answer,
         max_tool_calls=body.max_tool_calls,
@@ -111,6 +123,19 @@ async def make_plan(
         mail=mail,
         labels={**host.labels(caller), METADATA: dict(body.metadata or {})},
     )
+
+
+async def _find_files(host: RunHost, caller: ApiCaller, file_ids: list[str]) -> dict[str, GivenFile]:
+    """Return uploaded files by id. Raises: `RequestRefused` if the client sees no such file."""
+    found: dict[str, GivenFile] = {}
+    for file_id in file_ids:
+        item = await asyncio.to_thread(host.files.get, file_id, caller.sees_only)
+        content = None if item is None else await asyncio.to_thread(host.files.content, item)
+        if item is None or content is None:
+            raise RequestRefused(404, f"there is no file {file_id!r:.100}", "not_found")
+        facts = facts_of(item)
+        found[file_id] = GivenFile(content, facts.mime_type, facts.name)
+    return found
 
 
 def _join(messages: list[Message]) -> Message:
@@ -261,6 +286,7 @@ def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
     rest["tool_choice"] = rest["tool_choice"] or "auto"
     rest["parallel_tool_calls"] = rest["parallel_tool_calls"] is not False
     rest["store"] = True
+    include = body.include or ()
     return Echo(
         model=body.model,
         created_at=time.time(),
@@ -269,6 +295,7 @@ def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
         metadata=dict(body.metadata or {}),
         previous_response_id=body.previous_response_id,
         is_background=body.background,
+        shows_results=not include or "file_search_call.results" in include,
         rest=rest,
     )
 
@@ -320,7 +347,8 @@ class ResponseTurn:
         }
         async with plan.agent.session(run_id, **options) as session:
             assert plan.message is not None
-            return await session.send(plan.message.content, attach=plan.message.parts, on_event=emit)
+            options_of_message: SendOptions = {"attach": plan.message.parts, "blobs": plan.blobs}
+            return await session.send(plan.message.content, on_event=emit, **options_of_message)
 
     def _take(self, item: Item) -> list[dict[str, Json]]:
         if isinstance(item, Event):
