@@ -151,8 +151,8 @@ class ResourceTable:
         if label is not None:
             terms, values = f"{terms} AND label=?", [*values, label]
         sql = (
-            "SELECT state, count(*), CAST(sum(size_bytes) AS BIGINT), CAST(sum(version) AS BIGINT), max(created_at) "
-            f"FROM resources WHERE {terms} GROUP BY state"
+            "SELECT state, count(*), CAST(sum(size_bytes) AS BIGINT), CAST(sum(version) AS BIGINT), "
+            f"max(created_at) FROM resources WHERE {terms} GROUP BY state"
         )
         rows = self._rows(sql, values)
         mark = tuple(sorted([(row[0], row[1], row[3], row[4]) for row in rows]))
@@ -181,8 +181,8 @@ class ResourceTable:
     ) -> bool:
         """Delete a resource. Return False if there is no such resource.
 
-        With it go those of the kinds `children` that belong to it, and those of the kinds `namesakes` that have
-        its id, whatever they belong to. Raises: `JournalError`.
+        With it go those of the kinds `children` that belong to it, and those of the kinds `namesakes` that
+        have its id, whatever they belong to. Raises: `JournalError`.
         """
 
         def remove(query: Query) -> bool:

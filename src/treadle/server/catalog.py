@@ -98,10 +98,9 @@ class AgentCatalog:
         options["instructions"] = "\n\n".join(texts) or None
         folder = None if self.config.path is None else self.config.path.parent
         placed = [item if folder is None else place_in(item, folder) for item in table.tools]
-        searched = {"vector_store_ids": list(table.vector_stores)}
-        tools: list[Any] = [FileSearch(**searched) if item == NAME else item for item in placed]
-        if table.vector_stores and NAME not in placed:
-            tools.append(FileSearch(**searched))
+        own = [name for name in placed if name == NAME] or ([NAME] if table.vector_stores else [])
+        tools: list[Any] = [item for item in placed if item != NAME]
+        tools += [FileSearch(table.vector_stores) for _ in own]
         tools += [FileSearch(**search) for search in wish.searches]
         tools += [ClientTools(list(wish.tools))] if wish.tools else []
         if tools or table.persona is None:

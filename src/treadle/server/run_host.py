@@ -46,6 +46,8 @@ class RunHost:
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_closing = False
+        self.stopping = asyncio.Event()
+        """Set when the server begins to stop."""
         self._histories: OrderedDict[tuple[str, bytes], str] = OrderedDict()
         """The runs of the newest conversations, by the client and the digest of the conversation."""
 
@@ -131,6 +133,7 @@ class RunHost:
     async def close(self) -> None:
         """Pause the runs that are under way; the next server continues them."""
         self.is_closing = True
+        self.stopping.set()
         tasks = [*self._tasks, *([] if self._working is None else [self._working])]
         for task in tasks:
             task.cancel()

@@ -1,7 +1,7 @@
 """The text of uploaded files.
 
-Files whose formats can be made to take any time or memory are read by another process, which the system ends when it
-takes too much of either.
+Files whose formats can be made to take any time or memory are read by another process, which the system ends when
+it takes too much of either.
 """
 
 import asyncio

@@ -23,7 +23,7 @@ from treadle.core.types import Json, Message, Role
 from treadle.journal.run_info import RunFilter
 from treadle.knowledge.files.file_store import facts_of
 from treadle.runs.begin import make_run_id
-from treadle.runs.options import Given, SendOptions, SessionOptions
+from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import fork_run, resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
@@ -42,6 +42,7 @@ from treadle.server.responses.response_ids import (
     read_conversation_id,
     read_response_id,
 )
+from treadle.server.responses.response_records import newest_response
 from treadle.server.run_host import RunHost
 
 METADATA = "metadata"
@@ -112,10 +113,13 @@ async def make_plan(
     history, message = [] if mail else asked.history, asked.message
     if not is_new and history and message is not None:
         message, history = _join([*history, message]), []
+    echo = echo_of(body, wish.instructions)
+    if body.conversation is not None:
+        echo.previous_response_id = await asyncio.to_thread(newest_response, host.journal, run_id)
     return ResponsePlan(
         agent=agent,
         response_id=ResponseId(run_id, turn if mail else turn + 1, step),
-        echo=echo_of(body, wish.instructions),
+        echo=echo,
         is_new=is_new,
         message=message,
         history=tuple(history),
@@ -347,8 +351,9 @@ class ResponseTurn:
         }
         async with plan.agent.session(run_id, **options) as session:
             assert plan.message is not None
-            options_of_message: SendOptions = {"attach": plan.message.parts, "blobs": plan.blobs}
-            return await session.send(plan.message.content, on_event=emit, **options_of_message)
+            return await session.send(
+                plan.message.content, attach=plan.message.parts, blobs=plan.blobs, on_event=emit
+            )
 
     def _take(self, item: Item) -> list[dict[str, Json]]:
         if isinstance(item, Event):
