@@ -31,11 +31,13 @@ from treadle.server.routes import (
     a2a_routes,
     ag_ui_routes,
     conversation_routes,
+    file_routes,
     gateway_routes,
     model_routes,
     response_routes,
     run_routes,
     run_work_routes,
+    vector_store_routes,
 )
 from treadle.server.routes.route_context import Fast
 from treadle.server.run_host import RunHost
@@ -49,6 +51,8 @@ ROUTERS = (
     gateway_routes.router,
     ag_ui_routes.router,
     a2a_routes.router,
+    file_routes.router,
+    vector_store_routes.router,
 )
 
 

@@ -179,6 +179,8 @@ class AgentTable(Table):
     """Folders of skills, relative to the folder of this file."""
     documents: list[str] = []
     """Documents that the agent knows, relative to the folder of this file."""
+    vector_stores: list[str] = []
+    """The ids of the vector stores that its tool `file_search` searches."""
     max_steps: Count | None = None
     max_tool_calls: Annotated[int, Field(ge=0)] | None = None
     max_tokens: Count | None = None
@@ -217,6 +219,9 @@ class ServeTable(Table):
     """How long a client may take to send the head of its request, and how long the body."""
     window: Count = 256
     """How many interrupted runs are continued at the same time."""
+    embeddings: str | None = None
+    """A model of embeddings for the files of vector stores: a model of this file, or `provider:name`. Default:
+    files are found by their words."""
 
 
 def _as_tier(value: object) -> object:

@@ -13,10 +13,10 @@ from treadle.core.types import Json
 from treadle.runs.run import Run
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.responses.request_items import Item, RequestItems, read_items
-from treadle.server.routes.route_context import RequestBody
+from treadle.server.routes.route_context import ClientBody
 
 
-class _Part(RequestBody):
+class _Part(ClientBody):
     """The base of what AG-UI sends. Fields that are not known are ignored, as the protocol says."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
@@ -90,7 +90,7 @@ class RunAgentInput(_Part):
             for tool in self.tools or ()
         ]
         return ClientWish(
-            instructions="\n\n".join([*asked.instructions, *texts]) or None, tools=client_tools(tools)
+            instructions="\n\n".join([*asked.instructions, *texts]) or None, tools=client_tools(tools)[0]
         )
 
     def read(self) -> RequestItems:

@@ -32,9 +32,9 @@ from treadle.server.protocols.a2a_task import (
     write_task,
 )
 from treadle.server.routes.route_context import (
+    ClientBody,
     Fast,
     Reader,
-    RequestBody,
     Runner,
     TheHost,
     encode,
@@ -55,7 +55,7 @@ class RpcError(Exception):
         self.code = code
 
 
-class _Params(RequestBody):
+class _Params(ClientBody):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
 

@@ -48,7 +48,7 @@ Reader = Annotated[ApiCaller, Depends(need("read"))]
 Runner = Annotated[ApiCaller, Depends(need("run"))]
 
 
-class RequestBody(BaseModel):
+class ClientBody(BaseModel):
     """The base of the bodies of requests."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
@@ -123,9 +123,9 @@ def to_sse(event: dict[str, Json]) -> bytes:
 
 
 __all__ = [
+    "ClientBody",
     "Fast",
     "Reader",
-    "RequestBody",
     "Response",
     "Runner",
     "TheHost",

@@ -22,9 +22,9 @@ from treadle.runs.recording import send, user_message
 from treadle.runs.resume import fork_run, resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
-from treadle.server.catalog import ClientWish, client_tools
-from treadle.server.responses.request_items import Item, RequestItems, read_items
-from treadle.server.routes.route_context import Fast, RequestBody, Runner, TheHost, event_stream
+from treadle.server.responses.request_items import CreateResponse, Item, TextFormat, TextOptions
+from treadle.server.responses.response_turn import read_asked
+from treadle.server.routes.route_context import ClientBody, Fast, Runner, TheHost, event_stream
 from treadle.server.routes.run_routes import MAX_SEQ, find_run, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
 from treadle.server.turn_order import TurnOrder, drive_turn
@@ -32,7 +32,7 @@ from treadle.server.turn_order import TurnOrder, drive_turn
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 
-class RunWork(RequestBody):
+class RunWork(ClientBody):
     """What all requests that drive a run on may say."""
 
     stream: bool = False
@@ -66,17 +66,20 @@ class CreateRun(RunWork):
     labels: dict[str, str] = Field(default_factory=dict)
     """Labels by which the run can be found."""
 
-    def wish(self, asked: RequestItems) -> ClientWish:
-        """Return what the client wants of the agent. Raises: `ConfigError`."""
-        texts = [text for text in (self.instructions, *asked.instructions) if text]
-        settings = {name: getattr(self, name) for name in ("temperature", "top_p", "max_output_tokens")}
-        return ClientWish(
-            instructions="\n\n".join(texts) or None,
-            tools=client_tools(self.tools),
-            settings={name: value for name, value in settings.items() if value is not None},
-            schema=self.output_schema,
+    def as_response(self, name: str) -> CreateResponse:
+        """Return the same wishes as a request for a response of the agent `name`."""
+        form = self.output_schema and TextFormat(type="json_schema", schema=self.output_schema)
+        return CreateResponse(
+            model=name,
+            input=self.input,
+            instructions=self.instructions,
+            tools=self.tools,
+            text=TextOptions(format=form) if form else None,
+            max_infer_iters=self.max_steps,
             max_tool_calls=self.max_tool_calls,
-            max_steps=self.max_steps,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            max_output_tokens=self.max_output_tokens,
         )
 
 
@@ -113,11 +116,11 @@ async def create_run(body: CreateRun, host: TheHost, caller: Runner) -> Response
     if (body.agent is None) is (body.model is None):
         raise ConfigError("give the name of an agent as agent, or that of a model as model")
     await host.check_room(caller)
-    asked = read_items(body.input)
+    name = str(body.agent or body.model)
+    asked, wish = await read_asked(host, caller, body.as_response(name))
     if asked.message is None or asked.results or asked.approvals:
         raise ConfigError("input has no message of the user; results and decisions go to a run's inbox")
-    name = str(body.agent or body.model)
-    agent = await asyncio.to_thread(host.catalog.agent, name, body.wish(asked))
+    agent = await asyncio.to_thread(host.catalog.agent, name, wish)
     options: SessionOptions = {
         "metadata": {**_read_labels(body.labels), **host.labels(caller, name)},
         "expects_new": True,
@@ -159,7 +162,7 @@ async def begin_turn(run_id: str, body: NextTurn, host: TheHost, caller: Runner)
     """Send the user's next message to a run. If a turn is open, the message goes to the run's inbox."""
     info = await find_run(host, caller, run_id)
     await host.check_room(caller)
-    asked = read_items(body.input)
+    asked, _ = await read_asked(host, caller, CreateResponse(model="", input=body.input))
     if asked.message is None or asked.history:
         raise ConfigError("give one message of the user; the run has the conversation before it")
     message = asked.message
