@@ -92,4 +92,6 @@ async def serve_api(
     )
     api = make_api(runs, table, host)
     # Streams end when their runs are paused.
-    await serve_app(api, listener, lambda: on_ready(url), runs.close, STOP_SECONDS)
+    await serve_app(
+        api, listener, lambda: on_ready(url), runs.close, STOP_SECONDS, table.body_timeout_seconds
+    )

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import Depends, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from treadle.core.types import Json
 from treadle.server.access import ApiCaller, RequestRefused
@@ -45,6 +46,21 @@ def need(scope: str) -> Callable[[Request], ApiCaller]:
 TheHost = Annotated[RunHost, Depends(get_host)]
 Reader = Annotated[ApiCaller, Depends(need("read"))]
 Runner = Annotated[ApiCaller, Depends(need("run"))]
+
+
+class ClientBody(BaseModel):
+    """The base of the bodies of requests."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_characters(cls, value: Any) -> Any:
+        try:
+            encode(value)
+        except UnicodeEncodeError:
+            raise ValueError("the request has half of a surrogate pair, which is no character") from None
+        return value
 
 
 class Fast(JSONResponse):
@@ -118,6 +134,7 @@ def to_sse(event: dict[str, Json]) -> bytes:
 
 
 __all__ = [
+    "ClientBody",
     "Fast",
     "Reader",
     "Response",
