@@ -197,6 +197,8 @@ class SendOptions(TypedDict, total=False):
     """Options of `Session.send` and `send_sync`."""
 
     attach: Sequence[Attachable]
+    blobs: Mapping[str, bytes]
+    """The contents of parts in `attach` that only have the hash of theirs, by hash."""
     on_event: Emit | None
     delivery: Delivery | DeliveryName
     """What happens with the message if a turn is running: `queue` begins the next turn (the default), `steer` is

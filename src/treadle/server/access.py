@@ -40,6 +40,11 @@ class ApiCaller(Struct, frozen=True):
         """True if the client sees the runs of others."""
         return not self.name or "admin" in self.scopes
 
+    @property
+    def sees_only(self) -> str | None:
+        """The owner whose files the client sees; `None`: it sees those of all."""
+        return None if self.sees_all else self.name
+
 
 ANYBODY = ApiCaller("", frozenset(("run", "read", "admin")))
 """The caller of a server without keys."""

@@ -1,6 +1,7 @@
 """The HTTP API of a server: its routers, and its errors in the form of OpenAI's API."""
 
 import contextlib
+import importlib.util
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -25,14 +26,19 @@ from treadle.core.errors import (
 from treadle.models.config.tables import ServeTable
 from treadle.server.access import Gate, RequestRefused, error_body
 from treadle.server.catalog import UnknownAgentError
+from treadle.server.protocols.agent_tools import serve_agents
 from treadle.server.routes import (
+    a2a_routes,
+    ag_ui_routes,
     conversation_routes,
     dataset_view_routes,
+    file_routes,
     gateway_routes,
     model_routes,
     response_routes,
     run_routes,
     run_work_routes,
+    vector_store_routes,
     viewer_routes,
 )
 from treadle.server.routes.route_context import Fast
@@ -46,6 +52,10 @@ ROUTERS = (
     run_routes.router,
     run_work_routes.router,
     gateway_routes.router,
+    ag_ui_routes.router,
+    a2a_routes.router,
+    file_routes.router,
+    vector_store_routes.router,
     viewer_routes.router,
     dataset_view_routes.router,
 )
@@ -57,11 +67,14 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
     `name` is the host name under which it is reached, and `viewed` is what pages show beside runs.
     """
 
+    mcp = _make_mcp(host)
+
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await host.open()
         try:
-            yield
+            async with contextlib.nullcontext() if mcp is None else mcp.router.lifespan_context(mcp):
+                yield
         finally:
             await host.close()
 
@@ -77,6 +90,8 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
     api.state.viewed = viewed or ViewedData()
     for router in ROUTERS:
         api.include_router(router)
+    if mcp is not None:
+        api.router.routes.extend(mcp.routes)
     api.add_exception_handler(TreadleError, _answer_error)
     api.add_exception_handler(RequestRefused, _answer_refusal)
     api.add_exception_handler(RequestValidationError, _answer_invalid)
@@ -100,6 +115,14 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
             CORSMiddleware, allow_origins=table.allow_origins, allow_methods=["*"], allow_headers=["*"]
         )
     return Gate(api, table, name)
+
+
+def _make_mcp(host: RunHost) -> Any:
+    """Return the application that serves agents at `/mcp`; `None` if the extra `mcp` is not installed."""
+    if importlib.util.find_spec("mcp") is None:
+        return None
+    # The gate has checked the host and the origin. Without sessions, any process of the server can answer.
+    return serve_agents(host).streamable_http_app(stateless_http=True, host="")
 
 
 def _answer_error(_: Request, error: Exception) -> JSONResponse:

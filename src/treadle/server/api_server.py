@@ -95,4 +95,6 @@ async def serve_api(
     )
     api = make_api(runs, table, host, served.viewed)
     # Streams end when their runs are paused.
-    await serve_app(api, listener, lambda: on_ready(url), runs.close, STOP_SECONDS)
+    await serve_app(
+        api, listener, lambda: on_ready(url), runs.close, STOP_SECONDS, table.body_timeout_seconds
+    )

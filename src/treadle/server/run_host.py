@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 from treadle.core.events.narrowing import Item
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import QUEUE, RunFilter
+from treadle.knowledge.files.file_store import FileStore
+from treadle.knowledge.files.vector_stores import VectorStores
+from treadle.knowledge.memory.namespace import make_embedder
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
 from treadle.runs.recording import take_in_rest
@@ -64,9 +67,19 @@ class RunHost:
         self.queue = queue
         """The queue in which the runs that clients begin wait."""
         self.worker = Worker(journal, WorkerOptions(queue=queue, window=window), config=catalog.config)
+        self.files = FileStore(journal.resources)
+        """The uploaded files."""
+        named = catalog.config.file.serve.embeddings
+        embedder = None if named is None else make_embedder(named, config=catalog.config)
+        self.vectors = journal.resources.once(VectorStores, lambda: VectorStores(journal.resources, embedder))
+        """The vector stores."""
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.followers: set[asyncio.Task[bytes]] = set()
+        """What waits for the next event of a run that somebody follows."""
         self.is_closing = False
+        self.stopping = asyncio.Event()
+        """Set when the server begins to stop."""
         self._histories: OrderedDict[tuple[str, bytes], str] = OrderedDict()
         """The runs of the newest conversations, by the client and the digest of the conversation."""
 
@@ -74,6 +87,11 @@ class RunHost:
         """Begin to continue the runs that wait in the queue."""
         self._working = asyncio.ensure_future(self.worker.work())
         self.start(self._take_in_mail())
+        self.start(self._read_left_files())
+
+    async def _read_left_files(self) -> None:
+        """Read the files of vector stores that an earlier server has left."""
+        await self.vectors.read_in(await asyncio.to_thread(self.vectors.unread))
 
     async def _take_in_mail(self) -> None:
         """Take in the messages for runs that wait, which were stored just before an earlier server died."""
@@ -161,8 +179,9 @@ class RunHost:
     async def close(self) -> None:
         """Pause the runs that are under way; the next server continues them."""
         self.is_closing = True
+        self.stopping.set()
         tasks = [*self._tasks, *([] if self._working is None else [self._working])]
-        for task in tasks:
+        for task in (*tasks, *self.followers):
             task.cancel()
 
         async def wait() -> None:

@@ -15,16 +15,20 @@ from treadle.core.errors import ConfigError
 from treadle.core.events import Ephemeral
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import InboxMessage, Note
-from treadle.core.types import Json, ToolCall
+from treadle.core.types import Json
 from treadle.journal.hub import listen
 from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.runs.recording import delete_session, send
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.export_form import ExportForm, read_form
+from treadle.server.responses.response_records import forget_requests
 from treadle.server.responses.response_turn import load_run
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode, event_stream
 from treadle.server.run_host import AGENT, RunHost
+from treadle.server.turn_order import write_needs
 
+MAX_SEQ = 2**53
+"""More than any number of an event."""
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 _decode_message = msgspec.json.Decoder(InboxMessage).decode
 
@@ -131,10 +135,6 @@ def _write(info: RunInfo) -> dict[str, Json]:
     return {"object": "run", "id": info.run_id, "title": info.title, **msgspec.to_builtins(info)}
 
 
-def _write_call(call: ToolCall) -> dict[str, Json]:
-    return {"name": call.name, "arguments": call.arguments}
-
-
 async def find_run(host: RunHost, caller: ApiCaller, run_id: str) -> RunInfo:
     """Return the facts about a run that the client may see. Raises: `RequestRefused`."""
     condition = RunFilter(run_ids=[run_id], labels=host.visible_to(caller))
@@ -154,16 +154,7 @@ async def write_run(host: RunHost, caller: ApiCaller, run_id: str) -> dict[str, 
     """Return the facts about a run, its answer and what it waits for. Raises: `RequestRefused`."""
     info = await find_run(host, caller, run_id)
     run = await load_run(host, caller, run_id)
-    questions = {
-        key: {"text": asked.text, "options": [option.label for option in asked.options]}
-        for key, asked in run.open_questions.items()
-    }
-    waits: dict[str, Json] = {
-        "questions": questions,
-        "approvals": {key: _write_call(call) for key, call in run.approvals.items()},
-        "results": {key: _write_call(call) for key, call in run.external_calls.items()},
-    }
-    return {**_write(info), "output": run.state.ending.output, "waits_for": waits}
+    return {**_write(info), "output": run.state.ending.output, "waits_for": write_needs(run)}
 
 
 @router.get("/{run_id}/export")
@@ -191,7 +182,7 @@ async def get_events(
     request: Request,
     host: TheHost,
     caller: Reader,
-    after_seq: Annotated[int, Query(ge=0)] = 0,
+    after_seq: Annotated[int, Query(ge=0, le=MAX_SEQ)] = 0,
     stream: bool = False,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
@@ -203,11 +194,11 @@ async def get_events(
     """
     await find_run(host, caller, run_id)
     if last_event_id is not None:
-        if not last_event_id.isdecimal():
+        if not last_event_id.isdecimal() or len(last_event_id) > len(str(MAX_SEQ)) - 1:
             raise ConfigError(f"Last-Event-ID is {last_event_id!r:.50}; give the number of an event")
         after_seq = int(last_event_id)
     if stream or request.headers.get("accept", "") == "text/event-stream":
-        return event_stream(write_events(listen(host.journal, run_id, after_seq)))
+        return event_stream(write_events(listen(host.journal, run_id, after_seq)), waiting=host.followers)
     found = await asyncio.to_thread(host.journal.read, run_id, after_seq)
     lines = [event.to_json() for event in found]
     return Response(b'{"object":"list","data":[' + b",".join(lines) + b"]}", media_type="application/json")
@@ -234,7 +225,7 @@ async def post_message(
     await find_run(host, caller, run_id)
     try:
         message = _decode_message(encode(body))
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise ConfigError(f"the message cannot be read: {error}") from None
     if isinstance(message, Note) and caller.name:
         message = replace(message, by=caller.name)
@@ -251,4 +242,5 @@ async def delete_run(run_id: str, host: TheHost, caller: Runner) -> Response:
     """Delete a run, with the runs of its sub-agents and what memories have of it."""
     await find_run(host, caller, run_id)
     deleted = await asyncio.to_thread(delete_session, host.journal, run_id)
+    await asyncio.to_thread(forget_requests, host.journal, run_id)
     return Fast({"object": "run.deleted", "id": run_id, "deleted": deleted})

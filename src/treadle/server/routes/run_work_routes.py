@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.core.inbox import check_labels
-from treadle.core.types import Delivery, Message
+from treadle.core.types import Delivery
 from treadle.loop.listener import Emit
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import ForkOptions, Given, SessionOptions
@@ -22,19 +22,18 @@ from treadle.runs.recording import send, user_message
 from treadle.runs.resume import fork_run, resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
-from treadle.server.catalog import ClientWish, client_tools
-from treadle.server.responses.request_items import Item, RequestItems, read_items
-from treadle.server.routes.route_context import Fast, Runner, TheHost, event_stream
-from treadle.server.routes.run_routes import find_run, write_events, write_run
+from treadle.server.responses.request_items import CreateResponse, Item, TextFormat, TextOptions
+from treadle.server.responses.response_turn import read_asked
+from treadle.server.routes.route_context import ClientBody, Fast, Runner, TheHost, event_stream
+from treadle.server.routes.run_routes import MAX_SEQ, find_run, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
+from treadle.server.turn_order import TurnOrder, drive_turn
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 
-class RunWork(BaseModel):
+class RunWork(ClientBody):
     """What all requests that drive a run on may say."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     stream: bool = False
     """True to get the events of the turn as they happen, with the pieces of output between them."""
@@ -53,7 +52,7 @@ class CreateRun(RunWork):
     """The user's message, or a list of items as in `/v1/responses`."""
     instructions: str | None = None
     """The system message. An agent with instructions of its own gets these after them."""
-    tools: list[Item] = []
+    tools: list[Item] = Field(default_factory=list)
     """The tools that the client runs (`function`). Their results are sent to the inbox."""
     output_schema: dict[str, Any] | None = None
     """The JSON Schema of the answers."""
@@ -64,20 +63,23 @@ class CreateRun(RunWork):
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     files: dict[str, str] | None = None
     """The texts of the initial files, by path. Default: the files of the agent."""
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = Field(default_factory=dict)
     """Labels by which the run can be found."""
 
-    def wish(self, asked: RequestItems) -> ClientWish:
-        """Return what the client wants of the agent. Raises: `ConfigError`."""
-        texts = [text for text in (self.instructions, *asked.instructions) if text]
-        settings = {name: getattr(self, name) for name in ("temperature", "top_p", "max_output_tokens")}
-        return ClientWish(
-            instructions="\n\n".join(texts) or None,
-            tools=client_tools(self.tools),
-            settings={name: value for name, value in settings.items() if value is not None},
-            schema=self.output_schema,
+    def as_response(self, name: str) -> CreateResponse:
+        """Return the same wishes as a request for a response of the agent `name`."""
+        form = self.output_schema and TextFormat(type="json_schema", schema=self.output_schema)
+        return CreateResponse(
+            model=name,
+            input=self.input,
+            instructions=self.instructions,
+            tools=self.tools,
+            text=TextOptions(format=form) if form else None,
+            max_infer_iters=self.max_steps,
             max_tool_calls=self.max_tool_calls,
-            max_steps=self.max_steps,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            max_output_tokens=self.max_output_tokens,
         )
 
 
@@ -94,13 +96,13 @@ class NextTurn(RunWork):
 class ForkRun(RunWork):
     """The body of `POST /v1/runs/RUN/fork`."""
 
-    at: Annotated[int, Field(ge=1)] | None = None
+    at: Annotated[int, Field(ge=1, le=MAX_SEQ)] | None = None
     """The number of the last event that the new run has in common with this one. Default: all events."""
     input: str | None = None
     """The user's message of the new run's next turn, if the turn is over at `at`."""
     agent: str | None = None
     """The name of the agent or model that goes on. Default: that of the run."""
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = Field(default_factory=dict)
     """Labels of the new run, besides those of this one."""
 
 
@@ -114,11 +116,11 @@ async def create_run(body: CreateRun, host: TheHost, caller: Runner) -> Response
     if (body.agent is None) is (body.model is None):
         raise ConfigError("give the name of an agent as agent, or that of a model as model")
     await host.check_room(caller)
-    asked = read_items(body.input)
+    name = str(body.agent or body.model)
+    asked, wish = await read_asked(host, caller, body.as_response(name))
     if asked.message is None or asked.results or asked.approvals:
         raise ConfigError("input has no message of the user; results and decisions go to a run's inbox")
-    name = str(body.agent or body.model)
-    agent = await asyncio.to_thread(host.catalog.agent, name, body.wish(asked))
+    agent = await asyncio.to_thread(host.catalog.agent, name, wish)
     options: SessionOptions = {
         "metadata": {**_read_labels(body.labels), **host.labels(caller, name)},
         "expects_new": True,
@@ -128,17 +130,9 @@ async def create_run(body: CreateRun, host: TheHost, caller: Runner) -> Response
     if body.files is not None:
         options["files"] = body.files
     run_id = make_run_id()
-    turn = await host.begin(lambda emit: _drive_turn(agent, run_id, options, asked.message, emit))
+    order = TurnOrder(agent=agent, run_id=run_id, message=asked.message, options=options)
+    turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
     return await _answer(host, caller, run_id, body, turn, status_code=201)
-
-
-async def _drive_turn(
-    agent: Agent[Any], run_id: str, options: SessionOptions, message: Message | None, emit: Emit
-) -> Run[Any]:
-    assert message is not None
-    options = {**options, "pauses_when_cancelled": True}
-    async with agent.session(run_id, **options) as session:
-        return await session.send(message.content, attach=message.parts, on_event=emit)
 
 
 async def _answer(
@@ -168,7 +162,7 @@ async def begin_turn(run_id: str, body: NextTurn, host: TheHost, caller: Runner)
     """Send the user's next message to a run. If a turn is open, the message goes to the run's inbox."""
     info = await find_run(host, caller, run_id)
     await host.check_room(caller)
-    asked = read_items(body.input)
+    asked, _ = await read_asked(host, caller, CreateResponse(model="", input=body.input))
     if asked.message is None or asked.history:
         raise ConfigError("give one message of the user; the run has the conversation before it")
     message = asked.message
@@ -182,8 +176,8 @@ async def begin_turn(run_id: str, body: NextTurn, host: TheHost, caller: Runner)
             raise RequestRefused(409, sent.refused, "refused")
         if sent.is_driven or info.is_turn_open:
             return Fast(await write_run(host, caller, run_id), status_code=202)
-    agent = await _agent_of(host, run_id)
-    turn = await host.begin(lambda emit: _drive_turn(agent, run_id, {}, message, emit))
+    order = TurnOrder(agent=await _agent_of(host, run_id), run_id=run_id, message=message)
+    turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
     return await _answer(host, caller, run_id, body, turn)
 
 
