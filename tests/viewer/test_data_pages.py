@@ -190,7 +190,7 @@ def test_rows_are_found_and_opened(tmp_path: Path, screen: Screen) -> None:
     screen.press("Escape")
     screen.run("document.activeElement.blur()")
     screen.press("Enter")
-    screen.wait("document.querySelector('.opened .call')")
+    screen.wait("document.querySelector('.opened .msg-call')")
     assert "tea, 3 EUR" in screen.run("document.querySelector('.opened').textContent")
     screen.check(page)
     screen.press("x")
