@@ -111,7 +111,7 @@ def test_no_text_can_leave_its_place(tmp_path: Path) -> None:
 
 
 def test_without_the_viewer_a_job_writes_how_to_build_it(tmp_path: Path) -> None:
-    """A package without the built page: a job's file says what to do, and a command that asks for a page fails."""
+    """In a package without the built page, files say what to do, and a command that prints a page fails."""
     package = Path(treadle.__file__).parent
     ignore = shutil.ignore_patterns("bundle.html", "__pycache__")
     shutil.copytree(package, tmp_path / "lib/treadle", copy_function=os.symlink, ignore=ignore)
@@ -119,7 +119,7 @@ def test_without_the_viewer_a_job_writes_how_to_build_it(tmp_path: Path) -> None
     script = (
         "from pathlib import Path; from treadle.viewer import write_page; "
         "from treadle.datagen.dataset.dataset_view import make_dataset_view as make; "
-        "write_page(make(Path('d')), Path('d/report.html'), must_be_built=False)"
+        "write_page(make(Path('d')), Path('d/report.html'))"
     )
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "lib")}
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, check=True)
@@ -193,6 +193,9 @@ def test_rows_are_found_and_opened(tmp_path: Path, screen: Screen) -> None:
     screen.wait("document.querySelector('.opened .msg-call')")
     assert "tea, 3 EUR" in screen.run("document.querySelector('.opened').textContent")
     screen.check(page)
+    first = screen.run("document.querySelector('.opened h2').textContent")
+    screen.press("j")
+    screen.wait(f"document.querySelector('.opened h2').textContent !== '{first}'")
     screen.press("x")
     screen.type("#by-status", "rejected")
     screen.wait(f"{ROWS} === 4")
