@@ -16,6 +16,7 @@ from treadle.loop.wayout import see_through
 from treadle.runs.recording import take_in_rest
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import AgentCatalog
+from treadle.server.gateway.conversations import Conversations
 from treadle.workers.protocol import WorkerOptions
 from treadle.workers.worker import Worker
 
@@ -37,6 +38,7 @@ class RunHost:
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_closing = False
+        self.conversations = Conversations(journal)
         self._histories: OrderedDict[tuple[str, bytes], str] = OrderedDict()
         """The runs of the newest conversations, by the client and the digest of the conversation."""
 
@@ -91,6 +93,11 @@ class RunHost:
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
         """Return the labels that a run must have so that a client sees it."""
         return {} if caller.sees_all else {OWNER: caller.name}
+
+    async def has_run(self, caller: ApiCaller, run_id: str) -> bool:
+        """Return whether there is a run with this id that a client sees."""
+        wanted = RunFilter(run_ids=[run_id], labels=self.visible_to(caller))
+        return bool(await asyncio.to_thread(self.journal.runs, wanted))
 
     def note_history(self, caller: ApiCaller, digest: bytes, run_id: str) -> None:
         """Note that the conversation of a run has this digest."""
