@@ -22,6 +22,8 @@ from treadle.workers.worker import Worker
 
 T = TypeVar("T")
 _MAX_HISTORIES = 10_000
+_REST_SECONDS = 0.05
+"""How long interrupted runs may wait. Every request changes the journal, and a look for such runs has a price."""
 SERVED = "serve"
 """The queue in which the runs of servers wait."""
 OWNER = "treadle.owner"
@@ -34,7 +36,11 @@ class RunHost:
     def __init__(self, journal: Journal, catalog: AgentCatalog, *, window: int = 256) -> None:
         self.journal = journal
         self.catalog = catalog
-        self._worker = Worker(journal, WorkerOptions(queue=SERVED, window=window), config=catalog.config)
+        self._worker = Worker(
+            journal,
+            WorkerOptions(queue=SERVED, window=window, rest_seconds=_REST_SECONDS),
+            config=catalog.config,
+        )
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_closing = False

@@ -173,25 +173,24 @@ class ClientTurn:
         except (LeaseHeldError, RunNotFoundError):
             return None
         try:
-            state = await self._host.conversations.state_of(run_id, is_held=True)
-            if state is not None and self._continues(state, history, whole):
-                return state, writer
+            found = await self._host.conversations.state_of(run_id, writer)
+            if found is not None and self._continues(*found, history, whole):
+                return found[0], writer
         except BaseException:
             await see_through(writer.release)
             raise
         await writer.release()
         return None
 
-    def _continues(self, state: State, history: bytes, whole: bytes) -> bool:
-        """Return whether the request is what a run waits for."""
-        if state.status is Status.FINISHED or not state.is_session:
+    def _continues(self, state: State, said: bytes, history: bytes, whole: bytes) -> bool:
+        """Return whether the request is what a run waits for. `said` is the digest of the run's conversation."""
+        if not state.is_session or state.is_relayed is self._is_agent:
             return False
-        if not state.is_relayed:
-            return self._is_agent and (not state.turn.is_open or self._fresh[0].role is Role.TOOL)
-        said = digest_of(state.transcript)
         if said == whole:
             return (state.turn.is_open or state.has_failed_turn) and not state.turn.calls
-        return not self._is_agent and said == history and bool(state.turn.calls) is state.turn.is_open
+        if self._is_agent and self._fresh and self._fresh[0].role is Role.TOOL:
+            return state.turn.is_open  # its calls name the run, and clients do not know what it did besides
+        return said == history and bool(state.turn.calls) is state.turn.is_open
 
     async def _begin(self, agent: AgentParts, given: Given) -> Driver:
         """Begin a run with the conversation so far, and the turn of its newest message of the user."""

@@ -15,7 +15,7 @@ import msgspec
 from treadle.core.errors import JournalError
 from treadle.core.state import State
 from treadle.core.types import Message, Role, ToolCall
-from treadle.journal.protocol import Journal
+from treadle.journal.protocol import Journal, RunWriter
 from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
 
@@ -76,15 +76,15 @@ class Conversations:
         self._journal = journal
         self._runs: OrderedDict[tuple[str, bytes], list[str]] = OrderedDict()
         """The runs with a conversation, the newest last, by the client and the digest."""
-        self._states: OrderedDict[str, State] = OrderedDict()
-        """The newest states of runs that nobody drives here."""
+        self._states: OrderedDict[str, tuple[State, bytes]] = OrderedDict()
+        """The newest states of runs that nobody drives here, with the digests of their conversations."""
 
     def note(self, client: str, digest: bytes, run_id: str, state: State) -> None:
         """Note that a run has the conversation with this digest, and is in `state`."""
         self._runs.setdefault((client, digest), []).append(run_id)
         if len(self._runs) > _MAX_KNOWN:
             self._runs.popitem(last=False)
-        self._states[run_id] = state
+        self._states[run_id] = state, digest
         if len(self._states) > _MAX_STATES:
             self._states.popitem(last=False)
 
@@ -108,23 +108,22 @@ class Conversations:
         wanted = RunFilter(labels={**labels, OPENING: opening_of(messages)}, is_driven=False)
         infos = await asyncio.to_thread(self._journal.runs, wanted, limit=_MAX_FOUND, newest_first=True)
         for info in infos:
-            state = await self.state_of(info.run_id)
-            if state is not None and digest_of(state.transcript) in digests:
+            found = await self.state_of(info.run_id)
+            if found is not None and found[1] in digests:
                 return info.run_id
         return None
 
-    async def state_of(self, run_id: str, *, is_held: bool = False) -> State | None:
-        """Return the state of a run as of now, which is then the caller's; `None` if there is no such run.
+    async def state_of(self, run_id: str, writer: RunWriter | None = None) -> tuple[State, bytes] | None:
+        """Return the state of a run, which is then the caller's, and the digest of its conversation; `None`
+        if there is no such run.
 
-        `is_held` says whether the caller has the run's lease.
+        `writer` is given if the caller has the run's lease.
         """
-        state = self._states.pop(run_id, None)
+        known = self._states.pop(run_id, None)
+        if known is not None and writer is not None and writer.last_seq == known[0].seq:
+            return known
         try:
-            if state is None:
-                return (await asyncio.to_thread(Run.load, run_id, self._journal)).state
-            newer = self._journal.read(run_id, state.seq) if is_held else ()
+            state = (await asyncio.to_thread(Run.load, run_id, self._journal)).state
         except JournalError:
             return None
-        if not newer:
-            return state
-        return (await asyncio.to_thread(Run.load, run_id, self._journal)).state
+        return state, digest_of(state.transcript)
