@@ -32,6 +32,7 @@ from treadle.server.routes import (
     a2a_routes,
     ag_ui_routes,
     conversation_routes,
+    dataset_view_routes,
     file_routes,
     gateway_routes,
     model_routes,
@@ -39,9 +40,11 @@ from treadle.server.routes import (
     run_routes,
     run_work_routes,
     vector_store_routes,
+    viewer_routes,
 )
 from treadle.server.routes.route_context import Fast
 from treadle.server.run_host import RunHost
+from treadle.viewer.viewed_data import ViewedData
 
 ROUTERS = (
     response_routes.router,
@@ -54,11 +57,16 @@ ROUTERS = (
     a2a_routes.router,
     file_routes.router,
     vector_store_routes.router,
+    viewer_routes.router,
+    dataset_view_routes.router,
 )
 
 
-def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
-    """Return the ASGI application. `name` is the host name under which it is reached."""
+def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | None = None) -> Any:
+    """Return the ASGI application.
+
+    `name` is the host name under which it is reached, and `viewed` is what pages show beside runs.
+    """
 
     mcp = _make_mcp(host)
 
@@ -80,6 +88,7 @@ def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
         redoc_url=None,
     )
     api.state.host = host
+    api.state.viewed = viewed or ViewedData()
     for router in ROUTERS:
         api.include_router(router)
     if mcp is not None:

@@ -32,6 +32,8 @@ _REST_SECONDS = 0.05
 """How long interrupted runs may wait. Every request changes the journal, and a look for such runs has a price."""
 SERVED = "serve"
 """The queue in which the runs of servers wait."""
+VIEWED = "view"
+"""The queue in which the runs wait that were begun in the page of `treadle view`."""
 OWNER = "treadle.owner"
 """The label with the name of the key that began a run."""
 AGENT = "treadle.agent"
@@ -60,12 +62,16 @@ class BegunTurn:
 class RunHost:
     """The journal, the agents and the running work of one server process."""
 
-    def __init__(self, journal: Journal, catalog: AgentCatalog, *, window: int = 256) -> None:
+    def __init__(
+        self, journal: Journal, catalog: AgentCatalog, *, window: int = 256, queue: str = SERVED
+    ) -> None:
         self.journal = journal
         self.catalog = catalog
+        self.queue = queue
+        """The queue in which the runs that clients begin wait."""
         self.worker = Worker(
             journal,
-            WorkerOptions(queue=SERVED, window=window, rest_seconds=_REST_SECONDS),
+            WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS),
             config=catalog.config,
         )
         self.files = FileStore(journal.resources)
@@ -95,7 +101,7 @@ class RunHost:
 
     async def _take_in_mail(self) -> None:
         """Take in the messages for runs that wait, which were stored just before an earlier server died."""
-        waiting = RunFilter(labels={QUEUE: SERVED}, is_waiting=True, is_driven=False)
+        waiting = RunFilter(labels={QUEUE: self.queue}, is_waiting=True, is_driven=False)
         for info in await asyncio.to_thread(self.journal.runs, waiting):
             if await asyncio.to_thread(self.journal.inbox, info.run_id):
                 await take_in_rest(self.journal, info.run_id)
@@ -147,7 +153,7 @@ class RunHost:
 
     def labels(self, caller: ApiCaller, agent: str | None = None) -> dict[str, str]:
         """Return the labels of a run that a client begins. `agent` is the name that the client asked for."""
-        labels = {QUEUE: SERVED, OWNER: caller.name, AGENT: agent}
+        labels = {QUEUE: self.queue, OWNER: caller.name, AGENT: agent}
         return {name: value for name, value in labels.items() if value}
 
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:

@@ -139,7 +139,7 @@ def run(
         "or raise generation.max_attempts"
     )
     code = job.report(result.end, result.progress, folder.path, too_many)
-    write_page(result.report, folder.report)
+    write_page(result.view, folder.report, must_be_built=False)
     if not shown.is_quiet:
         for file, lacks in result.splits.left_out.items():
             print_note(f"{file} lacks {lacks}")
