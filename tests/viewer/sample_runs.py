@@ -9,6 +9,8 @@ from treadle.core.types import Completion, FinishReason, Message, Role, ToolCall
 from treadle.journal.protocol import Journal
 from treadle.models import call
 
+_END_OF_FIRST_STEP = 9
+"""The number of the event that ends the first step of the tidy run."""
 EVIL = "</script><script>throw 1</script><img src=http://127.0.0.1:9/x onerror=alert(1)>"
 
 
@@ -132,3 +134,9 @@ async def make_long(journal: Journal, steps: int) -> Run[Any]:
     policy = Policy(max_steps=steps + 1, max_tool_calls=None)
     agent = Agent(ScriptedModel(reply, keeps_requests=False), tools=[look], policy=policy, journal=journal)
     return await agent.run("Read all folders.")
+
+
+async def fork_tidy(journal: Journal, run_id: str) -> Run[Any]:
+    """Return a fork of the tidy run that ends otherwise after its first step."""
+    agent = Agent(ScriptedModel([answer("I stop here.")]), tools=["files"], journal=journal)
+    return await agent.fork(run_id, at=_END_OF_FIRST_STEP)

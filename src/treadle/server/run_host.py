@@ -82,6 +82,8 @@ class RunHost:
         """The vector stores."""
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.followers: set[asyncio.Task[bytes]] = set()
+        """What waits for the next event of a run that somebody follows."""
         self.is_closing = False
         self.stopping = asyncio.Event()
         """Set when the server begins to stop."""
@@ -192,7 +194,7 @@ class RunHost:
         self.is_closing = True
         self.stopping.set()
         tasks = [*self._tasks, *([] if self._working is None else [self._working])]
-        for task in tasks:
+        for task in (*tasks, *self.followers):
             task.cancel()
 
         async def wait() -> None:

@@ -421,7 +421,9 @@ export class RunFold {
   private pauseRun(event: RunEvent): void {
     this.state = "paused";
     this.pausedFor = event.reason ?? "";
-    this.pause = this.note(event, `Paused: ${event.reason ?? ""}`, event.remark ?? "", "warn");
+    const isClosed = event.reason === "closed";
+    this.pause = this.note(event, isClosed ? "Closed" : `Paused: ${event.reason ?? ""}`, event.remark ?? "", isClosed ? "" : "warn");
+    if (isClosed) return;
     this.pause.spans = [{ phase: "wait", from: event.at, to: null }];
     this.pause.end = null;
   }

@@ -1,6 +1,6 @@
 /** One run: its tree, its transcript and what is known about each part of it, as it happens. */
 import { useEffect, useState, type ReactNode } from "react";
-import { useRun, type FollowedRun } from "../fold/follow";
+import { nest, useChildren, useRun, type FollowedRun } from "../fold/follow";
 import type { Item, RunFold } from "../fold/run";
 import { clock, count, many, seconds, usd } from "../format";
 import { useKeys } from "../keys";
@@ -89,17 +89,22 @@ function Run(): ReactNode {
   const [showsOutline, setShowsOutline] = useState(() => window.innerWidth >= 800);
   const view = VIEWS.find((name) => name === place.query.get("view")) ?? "transcript";
   const [asked, setAsked] = useState<Asked>(null);
-  const items = run?.fold.items ?? [];
+  const [opened, setOpened] = useState<ReadonlySet<string>>(new Set());
+  const children = useChildren(opened);
+  const items = nest(run?.fold.items ?? [], children);
+  const toggle = (child: string | null): void => {
+    if (child) setOpened(new Set(opened.has(child) ? [...opened].filter((one) => one !== child) : [...opened, child]));
+  };
   const at = Number(place.query.get("at") ?? 0);
   useEffect(() => {
     if (!at || !run?.isLoaded) return;
-    const found = run.fold.items.findLastIndex((item) => (item.seqs[0] ?? Infinity) <= at);
+    const found = items.findLastIndex((item) => item.runId === runId && (item.seqs[0] ?? Infinity) <= at);
     if (found >= 0) setPicked(found);
   }, [at, run?.isLoaded, run]);
   const pick = (index: number): void => {
     setPicked(index);
-    const seq = items[index]?.seqs[0];
-    if (seq) change({ at: seq });
+    const item = items[index];
+    if (item?.runId === runId && item.seqs[0]) change({ at: item.seqs[0] });
   };
   const move = (by: number, test?: (item: Item) => boolean): void => pick(near(items, picked, by, test));
   useKeys([
@@ -116,6 +121,7 @@ function Run(): ReactNode {
     { key: "i", about: "Show or hide the inspector", run: () => setShowsInspector(!showsInspector) },
     { key: "o", about: "Show or hide the tree", run: () => setShowsOutline(!showsOutline) },
     { key: "Enter", about: "Inspect", run: () => setShowsInspector(true) },
+    { key: "e", about: "Show or hide the run of a sub-agent", run: () => toggle(items[picked]?.child ?? null) },
     { key: "u", about: "Back to the runs", run: () => go("#/runs") },
     ...VIEWS.map((name, number) => ({ key: String(number + 1), about: `Show the ${name}`, run: () => change({ view: number ? name : "" }) })),
     ...(isLive ? [
@@ -136,12 +142,12 @@ function Run(): ReactNode {
       <Tabs view={view} />
       <div className="panes">
         {view === "transcript" && showsOutline && <Outline items={items} picked={picked} onPick={pick} />}
-        {view === "transcript" && <Transcript items={items} version={run.fold.version} picked={picked} onPick={pick} sticks={isLive && isGrowing && picked < 0} />}
+        {view === "transcript" && <Transcript onOpen={toggle} opened={opened} items={items} version={run.fold.version + items.length} picked={picked} onPick={pick} sticks={isLive && isGrowing && picked < 0} />}
         {view === "timeline" && <Timeline items={items} version={run.fold.version} picked={picked} onPick={pick} />}
         {view === "files" && <Files runId={runId} fold={run.fold} />}
         {view === "events" && <EventList fold={run.fold} picked={at} onPick={(seq) => change({ at: seq })} />}
         {view === "forks" && <Family runId={runId} version={run.fold.seq} />}
-        {showsInspector && view !== "files" && view !== "forks" && <Inspector item={inspected} fold={run.fold} runId={runId} />}
+        {showsInspector && view !== "files" && view !== "forks" && <Inspector item={inspected} fold={(inspected && children.get(inspected.runId)?.fold) ?? run.fold} runId={inspected?.runId ?? runId} />}
       </div>
       {isLive && <Reply runId={runId} fold={run.fold} />}
       {asked === "note" && <NoteDialog runId={runId} onClose={() => setAsked(null)} />}

@@ -11,6 +11,8 @@ export function describeRun(run: Pick<RunInfo, "status" | "stop_reason" | "is_dr
     if (run.stop_reason === "completed") return ["completed", "good", false];
     return [run.stop_reason ?? "finished", run.stop_reason === "error" ? "bad" : "warn", false];
   }
+  // A session that nobody has opened waits for nothing.
+  if (run.status === "paused" && (run.stop_reason === "closed" || run.stop_reason === null)) return ["open", "", false];
   if (run.status === "paused") return [WAITS[run.stop_reason ?? ""] ?? "paused", "warn", false];
   if (run.is_turn_open) return run.is_driven ? ["running", "accent", true] : ["interrupted", "warn", false];
   if (run.error) return ["error", "bad", false];

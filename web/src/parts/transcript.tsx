@@ -85,7 +85,13 @@ function Inference({ item }: { item: Item }): ReactNode {
   );
 }
 
-function Call({ item }: { item: Item }): ReactNode {
+interface Opening {
+  /** Shows or hides the run of a sub-agent below its call. */
+  onOpen?: (child: string | null) => void;
+  isOpened?: boolean;
+}
+
+function Call({ item, onOpen, isOpened }: { item: Item } & Opening): ReactNode {
   const result = item.result;
   const files = item.files ? [...Object.keys(item.files.changed), ...item.files.deleted] : [];
   return (
@@ -98,7 +104,12 @@ function Call({ item }: { item: Item }): ReactNode {
         {result?.error_kind && <Chip tone={TONES[item.state]}>{result.error_kind.replaceAll("_", " ")}</Chip>}
         {result?.is_simulated && <Chip title="a mock or a model made this result up">simulated</Chip>}
         {files.length > 0 && <Chip title={files.join("\n")}>{many(files.length, "file")} changed</Chip>}
-        {item.child && <a href={to(["run", item.child])} onClick={(event) => event.stopPropagation()}>sub-agent’s run</a>}
+        {item.child && (
+          <>
+            {onOpen && <button className="plain more" aria-expanded={isOpened} onClick={(event) => { event.stopPropagation(); onOpen(item.child); }}>{isOpened ? "▾" : "▸"} sub-agent</button>}
+            <a href={to(["run", item.child])} onClick={(event) => event.stopPropagation()}>its run</a>
+          </>
+        )}
       </Head>
       <Text className="arguments" text={pretty(item.arguments)} most={900} />
       {result && <Text className={`result${result.is_error ? " bad" : ""}`} text={result.content || "(empty)"} most={900} />}
@@ -107,14 +118,14 @@ function Call({ item }: { item: Item }): ReactNode {
   );
 }
 
-function Block({ item }: { item: Item }): ReactNode {
+function Block({ item, ...opening }: { item: Item } & Opening): ReactNode {
   switch (item.kind) {
     case "turn":
       return <Head item={item}><span className="soft">{clock(item.at)}</span></Head>;
     case "inference":
       return <Inference item={item} />;
     case "call":
-      return <Call item={item} />;
+      return <Call item={item} {...opening} />;
     case "question":
       return (
         <>
@@ -136,13 +147,13 @@ function Block({ item }: { item: Item }): ReactNode {
   }
 }
 
-interface LineProps { item: Item; version: number; isPicked: boolean; onPick: (item: Item) => void }
+interface LineProps extends Opening { item: Item; version: number; isPicked: boolean; onPick: (item: Item) => void }
 
-export const Line = memo(function Line({ item, isPicked, onPick }: LineProps): ReactNode {
+export const Line = memo(function Line({ item, isPicked, onPick, onOpen, isOpened }: LineProps): ReactNode {
   const style = { marginLeft: 12 * Math.min(6, Math.max(0, item.depth - 1)) };
   return (
     <article className={`block ${item.kind} ${item.role} is-${item.state}${isPicked ? " picked" : ""}`} style={style} onClick={() => onPick(item)} aria-label={item.title}>
-      <Block item={item} />
+      <Block item={item} {...(onOpen ? { onOpen } : {})} isOpened={isOpened ?? false} />
     </article>
   );
 });
@@ -156,9 +167,11 @@ interface Props {
   onPick: (index: number) => void;
   /** Whether the end stays in view while items are added. */
   sticks: boolean;
+  onOpen: (child: string | null) => void;
+  opened: ReadonlySet<string>;
 }
 
-export function Transcript({ items, version, picked, onPick, sticks }: Props): ReactNode {
+export function Transcript({ items, version, picked, onPick, sticks, onOpen, opened }: Props): ReactNode {
   const box = useRef<HTMLDivElement>(null);
   const isAtEnd = useRef(sticks);
   const lines = useVirtualizer({
@@ -170,6 +183,9 @@ export function Transcript({ items, version, picked, onPick, sticks }: Props): R
   const indexes = useRef(items);
   indexes.current = items;
   const [onLine] = useState(() => (item: Item) => pick.current(indexes.current.indexOf(item)));
+  const open = useRef(onOpen);
+  open.current = onOpen;
+  const [onChild] = useState(() => (child: string | null) => open.current(child));
   useEffect(() => {
     if (picked >= 0) lines.scrollToIndex(picked, { align: "auto" });
   }, [picked]);
@@ -189,7 +205,7 @@ export function Transcript({ items, version, picked, onPick, sticks }: Props): R
           const item = items[line.index] as Item;
           return (
             <div key={line.key} data-index={line.index} ref={lines.measureElement} className="place" style={{ transform: `translateY(${line.start}px)` }}>
-              <Line item={item} version={item.version} isPicked={line.index === picked} onPick={onLine} />
+              <Line item={item} version={item.version} isPicked={line.index === picked} onPick={onLine} onOpen={onChild} isOpened={item.child !== null && opened.has(item.child)} />
             </div>
           );
         })}
