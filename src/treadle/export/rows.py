@@ -379,8 +379,7 @@ def make_row(
             for item in messages
         ]
     )
-    if faults := check_transcript(read):
-        raise ExportError(f"the transcript is faulty: {'; '.join(faults[:3])}")
+    check_messages(read)
     if raw_lineage is None:
         digest = hashlib.sha256(msgspec.json.encode(read)).hexdigest()
         return Row(
@@ -396,6 +395,12 @@ def make_row(
     errors = set(lineage.tool_errors)
     read = tuple([replace(item, is_error=True) if item.call_id in errors else item for item in read])
     return Row(read, tools, replace(lineage, call_ids=()), untrained=untrained)
+
+
+def check_messages(messages: Sequence[Message]) -> None:
+    """Check that messages keep the invariants of a transcript. Raises: `ExportError`."""
+    if faults := check_transcript(messages):
+        raise ExportError(f"the transcript is faulty: {'; '.join(faults[:3])}")
 
 
 def read_weight(raw: Json) -> float:

@@ -22,10 +22,10 @@ from treadle.testbed.instance import make_instance
 from treadle.testbed.play import Manner, play
 from treadle.testbed.roles.errands import FoundErrand, Work, find_errand, one_line
 from treadle.testbed.roles.file_kit import FileTools, paths_in
-from treadle.testbed.roles.named_calls import Wishes, find_gap, find_wishes, read_arguments, work_on
+from treadle.testbed.roles.named_calls import FAILED, Wishes, find_gap, find_wishes, read_arguments, work_on
 from treadle.testbed.roles.speakers import ANSWER, unwrap, upper_first
 from treadle.testbed.roles.talks import Talk, TalkReply, find_talk
-from treadle.testbed.roles.words import load, wordings
+from treadle.testbed.roles.words import load, split, wordings
 
 _GAP = re.compile(r"\n[ \t]*\n")
 """What separates paragraphs."""
@@ -96,15 +96,19 @@ def _find_job(
         return _Job(start, _restate(messages[: asked[-1]], request.form))
     if request.more is not None:
         return _Job(start, _reckon(messages[: asked[-1]], request.more))
-    work = _do(request, tools)
+    work = _do(request, tools, text)
     return _Job(start, work if is_plain else _voice(work, request, text))
 
 
 def _voice(work: Solver | TalkReply, request: AgentRequest, text: str) -> Solver | TalkReply:
     """Return the work with its answer in one of several wordings, if the request is a part of a longer message."""
-    is_open = request.errand is None and (request.talk is None or request.talk[0].sort != "problems")
-    is_open = is_open or (request.errand is not None and request.errand.is_gapped)
-    if is_open or not _GAP.search(text.strip()):
+    if request.talk is not None:
+        is_voiced = request.talk[0].sort == "problems"
+    elif request.errand is not None:
+        is_voiced = not request.errand.is_gapped
+    else:
+        is_voiced = request.wishes is not None and not isinstance(work, TalkReply)
+    if not is_voiced or not _GAP.search(text.strip()):
         return work
     if isinstance(work, TalkReply):
         return TalkReply(_wrap(work.text, text), work.reasoning)
@@ -118,7 +122,7 @@ def _retell(work: Solver, text: str) -> Solver:
 
 def _wrap(answer: str, text: str) -> str:
     """Return the answer to a message in one of several wordings. Nothing follows words that it quotes."""
-    if answer.rstrip().endswith("?"):
+    if answer.rstrip().endswith("?") or FAILED in answer:
         return answer
     fitting: list[str] = load("words")["agent"]["answers"]
     if ": " in answer or not answer.rstrip().endswith((".", "!")):
@@ -126,8 +130,8 @@ def _wrap(answer: str, text: str) -> str:
     return pick(fitting, text).format(answer=answer)
 
 
-def _do(request: AgentRequest, tools: Sequence[ToolSpec]) -> Solver | TalkReply:
-    """Return the steps for a request, or an answer without steps."""
+def _do(request: AgentRequest, tools: Sequence[ToolSpec], text: str) -> Solver | TalkReply:
+    """Return the steps for the request in a text, or an answer without steps."""
     kit = FileTools(tools)
     if request.talk is not None:
         talk, values = request.talk
@@ -136,17 +140,17 @@ def _do(request: AgentRequest, tools: Sequence[ToolSpec]) -> Solver | TalkReply:
         gap = find_gap(request.wishes, tools)
         if gap is not None:
             wish = request.wishes.wishes[0]
-            text = pick(load("words")["agent"]["asks_for_argument"], wish.tool, *wish.arguments.values())
+            asked = _ask("asks_for_argument", wish.tool, *wish.arguments.values(), text)
             return TalkReply(
-                text.format(name=gap, tool=wish.tool), f"{gap} is needed, and I was not told it."
+                asked.format(name=gap, tool=wish.tool), f"{gap} is needed, and I was not told it."
             )
         return work_on(request.wishes, tools)
     if request.errand is not None:
         if request.errand.is_gapped:
             things = request.errand.values["things"]
-            text = pick(load("words")["agent"]["asks_for_path"], *request.errand.values.values())
+            asked = _ask("asks_for_path", *request.errand.values.values())
             return TalkReply(
-                text.format(things=things),
+                asked.format(things=things),
                 "The request does not say which file, and guessing could be wrong.",
             )
         if not kit.can(*request.errand.errand.needs):
@@ -155,6 +159,12 @@ def _do(request: AgentRequest, tools: Sequence[ToolSpec]) -> Solver | TalkReply:
     solver = find_solver(request.task or "")
     assert solver is not None, "find_request found the task"
     return solver
+
+
+def _ask(section: str, *key: str) -> str:
+    """Return a question for what a request lacks, after one of several openings."""
+    said = load("words")["agent"]
+    return f"{pick(split(said['openings']), *key, 'opening')} {pick(said[section], *key)}".strip()
 
 
 def _complete(request: AgentRequest | None, reply: str, tools: Sequence[ToolSpec]) -> AgentRequest | None:
