@@ -460,8 +460,15 @@ def test_words_of_an_answer_are_quoted_whole_or_with_an_ellipsis():
         ("So: 243 of the old dates were already accepted.", '"243 of the old dates were already …"'),
         ("Answer: +30 505 8034", '"+30 505 8034"'),
         ("Okay. They differ.", '"They differ"'),
+        ("Result: get_weather says: status success", "get_weather"),
     ):
         assert all(said in ask_more("Name it.", answer, manner, number) for number in range(20))
+
+
+def test_a_user_does_not_take_up_what_stands_around_a_result():
+    manner = manner_of({"style": "precise"})
+    said = {ask_more("Name it.", "Result: get_weather says: status success", manner, n) for n in range(20)}
+    assert not any("says" in text for text in said)
 
 
 async def test_nothing_follows_what_an_answer_quotes():

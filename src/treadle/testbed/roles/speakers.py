@@ -20,6 +20,8 @@ _AN = re.compile(r"[aeio]|u(?!n[ei]|s[aeiu]|ti)", re.IGNORECASE)
 ANSWER = "Answer: "
 """How the last line of the answer to a task begins."""
 _MAX_QUOTED_WORDS = 7
+_SAYS = re.compile(r"([\w.-]+) (?:says|failed): ")
+"""How an answer begins that reports the result of a tool."""
 _TROUBLE = re.compile(r"I could not (finish|make sense)|I had to stop", re.IGNORECASE)
 
 
@@ -200,7 +202,9 @@ def unwrap(answer: str) -> str:
 
 
 def _subject_of(answer: str) -> tuple[str, str]:
-    """Return what an answer is about, for a user who takes it up: a path, a count, or its first words."""
+    """Return what an answer is about, for a user who takes it up: a path or a tool, a count, or its first words."""
+    if found := _SAYS.match(answer):
+        return "path", found[1]
     if found := _COUNT.search(answer):
         return "count", found[0]
     if found := _FILE_NAME.search(answer):
