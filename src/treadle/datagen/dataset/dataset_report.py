@@ -135,9 +135,7 @@ def _notes(folder: Path, stats: DatasetStats) -> list[str]:
     notes = [f"{file} lacks {lacks}." for file, lacks in read_written(folder).left_out.items()]
     if stats.lowered:
         notes.append(stats.describe_lowered())
-    if stats.from_teacher:
-        which = "All rows were" if stats.from_teacher == stats.rows else f"{stats.from_teacher:,} rows were"
-        notes.append(f"{which} written by the built-in teacher, and not by a language model.")
+    notes += stats.describe_built_in()
     if stats.simulated:
         calls = f"{stats.simulated_calls:,} of {stats.calls.total:,} calls"
         notes.append(
