@@ -41,7 +41,8 @@ export interface DatasetStats extends Record<SpreadName, Summary> {
   controls: number;
   agreed: number;
   repaired: number;
-  from_teacher: number;
+  /** Sentences about the rows that Treadle's own models wrote. */
+  built_in: string[];
   simulated: number;
   simulated_calls: number;
   rejected_input_tokens: number;

@@ -95,7 +95,7 @@ function DatasetFigures({ stats }: { stats: DatasetStats }): ReactNode {
 function notesOf({ stats, left_out: leftOut }: DatasetView): string[] {
   const notes = Object.entries(leftOut).map(([file, lacks]) => `${file} lacks ${lacks}.`);
   if (stats.lowered_text) notes.push(stats.lowered_text);
-  if (stats.from_teacher) notes.push(`${stats.from_teacher === stats.rows ? "All rows were" : `${count(stats.from_teacher)} rows were`} written by the built-in teacher, and not by a language model.`);
+  notes.push(...stats.built_in);
   if (stats.simulated) notes.push(`${count(stats.simulated)} rows have results that were simulated (${count(stats.simulated_calls)} of ${count(stats.calls.total)} calls); no tool ran for them.`);
   return notes;
 }

@@ -154,6 +154,7 @@ def _write_stats(stats: DatasetStats) -> dict[str, object]:
         "sequences": stats.sequences.most_common(8),
         "turns_in_all": stats.sequences.total(),
         "topics_with_rows": len(stats.topics),
+        "built_in": stats.describe_built_in(),
         "lowered_text": stats.describe_lowered() if stats.lowered else "",
     }
 
