@@ -13,7 +13,7 @@ from treadle.core.types import Message, Role, ToolSpec
 from treadle.datagen.scenarios.scenario import write_facts
 from treadle.tasks.draws import Draw
 from treadle.testbed.mediocre.falsehoods import KINDS
-from treadle.testbed.mediocre.figures import rewrite
+from treadle.testbed.mediocre.figures import rewrite, spell
 from treadle.testbed.mediocre.mediocre_model import MediocreModel, read_options, truth_of
 from treadle.testbed.mediocre.mock_world import SPLITS, define_tools, load_world, make_documents, record_tools
 from treadle.testbed.mediocre.observations import Grid, Observed, to_fact
@@ -71,7 +71,7 @@ async def test_the_ledger_names_the_sentence_of_every_lie(split, tmp_path):
     assert set(kinds) <= set(KINDS)
 
 
-@pytest.mark.parametrize("split", ["held", "fresh", "later"])
+@pytest.mark.parametrize("split", [name for name in SPLITS if name != "tune"])
 async def test_an_honest_model_says_nothing_untrue(split, tmp_path):
     sorts = Counter(
         [item[0].sort for item in await converse("lies=0,faults=0,refusals=0,cuts=0", split, tmp_path)]
@@ -109,6 +109,57 @@ def test_a_split_has_other_forms_of_figures(text, sort, forms):
     shown = {item.replace("\u00a0", " ").replace("\u202f", " ") for item in made}
     assert forms <= shown | {text}
     assert len(made) > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sort", "field", "forms"),
+    [
+        ("2026-03-04", "moment", "", {"04-Mar-2026", "2026-W10-3", "Wednesday, March 04"}),
+        ("14:05", "moment", "", {"five past two in the afternoon"}),
+        ("11:45", "moment", "", {"a quarter to twelve in the morning"}),
+        ("420 s", "value", "", {"7 min 0 s", "7 minutes and 0 seconds"}),
+        ("90 min", "value", "", {"1 h 30 min", "1h30"}),
+        ("42", "value", "", {"forty-two"}),
+        ("about 1,200 kg", "value", "", {"1,200 ± 100 kg", "anywhere from 1,100 to 1,300 kg"}),
+        ("33.3 %", "share", "", {"333 ‰"}),
+        ("highest", "extreme", "most", {"top", "largest"}),
+        ("hut/parcels.csv", "count", "owner", {"`hut/parcels.csv`", "./hut/parcels.csv"}),
+        ("hut/parcels.csv", "count", "", {"hut/parcels.csv"}),
+    ],
+)
+def test_rules_read_numbers_times_and_other_fields(text, sort, field, forms):
+    styles = load_phrases("fourth")["figures"]
+    assert forms <= {rewrite(text, sort, styles, Draw(str(seed)), field) for seed in range(400)}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0", "zero"),
+        ("21", "twenty-one"),
+        ("105", "one hundred and five"),
+        ("1,250", "one thousand two hundred and fifty"),
+        ("30,040", "thirty thousand and forty"),
+    ],
+)
+def test_numbers_are_spelt(text, words):
+    assert spell(text) == words
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_layouts_show_every_line(split):
+    for layouts in load_phrases(split).get("layouts", {}).values():
+        for layout in filter(None, layouts):
+            assert "{items}" in layout["text"]
+            assert ("row" in layout) == ("{rows}" in layout["text"])
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_request_about_a_tool_is_not_taken_for_one_of_another_split(split):
+    for tool in record_tools(split).values():
+        for texts in tool.entry["asks"].values():
+            for text in texts:
+                assert find_want(text.replace("{id}", tool.ids()[0])).calls == ((f"{tool.name} {{id}}",),)
 
 
 def test_a_lie_is_untrue_of_small_numbers_and_of_rows_with_the_same_name():

@@ -59,8 +59,8 @@ def remarks_of(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> list[R
     found = [
         *[_of_fact(fact, seen, taken, draw) for fact in seen.facts],
         *[remark for grid in seen.grids for remark in _of_grid(grid, taken, phrases, draw)],
-        *_of_texts(seen, draw),
-        *_of_paths(seen, draw),
+        *_of_texts(seen, phrases, draw),
+        *_of_paths(seen, phrases, draw),
         *_of_conversions(seen, draw),
         *_of_pairs(seen, draw),
         *_of_absence(seen, phrases, draw),
@@ -176,7 +176,7 @@ def _of_grid(grid: Grid, taken: set[str], phrases: Mapping[str, Any], draw: Draw
     for name in grid.choices:
         yield from _of_choices(grid, name, base, phrases, draw)
     if grid.names:
-        yield _of_names(grid, base, draw)
+        yield _of_names(grid, base, phrases, draw)
 
 
 def _of_choices(
@@ -245,15 +245,24 @@ def _extreme(grid: Grid, name: str, base: dict[str, str], draw: Draw) -> Remark:
     return Remark("extreme", values, str(best[grid.names]), name, twists)
 
 
-def _of_names(grid: Grid, base: dict[str, str], draw: Draw) -> Remark:
+def _of_names(grid: Grid, base: dict[str, str], phrases: Mapping[str, Any], draw: Draw) -> Remark:
     found = list(dict.fromkeys([str(row[grid.names]) for row in grid.rows]))
     names = found[:6]
     is_all = len(names) == len(found)
     false = [*names]
-    false[draw.below(len(false))] = other_name(" ".join(names), draw)
+    known = _absent_name(found, grid.names, draw) if "made_up" in phrases else ""
+    made = known or other_name(" ".join(found), draw)
+    false[draw.below(len(false))] = made
     values = {**base, "items": join(names, draw), "all": "" if is_all else "among others "}
     twist = Twist("made_up_name", {"items": join(false, draw)})
     return Remark("names", values, join(names, draw), grid.names, (twist,))
+
+
+def _absent_name(names: Sequence[str], field: str, draw: Draw) -> str:
+    """Return another name that the rows could have; empty if none is known."""
+    rules = [rule for tool in known_tools().values() for rule in rules_of(tool.entry["record"], field)]
+    texts = [text for rule in rules for text in rule.removeprefix("choice ").split("|")]
+    return draw.pick([text for text in texts if text not in names] or [""])
 
 
 def join(items: Sequence[str], draw: Draw) -> str:
@@ -264,7 +273,7 @@ def join(items: Sequence[str], draw: Draw) -> str:
     return f"{', '.join(items[:-1])}{last}{items[-1]}"
 
 
-def _of_texts(seen: Observed, draw: Draw) -> Iterator[Remark]:
+def _of_texts(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> Iterator[Remark]:
     for path, lines in seen.texts.items():
         count, base = len(lines), {"owner": path}
         wrong = count + draw.pick((-2, -1, 1, 3))
@@ -279,12 +288,13 @@ def _of_texts(seen: Observed, draw: Draw) -> Iterator[Remark]:
                 {**base, "quote": quoted, "where": where},
                 quoted,
                 "quote",
-                _misquote(quoted, seen, draw),
+                _misquote(seen, phrases, draw),
             )
 
 
-def _misquote(quoted: str, seen: Observed, draw: Draw) -> tuple[Twist, ...]:
-    made = draw.pick([line for line in FIGURES["false_lines"] if line not in seen.said])
+def _misquote(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> tuple[Twist, ...]:
+    lines = phrases.get("made_up", FIGURES)["false_lines"]
+    made = draw.pick([line for line in lines if line not in seen.said])
     return (Twist("invented_quote", {"quote": made}),)
 
 
@@ -292,7 +302,7 @@ def _show_count(count: int, draw: Draw) -> str:
     return in_words(count) if draw.chance(0.3) else str(count)
 
 
-def _of_paths(seen: Observed, draw: Draw) -> Iterator[Remark]:
+def _of_paths(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> Iterator[Remark]:
     if seen.paths:
         count = len(seen.paths)
         wrong = count + draw.pick((-1, 1, 2))
@@ -303,20 +313,20 @@ def _of_paths(seen: Observed, draw: Draw) -> Iterator[Remark]:
         yield Remark("files", {"count": _show_count(count, draw)}, str(count), "files", twists)
         some = draw.sample(seen.paths, min(4, count))
         false = [*some]
-        false[draw.below(len(false))] = other_path(seen.said, draw)
+        false[draw.below(len(false))] = other_path(seen.said, draw, phrases)
         twist = Twist("made_up_path", {"items": join(false, draw)})
         yield Remark("some_files", {"items": join(some, draw)}, join(some, draw), "paths", (twist,))
     for verb, path in seen.deeds:
-        twist = Twist("made_up_path", {"path": other_path(seen.said, draw)})
+        twist = Twist("made_up_path", {"path": other_path(seen.said, draw, phrases)})
         yield Remark(f"deed_{verb}", {"path": path}, path, "deed", (twist,))
     for path, count in seen.hits.items():
         twist = Twist("small_number", {"count": str(count + draw.pick((1, 2, 3)))})
         yield Remark("hits", {"owner": path, "count": str(count)}, str(count), "hits", (twist,))
 
 
-def other_path(said: str, draw: Draw) -> str:
+def other_path(said: str, draw: Draw, phrases: Mapping[str, Any]) -> str:
     """Return the path of a file that is nowhere in the results."""
-    stems, endings = FIGURES["stems"], ("csv", "txt", "json", "md")
+    stems, endings = phrases.get("made_up", FIGURES)["stems"], ("csv", "txt", "json", "md")
     paths = [f"{draw.pick(stems)}.{draw.pick(endings)}" for _ in range(40)]
     return next((path for path in paths if path.partition(".")[0] not in said), "unknown_file.bin")
 
