@@ -88,7 +88,8 @@ class _RowPrinter(EventPrinter):
             if sample.goal:
                 self.say(f"goal: {shorten(sample.goal, self._width)}", "dim")
             if sample.is_from_teacher:
-                self.say("written by the built-in teacher, not by a language model", "yellow")
+                who = "model that lies on purpose" if sample.is_from_liar else "teacher"
+                self.say(f"written by the built-in {who}, not by a language model", "yellow")
         if self._row.tools:
             self.say("tools: " + ", ".join([tool.name for tool in self._row.tools]), "dim")
 
@@ -171,6 +172,7 @@ def _print_stats(found: DatasetStats) -> None:
         if found.simulated
         else "",
         "from the built-in teacher": write_count(found.from_teacher, "row") if found.from_teacher else "",
+        "from the model that lies on purpose": write_count(found.from_liar, "row") if found.from_liar else "",
         "rejected": f"{found.rejected:,}" if found.rejected else "",
         "spent on rejected samples": f"{found.rejected_input_tokens + found.rejected_output_tokens:,} tokens, "
         f"{_write_known(found.rejected_cost_usd, found.rejected_without_cost, 'sample')}"

@@ -154,6 +154,8 @@ class DatasetStats(Struct, kw_only=True):
     repaired: int = 0
     """The number of rows whose last answer was asked for again."""
     from_teacher: int = 0
+    from_liar: int = 0
+    """How many rows `mock:mediocre` wrote, which lies on purpose."""
     simulated: int = 0
     """The number of rows with a simulated result."""
     simulated_calls: int = 0
@@ -181,6 +183,17 @@ class DatasetStats(Struct, kw_only=True):
         """Return, in a sentence for people, how many rows have a lower weight, and by which filters."""
         filters = ", ".join([f"{name} {count:,}" for name, count in self.lowered_by.most_common()])
         return f"{self.lowered:,} of {self.rows:,} rows were kept with a lower weight (by filter: {filters})."
+
+    def describe_built_in(self) -> list[str]:
+        """Return sentences for people about the rows that Treadle's own models wrote."""
+        return [
+            f"{which} rows were written by Treadle's built-in {writer}."
+            for count, writer in (
+                (self.from_teacher, "teacher, and not by a language model"),
+                (self.from_liar, "model that lies on purpose, to test filters: do not train on them"),
+            )
+            if (which := "All" if count == self.rows else f"{count:,} of the") and count
+        ]
 
     def add(self, entry: RowEntry) -> None:
         """Count a kept row."""
@@ -287,7 +300,8 @@ class DatasetStats(Struct, kw_only=True):
         self.agreed += sample.agreed
         self.repaired += sample.repairs > 0
         self.verified += sample.is_verified and any(message.tool_calls for message in row.messages)
-        self.from_teacher += sample.is_from_teacher
+        self.from_liar += sample.is_from_liar
+        self.from_teacher += sample.is_from_teacher and not sample.is_from_liar
 
 
 _MAX_REASONS = 1_000
