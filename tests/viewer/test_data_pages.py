@@ -262,3 +262,28 @@ def test_topics_and_two_datasets_are_shown(tmp_path: Path, screen: Screen) -> No
     screen.check(page)
     screen.run("document.querySelector('.ids a').click()")
     screen.wait(f"{ROWS} === 1")
+
+
+def test_a_served_dataset_is_searched_and_grows(tmp_path: Path, screen: Screen) -> None:
+    dataset = evil_folder(tmp_path / "d", 1_200)
+    command = [sys.executable, "-m", "treadle", "view", "d", "--no-open", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(treadle.__file__).parents[1])}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        screen.open(msgspec.json.decode(process.stdout.readline())["url"])
+        screen.wait("document.querySelector('.map button')")
+        screen.run("location.hash = '#/rows/0'")
+        said = "document.querySelector('[role=search] [aria-live]').textContent"
+        screen.wait(f"{said} === 'all 1,206 rows'")
+        screen.press("G")
+        screen.wait("Number(document.querySelector('.table').getAttribute('aria-rowcount')) > 600")
+        screen.type("#search", "FILE 1199?")
+        screen.wait(f"{said} === '1 of 1,206 rows'")
+        screen.run("document.querySelector('.table .line').click()")
+        screen.wait("document.querySelector('.opened .msg-call')")
+        with DatasetFolder(dataset).rows.open("ab") as file:
+            file.write(made.encode(made.plain_row(9_999)))
+        screen.type("#search", "FILE 9999?")
+        screen.wait(f"{said} === '1 of 1,207 rows'")
+        screen.check()
+        process.terminate()
