@@ -131,7 +131,7 @@ def test_texts_are_shown_as_text_and_leave_no_place(
     browser: Chromium, served: ServedJournal, name: str, width: int
 ) -> None:
     place = f"run/{served.runs[name]}"
-    show(browser, served.address(place), ".block.call", width=width)
+    show(browser, served.address(place), ".block.message", width=width)
     if name == "hostile":
         # The title, the label, the system message, the user's, thoughts, answers, arguments, results and the tree.
         assert text_of(browser).count(EVIL) > (8 if width > 800 else 4)
@@ -167,7 +167,7 @@ def test_a_sub_agent_is_shown_below_its_call(browser: Chromium, served: ServedJo
 
 
 def test_an_agent_is_talked_to_and_its_call_approved(browser: Chromium, served: ServedJournal) -> None:
-    show(browser, served.address("runs"), ".line")
+    show(browser, served.address("runs"), "button.main")
     press(browser, "c")
     wait(browser, "document.querySelector('#new-text')")
     write(
@@ -199,7 +199,7 @@ def test_an_agent_is_talked_to_and_its_call_approved(browser: Chromium, served: 
 
 
 def test_a_question_is_answered(browser: Chromium, served: ServedJournal) -> None:
-    show(browser, served.address("runs"), ".line")
+    show(browser, served.address("runs"), "button.main")
     press(browser, "c")
     wait(browser, "document.querySelector('#new-text')")
     browser.evaluate("""{ const box = document.querySelector('#new-agent'); box.value = 'curious';

@@ -1,8 +1,8 @@
 /** A table of any length: only the lines in view are drawn. j, k and Enter move and open. */
-import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useRef, useState, type ReactNode } from "react";
 import { useKeys } from "../keys";
 import { go } from "../router";
+import { useVirtual } from "./virtual";
 
 export interface Column<T> {
   name: string;
@@ -30,8 +30,8 @@ const HEIGHT = 32;
 export function Table<T>({ label, items, columns, idOf, addressOf, onEnd, end }: Props<T>): ReactNode {
   const box = useRef<HTMLDivElement>(null);
   const [picked, setPicked] = useState(0);
-  const lines = useVirtualizer({ count: items.length, getScrollElement: () => box.current, estimateSize: () => HEIGHT, overscan: 12 });
-  const shown = lines.getVirtualItems();
+  const virtual = useVirtual(items.length, box, () => HEIGHT);
+  const shown = virtual.lines;
   const last = shown.at(-1)?.index ?? 0;
   useEffect(() => {
     if (items.length && last >= items.length - 20) onEnd?.();
@@ -39,7 +39,7 @@ export function Table<T>({ label, items, columns, idOf, addressOf, onEnd, end }:
   const move = (by: number): void => {
     const next = Math.max(0, Math.min(items.length - 1, picked + by));
     setPicked(next);
-    lines.scrollToIndex(next);
+    virtual.scrollTo(next);
   };
   useKeys([
     { key: "j", about: "Next line", run: () => move(1) },
@@ -61,13 +61,13 @@ export function Table<T>({ label, items, columns, idOf, addressOf, onEnd, end }:
         </div>
       </div>
       <div className="lines" role="rowgroup" ref={box} tabIndex={0} aria-label={label}>
-        <div role="presentation" style={{ height: lines.getTotalSize() }} />
+        <div role="presentation" style={{ height: virtual.total }} />
         {shown.map((line) => {
           const item = items[line.index] as T;
           return (
             <div
               key={idOf(item)} className="line" role="row" aria-rowindex={line.index + 1} aria-selected={line.index === picked}
-              style={{ ...grid, transform: `translateY(${line.start - lines.getTotalSize()}px)`, position: "absolute" }}
+              style={{ ...grid, transform: `translateY(${line.start}px)` }}
               onClick={() => { setPicked(line.index); go(addressOf(item)); }}
             >
               {columns.map((column) => (
