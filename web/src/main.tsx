@@ -1,11 +1,13 @@
 import { createRoot } from "react-dom/client";
 import { App } from "./app";
 import { update } from "./router";
+import { loadShown } from "./shown";
 import { openSource, title } from "./source";
 import "./styles.css";
 
 async function start(): Promise<void> {
-  const first = await openSource();
+  const embedded = await openSource();
+  const first = (await loadShown()).start || embedded;
   if (!/^#\/./.test(location.hash)) location.replace(first);
   update();
   document.title = title();

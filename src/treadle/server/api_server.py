@@ -13,6 +13,7 @@ from treadle.models.config.tables import ConfigFile, KeyTable, ServeTable
 from treadle.models.config.toml_file import REMEDY
 from treadle.server.access import LOCAL_HOSTS
 from treadle.server.listening import listen, serve_app
+from treadle.viewer.viewed_data import ViewedData
 
 STOP_SECONDS = 30.0
 """How long requests may take to end when the server stops."""
@@ -25,6 +26,8 @@ class Served(Struct, frozen=True):
     names: tuple[str, ...]
     token: str | None = None
     """The key of the page, if only the page may ask; `None`: the keys of the configuration."""
+    viewed: ViewedData | None = None
+    """The datasets, rollouts or topics that the page shows beside runs."""
 
 
 def load_served(path: Path | None, model: str | None) -> Served:
@@ -46,7 +49,7 @@ def load_served(path: Path | None, model: str | None) -> Served:
     return Served(config, names_of(config, model))
 
 
-def load_viewed(config: Config) -> Served:
+def load_viewed(config: Config, viewed: ViewedData) -> Served:
     """Return what `treadle view` serves: the agents of the configuration, if it may be used, to a page with a key.
 
     A configuration that was found and needs trust is left out.
@@ -65,7 +68,7 @@ def load_viewed(config: Config) -> Served:
         names = names_of(used, None)
     except ConfigError:
         names = ()
-    return Served(used, names, token)
+    return Served(used, names, token, viewed)
 
 
 async def serve_api(
@@ -90,7 +93,7 @@ async def serve_api(
     runs = RunHost(
         journal, AgentCatalog(served.config, journal, served.names), window=table.window, queue=queue
     )
-    api = make_api(runs, table, host)
+    api = make_api(runs, table, host, served.viewed)
     # Streams end when their runs are paused.
     await serve_app(
         api, listener, lambda: on_ready(url), runs.close, STOP_SECONDS, table.body_timeout_seconds

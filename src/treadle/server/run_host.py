@@ -22,11 +22,14 @@ from treadle.runs.recording import take_in_rest
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import AgentCatalog
+from treadle.server.gateway.conversations import Conversations
 from treadle.workers.protocol import WorkerOptions
 from treadle.workers.worker import Worker
 
 T = TypeVar("T")
 _MAX_HISTORIES = 10_000
+_REST_SECONDS = 0.05
+"""How long interrupted runs may wait. Every request changes the journal, and a look for such runs has a price."""
 SERVED = "serve"
 """The queue in which the runs of servers wait."""
 VIEWED = "view"
@@ -66,7 +69,11 @@ class RunHost:
         self.catalog = catalog
         self.queue = queue
         """The queue in which the runs that clients begin wait."""
-        self.worker = Worker(journal, WorkerOptions(queue=queue, window=window), config=catalog.config)
+        self.worker = Worker(
+            journal,
+            WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS),
+            config=catalog.config,
+        )
         self.files = FileStore(journal.resources)
         """The uploaded files."""
         named = catalog.config.file.serve.embeddings
@@ -80,6 +87,7 @@ class RunHost:
         self.is_closing = False
         self.stopping = asyncio.Event()
         """Set when the server begins to stop."""
+        self.conversations = Conversations(journal)
         self._histories: OrderedDict[tuple[str, bytes], str] = OrderedDict()
         """The runs of the newest conversations, by the client and the digest of the conversation."""
 
@@ -153,6 +161,11 @@ class RunHost:
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
         """Return the labels that a run must have so that a client sees it."""
         return {} if caller.sees_all else {OWNER: caller.name}
+
+    async def has_run(self, caller: ApiCaller, run_id: str) -> bool:
+        """Return whether there is a run with this id that a client sees."""
+        wanted = RunFilter(run_ids=[run_id], labels=self.visible_to(caller))
+        return bool(await asyncio.to_thread(self.journal.runs, wanted))
 
     def note_history(self, caller: ApiCaller, digest: bytes, run_id: str) -> None:
         """Note that the conversation of a run has this digest."""

@@ -28,6 +28,11 @@ class NotBuiltError(ConfigError):
     """Raised if the package has no page, because it was not built."""
 
 
+def is_built() -> bool:
+    """Return whether the package has the page."""
+    return files("treadle.viewer").joinpath("bundle.html").is_file()
+
+
 def read_bundle() -> str:
     """Return the page without data. Raises: `NotBuiltError`."""
     try:

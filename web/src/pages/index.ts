@@ -1,9 +1,17 @@
 /** The pages, one file each. To add one, write its file and add it here. */
 import type { ComponentType } from "react";
 import { comparePage } from "./compare";
+import { datasetPage } from "./dataset";
+import { datasetsPage } from "./datasets";
+import { exportsPage } from "./exports";
+import { groupPage } from "./group";
 import { memoriesPage } from "./memories";
+import { groupsPage, rolloutsPage } from "./rollouts";
+import { rowsPage } from "./rows";
 import { runPage } from "./run";
 import { runsPage } from "./runs";
+import { tokensPage } from "./tokens";
+import { topicsPage } from "./topics";
 
 export interface PageSpec {
   /** The first part of the address, as in `#/runs`. */
@@ -17,4 +25,6 @@ export interface PageSpec {
   isOffered: () => boolean;
 }
 
-export const PAGES: PageSpec[] = [runsPage, runPage, comparePage, memoriesPage];
+export const PAGES: PageSpec[] = [
+  datasetPage, datasetsPage, rowsPage, topicsPage, rolloutsPage, groupsPage, groupPage, runsPage, runPage, comparePage, memoriesPage, tokensPage, exportsPage,
+];
