@@ -4,17 +4,17 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.browser.chromium import Chromium
 from tests.datagen.dataset import made
 from tests.datagen.topics.test_draw import tree
 from tests.rollout.groups import make_groups
-from tests.viewer.pages import EVIL, NEEDS_BROWSER, NEEDS_VIEWER, Screen, read_answers
+from tests.viewer.pages import EVIL, NEEDS_VIEWER, Screen, read_answers
 
 import treadle
 from treadle.core.types import Message, Role, ToolCall
@@ -135,26 +135,14 @@ def test_without_the_viewer_a_job_writes_how_to_build_it(tmp_path: Path) -> None
     assert "make viewer" in done.stderr
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Screen]:
-    found = Screen(tmp_path_factory.mktemp("screens"))
-    yield found
-    found.browser.close()
-
-
 @pytest.fixture
-def screen(shared: Screen, request: pytest.FixtureRequest) -> Iterator[Screen]:
-    failed = request.session.testsfailed
-    yield shared
-    if request.session.testsfailed > failed:
-        print("the page:", shared.save(request.node.name))
+def screen(browser: Chromium) -> Screen:
+    return Screen(browser)
 
 
 ROWS = "document.querySelectorAll('.table .line').length"
 
 
-@NEEDS_VIEWER
-@NEEDS_BROWSER
 @pytest.mark.parametrize(("width", "is_dark"), [(1200, False), (420, True)])
 def test_the_overview_of_a_dataset_shows_all_parts(
     tmp_path: Path, screen: Screen, width: int, is_dark: bool
@@ -193,8 +181,6 @@ def test_the_overview_of_a_dataset_shows_all_parts(
     screen.wait(f"{ROWS} === 3")
 
 
-@NEEDS_VIEWER
-@NEEDS_BROWSER
 def test_rows_are_found_and_opened(tmp_path: Path, screen: Screen) -> None:
     page = write_page(make_dataset_view(evil_folder(tmp_path / "d")), tmp_path / "d.html")
     screen.open(page, "#/rows/0")
@@ -204,7 +190,7 @@ def test_rows_are_found_and_opened(tmp_path: Path, screen: Screen) -> None:
     screen.press("Escape")
     screen.run("document.activeElement.blur()")
     screen.press("Enter")
-    screen.wait("document.querySelector('.opened .call')")
+    screen.wait("document.querySelector('.opened .msg-call')")
     assert "tea, 3 EUR" in screen.run("document.querySelector('.opened').textContent")
     screen.check(page)
     screen.press("x")
@@ -219,8 +205,6 @@ def test_rows_are_found_and_opened(tmp_path: Path, screen: Screen) -> None:
     screen.check(page)
 
 
-@NEEDS_VIEWER
-@NEEDS_BROWSER
 def test_rollouts_stand_side_by_side_down_to_their_tokens(tmp_path: Path, screen: Screen) -> None:
     view = make_rollouts_view(
         make_groups(5), name=EVIL, dropped={EVIL: 1}, decode=lambda ids: f"t{ids[0]}<b> "
@@ -257,8 +241,6 @@ def test_rollouts_stand_side_by_side_down_to_their_tokens(tmp_path: Path, screen
     screen.check(page)
 
 
-@NEEDS_VIEWER
-@NEEDS_BROWSER
 def test_topics_and_two_datasets_are_shown(tmp_path: Path, screen: Screen) -> None:
     graph = tree(3, 2)
     leaf = next(graph.leaves())

@@ -11,7 +11,7 @@ from treadle.core.types import Role
 from treadle.export.body_sample import BodySample, write_conversation
 from treadle.export.groups import Group, Rollout
 from treadle.trajectory.tokens.token_map import make_token_maps
-from treadle.trajectory.tokens.trajectories import Decode, DriftReport, TokenGrade, Trajectory
+from treadle.trajectory.tokens.trajectories import Decode, Decoders, DriftReport, TokenGrade, Trajectory
 
 _BODIES, _BODY_BYTES = 192, 12_000_000
 """How many rollouts have their messages and tokens in a page in one file, and how large these may be."""
@@ -153,11 +153,13 @@ def _find_branch_facts(branch: Trajectory) -> BranchFacts:
     )
 
 
-def write_rollout(rollout: Rollout, decode: Decode | None = None) -> dict[str, Any]:
+def write_rollout(rollout: Rollout, decoders: Decoders = None) -> dict[str, Any]:
     """Return what a rollout shows when it is opened."""
     return {
         "messages": write_conversation(rollout.messages),
         "branches": make_token_maps(
-            rollout.trajectories, decoders=decode, advantage=rollout.advantage if rollout.is_trained else None
+            rollout.trajectories,
+            decoders=decoders,
+            advantage=rollout.advantage if rollout.is_trained else None,
         ),
     }

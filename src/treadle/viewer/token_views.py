@@ -1,6 +1,6 @@
 """What pages show of a run's tokens, of the group that it belongs to, and of the rows that exporters make of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -46,6 +46,12 @@ def view_tokens(journal: Journal, run_id: str, mask: str, visible: Mapping[str, 
         advantage=_find_advantage(journal, run_id, visible),
     )
     return {"branches": maps, "conservation": str(graph.conservation)}
+
+
+def embed_tokens(journal: Journal, run_ids: Iterable[str]) -> dict[str, object]:
+    """Return the answers that the pages of runs' tokens need, by their addresses, for runs that have token ids."""
+    found = {f"/v1/view/runs/{run_id}/tokens": view_tokens(journal, run_id, "all", {}) for run_id in run_ids}
+    return {address: answer for address, answer in found.items() if answer["branches"]}
 
 
 def _find_advantage(journal: Journal, run_id: str, visible: Mapping[str, str]) -> float | None:

@@ -9,6 +9,7 @@ import { Status } from "../parts/basics";
 import { Line } from "../parts/transcript";
 import { useVirtual } from "../parts/virtual";
 import { go, to, usePlace } from "../router";
+import { has } from "../source";
 import type { PageSpec } from ".";
 
 interface Pair { one: Item | null; two: Item | null; isEqual: boolean; hidden: number }
@@ -167,4 +168,4 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
   );
 }
 
-export const comparePage: PageSpec = { name: "compare", title: "Compare", key: "c", Page: Compare, isOffered: () => true };
+export const comparePage: PageSpec = { name: "compare", title: "Compare", key: "c", Page: Compare, isOffered: () => has("/v1/runs") };

@@ -25,8 +25,8 @@ function Both({ title, unit, counts, rows }: { title: string; unit: string; coun
           {listed.map((name) => (
             <li key={name} title={`${name}: ${count(counts[0][name] ?? 0)} and ${count(counts[1][name] ?? 0)} ${unit}`}>
               <span className="name">{name}</span>
-              <span className="pair">
-                {([0, 1] as const).map((index) => <span className="track" key={index}><i className={index ? "second" : ""} style={{ width: `${(100 * part(name, index)) / most}%` }} /></span>)}
+              <span className="two-tracks">
+                {([0, 1] as const).map((index) => <span className="bar-track" key={index}><i className={index ? "second" : ""} style={{ width: `${(100 * part(name, index)) / most}%` }} /></span>)}
               </span>
               <span className="num">{percent(part(name, 0))} · {percent(part(name, 1))}</span>
             </li>

@@ -19,10 +19,10 @@ const MAX_POINTS = 2000;
 const RELOAD_SECONDS = 5;
 const known = (group: GroupFacts): number[] => group.rollouts.map((item) => item.reward).filter((value) => value !== null);
 
-/** Return the rollouts, and look again from time to time while others may be made. */
-export function useRollouts(): { view: RolloutsView | null; error: Error | null } {
+/** Return the rollouts, and look again from time to time while others may be made. A journal has groups only. */
+export function useRollouts(group = ""): { view: RolloutsView | null; error: Error | null } {
   const [version, setVersion] = useState(0);
-  const { data, error } = useGet<RolloutsView>("/v1/view/rollouts", version);
+  const { data, error } = useGet<RolloutsView>(isShown("rollouts") ? "/v1/view/rollouts" : `/v1/view/groups/${encodeURIComponent(group)}`, version);
   useEffect(() => {
     if (!isLive) return;
     const timer = setInterval(() => document.visibilityState === "visible" && setVersion((value) => value + 1), 1000 * RELOAD_SECONDS);
@@ -57,7 +57,7 @@ function Rollouts(): ReactNode {
       <RolloutsBar view={view} tab="rollouts" />
       <div className="overview" tabIndex={0} role="region" aria-label="overview">
         <RolloutFigures view={view} all={all} />
-        {Object.entries(view.dropped).map(([reason, groups]) => <p key={reason} className="note">{count(groups)} groups were dropped: {reason}.</p>)}
+        {Object.entries(view.dropped).map(([reason, groups]) => <p key={reason} className="remark">{count(groups)} groups were dropped: {reason}.</p>)}
         <Rewards groups={view.groups} all={all} />
         <Lengths all={all} />
         <Tools all={all} />

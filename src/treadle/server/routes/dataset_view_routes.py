@@ -105,6 +105,12 @@ async def get_rollout(group_id: str, run_id: str, data: TheData, host: TheHost) 
     return await _answer(data.rollout, host.journal, group_id, run_id)
 
 
+@router.get("/groups/{group_id}")
+async def get_group(group_id: str, data: TheData, host: TheHost) -> Response:
+    """Return the finished runs of the journal whose label `group` is this, as rollouts of one group."""
+    return await _answer(data.group, host.journal, group_id)
+
+
 @router.get("/runs/{run_id}/tokens")
 async def get_tokens(run_id: str, host: TheHost, caller: Reader, mask: str = "all") -> Response:
     """Return the tokens of a run and of its sub-agents, branch by branch."""
