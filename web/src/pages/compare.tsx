@@ -79,8 +79,8 @@ function Side({ runId, fold: run }: { runId: string; fold: RunFold }): ReactNode
   );
 }
 
-function Choose(): ReactNode {
-  const [one, setOne] = useState("");
+function Choose({ first }: { first: string }): ReactNode {
+  const [one, setOne] = useState(first);
   const [two, setTwo] = useState("");
   const open = (event: FormEvent): void => {
     event.preventDefault();
@@ -100,7 +100,7 @@ function Choose(): ReactNode {
 
 function Compare(): ReactNode {
   const { path } = usePlace();
-  return path[1] && path[2] ? <Sides left={path[1]} right={path[2]} /> : <Choose />;
+  return path[1] && path[2] ? <Sides left={path[1]} right={path[2]} /> : <Choose first={path[1] ?? ""} />;
 }
 
 function Sides({ left, right }: { left: string; right: string }): ReactNode {

@@ -21,13 +21,15 @@ interface Props<T> {
   addressOf: (item: T) => string;
   /** Called when the last lines are in view, to load more. */
   onEnd?: () => void;
+  /** Further keys, which do something with the chosen line. */
+  actions?: { key: string; about: string; run: (item: T) => void }[];
   /** What is shown below the last line. */
   end?: ReactNode;
 }
 
 const HEIGHT = 32;
 
-export function Table<T>({ label, items, columns, idOf, addressOf, onEnd, end }: Props<T>): ReactNode {
+export function Table<T>({ label, items, columns, idOf, addressOf, onEnd, actions, end }: Props<T>): ReactNode {
   const box = useRef<HTMLDivElement>(null);
   const [picked, setPicked] = useState(0);
   const virtual = useVirtual(items.length, box, () => HEIGHT);
@@ -50,6 +52,7 @@ export function Table<T>({ label, items, columns, idOf, addressOf, onEnd, end }:
     { key: "PageUp", about: "", run: () => move(-20) },
     { key: "g g", about: "First line", run: () => move(-items.length) },
     { key: "G", about: "Last line", run: () => move(items.length) },
+    ...(actions ?? []).map((action) => ({ ...action, run: () => { const item = items[picked]; if (item !== undefined) action.run(item); } })),
     { key: "Enter", about: "Open the line", run: () => { const item = items[picked]; if (item !== undefined) go(addressOf(item)); } },
   ]);
   const grid = { gridTemplateColumns: columns.map((column) => column.width).join(" ") };
