@@ -1,10 +1,11 @@
-"""The page of runs in headless Chromium: until a long run is shown, and the work of the page while it is scrolled."""
+"""The page of runs in headless Chromium: when a long run is shown, and the work of the page while it is scrolled."""
 
 import asyncio
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from statistics import median
 
 from tests.browser.chromium import Chromium
@@ -42,20 +43,22 @@ new Promise(done => {
 async def measure() -> list[Figure]:
     """Measure runs of 10,000 and of 100,000 events, on all cores, as a browser and a server have them."""
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    figures = []
     with journal_path() as path:
         with open_journal(path) as journal:
             runs = {events: (await make_long(journal, steps)).run_id for events, steps in STEPS.items()}
-        command = [sys.executable, "-m", "treadle", "view", str(path), "--no-open", "--json"]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert server.stdout is not None
-        url = json.loads(server.stdout.readline())["url"]
-        try:
-            for events, run_id in runs.items():
-                figures += await asyncio.to_thread(_measure_run, f"{url}&/run/{run_id}", events)
-        finally:
-            server.terminate()
-            server.wait()
+        return await asyncio.to_thread(_measure_runs, path, runs)
+
+
+def _measure_runs(path: Path, runs: dict[int, str]) -> list[Figure]:
+    command = [sys.executable, "-m", "treadle", "view", str(path), "--no-open", "--json"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    url = json.loads(server.stdout.readline())["url"]
+    figures = []
+    for events, run_id in runs.items():
+        figures += _measure_run(f"{url}&/run/{run_id}", events)
+    server.terminate()
+    server.wait()
     return figures
 
 
