@@ -1,4 +1,4 @@
-"""The page of runs in headless Chromium: when a long run is shown, and the work of the page while it is scrolled."""
+"""The page of runs in headless Chromium: when a long run is shown, and the work of scrolling it."""
 
 import asyncio
 import json

@@ -111,7 +111,7 @@ def test_no_text_can_leave_its_place(tmp_path: Path) -> None:
 
 
 def test_without_the_viewer_a_job_writes_how_to_build_it(tmp_path: Path) -> None:
-    """A package without the built page: a job's file says what to do, and a command that asks for a page fails."""
+    """In a package without the built page, files say what to do, and a command that prints a page fails."""
     package = Path(treadle.__file__).parent
     ignore = shutil.ignore_patterns("bundle.html", "__pycache__")
     shutil.copytree(package, tmp_path / "lib/treadle", copy_function=os.symlink, ignore=ignore)
@@ -119,7 +119,7 @@ def test_without_the_viewer_a_job_writes_how_to_build_it(tmp_path: Path) -> None
     script = (
         "from pathlib import Path; from treadle.viewer import write_page; "
         "from treadle.datagen.dataset.dataset_view import make_dataset_view as make; "
-        "write_page(make(Path('d')), Path('d/report.html'), must_be_built=False)"
+        "write_page(make(Path('d')), Path('d/report.html'))"
     )
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "lib")}
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, check=True)
@@ -193,6 +193,9 @@ def test_rows_are_found_and_opened(tmp_path: Path, screen: Screen) -> None:
     screen.wait("document.querySelector('.opened .msg-call')")
     assert "tea, 3 EUR" in screen.run("document.querySelector('.opened').textContent")
     screen.check(page)
+    first = screen.run("document.querySelector('.opened h2').textContent")
+    screen.press("j")
+    screen.wait(f"document.querySelector('.opened h2').textContent !== '{first}'")
     screen.press("x")
     screen.type("#by-status", "rejected")
     screen.wait(f"{ROWS} === 4")
@@ -259,3 +262,28 @@ def test_topics_and_two_datasets_are_shown(tmp_path: Path, screen: Screen) -> No
     screen.check(page)
     screen.run("document.querySelector('.ids a').click()")
     screen.wait(f"{ROWS} === 1")
+
+
+def test_a_served_dataset_is_searched_and_grows(tmp_path: Path, screen: Screen) -> None:
+    dataset = evil_folder(tmp_path / "d", 1_200)
+    command = [sys.executable, "-m", "treadle", "view", "d", "--no-open", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(treadle.__file__).parents[1])}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        screen.open(msgspec.json.decode(process.stdout.readline())["url"])
+        screen.wait("document.querySelector('.map button')")
+        screen.run("location.hash = '#/rows/0'")
+        said = "document.querySelector('[role=search] [aria-live]').textContent"
+        screen.wait(f"{said} === 'all 1,206 rows'")
+        screen.press("G")
+        screen.wait("Number(document.querySelector('.table').getAttribute('aria-rowcount')) > 600")
+        screen.type("#search", "FILE 1199?")
+        screen.wait(f"{said} === '1 of 1,206 rows'")
+        screen.run("document.querySelector('.table .line').click()")
+        screen.wait("document.querySelector('.opened .msg-call')")
+        with DatasetFolder(dataset).rows.open("ab") as file:
+            file.write(made.encode(made.plain_row(9_999)))
+        screen.type("#search", "FILE 9999?")
+        screen.wait(f"{said} === '1 of 1,207 rows'")
+        screen.check()
+        process.terminate()

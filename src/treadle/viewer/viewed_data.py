@@ -117,17 +117,17 @@ class ViewedData:
             raise ConfigError("there are no topics; `treadle view topics.json` shows some")
         return make_topics_view(load_topics(self._paths[0]))
 
-    def rollouts(self, journal: Journal) -> RolloutsView:
-        """Return the groups that are delivered so far, without their messages and tokens."""
+    def rollouts(self, journal: Journal, after: int = 0) -> RolloutsView:
+        """Return the groups that are delivered so far, without the first `after` of them and without tokens."""
         if self._kind is not DataKind.ROLLOUTS:
             raise ConfigError("there are no rollouts; `treadle view FOLDER` shows those in a folder")
         path = self._paths[0]
         stored = read_stored(path)
         with self._lock:
-            for entry in stored.entries:
+            for entry in stored.entries[after:]:
                 if entry.number not in self._facts:
                     self._facts[entry.number] = find_facts(rebuild(stored.config, journal, entry))
-            groups = [self._facts[entry.number] for entry in stored.entries]
+            groups = [self._facts[entry.number] for entry in stored.entries[after:]]
         name, dropped = stored.config.name, dict(stored.counts.reasons)
         return RolloutsView(name=name, folder=str(path), groups=groups, dropped=dropped)
 

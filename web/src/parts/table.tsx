@@ -25,11 +25,14 @@ interface Props<T> {
   actions?: { key: string; about: string; run: (item: T) => void }[];
   /** What is shown below the last line. */
   end?: ReactNode;
+  /** The line that is open beside the table. Then j and k call `onFollow` with the line that they reach. */
+  openedId?: string;
+  onFollow?: (item: T) => void;
 }
 
 const HEIGHT = 32;
 
-export function Table<T>({ label, items, columns, idOf, addressOf, onEnd, actions, end }: Props<T>): ReactNode {
+export function Table<T>({ label, items, columns, idOf, addressOf, onEnd, actions, end, openedId, onFollow }: Props<T>): ReactNode {
   const box = useRef<HTMLDivElement>(null);
   const [picked, setPicked] = useState(0);
   const virtual = useVirtual(items.length, box, () => HEIGHT);
@@ -42,7 +45,16 @@ export function Table<T>({ label, items, columns, idOf, addressOf, onEnd, action
     const next = Math.max(0, Math.min(items.length - 1, picked + by));
     setPicked(next);
     virtual.scrollTo(next);
+    const item = items[next];
+    if (openedId && item !== undefined) onFollow?.(item);
   };
+  useEffect(() => {
+    const at = openedId ? items.findIndex((item) => idOf(item) === openedId) : -1;
+    if (at >= 0) {
+      setPicked(at);
+      virtual.scrollTo(at);
+    }
+  }, [openedId, items]);
   useKeys([
     { key: "j", about: "Next line", run: () => move(1) },
     { key: "ArrowDown", about: "", run: () => move(1) },

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
 from treadle.cli.options.option_groups import OptionGroup
-from treadle.cli.terminal.output import bar, print_json, stdout
+from treadle.cli.terminal.output import bar, print_json, print_note, stdout
 
 
 class RolloutOptions(OptionGroup, frozen=True, kw_only=True):
@@ -85,6 +85,7 @@ def report(
     """
     # The modules of the report are not needed for the help.
     from treadle.rollout.rollout_folder import read_stored
+    from treadle.viewer.bundle import HOW_TO_BUILD, is_built
     from treadle.viewer.data_pages import make_rollouts_page, write_page
 
     count, decode = len(read_stored(folder).entries), None
@@ -99,4 +100,6 @@ def report(
         print_json({"report": str(path), "groups": count})
     else:
         stdout().print(str(path), soft_wrap=True)
+        if not is_built():
+            print_note(HOW_TO_BUILD)
     return ExitCode.DONE

@@ -94,9 +94,9 @@ async def get_topics(data: TheData) -> Response:
 
 
 @router.get("/rollouts")
-async def get_rollouts(data: TheData, host: TheHost) -> Response:
-    """Return the groups that are delivered so far."""
-    return await _answer(data.rollouts, host.journal)
+async def get_rollouts(data: TheData, host: TheHost, after: Annotated[int, Query(ge=0)] = 0) -> Response:
+    """Return the groups that are delivered so far, in the order of delivery, without the first `after` of them."""
+    return await _answer(data.rollouts, host.journal, after)
 
 
 @router.get("/rollouts/{group_id}/{run_id}")
