@@ -46,6 +46,10 @@ class UnknownAgentError(ConfigError):
     """Raised if a client names an agent that the server does not offer."""
 
 
+class AgentUnavailableError(ConfigError):
+    """Raised if an agent cannot be made, whatever a client asks for: the server's operator has to mend that."""
+
+
 def names_of(config: Config, model: str | None) -> tuple[str, ...]:
     """Return the names of the agents and models that are served. Raises: `ConfigError` if there are none."""
     file = config.file
@@ -77,7 +81,7 @@ class AgentCatalog:
     def agent(self, name: str, wish: ClientWish = ClientWish()) -> Agent[Any]:
         """Return the agent with this name, with what the client wants besides. Any thread may call this.
 
-        Raises: `UnknownAgentError`; `ConfigError` if the agent cannot be made.
+        Raises: `UnknownAgentError`; `AgentUnavailableError`; `ConfigError` if the client wants what cannot be.
         """
         if name not in self.names:
             raise UnknownAgentError(f"there is no model {name!r}, {suggest(name, self.names, 'models')}")
@@ -85,11 +89,25 @@ class AgentCatalog:
         with self._lock:
             found = self._agents.get(key)
             if found is None:
-                found = self._agents[key] = self._make(name, wish)
+                found = self._agents[key] = self._make_checked(name, wish)
                 if len(self._agents) > _MAX_AGENTS:
                     self._agents.popitem(last=False)
             self._agents.move_to_end(key)
         return found
+
+    def _make_checked(self, name: str, wish: ClientWish) -> Agent[Any]:
+        """Return a new agent, or find out who has to mend what is wrong with it."""
+        try:
+            return self._make(name, wish)
+        except ConfigError as error:
+            fault = error
+        try:
+            self._make(name, ClientWish())
+        except ConfigError as error:
+            raise AgentUnavailableError(
+                f"{name!r} cannot be used until its operator mends this: {error}"
+            ) from None
+        raise fault
 
     def _make(self, name: str, wish: ClientWish) -> Agent[Any]:
         table = self.config.file.agents.get(name) or AgentTable(model=name)
