@@ -150,6 +150,8 @@ class ForkOptions(TypedDict, total=False):
     """The user's message of a new turn. It must be given if the copied events end with a finished turn, except for
     a session, and must not be given otherwise."""
     new_run_id: str | None
+    metadata: Mapping[str, Json] | None
+    """Data that is stored with the new run, besides or in place of that of the other run."""
     deps: object
     on_event: Emit | None
     trust: bool

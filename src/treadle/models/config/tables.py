@@ -165,6 +165,8 @@ class AgentTable(Table):
 
     model: str | None = None
     """A model of this file, or `provider:name`. Default: that of the persona, else the default model."""
+    description: str | None = None
+    """What the agent is for, in a sentence, for the programs that choose among agents over A2A and MCP."""
     instructions: str | None = None
     """The system message."""
     tools: list[str] = []
@@ -214,7 +216,7 @@ class ServeTable(Table):
     """The host names under which the server is reached, if it has keys; empty: any."""
     max_body_bytes: Count = 20_000_000
     body_timeout_seconds: Positive = 30.0
-    """How long a client may take to send its request."""
+    """How long a client may take to send the head of its request, and how long the body."""
     window: Count = 256
     """How many interrupted runs are continued at the same time."""
     embeddings: str | None = None

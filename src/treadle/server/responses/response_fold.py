@@ -251,6 +251,11 @@ class ResponseFold:
             self.incomplete = {"reason": _INCOMPLETE.get(body.stop_reason, body.stop_reason.value)}
             self._end("incomplete")
 
+    def call_id_of(self, item_id: str) -> str | None:
+        """Return the id, in the run, of the call that an item shows; `None` if it shows none."""
+        found = [call_id for call_id, item in self._calls.items() if item.item["id"] == item_id]
+        return found[0] if found else None
+
     # What is written.
 
     def response(self) -> dict[str, Json]:

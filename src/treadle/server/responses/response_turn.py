@@ -72,27 +72,7 @@ async def make_plan(
 
     Raises: `ConfigError`, `RequestRefused`.
     """
-    try:
-        msgspec.json.encode([body.model_dump(), more_settings])
-    except UnicodeEncodeError:
-        raise ConfigError("the request has half of a surrogate pair, which is no character") from None
-    asked = read_items(body.input, await _find_files(host, caller, file_ids_in(body.input)))
-    functions, searches = client_tools(body.tools)
-    for store_id in [name for search in searches for name in search["vector_store_ids"]]:
-        if await asyncio.to_thread(host.vectors.get, str(store_id), caller.sees_only) is None:
-            raise RequestRefused(404, f"there is no vector store {store_id!r:.100}", "not_found")
-    texts = [text for text in (body.instructions, *asked.instructions) if text]
-    settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
-    settings |= more_settings or {}
-    wish = ClientWish(
-        instructions="\n\n".join(texts) or None,
-        tools=functions,
-        searches=searches,
-        settings={name: value for name, value in settings.items() if value is not None},
-        schema=body.schema_of_answer,
-        max_tool_calls=body.max_tool_calls,
-        max_steps=body.max_infer_iters,
-    )
+    asked, wish = await read_asked(host, caller, body, more_settings)
     agent = await asyncio.to_thread(host.catalog.agent, body.model, wish)
     run_id, state = await _find_run(host, caller, agent, body, asked)
     mail = [] if state is None or run_id is None else _read_mail(run_id, state, asked)
@@ -125,8 +105,36 @@ async def make_plan(
         history=tuple(history),
         blobs=asked.blobs,
         mail=mail,
-        labels={**host.labels(caller), METADATA: dict(body.metadata or {})},
+        labels={**host.labels(caller, body.model), METADATA: dict(body.metadata or {})},
     )
+
+
+async def read_asked(
+    host: RunHost, caller: ApiCaller, body: CreateResponse, more_settings: Mapping[str, Json] | None = None
+) -> tuple[RequestItems, ClientWish]:
+    """Return the items of a request, and what it wants of the agent. Raises: `ConfigError`, `RequestRefused`."""
+    try:
+        msgspec.json.encode([body.model_dump(), more_settings])
+    except UnicodeEncodeError:
+        raise ConfigError("the request has half of a surrogate pair, which is no character") from None
+    asked = read_items(body.input, await _find_files(host, caller, file_ids_in(body.input)))
+    functions, searches = client_tools(body.tools)
+    for store_id in [name for search in searches for name in search["vector_store_ids"]]:
+        if await asyncio.to_thread(host.vectors.get, str(store_id), caller.sees_only) is None:
+            raise RequestRefused(404, f"there is no vector store {store_id!r:.100}", "not_found")
+    texts = [text for text in (body.instructions, *asked.instructions) if text]
+    settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
+    settings |= more_settings or {}
+    wish = ClientWish(
+        instructions="\n\n".join(texts) or None,
+        tools=functions,
+        searches=searches,
+        settings={name: value for name, value in settings.items() if value is not None},
+        schema=body.schema_of_answer,
+        max_tool_calls=body.max_tool_calls,
+        max_steps=body.max_infer_iters,
+    )
+    return asked, wish
 
 
 async def _find_files(host: RunHost, caller: ApiCaller, file_ids: list[str]) -> dict[str, GivenFile]:
