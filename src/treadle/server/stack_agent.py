@@ -43,9 +43,10 @@ _TAGS = {
 def _make(name: str, **fields: object) -> Any:
     """Return an event or a part of one, of the class of llama-stack-client if that is installed."""
     try:
-        return getattr(importlib.import_module("llama_stack_client.lib.agents.turn_events"), name)(**fields)
+        found: Any = importlib.import_module("llama_stack_client.lib.agents.turn_events")
     except ImportError:
         return SimpleNamespace(**_TAGS.get(name, {}), **fields)
+    return getattr(found, name)(**fields)
 
 
 class StackAgent:
@@ -240,8 +241,5 @@ class _StackTurn:
 
 
 def _write_call(call: ToolCall) -> Any:
-    fields = {"call_id": call.call_id, "tool_name": call.name, "arguments": call.arguments}
-    try:
-        return importlib.import_module("llama_stack_client.lib.agents.types").ToolCall(**fields)
-    except ImportError:
-        return SimpleNamespace(**fields)
+    # The module of events has this class, too.
+    return _make("ToolCall", call_id=call.call_id, tool_name=call.name, arguments=call.arguments)

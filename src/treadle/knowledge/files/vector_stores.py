@@ -240,6 +240,10 @@ class VectorStores:
 
     # Reading.
 
+    def delete_expired(self) -> None:
+        """Delete the files that have expired."""
+        self.table.add((), self._clock.time())
+
     def unread(self) -> list[Resource]:
         """Return the files that some process was to read and has not read."""
         return self.table.unfinished(ATTACHED, 1_000_000)
