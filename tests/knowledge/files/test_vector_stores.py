@@ -9,11 +9,13 @@ import pytest
 from tests.conftest import IS_FULL
 from tests.knowledge.memory.embedding_server import EmbeddingServer, serving
 
+from treadle import Agent
 from treadle.core.errors import ConfigError
 from treadle.http.transport import HttpTransport
 from treadle.journal import Journal, open_journal
 from treadle.journal.resources import Resource
 from treadle.knowledge.files.attribute_filters import check_attributes, read_filter
+from treadle.knowledge.files.file_search import FileSearch
 from treadle.knowledge.files.file_store import FileStore
 from treadle.knowledge.files.vector_stores import VectorStores, attached_facts
 from treadle.knowledge.memory import make_embedder
@@ -230,3 +232,33 @@ async def test_a_failed_file_can_be_attached_again(tmp_path: Path) -> None:
         assert file is not None
         await stores.read_in(stores.attach(store, [(file, {"a": 1})], None)[1])
         assert stores.counts(store.resource_id).counts == {"failed": 1}
+
+
+async def test_an_agent_that_is_built_from_its_spec_searches(tmp_path: Path) -> None:
+    with open_journal(tmp_path / "runs.db") as journal:
+        stores = VectorStores(journal.resources)
+        store = stores.create("x", {}, None)
+        await put(stores, store, "The codename is BLUE_FALCON.", kind="name")
+        filters = {"type": "eq", "key": "kind", "value": "name"}
+        search = FileSearch([store.resource_id], max_num_results=2, filters=filters)
+        spec = Agent("mock:echo", tools=[search], journal=journal).spec
+        run = await Agent.from_spec(spec, journal=journal).run('call file_search {"queries": ["codename"]}')
+        assert "BLUE_FALCON" in run.output
+        stores.delete(store.resource_id)
+        run = await Agent.from_spec(spec, journal=journal).run('call file_search {"queries": ["codename"]}')
+        assert "was deleted" in run.output
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "needs the ids"),
+        ({"vector_store_ids": "vs_1"}, "needs the ids"),
+        ({"vector_store_ids": ["vs_1"], "max_num_results": 51}, "1 to 50"),
+        ({"vector_store_ids": ["vs_1"], "score_threshold": 2}, "from 0 to 1"),
+        ({"vector_store_ids": ["vs_1"], "filters": {"type": "odd", "key": "a", "value": 1}}, "the types are"),
+    ],
+)
+def test_wrong_settings_are_told(settings: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        FileSearch(**settings)
