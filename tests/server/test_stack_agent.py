@@ -1,11 +1,12 @@
 """The agent with the interface of llama-stack's `Agent`: the events that its users rely on, in their order."""
 
+import base64
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from treadle import Agent, ConfigError, ScriptedModel, open_journal, tool
+from treadle import Agent, ConfigError, Run, ScriptedModel, open_journal, tool
 from treadle.knowledge.files.file_search import FileSearch
 from treadle.knowledge.files.file_store import FileStore
 from treadle.knowledge.files.vector_stores import VectorStores
@@ -104,3 +105,24 @@ async def test_a_turn_searches_files(tmp_path: Path) -> None:
         search = chunks[-1].response.output[0]
         assert search.type == "file_search_call"
         assert "BLUE_FALCON" in search.results[0].text
+
+
+def test_a_turn_takes_a_large_picture_and_tells_what_stops_it(tmp_path: Path) -> None:
+    picture = bytes(range(256)) * 40
+    url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    message: Any = [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]
+    with open_journal(tmp_path / "runs.db") as journal:
+        agent = StackAgent(Agent(ScriptedModel(["A picture."]), tools=["ask"], journal=journal))
+        session = agent.create_session("x")
+        assert agent.create_turn(message, session, stream=False).output_text == "A picture."
+        asked = Run.load(journal.runs()[0].run_id, journal).messages[0]
+        assert journal.read_blob(asked.parts[0].digest or "") == picture
+        model = ScriptedModel([[call("ask_user", {"question": "Which?"})]])
+        agent = StackAgent(Agent(model, tools=["ask"], journal=journal))
+        session = agent.create_session("x")
+        last = list(agent.create_turn(said("go"), session))[-1].event
+        assert (last.event_type, last.error_message) == ("turn_failed", "it waits for: question")
+        last = list(agent.create_turn(said("go on"), session))[-1].event
+        assert last.event_type == "turn_failed"
+        with pytest.raises(ConfigError, match="one message of the user"):
+            agent.create_turn([], session, stream=False)

@@ -7,6 +7,7 @@ llama-stack-client 0.7.5.
 
 import importlib
 import json
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 from treadle.agent.agent import Agent
 from treadle.agent.sync import block, iterate_blocking
 from treadle.core import events as e
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.events.narrowing import Item
 from treadle.core.types import Json, StopReason, ToolCall, ToolResult
 from treadle.knowledge.files.file_search import NAME as FILE_SEARCH
@@ -25,19 +26,7 @@ from treadle.server.responses.request_items import read_items
 from treadle.server.responses.response_fold import Echo, ResponseFold
 from treadle.server.responses.response_ids import ResponseId, conversation_id, read_conversation_id
 
-_TAGS = {
-    "TurnStarted": {"event_type": "turn_started"},
-    "TurnCompleted": {"event_type": "turn_completed"},
-    "TurnFailed": {"event_type": "turn_failed"},
-    "StepStarted": {"event_type": "step_started"},
-    "StepProgress": {"event_type": "step_progress"},
-    "StepCompleted": {"event_type": "step_completed"},
-    "TextDelta": {"delta_type": "text"},
-    "ToolCallIssuedDelta": {"delta_type": "tool_call_issued"},
-    "ToolCallDelta": {"delta_type": "tool_call_delta"},
-    "ToolCallCompletedDelta": {"delta_type": "tool_call_completed"},
-}
-"""The fields of events that tell their kind."""
+_WORD = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 def _make(name: str, **fields: object) -> Any:
@@ -45,7 +34,9 @@ def _make(name: str, **fields: object) -> Any:
     try:
         found: Any = importlib.import_module("llama_stack_client.lib.agents.turn_events")
     except ImportError:
-        return SimpleNamespace(**_TAGS.get(name, {}), **fields)
+        tag = _WORD.sub("_", name).lower()
+        kind = "delta_type" if name.endswith("Delta") else "event_type"
+        return SimpleNamespace(**{kind: tag.removesuffix("_delta")}, **fields)
     return getattr(found, name)(**fields)
 
 
@@ -96,12 +87,14 @@ class StackAgent:
             before = self._session_last_response_id.get(session_id)
             turn = _StackTurn(self.agent, session_id, before, len(await session.read_events()))
             yield _make("AgentStreamChunk", event=turn.begin(), response=None)
-            async for item in session.stream(asked.message.content, attach=asked.message.parts):
-                for event in turn.take(item):
-                    response = (
-                        turn.response() if isinstance(item.body, e.TurnCompleted) and turn.is_done else None
-                    )
-                    yield _make("AgentStreamChunk", event=event, response=response)
+            parts, blobs = asked.message.parts, asked.blobs
+            try:
+                async for item in session.stream(asked.message.content, attach=parts, blobs=blobs):
+                    for event in turn.take(item):
+                        response = turn.response() if turn.is_done else None
+                        yield _make("AgentStreamChunk", event=event, response=response)
+            except TreadleError as error:
+                yield _make("AgentStreamChunk", event=turn.fail(str(error)), response=None)
         if turn.is_done:
             self._last_response_id = self._session_last_response_id[session_id] = turn.response_id
 
@@ -110,8 +103,8 @@ class _StackTurn:
     """The events of one turn."""
 
     def __init__(self, agent: Agent[Any], session_id: str, before: str | None, events: int) -> None:
-        self._session_id = session_id
         self._turn_id = f"turn_{secrets.token_hex(6)}"
+        self._turn = {"turn_id": self._turn_id, "session_id": session_id}
         place = ResponseId(read_conversation_id(session_id), events, 0)
         echo = Echo(model=agent.model.name, created_at=time.time(), previous_response_id=before)
         self._fold = ResponseFold(place, echo)
@@ -129,7 +122,7 @@ class _StackTurn:
 
     def begin(self) -> Any:
         """Return the first event."""
-        return _make("TurnStarted", turn_id=self._turn_id, session_id=self._session_id)
+        return _make("TurnStarted", **self._turn)
 
     def take(self, item: Item) -> list[Any]:
         """Return the events that follow from an event or a delta of the run."""
@@ -148,7 +141,7 @@ class _StackTurn:
         if isinstance(body, e.TurnCompleted):
             return [self._end_turn(body)]
         if isinstance(body, e.RunPaused):
-            return [self._fail(f"it waits for: {body.reason}")]
+            return [self.fail(f"it waits for: {body.reason}")]
         return []
 
     def response(self) -> Any:
@@ -183,9 +176,9 @@ class _StackTurn:
         self._calls, self._results = {call.call_id: call for call in message.tool_calls}, {}
         searches = [call for call in message.tool_calls if call.name == FILE_SEARCH]
         for call in message.tool_calls:
-            kind = "file_search" if call in searches else "function"
-            named: dict[str, object] = {"call_id": call.call_id, "tool_type": kind, "tool_name": call.name}
-            told.append(self._progress(_make("ToolCallIssuedDelta", **named, arguments=call.arguments)))
+            told.append(
+                self._progress(_make("ToolCallIssuedDelta", **_about(call), arguments=call.arguments))
+            )
         is_server = bool(searches) and len(searches) == len(self._calls)
         reason = "end_of_turn" if not self._calls else "server_tool_call" if is_server else "tool_calls"
         result = _make(
@@ -206,23 +199,13 @@ class _StackTurn:
 
     def _end_call(self, result: ToolResult) -> list[Any]:
         self._results[result.call_id] = result
-        kind = "file_search" if result.name == FILE_SEARCH else "function"
-        named: dict[str, object] = {"call_id": result.call_id, "tool_type": kind, "tool_name": result.name}
-        told = [self._progress(_make("ToolCallCompletedDelta", **named, result=result.content))]
+        told = [self._progress(_make("ToolCallCompletedDelta", **_about(result), result=result.content))]
         if self._results.keys() == self._calls.keys():
-            responses = [
-                {
-                    "call_id": call_id,
-                    "tool_name": self._results[call_id].name,
-                    "content": self._results[call_id].content,
-                    "metadata": {"is_error": self._results[call_id].is_error},
-                }
-                for call_id in self._calls
-            ]
-            calls = [_write_call(call) for call in self._calls.values()]
-            step_id = self._step["step_id"]
             ended = _make(
-                "ToolExecutionStepResult", step_id=step_id, tool_calls=calls, tool_responses=responses
+                "ToolExecutionStepResult",
+                step_id=self._step["step_id"],
+                tool_calls=[_write_call(call) for call in self._calls.values()],
+                tool_responses=[_write_result(self._results[call_id]) for call_id in self._calls],
             )
             told.append(_make("StepCompleted", **self._step, result=ended))
             self._kind = ""
@@ -230,14 +213,26 @@ class _StackTurn:
 
     def _end_turn(self, body: e.TurnCompleted) -> Any:
         if body.stop_reason is not StopReason.COMPLETED:
-            return self._fail(body.error or str(body.stop_reason))
+            return self.fail(body.error or str(body.stop_reason))
         self.is_done, self._text = True, body.output or self._text
-        named = {"turn_id": self._turn_id, "session_id": self._session_id, "final_text": self._text}
-        return _make("TurnCompleted", **named, response_ids=[self.response_id], num_steps=self._steps)
+        ids = [self.response_id]
+        return _make(
+            "TurnCompleted", **self._turn, final_text=self._text, response_ids=ids, num_steps=self._steps
+        )
 
-    def _fail(self, message: str) -> Any:
-        named = {"turn_id": self._turn_id, "session_id": self._session_id}
-        return _make("TurnFailed", **named, error_message=message)
+    def fail(self, message: str) -> Any:
+        """Return the last event of a turn that failed."""
+        return _make("TurnFailed", **self._turn, error_message=message)
+
+
+def _about(item: ToolCall | ToolResult) -> dict[str, object]:
+    kind = "file_search" if item.name == FILE_SEARCH else "function"
+    return {"call_id": item.call_id, "tool_type": kind, "tool_name": item.name}
+
+
+def _write_result(result: ToolResult) -> dict[str, object]:
+    named = {"call_id": result.call_id, "tool_name": result.name}
+    return {**named, "content": result.content, "metadata": {"is_error": result.is_error}}
 
 
 def _write_call(call: ToolCall) -> Any:
