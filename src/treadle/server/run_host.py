@@ -7,11 +7,12 @@ next one, continues what this one has left: after a crash, at a graceful end, an
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from treadle.core.events.narrowing import Item
 from treadle.journal.protocol import Journal
+from treadle.journal.resources import Resource
 from treadle.journal.run_info import QUEUE, RunFilter
 from treadle.knowledge.files.file_store import FileStore
 from treadle.knowledge.files.vector_stores import VectorStores
@@ -30,6 +31,7 @@ T = TypeVar("T")
 _MAX_HISTORIES = 10_000
 _REST_SECONDS = 0.05
 """How long interrupted runs may wait. Every request changes the journal, and a look for such runs has a price."""
+_FILES_AT_A_TIME = 2
 SERVED = "serve"
 """The queue in which the runs of servers wait."""
 VIEWED = "view"
@@ -80,6 +82,7 @@ class RunHost:
         embedder = None if named is None else make_embedder(named, config=catalog.config)
         self.vectors = journal.resources.once(VectorStores, lambda: VectorStores(journal.resources, embedder))
         """The vector stores."""
+        self._reading = asyncio.Semaphore(_FILES_AT_A_TIME)
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self.followers: set[asyncio.Task[bytes]] = set()
@@ -98,8 +101,15 @@ class RunHost:
         self.start(self._read_left_files())
 
     async def _read_left_files(self) -> None:
-        """Read the files of vector stores that an earlier server has left."""
-        await self.vectors.read_in(await asyncio.to_thread(self.vectors.unread))
+        """Read the files of vector stores that an earlier server has left, and delete what has expired."""
+        await asyncio.to_thread(self.vectors.delete_expired)
+        await self.read_files(await asyncio.to_thread(self.vectors.unread))
+
+    async def read_files(self, attached: Sequence[Resource]) -> None:
+        """Read files that were attached to vector stores, few at the same time."""
+        for item in attached:
+            async with self._reading:
+                await self.vectors.read_in([item])
 
     async def _take_in_mail(self) -> None:
         """Take in the messages for runs that wait, which were stored just before an earlier server died."""
