@@ -56,6 +56,30 @@ async def test_a_session_goes_on_after_a_message_larger_than_the_window(place, t
     assert (await agent.replay("s")).is_exact
 
 
+@pytest.mark.parametrize("believed", [100, 300, 600])
+@pytest.mark.parametrize("place", [0, 3])
+async def test_a_session_goes_on_if_the_window_is_believed_too_small_for_the_tools(believed, place):
+    """What the server refuses is cut, although no plan fits into the window that the policy names."""
+    model = Counting(talk, window=WINDOW)
+    agent = agent_of(model, context_tokens=believed)
+    async with agent.session("s") as session:
+        for turn in range(6):
+            run = await session.send(LONG if turn == place else f"Question {turn}")
+            assert run.stop_reason == "completed", run.error
+        await session.compact()
+        run = await session.send("And now?")
+    assert run.stop_reason == "completed"
+    assert (await agent.replay("s")).is_exact
+
+
+@pytest.mark.parametrize("chars", [2_000, 8_000])
+async def test_a_long_message_is_sent_whole_if_the_window_is_larger_than_believed(chars):
+    model = Counting(talk, window=100_000)
+    run = await agent_of(model, context_tokens=600).run(LONG[:chars])
+    assert run.stop_reason == "completed"
+    assert model.requests[-1].messages[-1].content == LONG[:chars]
+
+
 async def test_the_rest_of_a_long_message_is_read():
     def read(request):
         last = request.messages[-1]

@@ -7,6 +7,7 @@ turn stay, and no call is separated from its result.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -88,12 +89,15 @@ class Plan(Struct, frozen=True):
         return not (self.messages or self.shortened or self.excerpts or self.forgotten)
 
 
-def make_plan(seen: Seen, sizes: Sizes, keep_turns: int, *, is_asked: bool = False) -> Plan:
+def make_plan(
+    seen: Seen, sizes: Sizes, keep_turns: int, *, is_asked: bool = False, is_refused: bool = False
+) -> Plan:
     """Return the plan that loses least and is small enough; the smallest one if none is, and an empty one if none
     would save anything.
 
     `is_asked` is true if somebody asked for the compaction: then everything before the newest turns is summarised,
-    whatever its size.
+    whatever its size. `is_refused` is true if the server refused the prompt: then long messages become excerpts
+    although the prompt may not fit. Otherwise they stay in that case, since the sizes are estimates.
     """
     parts = _Parts(seen, keep_turns)
     cut, plan = parts.begin, Plan()
@@ -105,10 +109,12 @@ def make_plan(seen: Seen, sizes: Sizes, keep_turns: int, *, is_asked: bool = Fal
             break
     if parts.size(plan, cut, sizes) > sizes.most:
         # Where single messages are too long, others need not go for them.
-        for least, mildest in ((_EXCERPTS_SHARE * sizes.enough, parts.begin), (0.0, cut)):
+        choices = [(_EXCERPTS_SHARE * sizes.enough, parts.begin, sizes.most), (0.0, cut, sizes.most)]
+        if is_refused:
+            choices.append((-inf, cut, parts.size(plan, cut, sizes)))
+        for least, mildest, limit in choices:
             squeezed = parts.squeeze(mildest, sizes, least)
-            # Excerpts are of use only if the prompt then fits.
-            if squeezed is not None and parts.size(squeezed, mildest, sizes) <= sizes.most:
+            if squeezed is not None and parts.size(squeezed, mildest, sizes) <= limit:
                 cut, plan = mildest, squeezed
                 break
     if is_asked:
