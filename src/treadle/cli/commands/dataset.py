@@ -334,17 +334,19 @@ def report(
     """Write a report with pictures, as one HTML file that needs no network.
 
     It shows the topics, the tools and their order, lengths, kinds, rejections, tokens and cost over time, and rows
-    to read and to search. All rows of a small dataset are in it, and a random sample of a large one.
+    to read and to search. All rows of a small dataset are in it, and a random sample of a large one; `treadle view`
+    shows all of any dataset.
 
     Examples:
         treadle dataset report dataset
         treadle dataset report rows.jsonl --out report.html
     """
-    from treadle.datagen.dataset.dataset_report import make_dataset_report, report_path
-    from treadle.viewer import write_page
+    from treadle.datagen.dataset.dataset_view import make_dataset_view
+    from treadle.viewer.data_pages import write_page
 
     with spinner("writing the report"):
-        written = write_page(make_dataset_report(path), out or report_path(path))
+        default = DatasetFolder(path).report if path.is_dir() else path.with_suffix(".report.html")
+        written = write_page(make_dataset_view(path), out or default)
     stdout().print(str(written), soft_wrap=True)
     print_note("open it in a browser")
     return ExitCode.DONE

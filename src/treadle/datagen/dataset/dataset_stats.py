@@ -20,12 +20,50 @@ from treadle.datagen.quality.exchanges import count_turns
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
-from treadle.export.report_blocks import Spread
 from treadle.export.rows import Row
 
 _DIGEST_BYTES = 16
 START, END = "(start)", "(answer)"
 """The names that stand for the user's message and for the answer in the order of the tool calls."""
+
+
+SPREADS = ("turns", "steps", "calls", "messages", "chars")
+"""The statistics that are distributions."""
+
+
+class Spread(Struct):
+    """The distribution of a number as counts of its values."""
+
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def add(self, value: int) -> None:
+        """Count one value."""
+        self.counts[value] += 1
+
+    @property
+    def rows(self) -> int:
+        """How many values there are."""
+        return self.counts.total()
+
+    @property
+    def total(self) -> int:
+        """The sum of the values."""
+        return sum(value * count for value, count in self.counts.items())
+
+    @property
+    def mean(self) -> float:
+        """The mean of the values; 0 if there are none."""
+        return self.total / self.rows if self.rows else 0.0
+
+    def quantile(self, share: float) -> int:
+        """Return the smallest value that at least this share of the values does not exceed; 0 if there are none."""
+        wanted = share * self.rows
+        passed = 0
+        for value in sorted(self.counts):
+            passed += self.counts[value]
+            if passed >= wanted:
+                return value
+        return 0
 
 
 class Summary(Struct, frozen=True):
@@ -317,9 +355,7 @@ def _is_known(known: set[bytes], digest: bytes) -> bool:
 
 def describe(stats: DatasetStats) -> dict[str, object]:
     """Return the statistics as a mapping for JSON."""
-    spreads = {
-        name: Summary.of(getattr(stats, name)) for name in ("turns", "steps", "calls", "messages", "chars")
-    }
+    spreads = {name: Summary.of(getattr(stats, name)) for name in SPREADS}
     plain = {
         name: getattr(stats, name)
         for name in stats.__struct_fields__

@@ -57,7 +57,7 @@ class MediocreOptions(Struct, frozen=True, kw_only=True):
     judge: float = 0.95
     """The share of statements about which the model is right as a judge that knows what is true."""
     texts: str = "held"
-    """The split of the texts: `tune`, `held`, `fresh` or `later`."""
+    """The split of the texts: one of `mock_world.SPLITS`."""
     seed: int = 0
 
 
@@ -244,10 +244,12 @@ def _tell(
     """Return the answer after the last call."""
     seen = observe(since)
     if seen.is_empty:
-        reason = (
-            outcome if outcome != DONE else f"That did not work: {seen.failures[-1] if seen.failures else ''}"
-        )
-        return _Reply(Message(Role.ASSISTANT, reason), "failure")
+        if outcome == DONE:
+            texts = load_phrases(options.texts).get("failures", {"all": ["That did not work: {reason}"]})[
+                "all"
+            ]
+            outcome = draw.pick(texts).format(reason=seen.failures[-1] if seen.failures else "")
+        return _Reply(Message(Role.ASSISTANT, outcome), "failure")
     made = compose(seen, options.texts, want.focus, [kind for kind in kinds if kind != "no_call"], draw)
     sort = "honest" if made.falsehood is None else "lie"
     if fraction(key, "cut") < options.cuts:
