@@ -231,15 +231,15 @@ class _Parts:
         share = _find_share(list(weights.values()), room)
         excerpts, shortened = {}, dict(plan.shortened)
         for at, message in texts.items():
-            text, kept = self._shrink(at, message, share, kept_parts.get(at))
-            if kept == len(message.parts) and len(text) >= len(message.content):
+            text, count = self._shrink(at, message, share, kept_parts.get(at))
+            if count == len(message.parts) and len(text) >= len(message.content):
                 continue
             if message.role is Role.TOOL and message.call_id is not None:
                 shortened[message.call_id] = text
                 continue
             excerpts[at] = text
             if message.parts:
-                kept_parts[at] = kept
+                kept_parts[at] = count
         kept_parts = {at: kept for at, kept in kept_parts.items() if at in excerpts}
         head = [take_excerpt(item, excerpts.get(at), kept_parts.get(at)) for at, item in enumerate(plan.head)]
         at = seen.turn_at
