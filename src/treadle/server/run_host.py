@@ -7,9 +7,11 @@ next one, continues what this one has left: after a crash, at a graceful end, an
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
+from treadle.core.lineage import Caller
+from treadle.core.types import Completion, Fault
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import QUEUE, RunFilter
 from treadle.loop.wayout import see_through
@@ -99,6 +101,16 @@ class RunHost:
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
         """Return the labels that a run must have so that a client sees it."""
         return {} if caller.sees_all else {OWNER: caller.name}
+
+    def lineage(self, caller: ApiCaller) -> Caller | None:
+        """Return which call of another run begins the runs of a client; `None` if none does."""
+        return None
+
+    def note_asked(self, caller: ApiCaller, run_id: str) -> None:
+        """Take note of the run of a request to the gateway before its model is asked."""
+
+    def note_done(self, caller: ApiCaller, done: Sequence[Completion], fault: Fault | None, why: str) -> None:
+        """Take note of the answers to such a request, or of whose fault it is that there is none, and why."""
 
     async def has_run(self, caller: ApiCaller, run_id: str) -> bool:
         """Return whether there is a run with this id that a client sees."""

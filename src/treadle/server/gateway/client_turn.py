@@ -106,9 +106,16 @@ class ClientTurn:
             settings=asked.settings_for(host.catalog.dialect_of(asked.model)),
             schema=_schema_of(asked.form) if self._is_agent and asked.form is not None else None,
             is_relayed=not self._is_agent,
+            client=self._caller.name if not self._is_agent else "",
         )
         agent = host.catalog.agent(asked.model, wish)
-        given = Given(agent.answer, agent.deps, keeps_events=True, renews_instructions=True)
+        given = Given(
+            agent.answer,
+            agent.deps,
+            keeps_events=True,
+            renews_instructions=True,
+            is_relayed=not self._is_agent,
+        )
         found = await self._find(agent)
         if found is None:
             driver = await self._begin(agent, given)
@@ -121,6 +128,7 @@ class ClientTurn:
                 await see_through(writer.release)
                 raise
         self.run_id = driver.run_id
+        host.note_asked(self._caller, self.run_id)
         if self.on_delta is not None:
             driver.pass_deltas(self._pass_words if self._is_agent else self.on_delta)
         return driver
@@ -201,7 +209,7 @@ class ClientTurn:
             raise ConfigError("the newest message is none of the user, and no result of a call")
         labels: dict[str, Json] = {**self._named.labels, **self._host.labels(self._caller)}
         if not self._is_agent:
-            labels.pop(QUEUE)  # nobody would wait for its answer
+            labels.pop(QUEUE, None)  # nobody would wait for its answer
         labels |= {METADATA: dict(asked.labels), OPENING: opening_of(messages)}
         beginning = Beginning(
             self._named.run_id or make_run_id(),
@@ -209,7 +217,7 @@ class ClientTurn:
             is_session=True,
             is_lazy=True,
             history=tuple(messages[:at]),
-            is_relayed=not self._is_agent,
+            caller=self._host.lineage(self._caller),
         )
         driver = await begin(agent, None, given, beginning)
         driver.put(await open_turn(agent, driver, messages[at]), blobs=asked.blobs or None)
@@ -279,6 +287,8 @@ class ClientTurn:
             for event in driver.recorder.kept_events or ()
             if isinstance(event.body, e.InferenceCompleted)
         ]
+        fault = None if done else state.ending.fault
+        self._host.note_done(self._caller, done, fault, state.ending.error or "")
         conversations, said = self._host.conversations, self._asked.messages
         if not done or (self._is_agent and state.ending.error is not None and not state.turn.is_open):
             conversations.note(self._caller.name, digest_of(said), driver.run_id, state)

@@ -117,7 +117,7 @@ class Gateway:
         except AskedModelError as error:
             after = error.retry_after_seconds
             more = {} if after is None else {"retry-after": f"{after:.0f}"}
-            await _send_whole(send, error.status, wire.error(str(error), error.code), more)
+            await send_whole(send, error.status, wire.error(str(error), error.code), more)
         except Exception as error:
             await self._to_response(error)(scope, receive, send)
 
@@ -141,7 +141,7 @@ class Gateway:
             await asyncio.wait([task])
             answer = _result_of(task)
             body = wire.write(answer.completion, asked)
-            await _send_whole(send, 200, body, {RUN_HEADER: answer.run_id})
+            await send_whole(send, 200, body, {RUN_HEADER: answer.run_id})
         finally:
             leaving.cancel()
 
@@ -272,7 +272,8 @@ async def _send_head(send: Send, status: int, headers: Mapping[str, str]) -> Non
     await send({"type": "http.response.start", "status": status, "headers": raw})
 
 
-async def _send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
+async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
+    """Send a whole response."""
     encoded = _encode(body)
     length = {"content-type": "application/json", "content-length": str(len(encoded))}
     await _send_head(send, status, {**length, **headers})
