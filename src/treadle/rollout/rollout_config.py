@@ -231,9 +231,9 @@ def find_conflicts(config: RolloutConfig, *, is_model_given: bool = False) -> li
             Problem(("max_row_tokens",), "it has no effect with overlong: keep; write 'mask' or 'drop'")
         )
     if config.command is not None:
-        for key, is_wrong in (("workers", config.workers != "here"), ("tree", tree is not None)):
+        for name, is_wrong in (("workers", config.workers != "here"), ("tree", tree is not None)):
             if is_wrong:
-                problems.append(Problem((key,), f"a command has no {key}; delete it"))
+                problems.append(Problem((name,), f"a command has no {name}; delete it"))
     checks: list[tuple[tuple[str, ...], Any]] = [
         (("tasks",), lambda: find_tasks(config.tasks)),
         (("sinks",), lambda: make_sinks(config.sinks, group_size=config.unit_size)),
