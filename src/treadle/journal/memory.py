@@ -17,6 +17,7 @@ from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, Page, PolledNews, follow
 from treadle.journal.listing import Facts, facts_of
 from treadle.journal.protocol import DONE, Attached, StoreOptions
+from treadle.journal.resources import ResourcesInMemory, ResourceTable
 from treadle.journal.run_info import QUEUE, RunFilter, RunInfo, queue_of
 
 A = TypeVar("A", bound=Attached)
@@ -228,6 +229,11 @@ class MemoryJournal:
         with self._facts_lock:
             found: Any = self._attached.get(kind) or self._attached.setdefault(kind, make(None, self.level))
         return found  # type: ignore[no-any-return]
+
+    @property
+    def resources(self) -> ResourceTable:
+        """See `Journal.resources`."""
+        return self.attach(ResourcesInMemory, lambda path, level: ResourcesInMemory())
 
     def close(self) -> None:
         """End all `follow`. The events stay as long as the journal does."""

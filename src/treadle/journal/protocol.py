@@ -16,6 +16,7 @@ from msgspec import Struct
 from treadle.core.events import DurableBody, Event
 from treadle.core.inbox import InboxMessage, Posted
 from treadle.journal.driven import DrivenRun, DrivenRuns
+from treadle.journal.resources import ResourceTable
 from treadle.journal.run_info import RunFilter, RunInfo
 
 APPLICATION_ID = 0x5452444C
@@ -166,6 +167,11 @@ class Journal(Protocol):
     def address(self) -> str | None:
         """The address by which `open_journal` opens the store in another process; `None` if only this process can
         use it."""
+        ...
+
+    @property
+    def resources(self) -> ResourceTable:
+        """What the database holds besides runs, such as uploaded files."""
         ...
 
     def create(self, run_id: str, *, is_imported: bool = False) -> RunWriter:

@@ -1,6 +1,7 @@
 """The HTTP API of a server: its routers, and its errors in the form of OpenAI's API."""
 
 import contextlib
+import importlib.util
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,39 +20,62 @@ from treadle.core.errors import (
     LeaseHeldError,
     ProviderError,
     RunNotFoundError,
+    SandboxError,
     TreadleError,
 )
 from treadle.models.config.tables import ServeTable
 from treadle.server.access import Gate, RequestRefused, error_body
 from treadle.server.catalog import UnknownAgentError
 from treadle.server.gateway.wires import Gateway
+from treadle.server.protocols.agent_tools import serve_agents
 from treadle.server.routes import (
+    a2a_routes,
+    ag_ui_routes,
     conversation_routes,
+    dataset_view_routes,
+    file_routes,
     gateway_routes,
     model_routes,
     response_routes,
     run_routes,
+    run_work_routes,
+    vector_store_routes,
+    viewer_routes,
 )
 from treadle.server.routes.route_context import Fast
 from treadle.server.run_host import RunHost
+from treadle.viewer.viewed_data import ViewedData
 
 ROUTERS = (
     response_routes.router,
     conversation_routes.router,
     model_routes.router,
     run_routes.router,
+    run_work_routes.router,
     gateway_routes.router,
+    ag_ui_routes.router,
+    a2a_routes.router,
+    file_routes.router,
+    vector_store_routes.router,
+    viewer_routes.router,
+    dataset_view_routes.router,
 )
 
 
-def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
-    """Return the ASGI application. `name` is the host name under which it is reached."""
+def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | None = None) -> Any:
+    """Return the ASGI application.
+
+    `name` is the host name under which it is reached, and `viewed` is what pages show beside runs.
+    """
+
+    mcp = _make_mcp(host)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await host.open()
         try:
-            yield
+            async with contextlib.nullcontext() if mcp is None else mcp.router.lifespan_context(mcp):
+                yield
         finally:
             await host.close()
 
@@ -64,8 +88,11 @@ def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
         redoc_url=None,
     )
     api.state.host = host
+    api.state.viewed = viewed or ViewedData()
     for router in ROUTERS:
         api.include_router(router)
+    if mcp is not None:
+        api.router.routes.extend(mcp.routes)
     api.add_exception_handler(TreadleError, _answer_error)
     api.add_exception_handler(RequestRefused, _answer_refusal)
     api.add_exception_handler(RequestValidationError, _answer_invalid)
@@ -90,6 +117,14 @@ def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
     return Gate(app, table, name)
 
 
+def _make_mcp(host: RunHost) -> Any:
+    """Return the application that serves agents at `/mcp`; `None` if the extra `mcp` is not installed."""
+    if importlib.util.find_spec("mcp") is None:
+        return None
+    # The gate has checked the host and the origin. Without sessions, any process of the server can answer.
+    return serve_agents(host).streamable_http_app(stateless_http=True, host="")
+
+
 def _answer_any(error: Exception) -> JSONResponse:
     """Return the response for an error that was raised outside of FastAPI."""
     if isinstance(error, RequestRefused):
@@ -107,7 +142,7 @@ def _answer_error(_: Request | None, error: Exception) -> JSONResponse:
         status, code, kind = 404, "not_found", "invalid_request_error"
     elif isinstance(error, LeaseHeldError):
         status, code, kind = 409, "conversation_locked", "invalid_request_error"
-    elif isinstance(error, ConfigError):
+    elif isinstance(error, ConfigError | SandboxError):
         status, code, kind = 400, "invalid_request", "invalid_request_error"
     elif isinstance(error, ProviderError):
         status, code = 502, "provider_error"

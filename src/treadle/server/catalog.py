@@ -15,6 +15,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
+from treadle.knowledge.files.file_search import NAME, FileSearch
 from treadle.models.config.presets import find_preset, split_name
 from treadle.models.config.recipe import Config
 from treadle.models.config.tables import AgentTable
@@ -34,6 +35,8 @@ class ClientWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Instructions besides the agent's own."""
     tools: tuple[dict[str, Json], ...] = ()
     """The tools that the client runs, as definitions."""
+    searches: tuple[dict[str, Json], ...] = ()
+    """The settings of the tool `file_search`; at most one."""
     settings: dict[str, Json] = {}
     """Settings of the model, such as `temperature`."""
     schema: dict[str, Json] | None = None
@@ -100,6 +103,11 @@ class AgentCatalog:
             found.instructions = told
         return found
 
+    def describe(self, name: str) -> str:
+        """Return what an agent or model is for, in a sentence."""
+        table = self.config.file.agents.get(name)
+        return (table and table.description) or f"Ask {name}."
+
     def is_agent(self, name: str) -> bool:
         """Return whether a name is that of an agent, and not of a model."""
         return name in self.config.file.agents
@@ -122,7 +130,11 @@ class AgentCatalog:
         options["instructions"] = self._instructions(name, wish)
         folder = None if self.config.path is None else self.config.path.parent
         placed = [item if folder is None else place_in(item, folder) for item in table.tools]
-        tools: list[Any] = [*placed, *([ClientTools(list(wish.tools))] if wish.tools else [])]
+        own = [name for name in placed if name == NAME] or ([NAME] if table.vector_stores else [])
+        tools: list[Any] = [item for item in placed if item != NAME]
+        tools += [FileSearch(table.vector_stores) for _ in own]
+        tools += [FileSearch(**search) for search in wish.searches]
+        tools += [ClientTools(list(wish.tools))] if wish.tools else []
         if tools or table.persona is None:
             options["tools"] = tools
         if table.persona is not None:
@@ -163,14 +175,38 @@ def _policy_of(table: AgentTable, wish: ClientWish) -> Policy | None:
     return replace(Policy(), **given) if given else None
 
 
-def client_tools(tools: Sequence[Mapping[str, Json]]) -> tuple[dict[str, Json], ...]:
-    """Return the tools of a request that the client runs. Raises: `ConfigError` for another kind."""
-    found = []
+def client_tools(
+    tools: Sequence[Mapping[str, Json]],
+) -> tuple[tuple[dict[str, Json], ...], tuple[dict[str, Json], ...]]:
+    """Return the tools of a request that the client runs, and the settings of the tool `file_search`.
+
+    There are no settings if the request does not ask for the tool. Raises: `ConfigError` for another kind.
+    """
+    functions: list[dict[str, Json]] = []
+    searches: list[dict[str, Json]] = []
     for number, tool in enumerate(tools):
-        if tool.get("type") != "function":
+        if tool.get("type") == "function":
+            functions.append(dict(tool))
+        elif tool.get("type") == NAME and not searches:
+            try:
+                searches.append(_read_search(tool))
+            except ConfigError as error:
+                raise ConfigError(f"tools[{number}]: {error}") from None
+        else:
             raise ConfigError(
-                f"tools[{number}] is of the type {tool.get('type')!r}; clients can only give functions, and the "
-                "agent has the other tools"
+                f"tools[{number}] is of the type {tool.get('type')!r}; clients can give functions and one "
+                f"{NAME}, and the agent has the other tools"
             )
-        found.append(dict(tool))
-    return tuple(found)
+    return tuple(functions), tuple(searches)
+
+
+def _read_search(tool: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the settings of a `file_search` of the API. Raises: `ConfigError`."""
+    given: dict[str, Json] = {"vector_store_ids": tool.get("vector_store_ids")}
+    names = ("max_num_results", "filters")
+    given |= {name: tool[name] for name in names if tool.get(name) is not None}
+    ranking = tool.get("ranking_options")
+    if isinstance(ranking, dict) and ranking.get("score_threshold") is not None:
+        given["score_threshold"] = ranking["score_threshold"]
+    FileSearch(**given)
+    return given

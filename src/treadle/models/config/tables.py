@@ -165,6 +165,8 @@ class AgentTable(Table):
 
     model: str | None = None
     """A model of this file, or `provider:name`. Default: that of the persona, else the default model."""
+    description: str | None = None
+    """What the agent is for, in a sentence, for the programs that choose among agents over A2A and MCP."""
     instructions: str | None = None
     """The system message."""
     tools: list[str] = []
@@ -177,6 +179,8 @@ class AgentTable(Table):
     """Folders of skills, relative to the folder of this file."""
     documents: list[str] = []
     """Documents that the agent knows, relative to the folder of this file."""
+    vector_stores: list[str] = []
+    """The ids of the vector stores that its tool `file_search` searches."""
     max_steps: Count | None = None
     max_tool_calls: Annotated[int, Field(ge=0)] | None = None
     max_tokens: Count | None = None
@@ -212,9 +216,12 @@ class ServeTable(Table):
     """The host names under which the server is reached, if it has keys; empty: any."""
     max_body_bytes: Count = 20_000_000
     body_timeout_seconds: Positive = 30.0
-    """How long a client may take to send its request."""
+    """How long a client may take to send the head of its request, and how long the body."""
     window: Count = 256
     """How many interrupted runs are continued at the same time."""
+    embeddings: str | None = None
+    """A model of embeddings for the files of vector stores: a model of this file, or `provider:name`. Default:
+    files are found by their words."""
 
 
 def _as_tier(value: object) -> object:

@@ -41,9 +41,9 @@ from treadle.runs.run import Run
 from treadle.runs.task import Grade, SimpleTask, Task
 from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, refuse
 from treadle.server.catalog import ClientWish
+from treadle.server.gateway.gateway_host import GatewayHost
 from treadle.server.gateway.wires import Gateway, send_whole
 from treadle.server.listening import listen, serve_app
-from treadle.server.run_host import RunHost
 from treadle.tools.client_tools import ClientTools
 from treadle.workers.registry import HereWorkers
 
@@ -129,8 +129,6 @@ class Program:
 class _Programs:
     """The programs that run, by their keys, as the catalog of the gateway before them."""
 
-    config = None
-
     def __init__(self) -> None:
         self.by_key: dict[str, Program] = {}
 
@@ -146,15 +144,12 @@ class _Programs:
         """See `AgentCatalog.dialect_of`. Programs are given models of OpenAI's chat, or none of a server."""
         return None
 
-    async def close(self) -> None:
-        """See `AgentCatalog.close`."""
 
-
-class _ProgramHost(RunHost):
+class _ProgramHost(GatewayHost):
     """The host of the programs' conversations. A client is a program, whose name is its key."""
 
     def __init__(self, journal: Journal, programs: _Programs) -> None:
-        super().__init__(journal, programs)  # type: ignore[arg-type]
+        super().__init__(journal, programs)
         self._programs = programs
 
     def find(self, caller: ApiCaller) -> Program:
@@ -165,28 +160,24 @@ class _ProgramHost(RunHost):
         return found
 
     async def check_room(self, caller: ApiCaller) -> None:
-        """See `RunHost.check_room`."""
+        """See `GatewayHost.check_room`."""
         self.find(caller).check_budget()
 
-    def labels(self, caller: ApiCaller) -> dict[str, str]:
-        """See `RunHost.labels`."""
-        return {}
-
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
-        """See `RunHost.visible_to`."""
+        """See `GatewayHost.visible_to`."""
         return {CALLER: self.find(caller).run_id}
 
     def lineage(self, caller: ApiCaller) -> Caller | None:
-        """See `RunHost.lineage`."""
+        """See `GatewayHost.lineage`."""
         program = self.find(caller)
         return Caller(program.run_id, f"conversation-{len(program.run_ids) + 1}")
 
     def note_asked(self, caller: ApiCaller, run_id: str) -> None:
-        """See `RunHost.note_asked`."""
+        """See `GatewayHost.note_asked`."""
         self.find(caller).run_ids[run_id] = None
 
     def note_done(self, caller: ApiCaller, done: Sequence[Completion], fault: Fault | None, why: str) -> None:
-        """See `RunHost.note_done`."""
+        """See `GatewayHost.note_done`."""
         program = self._programs.by_key.get(caller.name)
         if program is not None:
             program.done += done

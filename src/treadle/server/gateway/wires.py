@@ -20,7 +20,7 @@ from treadle.models.dialects.openai_chat import served as openai_chat
 from treadle.models.wire.served import ServedRequest
 from treadle.server.access import Receive, RequestRefused, Scope, Send, error_body
 from treadle.server.gateway.client_turn import Answer, AskedModelError, ClientTurn, RunNaming
-from treadle.server.run_host import RunHost
+from treadle.server.gateway.gateway_host import GatewayHost
 
 RUN_HEADER = "x-treadle-run"
 """The header with the id of the run that records a request, in both directions."""
@@ -101,7 +101,7 @@ WIRES = {
 class Gateway:
     """ASGI middleware that answers the requests to the gateway, and passes all others on."""
 
-    def __init__(self, app: Any, host: RunHost, to_response: Callable[[Exception], Any]) -> None:
+    def __init__(self, app: Any, host: GatewayHost, to_response: Callable[[Exception], Any]) -> None:
         """Keep the application for other requests. `to_response` returns the response for an error."""
         self._app = app
         self._host = host

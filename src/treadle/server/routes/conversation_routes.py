@@ -16,6 +16,7 @@ from treadle.runs.recording import delete_session
 from treadle.server.access import RequestRefused
 from treadle.server.responses.request_items import read_items
 from treadle.server.responses.response_ids import conversation_id, read_conversation_id
+from treadle.server.responses.response_records import forget_requests
 from treadle.server.responses.response_turn import METADATA, load_run
 from treadle.server.routes.response_routes import page_of, write_items
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost
@@ -73,6 +74,7 @@ async def delete_conversation(name: str, host: TheHost, caller: Runner) -> Respo
     run_id = read_conversation_id(name)
     await load_run(host, caller, run_id)
     await asyncio.to_thread(delete_session, host.journal, run_id)
+    await asyncio.to_thread(forget_requests, host.journal, run_id)
     return Fast({"id": name, "object": "conversation.deleted", "deleted": True})
 
 
