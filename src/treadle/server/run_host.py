@@ -5,7 +5,6 @@ next one, continues what this one has left: after a crash, at a graceful end, an
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -26,7 +25,6 @@ from treadle.workers.protocol import WorkerOptions
 from treadle.workers.worker import Worker
 
 T = TypeVar("T")
-_MAX_HISTORIES = 10_000
 _REST_SECONDS = 0.05
 """How long interrupted runs may wait. Every request changes the journal, and a look for such runs has a price."""
 SERVED = "serve"
@@ -84,8 +82,6 @@ class RunHost(GatewayHost):
         """What waits for the next event of a run that somebody follows."""
         self.stopping = asyncio.Event()
         """Set when the server begins to stop."""
-        self._histories: OrderedDict[tuple[str, bytes], str] = OrderedDict()
-        """The runs of the newest conversations, by the client and the digest of the conversation."""
 
     async def open(self) -> None:
         """Begin to continue the runs that wait in the queue."""
@@ -135,16 +131,6 @@ class RunHost(GatewayHost):
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
         """Return the labels that a run must have so that a client sees it."""
         return {} if caller.sees_all else {OWNER: caller.name}
-
-    def note_history(self, caller: ApiCaller, digest: bytes, run_id: str) -> None:
-        """Note that the conversation of a run has this digest."""
-        self._histories[caller.name, digest] = run_id
-        if len(self._histories) > _MAX_HISTORIES:
-            self._histories.popitem(last=False)
-
-    def find_history(self, caller: ApiCaller, digest: bytes) -> str | None:
-        """Return the run whose conversation has this digest; `None` if this process knows none."""
-        return self._histories.get((caller.name, digest))
 
     async def check_room(self, caller: ApiCaller) -> None:
         """Check that a client may begin a run. Raises: `RequestRefused`."""
