@@ -19,7 +19,7 @@ from treadle.datagen.topics.topics_view import TopicsView, make_topics_view
 from treadle.export.groups import Group
 from treadle.journal.protocol import Journal
 from treadle.rollout.rollout_folder import RolloutFolder, read_stored, rebuild
-from treadle.rollout.rollouts_view import GroupFacts, RolloutsView, find_facts, write_rollout
+from treadle.rollout.rollouts_view import GroupFacts, RolloutBody, RolloutsView, find_facts, write_rollout
 from treadle.trajectory.tokens.trajectories import Decoders, load_decoders
 from treadle.viewer.data_pages import DataKind, find_decode, find_kind
 from treadle.viewer.token_views import load_group
@@ -131,7 +131,7 @@ class ViewedData:
         name, dropped = stored.config.name, dict(stored.counts.reasons)
         return RolloutsView(name=name, folder=str(path), groups=groups, dropped=dropped)
 
-    def rollout(self, journal: Journal, group_id: str, run_id: str) -> dict[str, Any] | None:
+    def rollout(self, journal: Journal, group_id: str, run_id: str) -> RolloutBody | None:
         """Return the messages and the tokens of a rollout; `None` if there is no such rollout."""
         with self._lock:
             group = self._groups.pop(group_id, None) or self._load_group(journal, group_id)
