@@ -182,8 +182,8 @@ export interface Answer {
   turn: number;
   finish_reason: string;
   model: string | null;
-  is_here: boolean;
-  versions?: [number, string][];
+  is_trained: boolean;
+  weight_versions: [number, string][];
 }
 
 export interface TokenMap {

@@ -45,6 +45,8 @@ class ClientWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_steps: int | None = None
     is_relayed: bool = False
     """True if the client gets every answer of the model as it is."""
+    client: str = ""
+    """The name of the client."""
 
 
 class UnknownAgentError(ConfigError):
@@ -91,7 +93,7 @@ class AgentCatalog:
         if name not in self.names:
             raise UnknownAgentError(f"there is no model {name!r}, {suggest(name, self.names, 'models')}")
         # Instructions often differ from run to run where all else is the same, and are cheap to replace.
-        key = msgspec.json.encode((name, replace(wish, instructions=None)), order="deterministic")
+        key = msgspec.json.encode((name, replace(wish, instructions=None, client="")), order="deterministic")
         with self._lock:
             found = self._agents.get(key)
             if found is None:

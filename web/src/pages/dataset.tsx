@@ -55,7 +55,7 @@ function Dataset(): ReactNode {
       <DatasetBar view={view} number={number} tab="dataset" />
       <div className="overview" tabIndex={0} role="region" aria-label="overview">
         <DatasetFigures stats={view.stats} />
-        {view.notes.map((note) => <p key={note} className="note">{note}</p>)}
+        {view.notes.map((note) => <p key={note} className="remark">{note}</p>)}
         <Topics view={view} number={number} />
         <Tools stats={view.stats} number={number} />
         <Section id="lengths" title="Lengths" lead="How many rows have which length.">

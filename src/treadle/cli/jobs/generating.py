@@ -139,7 +139,7 @@ def run(
         "or raise generation.max_attempts"
     )
     code = job.report(result.end, result.progress, folder.path, too_many)
-    write_page(result.view, folder.report, must_be_built=False)
+    write_page(result.view, folder.report)
     if not shown.is_quiet:
         for note in result.view.notes:
             print_note(note.rstrip("."))

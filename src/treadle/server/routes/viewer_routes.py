@@ -24,7 +24,6 @@ from treadle.viewer.run_view import (
 router = APIRouter(tags=["viewer"])
 PAGE_HEADERS = {
     "content-security-policy": "frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
