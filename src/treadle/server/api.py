@@ -26,6 +26,7 @@ from treadle.core.errors import (
 from treadle.models.config.tables import ServeTable
 from treadle.server.access import Gate, RequestRefused, error_body
 from treadle.server.catalog import UnknownAgentError
+from treadle.server.idempotency import Idempotency
 from treadle.server.protocols.agent_tools import serve_agents
 from treadle.server.routes import (
     a2a_routes,
@@ -105,7 +106,7 @@ def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
         api.add_middleware(
             CORSMiddleware, allow_origins=table.allow_origins, allow_methods=["*"], allow_headers=["*"]
         )
-    return Gate(api, table, name)
+    return Gate(Idempotency(api, host), table, name)
 
 
 def _make_mcp(host: RunHost) -> Any:

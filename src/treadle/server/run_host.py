@@ -146,6 +146,11 @@ class RunHost:
         """Return the labels that a run must have so that a client sees it."""
         return {} if caller.sees_all else {OWNER: caller.name}
 
+    async def has_run(self, caller: ApiCaller, run_id: str) -> bool:
+        """Return whether there is a run with this id that a client sees."""
+        wanted = RunFilter(run_ids=[run_id], labels=self.visible_to(caller))
+        return bool(await asyncio.to_thread(self.journal.runs, wanted))
+
     def note_history(self, caller: ApiCaller, digest: bytes, run_id: str) -> None:
         """Note that the conversation of a run has this digest."""
         self._histories[caller.name, digest] = run_id
