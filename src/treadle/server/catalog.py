@@ -15,6 +15,7 @@ from treadle.core.policy import Policy
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
 from treadle.knowledge.files.file_search import NAME, FileSearch
+from treadle.loop.listener import Hook
 from treadle.models.config.recipe import Config
 from treadle.models.config.tables import AgentTable
 from treadle.models.config.toml_file import suggest
@@ -70,6 +71,8 @@ class AgentCatalog:
         """Keep the configuration and the names that clients may use."""
         self.names = names
         self.config = config
+        self.hooks: list[Hook] = []
+        """The hooks of the agents that are made from now on."""
         self._journal = journal
         self._agents: OrderedDict[bytes, Agent[Any]] = OrderedDict()
         self._lock = threading.Lock()
@@ -98,7 +101,7 @@ class AgentCatalog:
 
     def _make(self, name: str, wish: ClientWish) -> Agent[Any]:
         table = self.config.file.agents.get(name) or AgentTable(model=name)
-        options: dict[str, Any] = {"journal": self._journal}
+        options: dict[str, Any] = {"hooks": self.hooks, "journal": self._journal}
         texts = [text for text in (table.instructions, wish.instructions) if text]
         options["instructions"] = "\n\n".join(texts) or None
         folder = None if self.config.path is None else self.config.path.parent

@@ -22,6 +22,7 @@ from treadle.runs.recording import take_in_rest
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import AgentCatalog
+from treadle.server.webhooks import Webhooks
 from treadle.workers.protocol import WorkerOptions
 from treadle.workers.worker import Worker
 
@@ -60,7 +61,10 @@ class RunHost:
     def __init__(self, journal: Journal, catalog: AgentCatalog, *, window: int = 256) -> None:
         self.journal = journal
         self.catalog = catalog
-        self.worker = Worker(journal, WorkerOptions(queue=SERVED, window=window), config=catalog.config)
+        self.webhooks = Webhooks(journal, catalog.config.file.serve)
+        catalog.hooks = [self.webhooks] if self.webhooks else []
+        options = WorkerOptions(queue=SERVED, window=window)
+        self.worker = Worker(journal, options, hooks=catalog.hooks, config=catalog.config)
         self.files = FileStore(journal.resources)
         """The uploaded files."""
         named = catalog.config.file.serve.embeddings
@@ -80,6 +84,8 @@ class RunHost:
         self._working = asyncio.ensure_future(self.worker.work())
         self.start(self._take_in_mail())
         self.start(self._read_left_files())
+        if self.webhooks:
+            self.start(self.webhooks.work())
 
     async def _read_left_files(self) -> None:
         """Read the files of vector stores that an earlier server has left."""

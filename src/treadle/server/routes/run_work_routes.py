@@ -69,6 +69,8 @@ class CreateRun(RunWork):
     """The texts of the initial files, by path. Default: the files of the agent."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Labels by which the run can be found."""
+    webhook: str | None = None
+    """The address that is told when a turn of the run is over, or waits for somebody."""
 
     def as_response(self, name: str) -> CreateResponse:
         """Return the same wishes as a request for a response of the agent `name`."""
@@ -136,6 +138,8 @@ async def create_run(body: CreateRun, request: Request, host: TheHost, caller: R
     run_id = new_run_id(request)
     if (again := await _answer_again(host, caller, run_id, 1, body, 201)) is not None:
         return again
+    if body.webhook is not None:
+        await host.webhooks.add(run_id, body.webhook)
     order = TurnOrder(agent=agent, run_id=run_id, message=asked.message, options=options)
     turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
     return await _answer(host, caller, run_id, body, turn, status_code=201)
