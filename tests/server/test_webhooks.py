@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, InvalidWebhookSignatureError, OpenAI
+from tests.conftest import IS_FULL
 from tests.server.test_responses import CONFIG, journal, serving
 from tests.server.test_run_work import ask, post
 from tests.server.test_runs import SERVED, TOOLS, Killed
@@ -178,6 +179,7 @@ async def test_a_run_has_a_receiver_of_its_own_but_none_within(
         assert len(left) == 6
 
 
+@pytest.mark.skipif(not IS_FULL, reason="long: it waits until the lease of a killed process has ended")
 async def test_a_receiver_is_told_although_the_server_was_killed(tmp_path: Path, receiver: Receiver) -> None:
     (tmp_path / "treadle.toml").write_text(SERVED + configure(receiver.url))
     (tmp_path / "tools.py").write_text(TOOLS)
