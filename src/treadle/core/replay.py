@@ -270,7 +270,7 @@ class _Replayer:
     def _take(self, body: e.DurableBody) -> None:
         """Take an event, and the messages and notes that came before the next one."""
         self._advance(body)
-        while (sent := self._next) is not None and _is_sent(sent):
+        while (sent := self._next) is not None and _is_sent(sent, self.state):
             self._advance(sent)
 
     def _advance(self, body: e.DurableBody) -> None:
@@ -287,11 +287,11 @@ def _with_policy(body: e.DurableBody, policy: Policy) -> e.DurableBody:
     return body
 
 
-def _is_sent(body: e.DurableBody) -> bool:
+def _is_sent(body: e.DurableBody, state: State) -> bool:
     """Return whether `body` is a message of the user that waits, an external result or a note, which come at any
     time."""
     if isinstance(body, e.ToolCompleted):
-        return body.inbox is not None
+        return body.inbox is not None or state.is_relayed
     return isinstance(body, e.Noted) or (isinstance(body, e.MessageInjected) and body.delivery is not None)
 
 

@@ -288,6 +288,11 @@ class MemoryWriter:
         self._is_new = is_new
         self.driven = journal.driven.open(run_id, 0 if is_new else journal._posted.get(run_id, 0))
 
+    @property
+    def last_seq(self) -> int:
+        """See `RunWriter.last_seq`."""
+        return len(self._journal._runs.get(self.run_id, ()))
+
     def append(self, bodies: Sequence[e.DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append`."""
         try:

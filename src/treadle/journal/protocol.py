@@ -84,6 +84,11 @@ class RunWriter(Protocol):
         """How often in a row the run's driver before ended without giving the lease back, as of taking it."""
         ...
 
+    @property
+    def last_seq(self) -> int:
+        """The number of the run's newest event that was stored or is being stored; 0 if it has none."""
+        ...
+
     def append(self, bodies: Sequence[DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         """Queue `bodies` as the run's next events, all or none, and the contents that they refer to.
 

@@ -4,12 +4,13 @@ import contextlib
 import importlib.util
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
@@ -25,13 +26,17 @@ from treadle.core.errors import (
 )
 from treadle.models.config.tables import ServeTable
 from treadle.server.access import Gate, RequestRefused, error_body
+from treadle.server.api_document import describe_api
 from treadle.server.catalog import UnknownAgentError
+from treadle.server.gateway.wires import Gateway
 from treadle.server.idempotency import Idempotency
+from treadle.server.metrics import Metrics
 from treadle.server.protocols.agent_tools import serve_agents
 from treadle.server.routes import (
     a2a_routes,
     ag_ui_routes,
     conversation_routes,
+    dataset_view_routes,
     file_routes,
     gateway_routes,
     model_routes,
@@ -39,9 +44,11 @@ from treadle.server.routes import (
     run_routes,
     run_work_routes,
     vector_store_routes,
+    viewer_routes,
 )
-from treadle.server.routes.route_context import Fast
+from treadle.server.routes.route_context import Fast, Reader
 from treadle.server.run_host import RunHost
+from treadle.viewer.viewed_data import ViewedData
 
 ROUTERS = (
     response_routes.router,
@@ -54,11 +61,16 @@ ROUTERS = (
     a2a_routes.router,
     file_routes.router,
     vector_store_routes.router,
+    viewer_routes.router,
+    dataset_view_routes.router,
 )
 
 
-def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
-    """Return the ASGI application. `name` is the host name under which it is reached."""
+def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | None = None) -> Any:
+    """Return the ASGI application.
+
+    `name` is the host name under which it is reached, and `viewed` is what pages show beside runs.
+    """
 
     mcp = _make_mcp(host)
 
@@ -80,6 +92,7 @@ def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
         redoc_url=None,
     )
     api.state.host = host
+    api.state.viewed = viewed or ViewedData()
     for router in ROUTERS:
         api.include_router(router)
     if mcp is not None:
@@ -102,11 +115,18 @@ def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
         fault = host.fault
         return Fast({"status": fault or "ready"}, status_code=200 if fault is None else 503)
 
+    @api.get("/metrics", tags=["probes"], response_class=PlainTextResponse)
+    async def metrics_text(_: Reader, request: Request) -> PlainTextResponse:
+        """Return what the server has counted, in the text form of Prometheus."""
+        return PlainTextResponse(request.app.state.metrics.write())
+
+    app: Any = Gateway(api, host, _answer_any)
     if table.allow_origins:
-        api.add_middleware(
-            CORSMiddleware, allow_origins=table.allow_origins, allow_methods=["*"], allow_headers=["*"]
-        )
-    return Gate(Idempotency(api, host), table, name)
+        app = CORSMiddleware(app, allow_origins=table.allow_origins, allow_methods=["*"], allow_headers=["*"])
+    api.openapi = partial(describe_api, api)  # type: ignore[method-assign]
+    metrics = Metrics(Gate(Idempotency(app, host), table, name), host)
+    api.state.metrics = metrics
+    return metrics
 
 
 def _make_mcp(host: RunHost) -> Any:
@@ -117,7 +137,16 @@ def _make_mcp(host: RunHost) -> Any:
     return serve_agents(host).streamable_http_app(stateless_http=True, host="")
 
 
-def _answer_error(_: Request, error: Exception) -> JSONResponse:
+def _answer_any(error: Exception) -> JSONResponse:
+    """Return the response for an error that was raised outside of FastAPI."""
+    if isinstance(error, RequestRefused):
+        return _answer_refusal(None, error)
+    if isinstance(error, TreadleError):
+        return _answer_error(None, error)
+    return _answer_defect(None, error)
+
+
+def _answer_error(_: Request | None, error: Exception) -> JSONResponse:
     status, code, kind = 500, "server_error", "server_error"
     if isinstance(error, UnknownAgentError):
         status, code, kind = 404, "model_not_found", "invalid_request_error"
@@ -134,7 +163,7 @@ def _answer_error(_: Request, error: Exception) -> JSONResponse:
     return Fast(error_body(str(error), code, kind), status_code=status)
 
 
-def _answer_refusal(_: Request, error: Exception) -> JSONResponse:
+def _answer_refusal(_: Request | None, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestRefused)
     return Fast(error_body(error.detail, error.code), status_code=error.status_code, headers=error.headers)
 
@@ -147,10 +176,9 @@ def _answer_invalid(_: Request, error: Exception) -> JSONResponse:
     return Fast(error_body(message, "invalid_request", param=where or None), status_code=400)
 
 
-def _answer_defect(request: Request, error: Exception) -> JSONResponse:
-    logging.getLogger("treadle.server").error(
-        "%s %s failed", request.method, request.url.path, exc_info=error
-    )
+def _answer_defect(request: Request | None, error: Exception) -> JSONResponse:
+    what = "a request to the gateway" if request is None else f"{request.method} {request.url.path}"
+    logging.getLogger("treadle.server").error("%s failed", what, exc_info=error)
     return Fast(error_body("the server has failed; its log says why", "server_error", "server_error"), 500)
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from treadle.core.types import Json
 from treadle.journal.protocol import Journal
 from treadle.knowledge.files.file_search import NAME, FileSearch
 from treadle.loop.listener import Hook
+from treadle.models.config.presets import find_preset, split_name
 from treadle.models.config.recipe import Config
 from treadle.models.config.tables import AgentTable
 from treadle.models.config.toml_file import suggest
@@ -23,6 +25,7 @@ from treadle.tools.client_tools import ClientTools
 from treadle.tools.resolve import place_in
 
 _MAX_AGENTS = 256
+_RELAYED = Policy(max_steps=None, compact_at=None)
 _LIMITS = ("max_steps", "max_tool_calls", "max_tokens", "max_cost_usd", "deadline_seconds")
 
 
@@ -41,6 +44,8 @@ class ClientWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The JSON Schema of the answers."""
     max_tool_calls: int | None = None
     max_steps: int | None = None
+    is_relayed: bool = False
+    """True if the client gets every answer of the model as it is."""
 
 
 class UnknownAgentError(ConfigError):
@@ -84,7 +89,8 @@ class AgentCatalog:
         """
         if name not in self.names:
             raise UnknownAgentError(f"there is no model {name!r}, {suggest(name, self.names, 'models')}")
-        key = msgspec.json.encode((name, wish), order="deterministic")
+        # Instructions often differ from run to run where all else is the same, and are cheap to replace.
+        key = msgspec.json.encode((name, replace(wish, instructions=None)), order="deterministic")
         with self._lock:
             found = self._agents.get(key)
             if found is None:
@@ -92,6 +98,10 @@ class AgentCatalog:
                 if len(self._agents) > _MAX_AGENTS:
                     self._agents.popitem(last=False)
             self._agents.move_to_end(key)
+        told = self._instructions(name, wish)
+        if found.instructions != told:
+            found = copy(found)
+            found.instructions = told
         return found
 
     def describe(self, name: str) -> str:
@@ -99,11 +109,26 @@ class AgentCatalog:
         table = self.config.file.agents.get(name)
         return (table and table.description) or f"Ask {name}."
 
+    def is_agent(self, name: str) -> bool:
+        """Return whether a name is that of an agent, and not of a model."""
+        return name in self.config.file.agents
+
+    def dialect_of(self, name: str) -> str | None:
+        """Return the dialect of the model with this name; `None` for an agent, or if no server is asked."""
+        if self.is_agent(name) or name not in self.names:
+            return None
+        preset = find_preset(split_name(self.config.table_of(name).model)[0])
+        return None if preset is None else preset.dialect
+
+    def _instructions(self, name: str, wish: ClientWish) -> str | None:
+        table = self.config.file.agents.get(name)
+        texts = [None if table is None else table.instructions, wish.instructions]
+        return "\n\n".join([text for text in texts if text]) or None
+
     def _make(self, name: str, wish: ClientWish) -> Agent[Any]:
         table = self.config.file.agents.get(name) or AgentTable(model=name)
         options: dict[str, Any] = {"hooks": self.hooks, "journal": self._journal}
-        texts = [text for text in (table.instructions, wish.instructions) if text]
-        options["instructions"] = "\n\n".join(texts) or None
+        options["instructions"] = self._instructions(name, wish)
         folder = None if self.config.path is None else self.config.path.parent
         placed = [item if folder is None else place_in(item, folder) for item in table.tools]
         own = [name for name in placed if name == NAME] or ([NAME] if table.vector_stores else [])
@@ -136,6 +161,8 @@ class AgentCatalog:
 
 def _policy_of(table: AgentTable, wish: ClientWish) -> Policy | None:
     """Return the policy of an agent; the client can only lower its limits. `None`: the default one."""
+    if wish.is_relayed:
+        return _RELAYED
     given: dict[str, Any] = {
         name: getattr(table, name) for name in _LIMITS if getattr(table, name) is not None
     }

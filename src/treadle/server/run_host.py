@@ -22,14 +22,19 @@ from treadle.runs.recording import take_in_rest
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import AgentCatalog
+from treadle.server.gateway.conversations import Conversations
 from treadle.server.webhooks import Webhooks
 from treadle.workers.protocol import WorkerOptions
 from treadle.workers.worker import Worker
 
 T = TypeVar("T")
 _MAX_HISTORIES = 10_000
+_REST_SECONDS = 0.05
+"""How long interrupted runs may wait. Every request changes the journal, and a look for such runs has a price."""
 SERVED = "serve"
 """The queue in which the runs of servers wait."""
+VIEWED = "view"
+"""The queue in which the runs wait that were begun in the page of `treadle view`."""
 OWNER = "treadle.owner"
 """The label with the name of the key that began a run."""
 AGENT = "treadle.agent"
@@ -58,12 +63,16 @@ class BegunTurn:
 class RunHost:
     """The journal, the agents and the running work of one server process."""
 
-    def __init__(self, journal: Journal, catalog: AgentCatalog, *, window: int = 256) -> None:
+    def __init__(
+        self, journal: Journal, catalog: AgentCatalog, *, window: int = 256, queue: str = SERVED
+    ) -> None:
         self.journal = journal
         self.catalog = catalog
+        self.queue = queue
+        """The queue in which the runs that clients begin wait."""
         self.webhooks = Webhooks(journal, catalog.config.file.serve)
         catalog.hooks = [self.webhooks] if self.webhooks else []
-        options = WorkerOptions(queue=SERVED, window=window)
+        options = WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS)
         self.worker = Worker(journal, options, hooks=catalog.hooks, config=catalog.config)
         self.files = FileStore(journal.resources)
         """The uploaded files."""
@@ -73,9 +82,12 @@ class RunHost:
         """The vector stores."""
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.followers: set[asyncio.Task[bytes]] = set()
+        """What waits for the next event of a run that somebody follows."""
         self.is_closing = False
         self.stopping = asyncio.Event()
         """Set when the server begins to stop."""
+        self.conversations = Conversations(journal)
         self._histories: OrderedDict[tuple[str, bytes], str] = OrderedDict()
         """The runs of the newest conversations, by the client and the digest of the conversation."""
 
@@ -93,10 +105,15 @@ class RunHost:
 
     async def _take_in_mail(self) -> None:
         """Take in the messages for runs that wait, which were stored just before an earlier server died."""
-        waiting = RunFilter(labels={QUEUE: SERVED}, is_waiting=True, is_driven=False)
+        waiting = RunFilter(labels={QUEUE: self.queue}, is_waiting=True, is_driven=False)
         for info in await asyncio.to_thread(self.journal.runs, waiting):
             if await asyncio.to_thread(self.journal.inbox, info.run_id):
                 await take_in_rest(self.journal, info.run_id)
+
+    @property
+    def driven(self) -> int:
+        """How many turns and interrupted runs this process works on."""
+        return len(self._tasks) + self.worker.in_flight.count().in_flight
 
     @property
     def fault(self) -> str | None:
@@ -145,7 +162,7 @@ class RunHost:
 
     def labels(self, caller: ApiCaller, agent: str | None = None) -> dict[str, str]:
         """Return the labels of a run that a client begins. `agent` is the name that the client asked for."""
-        labels = {QUEUE: SERVED, OWNER: caller.name, AGENT: agent}
+        labels = {QUEUE: self.queue, OWNER: caller.name, AGENT: agent}
         return {name: value for name, value in labels.items() if value}
 
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
@@ -184,7 +201,7 @@ class RunHost:
         self.is_closing = True
         self.stopping.set()
         tasks = [*self._tasks, *([] if self._working is None else [self._working])]
-        for task in tasks:
+        for task in (*tasks, *self.followers):
             task.cancel()
 
         async def wait() -> None:

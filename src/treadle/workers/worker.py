@@ -110,6 +110,7 @@ class Worker:
                 if writer.losses >= _LOSSES_ALONE:
                     await asyncio.wait([task])
             else:
+                await asyncio.sleep(self._options.rest_seconds)
                 await news.wait(_LOOK_SECONDS)
 
     async def _next(self) -> RunWriter | None:

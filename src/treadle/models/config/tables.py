@@ -233,6 +233,8 @@ class ServeTable(Table):
     """The keys of its clients by the names of their owners. Without keys, only programs of this machine may ask."""
     webhooks: dict[str, WebhookTable] = {}
     """The programs that are told when a turn is over or a run waits, by name."""
+    logs_requests: bool = False
+    """True to write a line of JSON for each request to standard error. It has no key, query or body."""
     webhook_secret_env: str | None = None
     """The environment variable that holds the secret by which the events for addresses are signed that clients give
     for their runs. Without it, they can give none."""

@@ -99,7 +99,6 @@ async def get_content(file_id: str, host: TheHost, caller: Reader) -> Response:
     name = quote(facts_of(item).name, safe="")
     headers = {
         "content-disposition": f"attachment; filename*=UTF-8''{name}",
-        "x-content-type-options": "nosniff",
     }
     return Response(content, media_type="application/octet-stream", headers=headers)
 
