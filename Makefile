@@ -70,7 +70,7 @@ viewer: $(VIEWER)
 $(VIEWER): $(WEB)
 	@if ! command -v npm >/dev/null; then \
 		echo "npm is missing, so the viewer is not built; install Node.js 20 or newer for it"; \
-	elif ! (echo "building the viewer" && cd web && npm ci --no-audit --no-fund --loglevel=error >/dev/null); then \
+	elif ! (echo "building the viewer" && cd web && npm ci --no-audit --no-fund --loglevel=error --fetch-retries=1 >/dev/null); then \
 		echo "the packages of the viewer could not be fetched, so it is not built"; \
 	else cd web && npm run --silent build; fi
 

@@ -1,4 +1,4 @@
-"""What tests need of pages in one file: whether the viewer is built, what a page holds, and a browser."""
+"""What tests need of pages: whether the viewer is built, what a file holds, and what a person does in a browser."""
 
 import gzip
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.browser.chromium import PROGRAM, Chromium
+from tests.browser.chromium import Chromium
 
 from treadle.viewer.bundle import is_built
 
@@ -16,7 +16,6 @@ EVIL = "</script><script>throw 1</script><img src=http://127.0.0.1:9/x onerror=a
 AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
 IS_BUILT = is_built()
 NEEDS_VIEWER = pytest.mark.skipif(not IS_BUILT, reason="the viewer is not built: `make viewer` builds it")
-NEEDS_BROWSER = pytest.mark.skipif(PROGRAM is None, reason="Chromium is not installed")
 
 
 def read_answers(page: str) -> dict[str, Any]:
@@ -28,11 +27,10 @@ def read_answers(page: str) -> dict[str, Any]:
 
 
 class Screen:
-    """A browser that shows one page, with a picture of it for a failing test."""
+    """A browser that shows one page."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.browser = Chromium()
+    def __init__(self, browser: Chromium) -> None:
+        self.browser = browser
 
     def open(self, page: Path | str, place: str = "", width: int = 1200, *, is_dark: bool = False) -> None:
         """Open a page, and wait until it is drawn."""
@@ -82,12 +80,6 @@ class Screen:
             self.run(f"{AXE.read_text()};0")
             found = self.run(_VIOLATIONS)
             assert not found, found
-
-    def save(self, name: str) -> Path:
-        """Keep a picture of the page."""
-        out = self.folder / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}.png"
-        out.write_bytes(self.browser.picture(is_whole=False))
-        return out
 
 
 _VIOLATIONS = """

@@ -4,17 +4,17 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.browser.chromium import Chromium
 from tests.datagen.dataset import made
 from tests.datagen.topics.test_draw import tree
 from tests.rollout.groups import make_groups
-from tests.viewer.pages import EVIL, NEEDS_BROWSER, NEEDS_VIEWER, Screen, read_answers
+from tests.viewer.pages import EVIL, NEEDS_VIEWER, Screen, read_answers
 
 import treadle
 from treadle.core.types import Message, Role, ToolCall
@@ -111,7 +111,7 @@ def test_no_text_can_leave_its_place(tmp_path: Path) -> None:
 
 
 def test_without_the_viewer_a_job_writes_how_to_build_it(tmp_path: Path) -> None:
-    """A package without the built page: a job's file says what to do, and a command that asks for a page fails."""
+    """In a package without the built page, files say what to do, and a command that prints a page fails."""
     package = Path(treadle.__file__).parent
     ignore = shutil.ignore_patterns("bundle.html", "__pycache__")
     shutil.copytree(package, tmp_path / "lib/treadle", copy_function=os.symlink, ignore=ignore)
@@ -119,7 +119,7 @@ def test_without_the_viewer_a_job_writes_how_to_build_it(tmp_path: Path) -> None
     script = (
         "from pathlib import Path; from treadle.viewer import write_page; "
         "from treadle.datagen.dataset.dataset_view import make_dataset_view as make; "
-        "write_page(make(Path('d')), Path('d/report.html'), must_be_built=False)"
+        "write_page(make(Path('d')), Path('d/report.html'))"
     )
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "lib")}
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, check=True)
@@ -135,26 +135,14 @@ def test_without_the_viewer_a_job_writes_how_to_build_it(tmp_path: Path) -> None
     assert "make viewer" in done.stderr
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Screen]:
-    found = Screen(tmp_path_factory.mktemp("screens"))
-    yield found
-    found.browser.close()
-
-
 @pytest.fixture
-def screen(shared: Screen, request: pytest.FixtureRequest) -> Iterator[Screen]:
-    failed = request.session.testsfailed
-    yield shared
-    if request.session.testsfailed > failed:
-        print("the page:", shared.save(request.node.name))
+def screen(browser: Chromium) -> Screen:
+    return Screen(browser)
 
 
 ROWS = "document.querySelectorAll('.table .line').length"
 
 
-@NEEDS_VIEWER
-@NEEDS_BROWSER
 @pytest.mark.parametrize(("width", "is_dark"), [(1200, False), (420, True)])
 def test_the_overview_of_a_dataset_shows_all_parts(
     tmp_path: Path, screen: Screen, width: int, is_dark: bool
@@ -193,8 +181,6 @@ def test_the_overview_of_a_dataset_shows_all_parts(
     screen.wait(f"{ROWS} === 3")
 
 
-@NEEDS_VIEWER
-@NEEDS_BROWSER
 def test_rows_are_found_and_opened(tmp_path: Path, screen: Screen) -> None:
     page = write_page(make_dataset_view(evil_folder(tmp_path / "d")), tmp_path / "d.html")
     screen.open(page, "#/rows/0")
@@ -204,9 +190,12 @@ def test_rows_are_found_and_opened(tmp_path: Path, screen: Screen) -> None:
     screen.press("Escape")
     screen.run("document.activeElement.blur()")
     screen.press("Enter")
-    screen.wait("document.querySelector('.opened .call')")
+    screen.wait("document.querySelector('.opened .msg-call')")
     assert "tea, 3 EUR" in screen.run("document.querySelector('.opened').textContent")
     screen.check(page)
+    first = screen.run("document.querySelector('.opened h2').textContent")
+    screen.press("j")
+    screen.wait(f"document.querySelector('.opened h2').textContent !== '{first}'")
     screen.press("x")
     screen.type("#by-status", "rejected")
     screen.wait(f"{ROWS} === 4")
@@ -219,8 +208,6 @@ def test_rows_are_found_and_opened(tmp_path: Path, screen: Screen) -> None:
     screen.check(page)
 
 
-@NEEDS_VIEWER
-@NEEDS_BROWSER
 def test_rollouts_stand_side_by_side_down_to_their_tokens(tmp_path: Path, screen: Screen) -> None:
     view = make_rollouts_view(
         make_groups(5), name=EVIL, dropped={EVIL: 1}, decode=lambda ids: f"t{ids[0]}<b> "
@@ -257,8 +244,6 @@ def test_rollouts_stand_side_by_side_down_to_their_tokens(tmp_path: Path, screen
     screen.check(page)
 
 
-@NEEDS_VIEWER
-@NEEDS_BROWSER
 def test_topics_and_two_datasets_are_shown(tmp_path: Path, screen: Screen) -> None:
     graph = tree(3, 2)
     leaf = next(graph.leaves())
@@ -277,3 +262,28 @@ def test_topics_and_two_datasets_are_shown(tmp_path: Path, screen: Screen) -> No
     screen.check(page)
     screen.run("document.querySelector('.ids a').click()")
     screen.wait(f"{ROWS} === 1")
+
+
+def test_a_served_dataset_is_searched_and_grows(tmp_path: Path, screen: Screen) -> None:
+    dataset = evil_folder(tmp_path / "d", 1_200)
+    command = [sys.executable, "-m", "treadle", "view", "d", "--no-open", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(treadle.__file__).parents[1])}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        screen.open(msgspec.json.decode(process.stdout.readline())["url"])
+        screen.wait("document.querySelector('.map button')")
+        screen.run("location.hash = '#/rows/0'")
+        said = "document.querySelector('[role=search] [aria-live]').textContent"
+        screen.wait(f"{said} === 'all 1,206 rows'")
+        screen.press("G")
+        screen.wait("Number(document.querySelector('.table').getAttribute('aria-rowcount')) > 600")
+        screen.type("#search", "FILE 1199?")
+        screen.wait(f"{said} === '1 of 1,206 rows'")
+        screen.run("document.querySelector('.table .line').click()")
+        screen.wait("document.querySelector('.opened .msg-call')")
+        with DatasetFolder(dataset).rows.open("ab") as file:
+            file.write(made.encode(made.plain_row(9_999)))
+        screen.type("#search", "FILE 9999?")
+        screen.wait(f"{said} === '1 of 1,207 rows'")
+        screen.check()
+        process.terminate()

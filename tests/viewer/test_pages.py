@@ -1,5 +1,6 @@
 """The pages of runs in a real browser: what they show, their keys, what can be done with them, and who may ask."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -8,8 +9,18 @@ from typing import Any
 
 import pytest
 from tests.browser.chromium import Chromium
+from tests.server.test_responses import config, journal, serving
 from tests.viewer.conftest import LONG_STEPS, ServedJournal
 from tests.viewer.sample_runs import EVIL
+
+from treadle import Agent
+from treadle.core.events import TextDelta
+from treadle.core.inbox import Note
+from treadle.core.types import Completion, FinishReason, Message, Request, Role
+from treadle.journal.protocol import Journal
+from treadle.models.protocol import Watch
+
+__all__ = ["config", "journal"]
 
 AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
 AXE_RUN = """
@@ -131,7 +142,7 @@ def test_texts_are_shown_as_text_and_leave_no_place(
     browser: Chromium, served: ServedJournal, name: str, width: int
 ) -> None:
     place = f"run/{served.runs[name]}"
-    show(browser, served.address(place), ".block.call", width=width)
+    show(browser, served.address(place), ".block.message", width=width)
     if name == "hostile":
         # The title, the label, the system message, the user's, thoughts, answers, arguments, results and the tree.
         assert text_of(browser).count(EVIL) > (8 if width > 800 else 4)
@@ -167,7 +178,7 @@ def test_a_sub_agent_is_shown_below_its_call(browser: Chromium, served: ServedJo
 
 
 def test_an_agent_is_talked_to_and_its_call_approved(browser: Chromium, served: ServedJournal) -> None:
-    show(browser, served.address("runs"), ".line")
+    show(browser, served.address("runs"), "button.main")
     press(browser, "c")
     wait(browser, "document.querySelector('#new-text')")
     write(
@@ -199,7 +210,7 @@ def test_an_agent_is_talked_to_and_its_call_approved(browser: Chromium, served: 
 
 
 def test_a_question_is_answered(browser: Chromium, served: ServedJournal) -> None:
-    show(browser, served.address("runs"), ".line")
+    show(browser, served.address("runs"), "button.main")
     press(browser, "c")
     wait(browser, "document.querySelector('#new-text')")
     browser.evaluate("""{ const box = document.querySelector('#new-agent'); box.value = 'curious';
@@ -238,6 +249,44 @@ def test_a_report_works_from_disk(browser: Chromium, served: ServedJournal, tmp_
     assert browser.evaluate("document.querySelectorAll('img, .ask').length") == 0
     assert [url for url in browser.requests if url != "about:blank"] == [path.as_uri()]
     assert browser.complaints == []
+
+
+class PausingModel:
+    """A model that says the first half of an answer, and the other half once it may. Its first answer is short."""
+
+    name = "pausing"
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        if len(request.messages) == 1:
+            return Completion(Message(Role.ASSISTANT, "Hello."), FinishReason.STOP)
+        assert watch.on_delta is not None
+        watch.on_delta(TextDelta("The first half"))
+        await self.may_end.wait()
+        return Completion(Message(Role.ASSISTANT, "The first half and the other."), FinishReason.STOP)
+
+
+async def test_the_words_of_an_answer_are_shown_as_they_come(
+    browser: Chromium, config: Path, journal: Journal
+) -> None:
+    model = PausingModel()
+    shown = "document.querySelector('.transcript').innerText.includes"
+    async with serving(config, journal) as url:
+        async with Agent(model, journal=journal).session("live") as session:
+            await session.send("Hello.")
+            await asyncio.to_thread(show, browser, f"{url}/view#/run/live", ".run[data-loaded=true]")
+            # What comes after the events were loaded is seen by those who follow the run.
+            await asyncio.to_thread(journal.post, "live", Note(remark="It is followed."))
+            await asyncio.to_thread(wait, browser, f"{shown}('It is followed.')")
+            work = asyncio.ensure_future(session.send("Say something."))
+            await asyncio.to_thread(wait, browser, f"{shown}('The first half')")
+            assert "the other" not in await asyncio.to_thread(text_of, browser, ".transcript")
+            model.may_end.set()
+            await work
+            await asyncio.to_thread(wait, browser, f"{shown}('and the other.')")
+        await asyncio.to_thread(browser.open, "about:blank")
 
 
 def test_without_the_key_nothing_is_shown(browser: Chromium, served: ServedJournal) -> None:

@@ -41,10 +41,6 @@ export interface DatasetStats extends Record<SpreadName, Summary> {
   controls: number;
   agreed: number;
   repaired: number;
-  /** Sentences about the rows that Treadle's own models wrote. */
-  built_in: string[];
-  simulated: number;
-  simulated_calls: number;
   rejected_input_tokens: number;
   rejected_output_tokens: number;
   rejected_cost_usd: number;
@@ -54,7 +50,6 @@ export interface DatasetStats extends Record<SpreadName, Summary> {
   orders: [string, string, number][];
   sequences: [string[], number][];
   turns_in_all: number;
-  lowered_text: string;
 }
 
 export interface RowHead {
@@ -83,7 +78,7 @@ export interface DatasetView {
   stats: DatasetStats;
   leaves: [string[], number][];
   times: { begin: number; seconds: number; kept: number[]; rejected: number[]; tokens: number[]; cost_usd: number[] } | null;
-  left_out: Record<string, string>;
+  notes: string[];
   rows: RowList | null;
 }
 
@@ -187,8 +182,8 @@ export interface Answer {
   turn: number;
   finish_reason: string;
   model: string | null;
-  is_here: boolean;
-  versions?: [number, string][];
+  is_trained: boolean;
+  weight_versions: [number, string][];
 }
 
 export interface TokenMap {

@@ -3,15 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from treadle.core.types import Role
+from treadle.core.types import Json, Role
 from treadle.export.body_sample import BodySample, write_conversation
 from treadle.export.groups import Group, Rollout
-from treadle.trajectory.tokens.token_map import make_token_maps
-from treadle.trajectory.tokens.trajectories import Decode, DriftReport, TokenGrade, Trajectory
+from treadle.trajectory.tokens.token_map import TokenMap, make_token_maps
+from treadle.trajectory.tokens.trajectories import Decode, Decoders, DriftReport, TokenGrade, Trajectory
 
 _BODIES, _BODY_BYTES = 192, 12_000_000
 """How many rollouts have their messages and tokens in a page in one file, and how large these may be."""
@@ -56,6 +55,13 @@ class GroupFacts(Struct, frozen=True):
     has_variance: bool
     weight_version: str | None
     rollouts: list[RolloutFacts]
+
+
+class RolloutBody(Struct, frozen=True):
+    """What a rollout shows when it is opened."""
+
+    messages: list[Json]
+    branches: list[TokenMap]
 
 
 class RolloutsView(Struct, frozen=True, kw_only=True):
@@ -153,11 +159,8 @@ def _find_branch_facts(branch: Trajectory) -> BranchFacts:
     )
 
 
-def write_rollout(rollout: Rollout, decode: Decode | None = None) -> dict[str, Any]:
+def write_rollout(rollout: Rollout, decoders: Decoders = None) -> RolloutBody:
     """Return what a rollout shows when it is opened."""
-    return {
-        "messages": write_conversation(rollout.messages),
-        "branches": make_token_maps(
-            rollout.trajectories, decoders=decode, advantage=rollout.advantage if rollout.is_trained else None
-        ),
-    }
+    advantage = rollout.advantage if rollout.is_trained else None
+    maps = make_token_maps(rollout.trajectories, decoders=decoders, advantage=advantage)
+    return RolloutBody(write_conversation(rollout.messages), maps)

@@ -27,7 +27,7 @@ from treadle.core.errors import (
 from treadle.models.config.tables import ServeTable
 from treadle.server.access import Gate, RequestRefused, error_body
 from treadle.server.api_document import describe_api
-from treadle.server.catalog import UnknownAgentError
+from treadle.server.catalog import AgentUnavailableError, UnknownAgentError
 from treadle.server.gateway.wires import Gateway
 from treadle.server.idempotency import Idempotency
 from treadle.server.metrics import Metrics
@@ -101,6 +101,7 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
     api.add_exception_handler(RequestRefused, _answer_refusal)
     api.add_exception_handler(RequestValidationError, _answer_invalid)
     api.add_exception_handler(ValidationError, _answer_invalid)
+    api.add_exception_handler(UnicodeEncodeError, _answer_no_text)
     api.add_exception_handler(HTTPException, _answer_http)
     api.add_exception_handler(Exception, _answer_defect)
 
@@ -150,6 +151,8 @@ def _answer_error(_: Request | None, error: Exception) -> JSONResponse:
     status, code, kind = 500, "server_error", "server_error"
     if isinstance(error, UnknownAgentError):
         status, code, kind = 404, "model_not_found", "invalid_request_error"
+    elif isinstance(error, AgentUnavailableError):
+        status, code = 503, "agent_unavailable"
     elif isinstance(error, RunNotFoundError):
         status, code, kind = 404, "not_found", "invalid_request_error"
     elif isinstance(error, LeaseHeldError):
@@ -174,6 +177,11 @@ def _answer_invalid(_: Request, error: Exception) -> JSONResponse:
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     message = f"{where}: {first['msg']}" if where else str(first["msg"])
     return Fast(error_body(message, "invalid_request", param=where or None), status_code=400)
+
+
+def _answer_no_text(_: Request, error: Exception) -> JSONResponse:
+    message = "the request has half of a surrogate pair, which is no character"
+    return Fast(error_body(message, "invalid_request"), status_code=400)
 
 
 def _answer_defect(request: Request | None, error: Exception) -> JSONResponse:

@@ -36,6 +36,7 @@ def load_served(path: Path | None, model: str | None) -> Served:
     Raises: `ConfigError` if there is nothing to serve, or if the configuration was found and its agents need trust.
     """
     require("fastapi", "serve")
+    require("python_multipart", "serve")
     from treadle.server.catalog import names_of
 
     config = load_config(path)

@@ -46,10 +46,16 @@ class ClientWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_steps: int | None = None
     is_relayed: bool = False
     """True if the client gets every answer of the model as it is."""
+    client: str = ""
+    """The name of the client."""
 
 
 class UnknownAgentError(ConfigError):
     """Raised if a client names an agent that the server does not offer."""
+
+
+class AgentUnavailableError(ConfigError):
+    """Raised if an agent cannot be made, whatever a client asks for: the server's operator has to mend that."""
 
 
 def names_of(config: Config, model: str | None) -> tuple[str, ...]:
@@ -85,16 +91,16 @@ class AgentCatalog:
     def agent(self, name: str, wish: ClientWish = ClientWish()) -> Agent[Any]:
         """Return the agent with this name, with what the client wants besides. Any thread may call this.
 
-        Raises: `UnknownAgentError`; `ConfigError` if the agent cannot be made.
+        Raises: `UnknownAgentError`; `AgentUnavailableError`; `ConfigError` if the client wants what cannot be.
         """
         if name not in self.names:
             raise UnknownAgentError(f"there is no model {name!r}, {suggest(name, self.names, 'models')}")
         # Instructions often differ from run to run where all else is the same, and are cheap to replace.
-        key = msgspec.json.encode((name, replace(wish, instructions=None)), order="deterministic")
+        key = msgspec.json.encode((name, replace(wish, instructions=None, client="")), order="deterministic")
         with self._lock:
             found = self._agents.get(key)
             if found is None:
-                found = self._agents[key] = self._make(name, wish)
+                found = self._agents[key] = self._make_checked(name, wish)
                 if len(self._agents) > _MAX_AGENTS:
                     self._agents.popitem(last=False)
             self._agents.move_to_end(key)
@@ -103,6 +109,20 @@ class AgentCatalog:
             found = copy(found)
             found.instructions = told
         return found
+
+    def _make_checked(self, name: str, wish: ClientWish) -> Agent[Any]:
+        """Return a new agent, or find out who has to mend what is wrong with it."""
+        try:
+            return self._make(name, wish)
+        except ConfigError as error:
+            fault = error
+        try:
+            self._make(name, ClientWish())
+        except ConfigError as error:
+            raise AgentUnavailableError(
+                f"{name!r} cannot be used until its operator mends this: {error}"
+            ) from None
+        raise fault
 
     def describe(self, name: str) -> str:
         """Return what an agent or model is for, in a sentence."""

@@ -21,7 +21,7 @@ from treadle.export.whole import write_whole
 from treadle.rollout.rollout_folder import RolloutFolder, Stored, read_groups, read_stored
 from treadle.rollout.rollouts_view import RolloutsView, make_rollouts_view
 from treadle.trajectory.tokens.trajectories import Decode
-from treadle.viewer.bundle import HOW_TO_BUILD, NotBuiltError, encode_bundle, write_bundle
+from treadle.viewer.bundle import HOW_TO_BUILD, encode_bundle, is_built, write_bundle
 
 DataView: TypeAlias = DatasetView | ComparedDatasets | RolloutsView | TopicsView
 
@@ -120,17 +120,13 @@ def encode_page(view: DataView) -> bytes:
     return encode_bundle(view.title, *embed(view))
 
 
-def write_page(view: DataView, out: Path, *, must_be_built: bool = True) -> Path:
+def write_page(view: DataView, out: Path) -> Path:
     """Write the page of a view as one HTML file, and return its path.
 
-    Raises: `ConfigError` if no file can be made; `NotBuiltError` if the viewer is not built, unless it need not be:
-    then the file says how to build it.
+    If the viewer is not built, the file says how to build it. Raises: `ConfigError` if no file can be made.
     """
-    try:
+    if is_built():
         return write_bundle(view.title, *embed(view), out)
-    except NotBuiltError:
-        if must_be_built:
-            raise
     text = f"{HOW_TO_BUILD}. Then write this file again: treadle report {out.parent}"
     page = f'<!doctype html><meta charset="utf-8"><title>{escape(view.title)}</title><p>{escape(text)}</p>\n'
     write_whole([page.encode()], out)

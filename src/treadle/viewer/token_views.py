@@ -1,9 +1,10 @@
 """What pages show of a run's tokens, of the group that it belongs to, and of the rows that exporters make of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from treadle.core.errors import ExportError
 from treadle.export.exporter import (
@@ -25,11 +26,29 @@ from treadle.runs.run import Run
 from treadle.scoring.advantages import group_relative
 from treadle.trajectory.tokens.masks import make_mask
 from treadle.trajectory.tokens.token_graph import load_tokens
-from treadle.trajectory.tokens.token_map import make_token_maps
+from treadle.trajectory.tokens.token_map import TokenMap, make_token_maps
 from treadle.trajectory.tokens.trajectories import load_decoders
 
 
-def view_tokens(journal: Journal, run_id: str, mask: str, visible: Mapping[str, str]) -> dict[str, Any]:
+class RunTokens(Struct, frozen=True):
+    """The tokens of a run and of its sub-agents."""
+
+    branches: list[TokenMap]
+    conservation: str
+    """How many tokens were sampled and are delivered, in words."""
+
+
+class ExportedRun(Struct, frozen=True):
+    """What a format makes of a run."""
+
+    lines: list[str]
+    losses: list[str]
+    """What the lines lack."""
+    refused: str = ""
+    """Why the format cannot express the run; empty if it can."""
+
+
+def view_tokens(journal: Journal, run_id: str, mask: str, visible: Mapping[str, str]) -> RunTokens:
     """Return the branches of a run with their tokens, as a loss mask weighs them.
 
     The advantage is the one within the run's group, of which runs with the labels `visible` count. Ids become text
@@ -45,7 +64,13 @@ def view_tokens(journal: Journal, run_id: str, mask: str, visible: Mapping[str, 
         decoders=decoders,
         advantage=_find_advantage(journal, run_id, visible),
     )
-    return {"branches": maps, "conservation": str(graph.conservation)}
+    return RunTokens(maps, str(graph.conservation))
+
+
+def embed_tokens(journal: Journal, run_ids: Iterable[str]) -> dict[str, object]:
+    """Return the answers that the pages of runs' tokens need, by their addresses, for runs that have token ids."""
+    found = {f"/v1/view/runs/{run_id}/tokens": view_tokens(journal, run_id, "all", {}) for run_id in run_ids}
+    return {address: answer for address, answer in found.items() if answer.branches}
 
 
 def _find_advantage(journal: Journal, run_id: str, visible: Mapping[str, str]) -> float | None:
@@ -68,7 +93,7 @@ def load_group(journal: Journal, group_id: str, visible: Mapping[str, str]) -> G
     return make_group(rollouts, group_relative, group_id=group_id, number=1, task="")
 
 
-def view_export(journal: Journal, run_id: str, format: str, visible: Mapping[str, str]) -> dict[str, Any]:
+def view_export(journal: Journal, run_id: str, format: str, visible: Mapping[str, str]) -> ExportedRun:
     """Return the lines that a format of rows or of tokens makes of a run, and what they lose.
 
     Raises: `ConfigError` for an unknown format; `JournalError`.
@@ -80,8 +105,8 @@ def view_export(journal: Journal, run_id: str, format: str, visible: Mapping[str
         else:
             lines, losses = _export_row(journal, run_id, FORMATS.load(format))
     except ExportError as error:
-        return {"lines": [], "losses": [], "refused": str(error)}
-    return {"lines": [line.decode() for line in lines], "losses": losses, "refused": ""}
+        return ExportedRun([], [], str(error))
+    return ExportedRun([line.decode() for line in lines], losses)
 
 
 def _export_row(journal: Journal, run_id: str, row_format: RowFormat) -> tuple[list[bytes], list[str]]:

@@ -19,8 +19,10 @@ from treadle.datagen.topics.topics_view import TopicsView, make_topics_view
 from treadle.export.groups import Group
 from treadle.journal.protocol import Journal
 from treadle.rollout.rollout_folder import RolloutFolder, read_stored, rebuild
-from treadle.rollout.rollouts_view import GroupFacts, RolloutsView, find_facts, write_rollout
+from treadle.rollout.rollouts_view import GroupFacts, RolloutBody, RolloutsView, find_facts, write_rollout
+from treadle.trajectory.tokens.trajectories import Decoders, load_decoders
 from treadle.viewer.data_pages import DataKind, find_decode, find_kind
+from treadle.viewer.token_views import load_group
 
 _KEPT_GROUPS = 4
 _START = {DataKind.DATASET: "#/dataset/0", DataKind.ROLLOUTS: "#/rollouts", DataKind.TOPICS: "#/topics"}
@@ -115,38 +117,47 @@ class ViewedData:
             raise ConfigError("there are no topics; `treadle view topics.json` shows some")
         return make_topics_view(load_topics(self._paths[0]))
 
-    def rollouts(self, journal: Journal) -> RolloutsView:
-        """Return the groups that are delivered so far, without their messages and tokens."""
+    def rollouts(self, journal: Journal, after: int = 0) -> RolloutsView:
+        """Return the groups that are delivered so far, without the first `after` of them and without tokens."""
         if self._kind is not DataKind.ROLLOUTS:
             raise ConfigError("there are no rollouts; `treadle view FOLDER` shows those in a folder")
         path = self._paths[0]
         stored = read_stored(path)
         with self._lock:
-            for entry in stored.entries:
+            for entry in stored.entries[after:]:
                 if entry.number not in self._facts:
                     self._facts[entry.number] = find_facts(rebuild(stored.config, journal, entry))
-            groups = [self._facts[entry.number] for entry in stored.entries]
+            groups = [self._facts[entry.number] for entry in stored.entries[after:]]
         name, dropped = stored.config.name, dict(stored.counts.reasons)
         return RolloutsView(name=name, folder=str(path), groups=groups, dropped=dropped)
 
-    def rollout(self, journal: Journal, group_id: str, run_id: str) -> dict[str, Any] | None:
+    def rollout(self, journal: Journal, group_id: str, run_id: str) -> RolloutBody | None:
         """Return the messages and the tokens of a rollout; `None` if there is no such rollout."""
-        group = self._group(journal, group_id)
-        found = () if group is None else [item for item in group.rollouts if item.run_id == run_id]
-        return write_rollout(found[0], find_decode(read_stored(self._paths[0]))) if found else None
-
-    def _group(self, journal: Journal, group_id: str) -> Group | None:
         with self._lock:
-            if group_id in self._groups:
-                return self._groups[group_id]
-            if self._kind is not DataKind.ROLLOUTS:
-                return None
-            stored = read_stored(self._paths[0])
-            for entry in stored.entries:
-                known = self._facts.get(entry.number)
-                if known is not None and known.group_id == group_id:
-                    self._groups[group_id] = rebuild(stored.config, journal, entry)
-                    if len(self._groups) > _KEPT_GROUPS:
-                        self._groups.popitem(last=False)
-                    return self._groups[group_id]
-        return None
+            group = self._groups.pop(group_id, None) or self._load_group(journal, group_id)
+            if self._kind is DataKind.ROLLOUTS:
+                # The groups of a folder do not change.
+                self._groups[group_id] = group
+            if len(self._groups) > _KEPT_GROUPS:
+                self._groups.popitem(last=False)
+        found = next((item for item in group.rollouts if item.run_id == run_id), None)
+        return None if found is None else write_rollout(found, self._find_decoders(journal, run_id))
+
+    def _load_group(self, journal: Journal, group_id: str) -> Group:
+        stored = read_stored(self._paths[0]) if self._kind is DataKind.ROLLOUTS else None
+        for entry in () if stored is None else stored.entries:
+            known = self._facts.get(entry.number)
+            if stored is not None and known is not None and known.group_id == group_id:
+                return rebuild(stored.config, journal, entry)
+        return load_group(journal, group_id, {})
+
+    def _find_decoders(self, journal: Journal, run_id: str) -> Decoders:
+        if self._kind is DataKind.ROLLOUTS:
+            return find_decode(read_stored(self._paths[0]))
+        trusted = journal.is_trusted(run_id)
+        return load_decoders(event.body for event in journal.read(run_id)) if trusted else None
+
+    def group(self, journal: Journal, group_id: str) -> RolloutsView:
+        """Return the runs of the journal with this label `group` as one group, with advantages within it."""
+        groups = [find_facts(load_group(journal, group_id, {}))]
+        return RolloutsView(name=group_id, folder="", groups=groups, dropped={})

@@ -25,7 +25,10 @@ def test_a_view_has_the_statistics_the_rows_and_the_reasons(tmp_path: Path) -> N
                 number, 1, lambda _: ItemOutcome(status=ItemStatus.KEPT, input_tokens=9, cost_usd=0.1)
             )
     view = msgspec.json.decode(msgspec.json.encode(make_dataset_view(path)))
-    assert (view["name"], view["about"], view["left_out"]) == ("shop", "Shop", {})
+    assert (view["name"], view["about"]) == ("shop", "Shop")
+    assert view["notes"] == [
+        "All rows were written by Treadle's built-in teacher, and not by a language model."
+    ]
     stats = view["stats"]
     assert (stats["rows"], stats["rejected"], stats["topics_with_rows"]) == (30, 2, 10)
     assert stats["counts"]["calls"] == [[1, 30]]

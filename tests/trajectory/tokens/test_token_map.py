@@ -15,9 +15,7 @@ def test_arrays_of_tokens_are_those_of_the_trajectory() -> None:
         assert array("i", found.ids) == branch.token_ids_T
         assert found.logprobs == branch.logprobs_T.tobytes()
         assert (found.sampled, found.weights, found.texts) == (branch.sampled_T, b"", None)
-        assert [(item.start, item.end, item.seq) for item in found.answers] == [
-            (span.start, span.end, span.seq) for span in branch.spans
-        ]
+        assert found.answers == branch.spans
         assert found.trained_tokens == found.sampled_tokens == branch.sampled_tokens
         assert found.advantage == 0.5
     half = make_token_maps(

@@ -6,7 +6,7 @@ import type { Piece, RunEvent } from "./events";
 import { RunFold, type Item } from "./run";
 
 const FIRST = 400;
-const CHUNK = 4_000;
+const CHUNK = 10_000;
 const AGAIN_SECONDS = 3;
 const CHILDREN_SECONDS = 2;
 const AGAIN_FINISHED_SECONDS = 15;

@@ -94,6 +94,8 @@ export class RunFold {
   lastAt = 0;
   private readonly calls = new Map<string, Item>();
   private readonly questions = new Map<string, Item>();
+  /** The items whose time a question takes: that of the call that asked, or its own. */
+  private readonly asking = new Map<Item, Item>();
   private readonly files = new Map<string, string>();
   private turnItem: Item | null = null;
   private inference: Item | null = null;
@@ -158,6 +160,13 @@ export class RunFold {
   private endSpan(item: Item, at: number): void {
     const last = item.spans.at(-1);
     if (last && last.to === null) last.to = at;
+  }
+
+  /** End what an item does, and begin the next phase of its time. */
+  private switchPhase(item: Item, event: RunEvent, phase: Phase): void {
+    this.endSpan(item, event.at);
+    item.spans.push({ phase, from: event.at, to: null });
+    item.version += 1;
   }
 
   private callOf(callId: string, name: string, parent: Item | null): Item {
@@ -364,16 +373,19 @@ export class RunFold {
   private ask(event: RunEvent): void {
     const item = this.add("question", event, "Question", 2, {
       text: event.text ?? "", callId: event.question_id ?? "", options: event.options ?? [], isOpen: true, state: "warn", end: null,
-      spans: [{ phase: "wait", from: event.at, to: null }],
     });
     this.questions.set(item.callId, item);
+    this.switchPhase(this.calls.get(event.call_id ?? "") ?? item, event, "wait");
+    this.asking.set(item, this.calls.get(event.call_id ?? "") ?? item);
   }
 
   private answer(event: RunEvent): void {
     const item = this.questions.get(event.question_id ?? "");
     if (!item) return;
     this.touch(item, event);
-    this.endSpan(item, event.at);
+    const asking = this.asking.get(item);
+    if (asking && asking !== item && asking.end === null) this.switchPhase(asking, event, "tool");
+    else this.endSpan(asking ?? item, event.at);
     Object.assign(item, { isOpen: false, state: "good" });
     item.notes = [event.is_withdrawn ? "nobody answers any more" : event.text ? `answer: ${event.text}` : "declined to answer"];
   }

@@ -1,5 +1,4 @@
 /** Two runs side by side: what is equal is folded, and the first difference is shown. */
-import { useVirtualizer } from "@tanstack/react-virtual";
 import { diffArrays } from "diff";
 import { useEffect, useMemo, useRef, useState, type FormEvent, type ReactNode } from "react";
 import { useRun } from "../fold/follow";
@@ -8,7 +7,9 @@ import { count, many, usd } from "../format";
 import { useKeys } from "../keys";
 import { Status } from "../parts/basics";
 import { Line } from "../parts/transcript";
+import { useVirtual } from "../parts/virtual";
 import { go, to, usePlace } from "../router";
+import { has } from "../source";
 import type { PageSpec } from ".";
 
 interface Pair { one: Item | null; two: Item | null; isEqual: boolean; hidden: number }
@@ -78,8 +79,8 @@ function Side({ runId, fold: run }: { runId: string; fold: RunFold }): ReactNode
   );
 }
 
-function Choose(): ReactNode {
-  const [one, setOne] = useState("");
+function Choose({ first }: { first: string }): ReactNode {
+  const [one, setOne] = useState(first);
   const [two, setTwo] = useState("");
   const open = (event: FormEvent): void => {
     event.preventDefault();
@@ -99,7 +100,7 @@ function Choose(): ReactNode {
 
 function Compare(): ReactNode {
   const { path } = usePlace();
-  return path[1] && path[2] ? <Sides left={path[1]} right={path[2]} /> : <Choose />;
+  return path[1] && path[2] ? <Sides left={path[1]} right={path[2]} /> : <Choose first={path[1] ?? ""} />;
 }
 
 function Sides({ left, right }: { left: string; right: string }): ReactNode {
@@ -111,19 +112,19 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
   const all = useMemo(() => (one && two && isReady ? align(one.fold.items.filter(isWork), two.fold.items.filter(isWork)) : []), [isReady, one?.fold.version, two?.fold.version]);
   const pairs = useMemo(() => (isWhole ? all : fold(all)), [all, isWhole]);
   const first = pairs.findIndex((pair) => !pair.isEqual);
-  const lines = useVirtualizer({ count: pairs.length, getScrollElement: () => box.current, estimateSize: () => 80, overscan: 6 });
+  const virtual = useVirtual(pairs.length, box, () => 80, 600);
   const jump = (by: number): void => {
     for (let place = picked + by; place >= 0 && place < pairs.length; place += by) {
       if (pairs[place]?.isEqual) continue;
       setPicked(place);
-      lines.scrollToIndex(place, { align: "center" });
+      virtual.scrollTo(place, "center");
       return;
     }
   };
   useEffect(() => {
     if (first < 0) return;
     setPicked(first);
-    lines.scrollToIndex(first, { align: "center" });
+    virtual.scrollTo(first, "center");
   }, [first, isReady]);
   useKeys([
     { key: "n", about: "Next difference", run: () => jump(1) },
@@ -149,11 +150,11 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
       </div>
       <div className="sides"><Side runId={left} fold={one.fold} /><Side runId={right} fold={two.fold} /></div>
       <div className="transcript pairs" ref={box} tabIndex={0} role="region" aria-label="the runs side by side">
-        <div style={{ height: lines.getTotalSize(), position: "relative" }}>
-          {lines.getVirtualItems().map((line) => {
+        <div style={{ height: virtual.total, position: "relative" }}>
+          {virtual.lines.map((line) => {
             const pair = pairs[line.index] as Pair;
             return (
-              <div key={line.key} data-index={line.index} ref={lines.measureElement} className={`place pair ${pair.isEqual ? "equal" : "differs"}`} style={{ transform: `translateY(${line.start}px)` }}>
+              <div key={line.index} data-index={line.index} ref={virtual.measure} className={`place pair ${pair.isEqual ? "equal" : "differs"}`} style={{ transform: `translateY(${line.start}px)` }}>
                 {pair.hidden ? <button className="plain soft" onClick={() => setIsWhole(true)}>{many(pair.hidden, "equal part")}</button>
                   : [pair.one, pair.two].map((item, side) => (
                     <div key={side}>{item && <Line item={item} version={item.version} isPicked={line.index === picked} onPick={(found) => go(to(["run", found.runId], { at: found.seqs[0] }))} />}</div>
@@ -167,4 +168,4 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
   );
 }
 
-export const comparePage: PageSpec = { name: "compare", title: "Compare", key: "c", Page: Compare, isOffered: () => true };
+export const comparePage: PageSpec = { name: "compare", title: "Compare", key: "c", Page: Compare, isOffered: () => has("/v1/runs") };

@@ -55,7 +55,7 @@ function Dataset(): ReactNode {
       <DatasetBar view={view} number={number} tab="dataset" />
       <div className="overview" tabIndex={0} role="region" aria-label="overview">
         <DatasetFigures stats={view.stats} />
-        {notesOf(view).map((note) => <p key={note} className="note">{note}</p>)}
+        {view.notes.map((note) => <p key={note} className="remark">{note}</p>)}
         <Topics view={view} number={number} />
         <Tools stats={view.stats} number={number} />
         <Section id="lengths" title="Lengths" lead="How many rows have which length.">
@@ -90,14 +90,6 @@ export function figuresOf(stats: DatasetStats): [string, string, ("" | "good" | 
 
 function DatasetFigures({ stats }: { stats: DatasetStats }): ReactNode {
   return <Figures>{figuresOf(stats).map(([label, value, kind, about]) => <Figure key={label} label={label} value={value} tone={kind ?? ""} about={about ?? ""} />)}</Figures>;
-}
-
-function notesOf({ stats, left_out: leftOut }: DatasetView): string[] {
-  const notes = Object.entries(leftOut).map(([file, lacks]) => `${file} lacks ${lacks}.`);
-  if (stats.lowered_text) notes.push(stats.lowered_text);
-  notes.push(...stats.built_in);
-  if (stats.simulated) notes.push(`${count(stats.simulated)} rows have results that were simulated (${count(stats.simulated_calls)} of ${count(stats.calls.total)} calls); no tool ran for them.`);
-  return notes;
 }
 
 /** Return the rectangles of the map. If there are too many topics, subtopics are drawn together. */

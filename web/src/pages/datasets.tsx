@@ -25,8 +25,8 @@ function Both({ title, unit, counts, rows }: { title: string; unit: string; coun
           {listed.map((name) => (
             <li key={name} title={`${name}: ${count(counts[0][name] ?? 0)} and ${count(counts[1][name] ?? 0)} ${unit}`}>
               <span className="name">{name}</span>
-              <span className="pair">
-                {([0, 1] as const).map((index) => <span className="track" key={index}><i className={index ? "second" : ""} style={{ width: `${(100 * part(name, index)) / most}%` }} /></span>)}
+              <span className="two-tracks">
+                {([0, 1] as const).map((index) => <span className="bar-track" key={index}><i className={index ? "second" : ""} style={{ width: `${(100 * part(name, index)) / most}%` }} /></span>)}
               </span>
               <span className="num">{percent(part(name, 0))} · {percent(part(name, 1))}</span>
             </li>
@@ -52,9 +52,13 @@ function Ids({ title, ids, numbers }: { title: string; ids: string[]; numbers: n
   );
 }
 
+/** Return how both are called: by their folders if they have one name. */
+const namesOf = (one: DatasetView | null, two: DatasetView | null): string[] =>
+  [one, two].map((view) => (view === null ? "" : one?.name === two?.name ? view.folder : view.name));
+
 function Compared({ rows, views }: { rows: ComparedRows; views: [DatasetView, DatasetView] }): ReactNode {
   const [one, two] = views;
-  const names = one.name === two.name ? [one.folder, two.folder] : [one.name, two.name];
+  const names = namesOf(one, two);
   const sizes: [number, number] = [one.stats.rows, two.stats.rows];
   const left = figuresOf(one.stats);
   const right = figuresOf(two.stats);
@@ -109,7 +113,7 @@ function Datasets(): ReactNode {
     <main className="page">
       <div className="bar">
         <h1 className="cut">{rows.data?.name ?? "Two datasets"}</h1>
-        {isReady && <nav className="sections" aria-label="datasets"><a href={to(["dataset", "0"])}>{one.data?.name}</a><a href={to(["dataset", "1"])}>{two.data?.name}</a></nav>}
+        {isReady && <nav className="sections" aria-label="datasets"><a href={to(["dataset", "0"])}>{namesOf(one.data, two.data)[0]}</a><a href={to(["dataset", "1"])}>{namesOf(one.data, two.data)[1]}</a></nav>}
       </div>
       {error || !isReady ? <Status error={error}>Reading both datasets …</Status> : <Compared rows={rows.data as ComparedRows} views={[one.data as DatasetView, two.data as DatasetView]} />}
     </main>

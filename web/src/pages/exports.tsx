@@ -22,10 +22,12 @@ interface Exported {
   refused: string;
 }
 
-const WIDE = 200;
+/** How many letters fit beside each other. */
+const wide = (): number => Math.max(40, Math.floor((innerWidth - 48) / 7.4));
 
 /** Return a line of JSON with indentation, and its long lines broken. */
 function layOut(lines: string[]): string[] {
+  const letters = new RegExp(`.{1,${wide()}}`, "gsu");
   return lines.flatMap((line) => {
     let text = line;
     try {
@@ -33,7 +35,7 @@ function layOut(lines: string[]): string[] {
     } catch {
       // The line is shown as it is.
     }
-    return text.split("\n").flatMap((part) => part.match(new RegExp(`.{1,${WIDE}}`, "gsu")) ?? [""]);
+    return text.split("\n").flatMap((part) => part.match(letters) ?? [""]);
   });
 }
 

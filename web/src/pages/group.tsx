@@ -8,6 +8,7 @@ import { count } from "../format";
 import { useKeys } from "../keys";
 import { change, go, to, usePlace } from "../router";
 import { get, isLive } from "../source";
+import { isShown } from "../shown";
 import type { PageSpec } from ".";
 import { Cells, useRollouts } from "./rollouts";
 import { Branches } from "./tokens";
@@ -41,7 +42,7 @@ export function firstDifference(conversations: ShownMessage[][]): number {
 
 function Group(): ReactNode {
   const place = usePlace();
-  const { view, error } = useRollouts();
+  const { view, error } = useRollouts(place.path[1]);
   const at = view?.groups.findIndex((item) => item.group_id === place.path[1]) ?? -1;
   const group = view?.groups[at];
   const bodies = useBodies(group);
@@ -68,7 +69,7 @@ function Group(): ReactNode {
   return (
     <main className="page">
       <div className="bar">
-        <a href={to(["groups"])}>Groups</a>
+        {isShown("rollouts") && <a href={to(["groups"])}>Groups</a>}
         <h1 className="cut">{count(group.number)} · {group.task || group.group_id}</h1>
         <Cells group={group} picked={opened?.run_id ?? ""} />
         <span className="soft">{rewards.length ? `mean ${meanOf(rewards).toFixed(2)} ± ${deviationOf(rewards).toFixed(2)}` : "no rewards"}</span>
@@ -109,11 +110,12 @@ function SideBySide({ group, bodies }: { group: GroupFacts; bodies: Record<strin
   const shown = group.rollouts.filter((item) => !hidden.includes(item.run_id));
   const loaded = shown.filter((item) => bodies[item.run_id]);
   const conversations = loaded.map((item) => bodies[item.run_id]?.messages ?? []);
+  const isLoaded = shown.every((item) => bodies[item.run_id] !== undefined);
   const differs = conversations.length > 1 ? firstDifference(conversations) : -1;
   const most = Math.max(0, ...conversations.map((messages) => messages.length));
   const columns = { gridTemplateColumns: `repeat(${shown.length}, minmax(280px, 1fr))` };
   return (
-    <div className="sides" tabIndex={0} role="region" aria-label="rollouts side by side">
+    <div className="rollout-sides" tabIndex={0} role="region" aria-label="rollouts side by side">
       {hidden.length > 0 && <div className="row wrap hiddenones"><span className="soft">{count(hidden.length)} hidden</span><button onClick={() => setHidden([])}>Show all</button></div>}
       <div className="sidehead" style={columns}>
         {shown.map((rollout) => (
@@ -124,8 +126,9 @@ function SideBySide({ group, bodies }: { group: GroupFacts; bodies: Record<strin
           </section>
         ))}
       </div>
-      {differs > 0 && <p className="soft hiddenones">The first {count(differs)} messages are the same in all.</p>}
-      {Array.from({ length: most }, (_, line) => {
+      {differs > 0 && isLoaded && <p className="soft hiddenones">The first {count(differs)} messages are the same in all.</p>}
+      {!isLoaded && <Status />}
+      {Array.from({ length: isLoaded ? most : 0 }, (_, line) => {
         const message = conversations[0]?.[line];
         if (differs >= 0 && line < differs && message) return <div key={line} className="sideline common"><div><Message message={message} /></div></div>;
         return (

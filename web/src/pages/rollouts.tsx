@@ -1,5 +1,5 @@
 /** Groups of rollouts with their rewards: how rewards went, how long rollouts are, and why branches begin. */
-import { useMemo, type ReactNode } from "react";
+import { useEffect, useMemo, useState, type ReactNode } from "react";
 import { Bars, barsOf, Block, deviationOf, Facts, Figure, Figures, Histogram, Lines, meanOf, number, Section, share, spreadOf, tone, type Series } from "../parts/charts";
 import { Status } from "../parts/basics";
 import { Table, type Column } from "../parts/table";
@@ -8,27 +8,34 @@ import { count } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
 import { change, go, to, usePlace } from "../router";
-import { isLive } from "../source";
+import { get, isLive } from "../source";
 import { isShown } from "../shown";
 import type { PageSpec } from ".";
 import { DriftText } from "./tokens";
-import { useEffect, useState } from "react";
 
 const WINDOW_SHARE = 20;
 const MAX_POINTS = 2000;
 const RELOAD_SECONDS = 5;
 const known = (group: GroupFacts): number[] => group.rollouts.map((item) => item.reward).filter((value) => value !== null);
 
-/** Return the rollouts, and look again from time to time while others may be made. */
-export function useRollouts(): { view: RolloutsView | null; error: Error | null } {
-  const [version, setVersion] = useState(0);
-  const { data, error } = useGet<RolloutsView>("/v1/view/rollouts", version);
+/** Return the rollouts, and look again from time to time while others may be made. A journal has groups only. */
+export function useRollouts(group = ""): { view: RolloutsView | null; error: Error | null } {
+  const hasAll = isShown("rollouts");
+  const { data, error } = useGet<RolloutsView>(hasAll ? "/v1/view/rollouts" : `/v1/view/groups/${encodeURIComponent(group)}`);
+  const [more, setMore] = useState<RolloutsView | null>(null);
+  const view = useMemo(() => (data && more ? { ...more, groups: [...data.groups, ...more.groups] } : data), [data, more]);
+  const known = data?.groups.length ?? 0;
   useEffect(() => {
-    if (!isLive) return;
-    const timer = setInterval(() => document.visibilityState === "visible" && setVersion((value) => value + 1), 1000 * RELOAD_SECONDS);
+    if (!isLive || !hasAll || !data) return;
+    const look = async (): Promise<void> => {
+      if (document.visibilityState !== "visible") return;
+      const found = await get<RolloutsView>(`/v1/view/rollouts?after=${known}`);
+      setMore((before) => (before && before.groups.length === found.groups.length ? before : found));
+    };
+    const timer = setInterval(() => void look().catch(() => undefined), 1000 * RELOAD_SECONDS);
     return () => clearInterval(timer);
-  }, []);
-  return { view: data, error };
+  }, [hasAll, data, known]);
+  return { view, error };
 }
 
 export function RolloutsBar({ view, tab }: { view: RolloutsView; tab: "rollouts" | "groups" }): ReactNode {
@@ -57,7 +64,7 @@ function Rollouts(): ReactNode {
       <RolloutsBar view={view} tab="rollouts" />
       <div className="overview" tabIndex={0} role="region" aria-label="overview">
         <RolloutFigures view={view} all={all} />
-        {Object.entries(view.dropped).map(([reason, groups]) => <p key={reason} className="note">{count(groups)} groups were dropped: {reason}.</p>)}
+        {Object.entries(view.dropped).map(([reason, groups]) => <p key={reason} className="remark">{count(groups)} groups were dropped: {reason}.</p>)}
         <Rewards groups={view.groups} all={all} />
         <Lengths all={all} />
         <Tools all={all} />

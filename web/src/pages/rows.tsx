@@ -98,7 +98,7 @@ function Rows(): ReactNode {
       </div>
       {found.error ? <Status error={found.error} /> : !found.heads.length && !found.isLoading ? <Status>{found.total ? "No row matches." : "The dataset has no rows."}</Status> : (
         <div className={`halves ${opened ? "two" : ""}`}>
-          <Table label="rows" items={found.heads} columns={opened ? COLUMNS.slice(0, 2) : COLUMNS} idOf={keyOf} addressOf={(head) => to(place.path, { ...query, row: keyOf(head) })} onEnd={found.more} />
+          <Table label="rows" items={found.heads} columns={opened ? COLUMNS.slice(0, 2) : COLUMNS} idOf={keyOf} addressOf={(head) => to(place.path, { ...query, row: keyOf(head) })} onEnd={found.more} openedId={opened ? keyOf(opened) : ""} onFollow={(head) => change({ row: keyOf(head) })} />
           {opened && <Opened view={view} address={address} head={opened} />}
         </div>
       )}

@@ -15,7 +15,7 @@ import { describeRun } from "../parts/runchip";
 import { Timeline } from "../parts/timeline";
 import { Transcript } from "../parts/transcript";
 import { change, go, to, usePlace } from "../router";
-import { isLive } from "../source";
+import { has, isLive } from "../source";
 import type { PageSpec } from ".";
 
 const VIEWS = ["transcript", "timeline", "files", "events", "forks"] as const;
@@ -31,7 +31,7 @@ function stateOf(fold: RunFold): ReturnType<typeof describeRun> {
 function titleOf(fold: RunFold): string {
   const named = fold.labels.get("title");
   const first = fold.items.find((item) => item.kind === "message" && item.role === "user");
-  return named ?? first?.text.trim().split("\n", 1)[0]?.slice(0, 120) ?? "";
+  return named ?? first?.text.trim().split("\n", 1)[0]?.slice(0, 300) ?? "";
 }
 
 type Asked = "note" | "fork" | null;
@@ -66,6 +66,10 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
         <span title="start">{first ? clock(first) : ""}</span>
         {started?.parent && <a href={to(["run", started.parent.run_id], { at: started.parent.seq })}>forked from {started.parent.run_id.slice(0, 8)} at event {started.parent.seq}</a>}
         {started?.caller && <a href={to(["run", started.caller.run_id])}>called by {started.caller.run_id.slice(0, 8)}</a>}
+        {has(`/v1/view/runs/${run.runId}/tokens`) && <a href={to(["tokens", run.runId])}>tokens</a>}
+        {isLive && <a href={to(["export", run.runId])}>export</a>}
+        <a href={to(["compare", run.runId])}>compare</a>
+        {isLive && fold.labels.has("group") && <a href={to(["group", fold.labels.get("group") ?? ""])}>its group</a>}
         {[...fold.labels].filter(([name]) => !name.startsWith("treadle.") && name !== "title").map(([name, value]) => <Chip key={name}>{name}: {value}</Chip>)}
       </div>
     </header>

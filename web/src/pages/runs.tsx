@@ -5,10 +5,10 @@ import { ago, compact, count, seconds, usd } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
 import { NewRunDialog } from "../parts/actions";
-import { Status } from "../parts/basics";
+import { Status, tell } from "../parts/basics";
 import { RunChip } from "../parts/runchip";
 import { Table, type Column } from "../parts/table";
-import { change, to, usePlace } from "../router";
+import { change, go, to, usePlace } from "../router";
 import { get, has, isLive, RequestFailed } from "../source";
 import type { Listing, RunInfo } from "../types";
 import type { PageSpec } from ".";
@@ -19,7 +19,7 @@ const FILTERS = ["status", "agent", "model", "label", "text"] as const;
 const STATUSES = ["running", "paused", "finished", "damaged"];
 
 const COLUMNS: Column<RunInfo>[] = [
-  { name: "Run", width: "minmax(160px, 3fr)", cell: (run) => <a href={to(["run", run.id])} tabIndex={-1} title={run.input ?? ""}>{run.labels["treadle.caller"] ? "↳ " : run.parent_run_id ? "⑂ " : ""}{run.title || "no message"}</a> },
+  { name: "Run", width: "minmax(160px, 3fr)", cell: (run) => <a href={to(["run", run.id])} tabIndex={-1} title={run.input ?? ""}>{run.labels["treadle.caller"] ? "↳ " : run.parent_run_id ? "↱ " : ""}{run.title || "no message"}</a> },
   { name: "Status", width: "minmax(96px, 140px)", cell: (run) => <RunChip run={run} /> },
   { name: "Model", width: "minmax(72px, 1fr)", cell: (run) => <span className="soft" title={run.model ?? ""}>{run.model}</span> },
   { name: "Task or agent", width: "minmax(72px, 1fr)", cell: (run) => <span className="soft">{run.task_id ?? run.labels["treadle.agent"] ?? run.labels.agent ?? ""}</span> },
@@ -95,8 +95,16 @@ function Runs(): ReactNode {
   const query = new URLSearchParams(FILTERS.flatMap((name) => place.query.getAll(name).filter(Boolean).map((value) => [name, value]))).toString();
   const { runs, hasMore, error, isLoading, more } = useRuns(query);
   const [isNew, setIsNew] = useState(false);
+  const [chosen, setChosen] = useState("");
   const models = useGet<{ data: { id: string }[] }>(isLive ? "/v1/models" : null);
   const names = models.data?.data.map((model) => model.id) ?? [];
+  const compare = (run: RunInfo): void => {
+    if (chosen && chosen !== run.id) go(to(["compare", chosen, run.id]));
+    else {
+      setChosen(run.id);
+      tell("press v at a second run to compare the two");
+    }
+  };
   useKeys([...(names.length ? [{ key: "c", about: "Talk to an agent", run: () => setIsNew(true) }] : []), { key: "x", about: "Clear the filters", run: () => change(Object.fromEntries(FILTERS.map((name) => [name, ""]))) }]);
   const isRefused = error instanceof RequestFailed && error.status === 401;
   return (
@@ -119,7 +127,8 @@ function Runs(): ReactNode {
       )}
       {isRefused ? <AskToken /> : error ? <Status error={error} /> : isLoading && !runs.length ? <Status />
         : !runs.length ? <Status>{query ? "No run matches these filters." : "There are no runs yet. Start one with `treadle run` or `treadle chat`."}</Status>
-        : <Table label="runs" items={runs} columns={COLUMNS} idOf={(run) => run.id} addressOf={(run) => to(["run", run.id])} onEnd={more} />}
+        : <Table label="runs" items={runs} columns={COLUMNS} idOf={(run) => run.id} addressOf={(run) => to(["run", run.id])} onEnd={more}
+            actions={[{ key: "v", about: "Compare this run with the next one that v picks", run: compare }]} />}
       {isNew && <NewRunDialog names={names} onClose={() => setIsNew(false)} />}
     </main>
   );

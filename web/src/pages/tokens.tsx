@@ -30,7 +30,7 @@ export function Branches({ branches, run }: { branches: TokenMap[]; run: string 
   return (
     <>
       {branches.length > 1 && (
-        <nav className="branches" aria-label="branches">
+        <nav className="branchlist" aria-label="branches">
           {branches.map((item, index) => (
             <button key={index} aria-pressed={item === chosen} onClick={() => change({ branch: index, at: "" })}>
               <b>{item.run_id === run ? `branch ${item.branch}` : `${item.run_id} · ${item.branch}`}</b>

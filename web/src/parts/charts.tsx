@@ -85,7 +85,7 @@ export function Bars({ title, items, unit, part = "", isBad = false, hrefOf }: B
           {listed.map((item) => (
             <li key={item.name} title={`${item.name}: ${said(item)} ${unit}`}>
               <span className="name">{hrefOf ? <a href={hrefOf(item.name)}>{item.name}</a> : item.name}</span>
-              <span className="track">
+              <span className="bar-track">
                 <i className={isOf ? "pale" : isBad ? "bad" : ""} style={wide(item.value)} />
                 {item.part ? <i className={isOf ? "" : "bad"} style={wide(item.part)} /> : null}
               </span>

@@ -4,16 +4,19 @@ import { pretty } from "../format";
 import type { ShownCall, ShownMessage } from "../datatypes";
 import "../data.css";
 
+/** A long text may scroll in its box, which the keyboard must reach. */
+const reach = (text: string): 0 | undefined => (text.length > 300 ? 0 : undefined);
+
 export function Call({ call }: { call: ShownCall }): ReactNode {
   return (
-    <div className={`said call ${call.is_error ? "failed" : ""}`}>
+    <div className={`msg-call ${call.is_error ? "failed" : ""}`}>
       <div className="row wrap">
         <code className="callee">{call.name}</code>
         {call.is_error && <span className="chip bad">error</span>}
         {call.is_simulated && <span className="chip warn" title="No tool ran for this call.">simulated result</span>}
       </div>
-      {call.arguments && call.arguments !== "{}" && <pre className="given">{pretty(call.arguments)}</pre>}
-      {call.result !== undefined && <pre className="result" tabIndex={0} aria-label={`result of ${call.name}`}>{call.result || "(empty)"}</pre>}
+      {call.arguments && call.arguments !== "{}" && <pre className="given" tabIndex={reach(call.arguments)}>{pretty(call.arguments)}</pre>}
+      {call.result !== undefined && <pre className="result" tabIndex={reach(call.result)} aria-label={`result of ${call.name}`}>{call.result || "(empty)"}</pre>}
     </div>
   );
 }
@@ -21,10 +24,10 @@ export function Call({ call }: { call: ShownCall }): ReactNode {
 export const Message = memo(function Message({ message }: { message: ShownMessage }): ReactNode {
   const calls = message.calls ?? [];
   return (
-    <div className={`message ${message.role}`}>
+    <div className={`msg ${message.role}`}>
       <div className="role">{message.role}</div>
-      {message.thought && <pre className="said thought" aria-label="reasoning">{message.thought}</pre>}
-      {(message.text || !(message.thought || calls.length)) && <pre className="said">{message.text || "(empty)"}</pre>}
+      {message.thought && <pre className="msg-thought" aria-label="reasoning">{message.thought}</pre>}
+      {(message.text || !(message.thought || calls.length)) && <pre className="msg-text" tabIndex={reach(message.text)}>{message.text || "(empty)"}</pre>}
       {calls.map((call, index) => <Call key={index} call={call} />)}
     </div>
   );

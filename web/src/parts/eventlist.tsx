@@ -1,9 +1,9 @@
 /** All events of a run, as they are stored. */
-import { useVirtualizer } from "@tanstack/react-virtual";
-import { useRef, type ReactNode } from "react";
+import { useEffect, useRef, type ReactNode } from "react";
 import type { RunEvent } from "../fold/events";
 import type { RunFold } from "../fold/run";
 import { oneLine } from "../format";
+import { useVirtual } from "./virtual";
 
 const HIDDEN = new Set(["run_id", "seq", "type", "at"]);
 
@@ -15,14 +15,15 @@ function describe(event: RunEvent): string {
 export function EventList({ fold, picked, onPick }: { fold: RunFold; picked: number; onPick: (seq: number) => void }): ReactNode {
   const box = useRef<HTMLDivElement>(null);
   const start = fold.events[0]?.at ?? 0;
-  const lines = useVirtualizer({ count: fold.events.length, getScrollElement: () => box.current, estimateSize: () => 24, overscan: 20 });
+  const virtual = useVirtual(fold.events.length, box, () => 24);
+  useEffect(() => virtual.scrollTo(picked - 1), [picked]);
   return (
     <div className="lanes" ref={box} tabIndex={0} role="list" aria-label="events">
-      <div role="presentation" style={{ height: lines.getTotalSize(), position: "relative" }}>
-        {lines.getVirtualItems().map((line) => {
+      <div role="presentation" style={{ height: virtual.total, position: "relative" }}>
+        {virtual.lines.map((line) => {
           const event = fold.events[line.index] as RunEvent;
           return (
-            <div key={line.key} role="listitem" className={`eventline${event.seq === picked ? " picked" : ""}`} style={{ transform: `translateY(${line.start}px)` }} onClick={() => onPick(event.seq)}>
+            <div key={event.seq} role="listitem" className={`eventline${event.seq === picked ? " picked" : ""}`} style={{ transform: `translateY(${line.start}px)` }} onClick={() => onPick(event.seq)}>
               <span className="num soft">{event.seq}</span>
               <span className="num soft">{(event.at - start).toFixed(3)} s</span>
               <span>{event.type}</span>

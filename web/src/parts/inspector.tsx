@@ -102,7 +102,7 @@ export type InspectorTab = (typeof TABS)[number];
 export function Inspector({ item, fold, runId, actions }: { item: Item | null; fold: RunFold; runId: string; actions?: ReactNode }): ReactNode {
   const [tab, setTab] = useState<InspectorTab>("facts");
   if (!item) return <aside className="inspector" aria-label="inspector"><Status>Pick a line to see what is known about it.</Status></aside>;
-  const events = fold.events.filter((event) => item.seqs.includes(event.seq));
+  const events = item.seqs.flatMap((seq) => fold.events[seq - 1] ?? []);
   const canPrompt = item.kind === "inference" || item.kind === "call";
   const shown = tab === "prompt" && !canPrompt ? "facts" : tab;
   return (

@@ -1,8 +1,8 @@
 /** The tree of a run: turns, steps, calls, and what else happened, one line each. */
-import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useRef, type ReactNode } from "react";
 import type { Item } from "../fold/run";
 import { oneLine, seconds } from "../format";
+import { useVirtual } from "./virtual";
 
 const MARKS: Record<Item["kind"], string> = { system: "", turn: "", message: "", inference: "◇", call: "→", question: "?", event: "·" };
 
@@ -15,19 +15,19 @@ export function lineOf(item: Item): [string, string] {
 
 export function Outline({ items, picked, onPick }: { items: readonly Item[]; picked: number; onPick: (index: number) => void }): ReactNode {
   const box = useRef<HTMLDivElement>(null);
-  const lines = useVirtualizer({ count: items.length, getScrollElement: () => box.current, estimateSize: () => 24, overscan: 20 });
+  const virtual = useVirtual(items.length, box, () => 24);
   useEffect(() => {
-    if (picked >= 0) lines.scrollToIndex(picked, { align: "auto" });
+    virtual.scrollTo(picked);
   }, [picked]);
   return (
     <div className="outline" ref={box} tabIndex={0} role="tree" aria-label="turns, steps and calls" aria-activedescendant={picked >= 0 ? `line-${picked}` : undefined}>
-      <div role="presentation" style={{ height: lines.getTotalSize(), position: "relative" }}>
-        {lines.getVirtualItems().map((line) => {
+      <div role="presentation" style={{ height: virtual.total, position: "relative" }}>
+        {virtual.lines.map((line) => {
           const item = items[line.index] as Item;
           const [name, about] = lineOf(item);
           return (
             <div
-              key={line.key} id={`line-${line.index}`} role="treeitem" aria-level={item.depth + 1} aria-selected={line.index === picked}
+              key={item.id} id={`line-${line.index}`} role="treeitem" aria-level={item.depth + 1} aria-selected={line.index === picked}
               className={`leaf ${item.kind} is-${item.state}`} style={{ transform: `translateY(${line.start}px)`, paddingLeft: 8 + 12 * Math.min(8, item.depth) }}
               onClick={() => onPick(line.index)}
             >

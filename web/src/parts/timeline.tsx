@@ -1,11 +1,11 @@
 /** The times of a run: one line for each step, call and wait, and what the whole run spent its time with. */
-import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 import { lengthOf, makeScale, measure } from "../fold/spans";
 import type { Item, Phase } from "../fold/run";
 import { seconds } from "../format";
 import { useKeys } from "../keys";
 import { lineOf } from "./outline";
+import { useVirtual } from "./virtual";
 
 const PHASES: [Phase, string][] = [["model", "model"], ["tool", "tools"], ["retry", "waiting to retry"], ["failed", "failed attempts"], ["wait", "waiting for somebody"]];
 
@@ -16,10 +16,9 @@ export function Timeline({ items, version, picked, onPick }: { items: readonly I
   const rows = useMemo(() => items.flatMap((item, index) => (item.spans.length || item.kind === "turn" ? [index] : [])), [items, version]);
   const times = useMemo(() => measure(items, now), [items, version]);
   const { scale, gaps } = useMemo(() => makeScale(times, squeezes), [times, squeezes]);
-  const lines = useVirtualizer({ count: rows.length, getScrollElement: () => box.current, estimateSize: () => 24, overscan: 20 });
+  const virtual = useVirtual(rows.length, box, () => 24);
   useEffect(() => {
-    const place = rows.indexOf(picked);
-    if (place >= 0) lines.scrollToIndex(place, { align: "auto" });
+    virtual.scrollTo(rows.indexOf(picked));
   }, [picked]);
   useKeys([{ key: "w", about: "Squeeze or show the waits of the timeline", run: () => setSqueezes(!squeezes) }]);
   const percent = (share: number): string => `${(100 * share).toFixed(3)}%`;
@@ -34,13 +33,13 @@ export function Timeline({ items, version, picked, onPick }: { items: readonly I
         <label className="row"><input type="checkbox" checked={squeezes} onChange={() => setSqueezes(!squeezes)} /> squeeze waits</label>
       </div>
       <div className="lanes" ref={box} tabIndex={0} aria-label="timeline" role="list">
-        <div role="presentation" style={{ height: lines.getTotalSize(), position: "relative" }}>
-          {lines.getVirtualItems().map((line) => {
+        <div role="presentation" style={{ height: virtual.total, position: "relative" }}>
+          {virtual.lines.map((line) => {
             const index = rows[line.index] as number;
             const item = items[index] as Item;
             const [name, about] = lineOf(item);
             return (
-              <div key={line.key} role="listitem" className={`lane ${item.kind}${index === picked ? " picked" : ""}`} style={{ transform: `translateY(${line.start}px)` }} onClick={() => onPick(index)}>
+              <div key={item.id} role="listitem" className={`lane ${item.kind}${index === picked ? " picked" : ""}`} style={{ transform: `translateY(${line.start}px)` }} onClick={() => onPick(index)}>
                 <span className="cut label" style={{ paddingLeft: 12 * Math.min(8, item.depth) }}><b>{name}</b> <span className="soft">{item.kind === "turn" ? "" : about}</span></span>
                 <span className="track">
                   {gaps.map((gap) => <i key={gap.at} className="gap" style={{ left: percent(gap.at) }} title={`${seconds(gap.seconds)} in which nothing ran`} />)}

@@ -176,7 +176,7 @@ function Inspector({ map, tokens, at }: { map: TokenMap; tokens: Tokens; at: num
     ["weight version", version ?? <span className="soft">not known</span>],
   ];
   if (span) {
-    const event = isLive ? <a href={to(["run", span.run_id], { seq: span.seq })}>event {span.seq}</a> : `event ${span.seq}`;
+    const event = isLive ? <a href={to(["run", span.run_id], { at: span.seq })}>event {span.seq}</a> : `event ${span.seq}`;
     facts.push(["answer", <>step {span.step}, {event}, ended with {span.finish_reason}{span.model ? `, ${span.model}` : ""}</>]);
   }
   return (

@@ -30,7 +30,7 @@ export function openTokens(map: TokenMap): Tokens {
   map.answers.forEach((span, index) => {
     answer.fill(index, span.start, span.end);
     let at = span.start;
-    for (const [size, name] of span.versions ?? []) {
+    for (const [size, name] of span.weight_versions) {
       if (!versions.includes(name)) versions.push(name);
       version.fill(versions.indexOf(name), at, at + size);
       at += size;

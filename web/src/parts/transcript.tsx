@@ -1,12 +1,13 @@
 /** The transcript of a run: a list of blocks, of which only those in view are drawn. */
-import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useEffect, useLayoutEffect, useRef, useState, type ReactNode } from "react";
 import type { Artifact, Usage } from "../fold/events";
 import type { Item } from "../fold/run";
 import { bytes, clock, compact, count, many, oneLine, pretty, seconds, usd } from "../format";
 import { to } from "../router";
 import { Chip, type Tone } from "./basics";
+import { useVirtual } from "./virtual";
 
+const SHORT = 80;
 const LONG = 1_600;
 const MOST = 200_000;
 
@@ -111,7 +112,7 @@ function Call({ item, onOpen, isOpened }: { item: Item } & Opening): ReactNode {
           </>
         )}
       </Head>
-      <Text className="arguments" text={pretty(item.arguments)} most={900} />
+      <Text className="arguments" text={item.arguments.length <= SHORT ? item.arguments : pretty(item.arguments)} most={900} />
       {result && <Text className={`result${result.is_error ? " bad" : ""}`} text={result.content || "(empty)"} most={900} />}
       {result?.artifacts && result.artifacts.length > 0 && <Parts parts={result.artifacts} />}
     </>
@@ -174,10 +175,7 @@ interface Props {
 export function Transcript({ items, version, picked, onPick, sticks, onOpen, opened }: Props): ReactNode {
   const box = useRef<HTMLDivElement>(null);
   const isAtEnd = useRef(sticks);
-  const lines = useVirtualizer({
-    count: items.length, getScrollElement: () => box.current, overscan: 6,
-    estimateSize: (index) => sizes[(items[index] as Item).kind], getItemKey: (index) => (items[index] as Item).id,
-  });
+  const virtual = useVirtual(items.length, box, (index) => sizes[(items[index] as Item).kind], 600);
   const pick = useRef(onPick);
   pick.current = onPick;
   const indexes = useRef(items);
@@ -187,10 +185,10 @@ export function Transcript({ items, version, picked, onPick, sticks, onOpen, ope
   open.current = onOpen;
   const [onChild] = useState(() => (child: string | null) => open.current(child));
   useEffect(() => {
-    if (picked >= 0) lines.scrollToIndex(picked, { align: "auto" });
+    virtual.scrollTo(picked);
   }, [picked]);
   useLayoutEffect(() => {
-    if (isAtEnd.current && sticks && items.length) lines.scrollToIndex(items.length - 1, { align: "end" });
+    if (isAtEnd.current && sticks && items.length) virtual.scrollTo(items.length - 1, "end");
   }, [version, items.length, sticks]);
   return (
     <div
@@ -200,11 +198,11 @@ export function Transcript({ items, version, picked, onPick, sticks, onOpen, ope
         isAtEnd.current = scrollHeight - scrollTop - clientHeight < 40;
       }}
     >
-      <div style={{ height: lines.getTotalSize(), position: "relative" }}>
-        {lines.getVirtualItems().map((line) => {
+      <div style={{ height: virtual.total, position: "relative" }}>
+        {virtual.lines.map((line) => {
           const item = items[line.index] as Item;
           return (
-            <div key={line.key} data-index={line.index} ref={lines.measureElement} className="place" style={{ transform: `translateY(${line.start}px)` }}>
+            <div key={item.id} data-index={line.index} ref={virtual.measure} className="place" style={{ transform: `translateY(${line.start}px)` }}>
               <Line item={item} version={item.version} isPicked={line.index === picked} onPick={onLine} onOpen={onChild} isOpened={item.child !== null && opened.has(item.child)} />
             </div>
           );

@@ -342,11 +342,12 @@ def report(
         treadle dataset report rows.jsonl --out report.html
     """
     from treadle.datagen.dataset.dataset_view import make_dataset_view
+    from treadle.viewer.bundle import HOW_TO_BUILD, is_built
     from treadle.viewer.data_pages import write_page
 
     with spinner("writing the report"):
         default = DatasetFolder(path).report if path.is_dir() else path.with_suffix(".report.html")
         written = write_page(make_dataset_view(path), out or default)
     stdout().print(str(written), soft_wrap=True)
-    print_note("open it in a browser")
+    print_note("open it in a browser" if is_built() else HOW_TO_BUILD)
     return ExitCode.DONE

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
 from treadle.cli.options.option_groups import OptionGroup
-from treadle.cli.terminal.output import bar, print_json, stdout
+from treadle.cli.terminal.output import bar, print_json, print_note, stdout
 
 
 class RolloutOptions(OptionGroup, frozen=True, kw_only=True):
@@ -18,6 +18,7 @@ class RolloutOptions(OptionGroup, frozen=True, kw_only=True):
     group_size: int | None = None
     groups: int | None = None
     model: str | None = None
+    command: str | None = None
     base_url: str | None = None
     renderer: str | None = None
     temperature: float | None = None
@@ -85,6 +86,7 @@ def report(
     """
     # The modules of the report are not needed for the help.
     from treadle.rollout.rollout_folder import read_stored
+    from treadle.viewer.bundle import HOW_TO_BUILD, is_built
     from treadle.viewer.data_pages import make_rollouts_page, write_page
 
     count, decode = len(read_stored(folder).entries), None
@@ -99,4 +101,6 @@ def report(
         print_json({"report": str(path), "groups": count})
     else:
         stdout().print(str(path), soft_wrap=True)
+        if not is_built():
+            print_note(HOW_TO_BUILD)
     return ExitCode.DONE

@@ -80,6 +80,7 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
     from treadle.viewer.bundle import encode_bundle
     from treadle.viewer.data_pages import encode_page, find_kind, make_view
     from treadle.viewer.run_view import embed_runs
+    from treadle.viewer.token_views import embed_tokens
 
     paths = [Path(text) for text in runs or ()]
     if 1 <= len(paths) <= 2 and None not in map(find_kind, paths):
@@ -92,7 +93,8 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
         infos = opened.runs(RunFilter(run_ids=ids))
         title = infos[0].title or ids[0]
         start = f"#/run/{ids[0]}" if len(ids) == 1 else "#/runs"
-        page = encode_bundle(title, start, embed_runs(opened, infos))
+        answers = embed_runs(opened, infos) | embed_tokens(opened, ids)
+        page = encode_bundle(title, start, answers)
     _write(page, out)
     return ExitCode.DONE
 

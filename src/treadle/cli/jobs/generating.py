@@ -139,9 +139,9 @@ def run(
         "or raise generation.max_attempts"
     )
     code = job.report(result.end, result.progress, folder.path, too_many)
-    write_page(result.view, folder.report, must_be_built=False)
+    write_page(result.view, folder.report)
     if not shown.is_quiet:
-        for note in result.report.notes:
+        for note in result.view.notes:
             print_note(note.rstrip("."))
     if job.says_more and result.progress.kept:
         print_note(f"rows: {folder.rows}   card: {folder.card}   report: {folder.report}")

@@ -76,8 +76,8 @@ class DatasetView(Struct, frozen=True, kw_only=True):
     leaves: list[tuple[tuple[str, ...], int]]
     """The paths of the leaf topics with their numbers of rows."""
     times: WorkTimes | None
-    left_out: dict[str, str]
-    """What files of other formats lack, by their names."""
+    notes: list[str]
+    """What a reader of the figures should know: what files lack, who wrote rows, what was simulated."""
     rows: RowList | None = None
     """The rows of a page in one file; `None` if the page asks for them."""
 
@@ -140,7 +140,7 @@ def make_dataset_view(
         stats=_write_stats(stats),
         leaves=list(read_leaves(folder, stats).items()),
         times=_read_times(DatasetFolder(folder).ledger) if folder.is_dir() else None,
-        left_out=dict(read_written(folder).left_out),
+        notes=_write_notes(folder, stats),
         rows=contents.rows if with_rows else None,
     )
 
@@ -154,9 +154,20 @@ def _write_stats(stats: DatasetStats) -> dict[str, object]:
         "sequences": stats.sequences.most_common(8),
         "turns_in_all": stats.sequences.total(),
         "topics_with_rows": len(stats.topics),
-        "built_in": stats.describe_built_in(),
-        "lowered_text": stats.describe_lowered() if stats.lowered else "",
     }
+
+
+def _write_notes(folder: Path, stats: DatasetStats) -> list[str]:
+    notes = [f"{file} lacks {lacks}." for file, lacks in read_written(folder).left_out.items()]
+    if stats.lowered:
+        notes.append(stats.describe_lowered())
+    notes += stats.describe_built_in()
+    if stats.simulated:
+        calls = f"{stats.simulated_calls:,} of {stats.calls.total:,} calls"
+        notes.append(
+            f"{stats.simulated:,} rows have results that were simulated ({calls}); no tool ran for them."
+        )
+    return notes
 
 
 def _read_times(ledger: Path) -> WorkTimes | None:

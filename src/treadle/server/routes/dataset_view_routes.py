@@ -94,15 +94,21 @@ async def get_topics(data: TheData) -> Response:
 
 
 @router.get("/rollouts")
-async def get_rollouts(data: TheData, host: TheHost) -> Response:
-    """Return the groups that are delivered so far."""
-    return await _answer(data.rollouts, host.journal)
+async def get_rollouts(data: TheData, host: TheHost, after: Annotated[int, Query(ge=0)] = 0) -> Response:
+    """Return the groups that are delivered so far, in the order of delivery, without the first `after` of them."""
+    return await _answer(data.rollouts, host.journal, after)
 
 
 @router.get("/rollouts/{group_id}/{run_id}")
 async def get_rollout(group_id: str, run_id: str, data: TheData, host: TheHost) -> Response:
     """Return the messages and the tokens of a rollout."""
     return await _answer(data.rollout, host.journal, group_id, run_id)
+
+
+@router.get("/groups/{group_id}")
+async def get_group(group_id: str, data: TheData, host: TheHost) -> Response:
+    """Return the finished runs of the journal whose label `group` is this, as rollouts of one group."""
+    return await _answer(data.group, host.journal, group_id)
 
 
 @router.get("/runs/{run_id}/tokens")

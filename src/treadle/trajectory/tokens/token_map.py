@@ -10,29 +10,12 @@ from treadle.core.errors import ExportError
 from treadle.trajectory.tokens.trajectories import (
     Decoders,
     DriftReport,
+    Span,
     TokenGrade,
     Trajectory,
     find_decode,
     split_text,
 )
-
-
-class AnswerSpan(Struct, frozen=True, omit_defaults=True):
-    """The tokens of one answer."""
-
-    start: int
-    end: int
-    run_id: str
-    seq: int
-    """The number of the event of the inference."""
-    step: int
-    turn: int
-    finish_reason: str
-    model: str | None
-    is_here: bool
-    """True if the tokens count as sampled in this branch; false if another branch delivers them."""
-    versions: tuple[tuple[int, str], ...] = ()
-    """How many successive tokens each version of the weights sampled."""
 
 
 class TokenMap(Struct, frozen=True, kw_only=True):
@@ -54,7 +37,7 @@ class TokenMap(Struct, frozen=True, kw_only=True):
     """32-bit floats: the weight of each token in the loss; empty if it is 1 for all that are sampled."""
     texts: list[str] | None
     """The text of each token; `None` if there is no decoder."""
-    answers: list[AnswerSpan]
+    answers: tuple[Span, ...]
     drift: DriftReport | None
     is_of_policy: bool | None
     """Whether the log probabilities are those of the distribution that was sampled from; `None` if that is not
@@ -107,21 +90,7 @@ def _make_token_map(branch: Trajectory, mask: Weigh, decoders: Decoders, advanta
         sampled=branch.sampled_T,
         weights=b"" if weights_T == plain else weights_T.tobytes(),
         texts=None if decode is None else split_text(branch.token_ids_T, decode),
-        answers=[
-            AnswerSpan(
-                span.start,
-                span.end,
-                span.run_id,
-                span.seq,
-                span.step,
-                span.turn,
-                span.finish_reason.value,
-                span.model,
-                span.is_trained,
-                span.weight_versions,
-            )
-            for span in branch.spans
-        ],
+        answers=branch.spans,
         drift=branch.drift,
         is_of_policy=branch.has_policy_logprobs,
         advantage=advantage,
