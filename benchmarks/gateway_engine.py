@@ -1,8 +1,8 @@
 """A chat server with a latency, which costs almost nothing: what a gateway adds is measured in front of it.
 
 `python -m benchmarks.gateway_engine` prints its port. A whole answer comes after the seconds that the path names,
-as in `/0.5/v1`; a stream begins after half of them, and its chunks come evenly in the rest. A
-conversation with tools ends after two results.
+as in `/0.5/v1`; a stream begins after half of them, and its chunks come evenly in the rest. A conversation with
+tools ends after two results.
 """
 
 import asyncio

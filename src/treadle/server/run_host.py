@@ -22,6 +22,7 @@ from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import AgentCatalog
 from treadle.server.gateway.gateway_host import GatewayHost
+from treadle.server.webhooks import Webhooks
 from treadle.workers.protocol import WorkerOptions
 from treadle.workers.worker import Worker
 
@@ -68,11 +69,10 @@ class RunHost(GatewayHost):
         self.catalog = catalog
         self.queue = queue
         """The queue in which the runs that clients begin wait."""
-        self.worker = Worker(
-            journal,
-            WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS),
-            config=catalog.config,
-        )
+        self.webhooks = Webhooks(journal, catalog.config.file.serve)
+        catalog.hooks = [self.webhooks] if self.webhooks else []
+        options = WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS)
+        self.worker = Worker(journal, options, hooks=catalog.hooks, config=catalog.config)
         self.files = FileStore(journal.resources)
         """The uploaded files."""
         named = catalog.config.file.serve.embeddings
@@ -91,6 +91,8 @@ class RunHost(GatewayHost):
         self._working = asyncio.ensure_future(self.worker.work())
         self.start(self._take_in_mail())
         self.start(self._read_left_files())
+        if self.webhooks:
+            self.start(self.webhooks.work())
 
     async def _read_left_files(self) -> None:
         """Read the files of vector stores that an earlier server has left, and delete what has expired."""
@@ -109,6 +111,11 @@ class RunHost(GatewayHost):
         for info in await asyncio.to_thread(self.journal.runs, waiting):
             if await asyncio.to_thread(self.journal.inbox, info.run_id):
                 await take_in_rest(self.journal, info.run_id)
+
+    @property
+    def driven(self) -> int:
+        """How many turns and interrupted runs this process works on."""
+        return len(self._tasks) + self.worker.in_flight.count().in_flight
 
     @property
     def fault(self) -> str | None:

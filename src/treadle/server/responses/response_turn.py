@@ -66,9 +66,14 @@ class ResponsePlan(Struct, kw_only=True):
 
 
 async def make_plan(
-    host: RunHost, caller: ApiCaller, body: CreateResponse, more_settings: Mapping[str, Json] | None = None
+    host: RunHost,
+    caller: ApiCaller,
+    body: CreateResponse,
+    more_settings: Mapping[str, Json] | None = None,
+    new_run_id: str | None = None,
 ) -> ResponsePlan:
-    """Return what a request asks for. `more_settings` are settings of the model that the body does not have.
+    """Return what a request asks for. `more_settings` are settings of the model that the body does not have, and
+    `new_run_id` is the id of the run, if it begins one.
 
     Raises: `ConfigError`, `RequestRefused`.
     """
@@ -84,7 +89,7 @@ async def make_plan(
     if asked.message is None and not mail:
         raise ConfigError("input has no message of the user, and no output of a call that waits")
     is_new = state is None
-    run_id = run_id or make_run_id()
+    run_id = run_id or new_run_id or make_run_id()
     turn, step = (0, 0) if state is None else (state.turn.number, state.step)
     if mail and asked.message is not None:
         raise ConfigError(
