@@ -12,6 +12,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.types import Message, Role, ToolSpec
 from treadle.datagen.scenarios.scenario import write_facts
 from treadle.tasks.draws import Draw
+from treadle.tasks.files.materials import COMPANIES
 from treadle.testbed.mediocre.falsehoods import KINDS
 from treadle.testbed.mediocre.figures import rewrite, spell
 from treadle.testbed.mediocre.mediocre_model import MediocreModel, read_options, truth_of
@@ -174,6 +175,24 @@ def test_a_lie_is_untrue_of_small_numbers_and_of_rows_with_the_same_name():
                 if twist.kind == "wrong_order" and remark.values.get("most") == "highest":
                     assert twist.changed["item"] != "two"
             assert remark.values.get("all") != "among others "
+
+
+def test_a_made_up_name_is_one_that_the_rows_could_have():
+    rows = [{"trail": "Birch Loop", "trail_km": 3}, {"trail": "Raven Ridge", "trail_km": 8}]
+    fact = to_fact("brought_by", "it", COMPANIES[0])
+    seen = Observed([fact], [Grid("it", "rows", tuple(rows))], {}, [], [], {}, [], COMPANIES[0])
+    trails = load_world("fourth")["documents"]["tables"]["trails"]["trail"].removeprefix("choice ").split("|")
+    made = {
+        twist.changed.get("items", twist.changed.get("value", ""))
+        for seed in range(20)
+        for remark in remarks_of(seen, load_phrases("fourth"), Draw(str(seed)))
+        for twist in remark.twists
+        if twist.kind == "made_up_name"
+    }
+    lists = made - set(COMPANIES)
+    assert made & set(COMPANIES[1:])
+    assert lists
+    assert all([sum(trail in text for trail in trails) == 2 for text in lists])
 
 
 def test_a_value_that_is_nearly_the_same_is_no_lie_about_its_owner():

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.materials import FIRST_NAMES, LAST_NAMES
+from treadle.tasks.files.materials import COMPANIES, FIRST_NAMES, LAST_NAMES
 from treadle.testbed.mediocre.figures import (
     FIGURES,
     convert,
@@ -20,7 +20,7 @@ from treadle.testbed.mediocre.figures import (
     write_share,
     write_time,
 )
-from treadle.testbed.mediocre.mock_world import known_tools, rules_of
+from treadle.testbed.mediocre.mock_world import SPLITS, known_tools, load_world, rules_of
 from treadle.testbed.mediocre.observations import Grid, Observed, Sighting, is_number, read_label, unit_of
 from treadle.testbed.roles.words import split as split_words
 
@@ -57,7 +57,7 @@ def remarks_of(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> list[R
     """Return what can be said about the results, in a random order."""
     taken = _numbers_in(seen.said)
     found = [
-        *[_of_fact(fact, seen, taken, draw) for fact in seen.facts],
+        *[_of_fact(fact, seen, taken, phrases, draw) for fact in seen.facts],
         *[remark for grid in seen.grids for remark in _of_grid(grid, taken, phrases, draw)],
         *_of_texts(seen, phrases, draw),
         *_of_paths(seen, phrases, draw),
@@ -84,7 +84,9 @@ def other_number(value: float, taken: set[str], draw: Draw) -> float:
     return value * 3 + 7
 
 
-def _of_fact(fact: Sighting, seen: Observed, taken: set[str], draw: Draw) -> Remark:
+def _of_fact(
+    fact: Sighting, seen: Observed, taken: set[str], phrases: Mapping[str, Any], draw: Draw
+) -> Remark:
     shown = show(fact, draw)
     values = {"label": fact.label, "owner": fact.owner, "value": shown}
     sort = {"number": "value", "time": "moment", "date": "moment"}.get(fact.sort, "state")
@@ -118,7 +120,9 @@ def _of_fact(fact: Sighting, seen: Observed, taken: set[str], draw: Draw) -> Rem
     elif fact.sort == "date":
         twists.append(Twist("wrong_date", {"value": write_date(_other_date(str(fact.value), draw), draw)}))
     elif " " in str(fact.value) and str(fact.value).istitle():
-        twists.append(Twist("made_up_name", {"value": other_name(seen.said, draw)}))
+        known = [name for name in COMPANIES if fact.value in COMPANIES and name not in seen.said]
+        made = draw.pick(known) if "made_up" in phrases and known else other_name(seen.said, draw)
+        twists.append(Twist("made_up_name", {"value": made}))
     return Remark(sort, values, str(fact.value), fact.field, tuple(twists))
 
 
@@ -260,7 +264,9 @@ def _of_names(grid: Grid, base: dict[str, str], phrases: Mapping[str, Any], draw
 
 def _absent_name(names: Sequence[str], field: str, draw: Draw) -> str:
     """Return another name that the rows could have; empty if none is known."""
-    rules = [rule for tool in known_tools().values() for rule in rules_of(tool.entry["record"], field)]
+    records = [tool.entry["record"] for tool in known_tools().values()]
+    records += [table for split in SPLITS for table in load_world(split)["documents"]["tables"].values()]
+    rules = [rule for record in records for rule in rules_of(record, field)]
     texts = [text for rule in rules for text in rule.removeprefix("choice ").split("|")]
     return draw.pick([text for text in texts if text not in names] or [""])
 
