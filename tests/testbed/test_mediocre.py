@@ -18,8 +18,8 @@ from treadle.testbed.mediocre.figures import rewrite, spell
 from treadle.testbed.mediocre.mediocre_model import MediocreModel, read_options, truth_of
 from treadle.testbed.mediocre.mock_world import SPLITS, define_tools, load_world, make_documents, record_tools
 from treadle.testbed.mediocre.observations import Grid, Observed, to_fact
-from treadle.testbed.mediocre.remarks import remarks_of
-from treadle.testbed.mediocre.voice import load_phrases
+from treadle.testbed.mediocre.remarks import Remark, remarks_of
+from treadle.testbed.mediocre.voice import Voice, load_phrases, say
 from treadle.testbed.mediocre.wants import draw_request, find_want
 from treadle.testbed.roles.errands import Shelf
 from treadle.tools.mock.mocks import mock
@@ -175,6 +175,32 @@ def test_a_lie_is_untrue_of_small_numbers_and_of_rows_with_the_same_name():
                 if twist.kind == "wrong_order" and remark.values.get("most") == "highest":
                     assert twist.changed["item"] != "two"
             assert remark.values.get("all") != "among others "
+
+
+def test_what_is_said_without_a_lie_is_true_and_a_lie_is_not():
+    """Small values are not converted to 0, lines without the heading are no lie, and no amount is negative."""
+    facts = [
+        to_fact("wait_minutes", "it", 2),
+        to_fact("run_seconds", "it", 20),
+        to_fact("salt_percent", "it", 2.9),
+    ]
+    grid = Grid("a.csv", "rows", ({"name": "one"}, {"name": "two"}))
+    seen = Observed(facts, [grid], {"a.csv": ["name", "one", "two"]}, [], [], {}, [], "")
+    for seed in range(80):
+        for remark in remarks_of(seen, load_phrases("later"), Draw(str(seed))):
+            if remark.sort == "converted":
+                assert remark.values["other"] in ("0.033 hours", "0.0056 hours")
+            for twist in remark.twists:
+                assert remark.sort != "lines" or twist.changed["count"] not in ("2", "two")
+                assert "-" not in twist.changed.get("value", "").removeprefix("twenty-")
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_path_keeps_its_first_letter(split):
+    voice = Voice("report", load_phrases(split), has_owners=True, mark="")
+    remark = Remark("lines", {"owner": "hut/list.csv", "count": "3"}, "3")
+    said = [say(remark, voice, Draw(str(seed))).text for seed in range(40)]
+    assert all(["hut/list.csv" in text for text in said])
 
 
 def test_a_made_up_name_is_one_that_the_rows_could_have():

@@ -118,18 +118,18 @@ def write_share(part: int, whole: int, draw: Draw) -> str:
 
 
 def convert(value: float, unit: str) -> tuple[float, str] | None:
-    """Return a value in another unit, with one digit; `None` if people do not convert it."""
-    factor = FIGURES["conversions"]
+    """Return a value in another unit; `None` if people do not convert it.
+
+    It has one digit after the point, or two significant digits if one digit would be too far off.
+    """
     if unit == "°C":
         return round(value * 9 / 5 + 32, 1), "°F"
-    if unit == "s":
-        return round(value / 3600, 1), "hours"
-    if unit == "min":
-        return round(value / 60, 1), "hours"
-    if unit not in factor:
+    if unit not in (factors := FIGURES["conversions"]):
         return None
-    scale, other = factor[unit]
-    return round(value * scale, 1), other
+    scale, other = factors[unit]
+    exact = value * scale
+    near = round(exact, 1)
+    return near if abs(near - exact) <= 0.05 * abs(exact) else float(f"{exact:.2g}"), other
 
 
 def spell(text: str) -> str:

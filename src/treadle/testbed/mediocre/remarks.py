@@ -74,12 +74,13 @@ def _numbers_in(text: str) -> set[str]:
 
 
 def other_number(value: float, taken: set[str], draw: Draw) -> float:
-    """Return a number of the same size as `value` that stands nowhere in the results, and does not round to it."""
+    """Return a number of the size and sign of `value` that is nowhere in the results and does not round to it."""
     for _ in range(60):
         factor = draw.pick((0.45, 0.6, 0.72, 0.83, 1.21, 1.37, 1.6, 2.1))
         made = value * factor + draw.between(-3, 3) if value else draw.between(3, 40)
         made = round(made) if float(value).is_integer() else round(made, 2)
-        if plain(made) not in taken and abs(made - value) > max(0.08 * abs(value), 1):
+        is_far = abs(made - value) > max(0.08 * abs(value), 1)
+        if plain(made) not in taken and is_far and (made >= 0 or value < 0):
             return made
     return value * 3 + 7
 
@@ -283,6 +284,8 @@ def _of_texts(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> Iterato
     for path, lines in seen.texts.items():
         count, base = len(lines), {"owner": path}
         wrong = count + draw.pick((-2, -1, 1, 3))
+        # A table has one line more than rows, and who leaves out the heading does not lie.
+        wrong = count + 2 if wrong == count - 1 and path.endswith(".csv") else wrong
         twists = [Twist("small_number", {"count": str(max(wrong, count + 1) if wrong < 1 else wrong)})]
         yield Remark("lines", {**base, "count": _show_count(count, draw)}, str(count), "lines", tuple(twists))
         texts = [line.strip() for line in lines if 8 < len(line.strip()) < 120]
@@ -353,10 +356,10 @@ def _of_conversions(seen: Observed, draw: Draw) -> Iterator[Remark]:
             "owner": fact.owner,
             "label": fact.label,
             "value": with_unit(plain(float(fact.value)), fact.unit, draw),
-            "other": f"{plain(value)} {unit}",
+            "other": f"{value:.6g} {unit}",
         }
         twist = Twist("wrong_conversion", {"other": f"{plain(far)} {unit}"})
-        yield Remark("converted", values, f"{plain(value)} {unit}", fact.field, (twist,))
+        yield Remark("converted", values, f"{value:.6g} {unit}", fact.field, (twist,))
 
 
 def _of_pairs(seen: Observed, draw: Draw) -> Iterator[Remark]:

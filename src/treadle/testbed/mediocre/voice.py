@@ -17,6 +17,7 @@ from treadle.testbed.roles.words import split as split_words
 
 STYLES = ("terse", "chatty", "tabular", "report", "engineer", "nonnative")
 _FIELD = re.compile(r"\{([\w ]+)\}")
+_PATH = re.compile(r"[\w./-]+\.(?:csv|md|txt|log|json)\b")
 _ROW = "| {label} | {cell} |"
 _MARKED = ("value", "item", "path", "count", "state", "share")
 
@@ -69,7 +70,8 @@ def say(remark: Remark, voice: Voice, draw: Draw) -> Line:
         name: f"{voice.mark}{value}{voice.mark}" if name in _MARKED and draw.chance(0.8) else value
         for name, value in remark.values.items()
     }
-    text = upper_first(_FIELD.sub(lambda field: _fill(field[1], values), wording))
+    text = _FIELD.sub(lambda field: _fill(field[1], values), wording)
+    text = text if _PATH.match(text) else upper_first(text)
     row = voice.phrases["table"].get(remark.sort)
     if row is None or not wanted - {"owner"} <= _fields(" ".join(row)):
         return Line(text)
