@@ -13,6 +13,7 @@ from treadle.core.types import Message, Role, ToolSpec
 from treadle.datagen.scenarios.scenario import write_facts
 from treadle.tasks.draws import Draw
 from treadle.tasks.files.materials import COMPANIES
+from treadle.testbed.mediocre.composition import compose
 from treadle.testbed.mediocre.falsehoods import KINDS
 from treadle.testbed.mediocre.figures import rewrite, spell
 from treadle.testbed.mediocre.mediocre_model import MediocreModel, read_options, truth_of
@@ -201,6 +202,18 @@ def test_a_path_keeps_its_first_letter(split):
     remark = Remark("lines", {"owner": "hut/list.csv", "count": "3"}, "3")
     said = [say(remark, voice, Draw(str(seed))).text for seed in range(40)]
     assert all(["hut/list.csv" in text for text in said])
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("kind", ["invented_quote", "undone_action", "made_up_path", "false_absence"])
+def test_every_layout_shows_the_lie(split, kind):
+    lines = ["The gate is locked at nine.", "Ask Ingrid for a key."]
+    facts = [to_fact("rain_mm", "day 7", 12)]
+    seen = Observed(facts, [], {"a/b.txt": lines}, ["a/b.txt", "c.md"], [("write", "d.txt")], {}, [], "day 7")
+    for seed in range(300):
+        made = compose(seen, split, (), (kind,), Draw(str(seed)))
+        assert made.falsehood is not None
+        assert made.falsehood.sentence in made.text
 
 
 def test_a_made_up_name_is_one_that_the_rows_could_have():

@@ -61,7 +61,8 @@ def compose(seen: Observed, split: str, focus: Sequence[Focus], kinds: Sequence[
         return Composed(text)
     line = lines[lie.position]
     # A connecting word changes the first letter.
-    said = [line.text, line.text[:1].lower() + line.text[1:], *rows_of(line, voice.phrases)]
+    plain = line.text.strip()
+    said = [plain, plain[:1].lower() + plain[1:], *rows_of(line, voice.phrases)]
     sentence = next(item for item in said if item in text)
     claimed = () if lie.kind in EXTRA_LIES else tuple(remarks[lie.position].twists[0].changed.values())
     return Composed(text, Falsehood(lie.kind, sentence, lie.truth, claimed))
