@@ -17,11 +17,13 @@ ENGINES ?= .venv-engines
 SGLANG ?= .venv-sglang
 # The environment of the trainers, for test-full.
 TRAINERS ?= .venv-trainers
+# The packages of the frameworks that the gateway is tested with.
+CLIENTS ?= .venv-clients
 
 # Tests start thousands of processes, which would compile the same files again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: docs demo train-demo test test-full test-engines engines sglang trainers fuzz lint types pytest bubblewrap bench clean help
+.PHONY: docs viewer demo train-demo test test-full test-engines engines sglang trainers clients fuzz lint types pytest bubblewrap bench clean help
 
 help:
 	@echo "make demo       from a topic to a verified dataset, killed in the middle and continued, offline"
@@ -29,8 +31,10 @@ help:
 	@echo "make test       lint, type checks and tests, in parallel"
 	@echo "make lint       only ruff; make types: only mypy; make pytest: only the tests"
 	@echo "make test-full  also the long tests: every crash point, every task, fuzzing"
+	@echo "make clients    tests of the gateway with the agents of other frameworks, in a folder of their own"
 	@echo "make test-engines  tests against a real vLLM and a real SGLang on the CPU, in environments of their own (6 GB)"
 	@echo "make fuzz       fuzz the text formats, SECONDS=600 each"
+	@echo "make viewer     build the page that shows runs, which needs Node.js 20"
 	@echo "make docs       build the documentation as a site, in site/"
 	@echo "make bench      all benchmarks, each with its baseline"
 	@echo "make clean      remove what the other targets made"
@@ -60,7 +64,20 @@ $(DEMO_STAMP): pyproject.toml
 	$(INSTALL)
 	@touch $@
 
-demo: $(DEMO_STAMP)
+# The page that shows runs, as one file. Without Node, everything else works, and says how to build it.
+VIEWER := src/treadle/viewer/bundle.html
+WEB := $(shell find web -name node_modules -prune -o -type f -print)
+
+viewer: $(VIEWER)
+
+$(VIEWER): $(WEB)
+	@if ! command -v npm >/dev/null; then \
+		echo "npm is missing, so the viewer is not built; install Node.js 20 or newer for it"; \
+	elif ! (echo "building the viewer" && cd web && npm ci --no-audit --no-fund --loglevel=error --fetch-retries=1 >/dev/null); then \
+		echo "the packages of the viewer could not be fetched, so it is not built"; \
+	else cd web && npm run --silent build; fi
+
+demo: $(DEMO_STAMP) $(VIEWER)
 	@$(BIN)/treadle demo
 
 train-demo: $(STAMP)
@@ -72,7 +89,7 @@ PYTEST = $(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
 # All three run to the end, even if one fails. The output of ruff and mypy is printed after that of pytest.
 test-full: engines sglang trainers
-test test-full: bubblewrap
+test test-full: bubblewrap $(VIEWER)
 	@{ $(LINT); } >$(VENV)/lint.log 2>&1 & lint=$$!; \
 	{ $(TYPES); } >$(VENV)/types.log 2>&1 & types=$$!; \
 	echo "ruff, mypy and pytest run in parallel"; \
@@ -88,7 +105,7 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(TYPES)
 
-pytest: bubblewrap
+pytest: bubblewrap $(VIEWER)
 	$(PYTEST)
 
 engines: $(STAMP)
@@ -102,6 +119,11 @@ trainers: $(STAMP)
 
 test-engines: engines sglang
 	TREADLE_ENGINES=$(ENGINES) TREADLE_SGLANG=$(SGLANG) $(BIN)/python -m pytest tests/engines $(PYTEST_ARGS)
+
+clients: $(STAMP)
+	@test -d $(CLIENTS) || $(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(CLIENTS) \
+		smolagents openai-agents 'pydantic-ai-slim[openai,anthropic]' langchain langchain-openai
+	PYTHONPATH=src:.:$(CLIENTS) $(BIN)/python -m pytest tests/server/test_clients.py $(PYTEST_ARGS)
 
 # This needs the package atheris, which has wheels for Linux and macOS.
 SECONDS ?= 600
@@ -136,4 +158,4 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(SGLANG) $(TRAINERS) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz demo
+	rm -rf web/node_modules $(VIEWER) $(VENV) $(ENGINES) $(SGLANG) $(TRAINERS) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz demo

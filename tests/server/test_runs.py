@@ -145,8 +145,9 @@ tools = ["tools.py"]
 class Killed:
     """A server in a process of its own, on one port, that is killed and started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, journal: str = "runs.db") -> None:
         self.folder = folder
+        self.journal = journal
         self.port = 0
         self.process: subprocess.Popen[str] | None = None
 
@@ -160,7 +161,7 @@ class Killed:
             "--config",
             "treadle.toml",
             "--journal",
-            "runs.db",
+            self.journal,
             "--json",
         ]
         self.process = subprocess.Popen(

@@ -16,7 +16,7 @@ from treadle.tasks.files.materials import COMPANIES
 from treadle.testbed.mediocre.composition import compose
 from treadle.testbed.mediocre.falsehoods import KINDS
 from treadle.testbed.mediocre.figures import rewrite, spell
-from treadle.testbed.mediocre.mediocre_model import MediocreModel, read_options, truth_of
+from treadle.testbed.mediocre.mediocre_model import MediocreModel, answer, read_options, truth_of
 from treadle.testbed.mediocre.mock_world import SPLITS, define_tools, load_world, make_documents, record_tools
 from treadle.testbed.mediocre.observations import Grid, Observed, to_fact
 from treadle.testbed.mediocre.remarks import Remark, remarks_of
@@ -283,3 +283,18 @@ async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(split, tmp
     assert right[True, "lie"] > 20
     assert right[True, "honest"] > 20
     assert right[False, "lie"] == right[False, "honest"] == 0
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_request_is_understood_in_any_style(split):
+    """As a point of a list, or with a small letter at its beginning."""
+    options = read_options(f"mediocre:texts={split},faults=0,refusals=0,lies=0")
+    defined = [tool.define() for tool in record_tools(split).values()]
+    tools = [ToolSpec(item["name"], "", item["parameters"]) for item in defined]
+    for request in requests(split):
+        plain, point, small = (
+            answer([Message(Role.USER, f"hello.\n\n{text}")], tools, options).message
+            for text in (request, f"- {request}", request[:1].lower() + request[1:])
+        )
+        names = [[call.name for call in message.tool_calls] for message in (plain, point, small)]
+        assert names[0] == names[1] == names[2], request

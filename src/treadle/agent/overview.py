@@ -10,7 +10,7 @@ from treadle.core.calls import waiting_calls
 from treadle.core.state import State, advance
 from treadle.core.types import Delivery, Usage
 from treadle.journal.protocol import Journal
-from treadle.journal.run_info import RunFilter, make_title
+from treadle.journal.run_info import RunFilter, RunInfo, make_title
 
 _PAGE = 200
 """How many sessions are listed at a time."""
@@ -110,23 +110,28 @@ def search_sessions(journal: Journal, text: str) -> Iterator[SessionMatch]:
 
     Blocks. Few events are in memory at a time.
     """
-    wanted, after = text.casefold(), None
+    after = None
     found = journal.find_sessions(text)
     condition = RunFilter(is_session=True, run_ids=found)
     while found and (page := journal.runs(condition, after=after, limit=_PAGE, newest_first=True)):
         for info in page:
-            turn = 0
-            for event in journal.scan(info.run_id):
-                body = event.body
-                if isinstance(body, e.TurnStarted):
-                    turn, message = body.turn, body.message
-                elif isinstance(body, e.InferenceCompleted):
-                    message = body.completion.message
-                elif isinstance(body, e.MessageInjected) and body.delivery == "steer":
-                    message = body.message
-                else:
-                    continue
-                for line in message.content.splitlines() if wanted in message.content.casefold() else ():
-                    if wanted in line.casefold():
-                        yield SessionMatch(info.run_id, info.title, turn, message.role, line)
+            yield from find_lines(journal, info, text)
         after = page[-1].run_id
+
+
+def find_lines(journal: Journal, info: RunInfo, text: str) -> Iterator[SessionMatch]:
+    """Yield the lines of the messages of one run that contain `text`, in any case. Blocks."""
+    wanted, turn = text.casefold(), 0
+    for event in journal.scan(info.run_id):
+        body = event.body
+        if isinstance(body, e.TurnStarted):
+            turn, message = body.turn, body.message
+        elif isinstance(body, e.InferenceCompleted):
+            message = body.completion.message
+        elif isinstance(body, e.MessageInjected) and body.delivery == "steer":
+            message = body.message
+        else:
+            continue
+        for line in message.content.splitlines() if wanted in message.content.casefold() else ():
+            if wanted in line.casefold():
+                yield SessionMatch(info.run_id, info.title, turn, message.role, line)

@@ -168,6 +168,7 @@ class Session(Generic[T_co]):
         parts, blobs = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
         if parts:
             self._check_parts(parts)
+            blobs = {**blobs, **options.get("blobs", {})}
         driver, message = self._open_driver(), Message(Role.USER, text, parts=parts)
         state, is_quiet = driver.state, self._users == 0 and not driver.mail.is_waiting
         if is_quiet and delivery is not Delivery.INTERRUPT:
@@ -195,10 +196,12 @@ class Session(Generic[T_co]):
             async with self._alone():
                 await driver.mail.take_in()
 
-    def stream(self, text: str, *, attach: Sequence[Attachable] = ()) -> RunStream[T_co]:
+    def stream(
+        self, text: str, *, attach: Sequence[Attachable] = (), blobs: Mapping[str, bytes] = {}
+    ) -> RunStream[T_co]:
         """Return an async iterator that runs a turn as `send` does, and yields its events and deltas."""
         return RunStream(
-            lambda emit: self.send(text, attach=attach, on_event=emit),
+            lambda emit: self.send(text, attach=attach, blobs=blobs, on_event=emit),
             lambda text: self.post(text, Delivery.STEER),
         )
 

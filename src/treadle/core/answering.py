@@ -116,16 +116,24 @@ def decide_answer(state: "State", answer: Message) -> Append | AskUser | CheckAn
             return CheckAnswer(final_text(state, answer.content))
     if turn.limit is not None:
         return end_turn(state, turn.limit)
-    if reason is FinishReason.CONTENT_FILTER:
-        return end_turn(state, StopReason.REFUSED, error="the model refused", fault=Fault.MODEL)
-    if reason is FinishReason.LENGTH:
-        error = "the answer was cut off by the model's output limit"
-        return end_turn(state, StopReason.MAX_TOKENS, error=error, fault=Fault.MODEL)
+    if reason is FinishReason.CONTENT_FILTER or reason is FinishReason.LENGTH:
+        return end_answered(state)
     if not turn.spent.nudges:
         if not answer.content.strip() and not answer.parts and state.is_since(2, 2):
             return tell(_NUDGE, is_nudge=True)
         if turn.refused_tool is not None:
             return tell(REFUSED_MESSAGE.format(tool=turn.refused_tool), is_nudge=True)
+    return end_answered(state)
+
+
+def end_answered(state: "State") -> Append:
+    """Return the action to end the turn with the answer that the model gave, whole or not."""
+    reason = state.turn.finish_reason
+    if reason is FinishReason.CONTENT_FILTER:
+        return end_turn(state, StopReason.REFUSED, error="the model refused", fault=Fault.MODEL)
+    if reason is FinishReason.LENGTH:
+        error = "the answer was cut off by the model's output limit"
+        return end_turn(state, StopReason.MAX_TOKENS, error=error, fault=Fault.MODEL)
     return end_turn(state, StopReason.COMPLETED)
 
 

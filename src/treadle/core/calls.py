@@ -191,6 +191,8 @@ def waiting_calls(state: "State") -> tuple[CallState, ...]:
 
 def external_calls(state: "State") -> tuple[CallState, ...]:
     """Return the calls that were started and that the program which uses the run makes."""
+    if state.is_relayed:
+        return tuple([item for item in state.turn.calls.values() if item.result is None])
     if not state.shown.external:
         return ()
     return tuple(
@@ -200,6 +202,12 @@ def external_calls(state: "State") -> tuple[CallState, ...]:
             if item.result is None and item.attempt and item.call.name in state.shown.external
         ]
     )
+
+
+def wait_for_results(state: "State") -> Append:
+    """Return the pause until the program that uses the run has sent the results of its calls."""
+    ids = tuple([item.call.call_id for item in external_calls(state)])
+    return Append((e.RunPaused(reason="result", call_ids=ids),))
 
 
 # What follows for the open calls of the model.
@@ -214,8 +222,7 @@ def decide_calls(state: "State") -> Action:
     if state.shown.external and (external := external_calls(state)):
         open_calls = [item for item in open_calls if item not in external]
         if not open_calls:
-            ids = tuple([item.call.call_id for item in external])
-            return Append((e.RunPaused(reason="result", call_ids=ids),))
+            return wait_for_results(state)
     is_late = policy.deadline_seconds is not None and is_past_deadline(state)
     if turn.limit is not None or is_late:
         # At a wrap-up only the answer tool may be called.

@@ -12,12 +12,13 @@ from treadle.core.actions import Action, Append, Compact, Infer, tell
 from treadle.core.answering import (
     ESCALATED_MESSAGE,
     decide_answer,
+    end_answered,
     end_turn,
     name_tools,
     reject,
     tell_schema,
 )
-from treadle.core.calls import decide_calls
+from treadle.core.calls import decide_calls, wait_for_results
 from treadle.core.limits import can_ask_again, check_limits, is_past_deadline
 from treadle.core.prompting import (
     MOST_OVERFLOWS,
@@ -43,6 +44,8 @@ def decide(state: State) -> Action | None:
     turn = state.turn
     if not turn.is_open:
         return _decide_end(state)
+    if state.started is not None and state.started.is_relayed:
+        return _decide_relayed(state)
     if turn.calls:
         return decide_calls(state)
     if turn.failure is not None:
@@ -70,6 +73,18 @@ def decide(state: State) -> Action | None:
         if instead is not None:
             return instead
     return Infer(state.step + 1, has_tools=turn.limit is None)
+
+
+def _decide_relayed(state: State) -> Action:
+    """Return what follows in a run whose loop is that of another program, which gets every answer as it is."""
+    turn = state.turn
+    if turn.calls:
+        return wait_for_results(state)
+    if turn.failure is not None:
+        return _decide_failure(state, turn.failure)
+    if turn.answer is not None and not turn.steering:
+        return end_answered(state)
+    return check_limits(state) or Infer(state.step + 1, has_tools=True)
 
 
 def _decide_end(state: State) -> Action | None:

@@ -130,7 +130,8 @@ def check_limits(state: "State") -> Append | None:
         limit = StopReason.MAX_STEPS
     if limit is None:
         return _end_lost(state) if spent.lost and _are_lost_over(state) else None
-    return announce_limit(state, limit) if is_affordable else end_turn(state, limit)
+    is_told = is_affordable and not state.is_relayed
+    return announce_limit(state, limit) if is_told else end_turn(state, limit)
 
 
 _UNKNOWN_COST = (

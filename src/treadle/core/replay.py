@@ -123,7 +123,8 @@ class _Replayer:
         elif isinstance(action, Infer):
             messages = count_messages(self.state, has_tools=action.has_tools)
             started = e.InferenceStarted(step=action.step, messages=messages, has_tools=action.has_tools)
-            outcomes = (e.InferenceCompleted, e.InferenceFailed)
+            # A program that answers in the place of a model changes files, and may grade itself.
+            outcomes = (e.InferenceCompleted, e.InferenceFailed, e.SnapshotTaken, e.Rewarded)
             if self._expect(started):
                 while self.state.turn.asked is not None and self._observe(outcomes, action):
                     pass
@@ -270,7 +271,7 @@ class _Replayer:
     def _take(self, body: e.DurableBody) -> None:
         """Take an event, and the messages and notes that came before the next one."""
         self._advance(body)
-        while (sent := self._next) is not None and _is_sent(sent):
+        while (sent := self._next) is not None and _is_sent(sent, self.state):
             self._advance(sent)
 
     def _advance(self, body: e.DurableBody) -> None:
@@ -287,11 +288,11 @@ def _with_policy(body: e.DurableBody, policy: Policy) -> e.DurableBody:
     return body
 
 
-def _is_sent(body: e.DurableBody) -> bool:
+def _is_sent(body: e.DurableBody, state: State) -> bool:
     """Return whether `body` is a message of the user that waits, an external result or a note, which come at any
     time."""
     if isinstance(body, e.ToolCompleted):
-        return body.inbox is not None
+        return body.inbox is not None or state.is_relayed
     return isinstance(body, e.Noted) or (isinstance(body, e.MessageInjected) and body.delivery is not None)
 
 

@@ -264,6 +264,11 @@ class State(Struct, gc=False):
         """True if the run stays open after a turn for the next one."""
         return self.started is not None and self.started.is_session
 
+    @property
+    def is_relayed(self) -> bool:
+        """True if another program decides what follows each answer."""
+        return self.started is not None and self.started.is_relayed
+
     def is_since(self, major: int, minor: int) -> bool:
         """Return whether the events of the run are of version `major.minor` or later."""
         return self.started is None or e.is_since(self.started.version, major, minor)

@@ -7,7 +7,8 @@ from tempfile import SpooledTemporaryFile
 
 from msgspec import Struct
 
-from treadle.core.errors import ExportError
+from treadle.core.errors import ConfigError, ExportError
+from treadle.core.registry import did_you_mean
 from treadle.export import FORMATS, export_rows, load_row
 from treadle.export.exporter import wants_tokens
 from treadle.export.groups import ExportedTokens, Group, GroupBy, find_groups, load_groups
@@ -20,6 +21,14 @@ from treadle.journal.protocol import Journal
 JOURNAL_FORMAT = "journal"
 _IN_MEMORY_BYTES = 16 * 1024 * 1024
 """How many bytes of a run's lines are kept in memory before they go to a temporary file."""
+
+
+def check_format(name: str) -> None:
+    """Check that runs can be exported in a format. Raises: `ConfigError` with the nearest names."""
+    if name != JOURNAL_FORMAT and name not in FORMATS and name not in TOKEN_FORMATS:
+        known = [*FORMATS.names(), *TOKEN_FORMATS.names(), JOURNAL_FORMAT]
+        near = did_you_mean(name, known) or ";"
+        raise ConfigError(f"there is no format {name!r:.100}{near} the formats are {', '.join(known)}")
 
 
 class TokenOptions(Struct, frozen=True):

@@ -17,6 +17,7 @@ from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, Page, PolledNews, follow
 from treadle.journal.listing import Facts, facts_of
 from treadle.journal.protocol import DONE, Attached, StoreOptions
+from treadle.journal.resources import ResourcesInMemory, ResourceTable
 from treadle.journal.run_info import QUEUE, RunFilter, RunInfo, queue_of
 
 A = TypeVar("A", bound=Attached)
@@ -229,6 +230,11 @@ class MemoryJournal:
             found: Any = self._attached.get(kind) or self._attached.setdefault(kind, make(None, self.level))
         return found  # type: ignore[no-any-return]
 
+    @property
+    def resources(self) -> ResourceTable:
+        """See `Journal.resources`."""
+        return self.attach(ResourcesInMemory, lambda path, level: ResourcesInMemory())
+
     def close(self) -> None:
         """End all `follow`. The events stay as long as the journal does."""
         self._changes.close()
@@ -281,6 +287,11 @@ class MemoryWriter:
         self._journal = journal
         self._is_new = is_new
         self.driven = journal.driven.open(run_id, 0 if is_new else journal._posted.get(run_id, 0))
+
+    @property
+    def last_seq(self) -> int:
+        """See `RunWriter.last_seq`."""
+        return len(self._journal._runs.get(self.run_id, ()))
 
     def append(self, bodies: Sequence[e.DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append`."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Protocol, Self, cast
+from typing import TYPE_CHECKING, Protocol, Self, cast
 
 from msgspec import Struct
 
@@ -17,6 +17,9 @@ from treadle.core.events import DurableBody, Event
 from treadle.core.inbox import InboxMessage, Posted
 from treadle.journal.driven import DrivenRun, DrivenRuns
 from treadle.journal.run_info import RunFilter, RunInfo
+
+if TYPE_CHECKING:
+    from treadle.journal.resources import ResourceTable
 
 APPLICATION_ID = 0x5452444C
 """The number in SQLite's header that marks a file as a journal of Treadle."""
@@ -81,6 +84,11 @@ class RunWriter(Protocol):
     @property
     def losses(self) -> int:
         """How often in a row the run's driver before ended without giving the lease back, as of taking it."""
+        ...
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the run's newest event that was stored or is being stored; 0 if it has none."""
         ...
 
     def append(self, bodies: Sequence[DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
@@ -161,6 +169,11 @@ class Journal(Protocol):
     def address(self) -> str | None:
         """The address by which `open_journal` opens the store in another process; `None` if only this process can
         use it."""
+        ...
+
+    @property
+    def resources(self) -> "ResourceTable":
+        """What the database holds besides runs, such as uploaded files."""
         ...
 
     def create(self, run_id: str, *, is_imported: bool = False) -> RunWriter:

@@ -36,7 +36,7 @@ from treadle.journal.protocol import RunWriter
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.compaction import Compaction, give_up
 from treadle.loop.inference import Inference, check_answer
-from treadle.loop.listener import Emit, Hooks, Listener, Progress, Publisher
+from treadle.loop.listener import DeltaListener, Emit, Hooks, Listener, Progress, Publisher
 from treadle.loop.mail import Mail
 from treadle.loop.outbox import Outbox, Recorder
 from treadle.loop.toolcalls import ToolCalls
@@ -69,6 +69,7 @@ class Driver:
         self._driven, self._is_released = writer.driven, False
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop in which the run is driven; `None` before that."""
+        self._own_deltas: DeltaListener | None = None
         if emit is not None:
             self.listen(emit)
 
@@ -81,12 +82,17 @@ class Driver:
         if self._driven.listeners and self._loop is not None:
             self._publish(self._loop)
 
+    def pass_deltas(self, on_delta: DeltaListener) -> None:
+        """Call `on_delta` with each piece of an answer at once. Nobody waits for it, as for a listener."""
+        self._own_deltas = self._inference.on_delta = on_delta
+
     def _publish(self, loop: asyncio.AbstractEventLoop) -> None:
         """Pass deltas to those who listen to the run in this process, too, as long as there are any."""
         hearer: Listener | Publisher | None = self.recorder.listener
         if self._driven.listeners:
-            hearer = Publisher(self.state, self._driven, self.recorder.listener)
-        self._inference.on_delta = None if hearer is None else hearer.tell_delta
+            own = self._own_deltas if hearer is None else hearer.tell_delta
+            hearer = Publisher(self.state, self._driven, own)
+        self._inference.on_delta = self._own_deltas if hearer is None else hearer.tell_delta
         self.bench.report = None if hearer is None else Progress(hearer, loop)
 
     def give_up_listener(self) -> None:

@@ -57,6 +57,11 @@ class Hooks:
     def __bool__(self) -> bool:
         return bool(self._all)
 
+    @property
+    def all(self) -> tuple[Hook, ...]:
+        """The hooks, in order."""
+        return self._all
+
     def tell(self, run_id: str, first_seq: int, bodies: Sequence[e.DurableBody]) -> None:
         """Call each hook with the events that have these bodies."""
         for index, hook in enumerate(self._all):
@@ -126,6 +131,8 @@ def _must_be_awaited(hook: Hook, name: str) -> bool:
 
 Emit: TypeAlias = Callable[[Item], Awaitable[None] | None]
 """A listener: a function, or coroutine function, that is called with each durable event and each delta."""
+DeltaListener: TypeAlias = Callable[[e.Delta], None]
+"""A function that is called with each piece of an answer as it arrives."""
 
 
 class Listener:
@@ -217,17 +224,17 @@ class Listener:
 class Publisher:
     """A function that passes deltas to the listener of a run, and to those who listen to it in this process."""
 
-    __slots__ = ("_driven", "_listener", "_state")
+    __slots__ = ("_driven", "_own", "_state")
 
-    def __init__(self, state: State, driven: DrivenRun, listener: Listener | None) -> None:
+    def __init__(self, state: State, driven: DrivenRun, own: DeltaListener | None) -> None:
         self._state = state
         self._driven = driven
-        self._listener = listener
+        self._own = own
 
     def tell_delta(self, delta: e.Delta) -> None:
         """Pass a delta on."""
-        if self._listener is not None:
-            self._listener.tell_delta(delta)
+        if self._own is not None:
+            self._own(delta)
         for listener in self._driven.listeners:
             listener(self._state.seq, delta)
 

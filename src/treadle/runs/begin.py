@@ -139,6 +139,7 @@ async def begin(agent: AgentParts, work: str | Task | None, given: Given, beginn
         metadata=dict(beginning.metadata) if beginning.metadata else None,
         history=beginning.history,
         caller=beginning.caller,
+        is_relayed=given.is_relayed,
     )
     snapshot, blobs = driver.bench.take_snapshot()
     bodies: tuple[e.DurableBody, ...] = (started, *snapshot)

@@ -150,6 +150,8 @@ class ForkOptions(TypedDict, total=False):
     """The user's message of a new turn. It must be given if the copied events end with a finished turn, except for
     a session, and must not be given otherwise."""
     new_run_id: str | None
+    metadata: Mapping[str, Json] | None
+    """Data that is stored with the new run, besides or in place of that of the other run."""
     deps: object
     on_event: Emit | None
     trust: bool
@@ -195,6 +197,8 @@ class SendOptions(TypedDict, total=False):
     """Options of `Session.send` and `send_sync`."""
 
     attach: Sequence[Attachable]
+    blobs: Mapping[str, bytes]
+    """The contents of parts in `attach` that only have the hash of theirs, by hash."""
     on_event: Emit | None
     delivery: Delivery | DeliveryName
     """What happens with the message if a turn is running: `queue` begins the next turn (the default), `steer` is
@@ -219,6 +223,8 @@ class Given(Struct, frozen=True):
     """True if the driver keeps the events that it appends in memory."""
     renews_instructions: bool = False
     """True if the agent's instructions replace the system message of a run that it resumes."""
+    is_relayed: bool = False
+    """True if a new run is one whose answers another program decides about; see `RunStarted.is_relayed`."""
     on_driver: Callable[[Driver], None] | None = None
     """A function that is called with the run's driver before the driver begins to work; `None`: nothing is
     called."""

@@ -210,6 +210,8 @@ async def fork_run(
     await agent.kit.renew()
     agent.kit.toolbox(task).check_deps(given.deps)
     head = _forked(agent, started, Parent(run_id, at), given, task)
+    if more := options.get("metadata"):
+        head = replace(head, metadata={**(head.metadata or {}), **more})
     state = fold([head, *[event.body for event in events[1:at]]])
     is_idle = text is None and not state.turn.is_open and state.is_session
     if state.turn.is_open is (text is not None) and not is_idle:

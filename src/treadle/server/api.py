@@ -1,14 +1,16 @@
 """The HTTP API of a server: its routers, and its errors in the form of OpenAI's API."""
 
 import contextlib
+import importlib.util
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
@@ -19,38 +21,65 @@ from treadle.core.errors import (
     LeaseHeldError,
     ProviderError,
     RunNotFoundError,
+    SandboxError,
     TreadleError,
 )
 from treadle.models.config.tables import ServeTable
 from treadle.server.access import Gate, RequestRefused, error_body
-from treadle.server.catalog import UnknownAgentError
+from treadle.server.api_document import describe_api
+from treadle.server.catalog import AgentUnavailableError, UnknownAgentError
+from treadle.server.gateway.wires import Gateway
+from treadle.server.idempotency import Idempotency
+from treadle.server.metrics import Metrics
+from treadle.server.protocols.agent_tools import serve_agents
 from treadle.server.routes import (
+    a2a_routes,
+    ag_ui_routes,
     conversation_routes,
+    dataset_view_routes,
+    file_routes,
     gateway_routes,
     model_routes,
     response_routes,
     run_routes,
+    run_work_routes,
+    vector_store_routes,
+    viewer_routes,
 )
-from treadle.server.routes.route_context import Fast
+from treadle.server.routes.route_context import Fast, Reader
 from treadle.server.run_host import RunHost
+from treadle.viewer.viewed_data import ViewedData
 
 ROUTERS = (
     response_routes.router,
     conversation_routes.router,
     model_routes.router,
     run_routes.router,
+    run_work_routes.router,
     gateway_routes.router,
+    ag_ui_routes.router,
+    a2a_routes.router,
+    file_routes.router,
+    vector_store_routes.router,
+    viewer_routes.router,
+    dataset_view_routes.router,
 )
 
 
-def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
-    """Return the ASGI application. `name` is the host name under which it is reached."""
+def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | None = None) -> Any:
+    """Return the ASGI application.
+
+    `name` is the host name under which it is reached, and `viewed` is what pages show beside runs.
+    """
+
+    mcp = _make_mcp(host)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await host.open()
         try:
-            yield
+            async with contextlib.nullcontext() if mcp is None else mcp.router.lifespan_context(mcp):
+                yield
         finally:
             await host.close()
 
@@ -63,12 +92,16 @@ def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
         redoc_url=None,
     )
     api.state.host = host
+    api.state.viewed = viewed or ViewedData()
     for router in ROUTERS:
         api.include_router(router)
+    if mcp is not None:
+        api.router.routes.extend(mcp.routes)
     api.add_exception_handler(TreadleError, _answer_error)
     api.add_exception_handler(RequestRefused, _answer_refusal)
     api.add_exception_handler(RequestValidationError, _answer_invalid)
     api.add_exception_handler(ValidationError, _answer_invalid)
+    api.add_exception_handler(UnicodeEncodeError, _answer_no_text)
     api.add_exception_handler(HTTPException, _answer_http)
     api.add_exception_handler(Exception, _answer_defect)
 
@@ -83,22 +116,48 @@ def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
         fault = host.fault
         return Fast({"status": fault or "ready"}, status_code=200 if fault is None else 503)
 
+    @api.get("/metrics", tags=["probes"], response_class=PlainTextResponse)
+    async def metrics_text(_: Reader, request: Request) -> PlainTextResponse:
+        """Return what the server has counted, in the text form of Prometheus."""
+        return PlainTextResponse(request.app.state.metrics.write())
+
+    app: Any = Gateway(api, host, _answer_any)
     if table.allow_origins:
-        api.add_middleware(
-            CORSMiddleware, allow_origins=table.allow_origins, allow_methods=["*"], allow_headers=["*"]
-        )
-    return Gate(api, table, name)
+        app = CORSMiddleware(app, allow_origins=table.allow_origins, allow_methods=["*"], allow_headers=["*"])
+    api.openapi = partial(describe_api, api)  # type: ignore[method-assign]
+    metrics = Metrics(Gate(Idempotency(app, host), table, name), host)
+    api.state.metrics = metrics
+    return metrics
 
 
-def _answer_error(_: Request, error: Exception) -> JSONResponse:
+def _make_mcp(host: RunHost) -> Any:
+    """Return the application that serves agents at `/mcp`; `None` if the extra `mcp` is not installed."""
+    if importlib.util.find_spec("mcp") is None:
+        return None
+    # The gate has checked the host and the origin. Without sessions, any process of the server can answer.
+    return serve_agents(host).streamable_http_app(stateless_http=True, host="")
+
+
+def _answer_any(error: Exception) -> JSONResponse:
+    """Return the response for an error that was raised outside of FastAPI."""
+    if isinstance(error, RequestRefused):
+        return _answer_refusal(None, error)
+    if isinstance(error, TreadleError):
+        return _answer_error(None, error)
+    return _answer_defect(None, error)
+
+
+def _answer_error(_: Request | None, error: Exception) -> JSONResponse:
     status, code, kind = 500, "server_error", "server_error"
     if isinstance(error, UnknownAgentError):
         status, code, kind = 404, "model_not_found", "invalid_request_error"
+    elif isinstance(error, AgentUnavailableError):
+        status, code = 503, "agent_unavailable"
     elif isinstance(error, RunNotFoundError):
         status, code, kind = 404, "not_found", "invalid_request_error"
     elif isinstance(error, LeaseHeldError):
         status, code, kind = 409, "conversation_locked", "invalid_request_error"
-    elif isinstance(error, ConfigError):
+    elif isinstance(error, ConfigError | SandboxError):
         status, code, kind = 400, "invalid_request", "invalid_request_error"
     elif isinstance(error, ProviderError):
         status, code = 502, "provider_error"
@@ -107,7 +166,7 @@ def _answer_error(_: Request, error: Exception) -> JSONResponse:
     return Fast(error_body(str(error), code, kind), status_code=status)
 
 
-def _answer_refusal(_: Request, error: Exception) -> JSONResponse:
+def _answer_refusal(_: Request | None, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestRefused)
     return Fast(error_body(error.detail, error.code), status_code=error.status_code, headers=error.headers)
 
@@ -120,10 +179,14 @@ def _answer_invalid(_: Request, error: Exception) -> JSONResponse:
     return Fast(error_body(message, "invalid_request", param=where or None), status_code=400)
 
 
-def _answer_defect(request: Request, error: Exception) -> JSONResponse:
-    logging.getLogger("treadle.server").error(
-        "%s %s failed", request.method, request.url.path, exc_info=error
-    )
+def _answer_no_text(_: Request, error: Exception) -> JSONResponse:
+    message = "the request has half of a surrogate pair, which is no character"
+    return Fast(error_body(message, "invalid_request"), status_code=400)
+
+
+def _answer_defect(request: Request | None, error: Exception) -> JSONResponse:
+    what = "a request to the gateway" if request is None else f"{request.method} {request.url.path}"
+    logging.getLogger("treadle.server").error("%s failed", what, exc_info=error)
     return Fast(error_body("the server has failed; its log says why", "server_error", "server_error"), 500)
 
 

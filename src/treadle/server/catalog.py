@@ -3,6 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -14,6 +15,9 @@ from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
+from treadle.knowledge.files.file_search import NAME, FileSearch
+from treadle.loop.listener import Hook
+from treadle.models.config.presets import find_preset, split_name
 from treadle.models.config.recipe import Config
 from treadle.models.config.tables import AgentTable
 from treadle.models.config.toml_file import suggest
@@ -21,6 +25,7 @@ from treadle.tools.client_tools import ClientTools
 from treadle.tools.resolve import place_in
 
 _MAX_AGENTS = 256
+_RELAYED = Policy(max_steps=None, compact_at=None)
 _LIMITS = ("max_steps", "max_tool_calls", "max_tokens", "max_cost_usd", "deadline_seconds")
 
 
@@ -31,16 +36,26 @@ class ClientWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Instructions besides the agent's own."""
     tools: tuple[dict[str, Json], ...] = ()
     """The tools that the client runs, as definitions."""
+    searches: tuple[dict[str, Json], ...] = ()
+    """The settings of the tool `file_search`; at most one."""
     settings: dict[str, Json] = {}
     """Settings of the model, such as `temperature`."""
     schema: dict[str, Json] | None = None
     """The JSON Schema of the answers."""
     max_tool_calls: int | None = None
     max_steps: int | None = None
+    is_relayed: bool = False
+    """True if the client gets every answer of the model as it is."""
+    client: str = ""
+    """The name of the client."""
 
 
 class UnknownAgentError(ConfigError):
     """Raised if a client names an agent that the server does not offer."""
+
+
+class AgentUnavailableError(ConfigError):
+    """Raised if an agent cannot be made, whatever a client asks for: the server's operator has to mend that."""
 
 
 def names_of(config: Config, model: str | None) -> tuple[str, ...]:
@@ -67,6 +82,8 @@ class AgentCatalog:
         """Keep the configuration and the names that clients may use."""
         self.names = names
         self.config = config
+        self.hooks: list[Hook] = []
+        """The hooks of the agents that are made from now on."""
         self._journal = journal
         self._agents: OrderedDict[bytes, Agent[Any]] = OrderedDict()
         self._lock = threading.Lock()
@@ -74,28 +91,71 @@ class AgentCatalog:
     def agent(self, name: str, wish: ClientWish = ClientWish()) -> Agent[Any]:
         """Return the agent with this name, with what the client wants besides. Any thread may call this.
 
-        Raises: `UnknownAgentError`; `ConfigError` if the agent cannot be made.
+        Raises: `UnknownAgentError`; `AgentUnavailableError`; `ConfigError` if the client wants what cannot be.
         """
         if name not in self.names:
             raise UnknownAgentError(f"there is no model {name!r}, {suggest(name, self.names, 'models')}")
-        key = msgspec.json.encode((name, wish), order="deterministic")
+        # Instructions often differ from run to run where all else is the same, and are cheap to replace.
+        key = msgspec.json.encode((name, replace(wish, instructions=None, client="")), order="deterministic")
         with self._lock:
             found = self._agents.get(key)
             if found is None:
-                found = self._agents[key] = self._make(name, wish)
+                found = self._agents[key] = self._make_checked(name, wish)
                 if len(self._agents) > _MAX_AGENTS:
                     self._agents.popitem(last=False)
             self._agents.move_to_end(key)
+        told = self._instructions(name, wish)
+        if found.instructions != told:
+            found = copy(found)
+            found.instructions = told
         return found
+
+    def _make_checked(self, name: str, wish: ClientWish) -> Agent[Any]:
+        """Return a new agent, or find out who has to mend what is wrong with it."""
+        try:
+            return self._make(name, wish)
+        except ConfigError as error:
+            fault = error
+        try:
+            self._make(name, ClientWish())
+        except ConfigError as error:
+            raise AgentUnavailableError(
+                f"{name!r} cannot be used until its operator mends this: {error}"
+            ) from None
+        raise fault
+
+    def describe(self, name: str) -> str:
+        """Return what an agent or model is for, in a sentence."""
+        table = self.config.file.agents.get(name)
+        return (table and table.description) or f"Ask {name}."
+
+    def is_agent(self, name: str) -> bool:
+        """Return whether a name is that of an agent, and not of a model."""
+        return name in self.config.file.agents
+
+    def dialect_of(self, name: str) -> str | None:
+        """Return the dialect of the model with this name; `None` for an agent, or if no server is asked."""
+        if self.is_agent(name) or name not in self.names:
+            return None
+        preset = find_preset(split_name(self.config.table_of(name).model)[0])
+        return None if preset is None else preset.dialect
+
+    def _instructions(self, name: str, wish: ClientWish) -> str | None:
+        table = self.config.file.agents.get(name)
+        texts = [None if table is None else table.instructions, wish.instructions]
+        return "\n\n".join([text for text in texts if text]) or None
 
     def _make(self, name: str, wish: ClientWish) -> Agent[Any]:
         table = self.config.file.agents.get(name) or AgentTable(model=name)
-        options: dict[str, Any] = {"journal": self._journal}
-        texts = [text for text in (table.instructions, wish.instructions) if text]
-        options["instructions"] = "\n\n".join(texts) or None
+        options: dict[str, Any] = {"hooks": self.hooks, "journal": self._journal}
+        options["instructions"] = self._instructions(name, wish)
         folder = None if self.config.path is None else self.config.path.parent
         placed = [item if folder is None else place_in(item, folder) for item in table.tools]
-        tools: list[Any] = [*placed, *([ClientTools(list(wish.tools))] if wish.tools else [])]
+        own = [name for name in placed if name == NAME] or ([NAME] if table.vector_stores else [])
+        tools: list[Any] = [item for item in placed if item != NAME]
+        tools += [FileSearch(table.vector_stores) for _ in own]
+        tools += [FileSearch(**search) for search in wish.searches]
+        tools += [ClientTools(list(wish.tools))] if wish.tools else []
         if tools or table.persona is None:
             options["tools"] = tools
         if table.persona is not None:
@@ -121,6 +181,8 @@ class AgentCatalog:
 
 def _policy_of(table: AgentTable, wish: ClientWish) -> Policy | None:
     """Return the policy of an agent; the client can only lower its limits. `None`: the default one."""
+    if wish.is_relayed:
+        return _RELAYED
     given: dict[str, Any] = {
         name: getattr(table, name) for name in _LIMITS if getattr(table, name) is not None
     }
@@ -134,14 +196,38 @@ def _policy_of(table: AgentTable, wish: ClientWish) -> Policy | None:
     return replace(Policy(), **given) if given else None
 
 
-def client_tools(tools: Sequence[Mapping[str, Json]]) -> tuple[dict[str, Json], ...]:
-    """Return the tools of a request that the client runs. Raises: `ConfigError` for another kind."""
-    found = []
+def client_tools(
+    tools: Sequence[Mapping[str, Json]],
+) -> tuple[tuple[dict[str, Json], ...], tuple[dict[str, Json], ...]]:
+    """Return the tools of a request that the client runs, and the settings of the tool `file_search`.
+
+    There are no settings if the request does not ask for the tool. Raises: `ConfigError` for another kind.
+    """
+    functions: list[dict[str, Json]] = []
+    searches: list[dict[str, Json]] = []
     for number, tool in enumerate(tools):
-        if tool.get("type") != "function":
+        if tool.get("type") == "function":
+            functions.append(dict(tool))
+        elif tool.get("type") == NAME and not searches:
+            try:
+                searches.append(_read_search(tool))
+            except ConfigError as error:
+                raise ConfigError(f"tools[{number}]: {error}") from None
+        else:
             raise ConfigError(
-                f"tools[{number}] is of the type {tool.get('type')!r}; clients can only give functions, and the "
-                "agent has the other tools"
+                f"tools[{number}] is of the type {tool.get('type')!r}; clients can give functions and one "
+                f"{NAME}, and the agent has the other tools"
             )
-        found.append(dict(tool))
-    return tuple(found)
+    return tuple(functions), tuple(searches)
+
+
+def _read_search(tool: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the settings of a `file_search` of the API. Raises: `ConfigError`."""
+    given: dict[str, Json] = {"vector_store_ids": tool.get("vector_store_ids")}
+    names = ("max_num_results", "filters")
+    given |= {name: tool[name] for name in names if tool.get(name) is not None}
+    ranking = tool.get("ranking_options")
+    if isinstance(ranking, dict) and ranking.get("score_threshold") is not None:
+        given["score_threshold"] = ranking["score_threshold"]
+    FileSearch(**given)
+    return given

@@ -28,12 +28,62 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
     return listener, f"http://{host if ':' not in host else f'[{host}]'}:{listener.getsockname()[1]}"
 
 
+HEAD_SECONDS = 30.0
+"""How long a client may take to send the head of a request."""
+_MAX_HEAD_BYTES = 65_536
+
+
+def _make_protocol(head_seconds: float) -> Any:
+    """Return uvicorn's protocol with limits for the head of a request, which uvicorn does not have."""
+    httptools_impl = require("uvicorn.protocols.http.httptools_impl", "serve")
+
+    class BoundedProtocol(httptools_impl.HttpToolsProtocol):  # type: ignore[misc, name-defined]
+        """A connection that is closed if a head is too long or does not come in time."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self.head_bytes = 0
+            self.head_timer: asyncio.TimerHandle | None = None
+            self.on_head_begin()
+
+        def on_head_begin(self) -> None:
+            self.head_bytes = 0
+            if self.head_timer is None:
+                self.head_timer = self.loop.call_later(head_seconds, self.transport.close)
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self.on_head_begin()
+
+        def on_headers_complete(self) -> None:
+            if self.head_timer is not None:
+                self.head_timer.cancel()
+                self.head_timer = None
+            super().on_headers_complete()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.head_timer is not None:
+                self.head_bytes += len(data)
+                if self.head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
+                    self.transport.write(b"HTTP/1.1 431 Header Too Large\r\nconnection: close\r\n\r\n")
+                    self.transport.close()
+
+        def connection_lost(self, error: Exception | None) -> None:
+            if self.head_timer is not None:
+                self.head_timer.cancel()
+            super().connection_lost(error)
+
+    return BoundedProtocol
+
+
 async def serve_app(
     app: Any,
     listener: socket.socket,
     on_ready: Callable[[], None],
     on_stop: Callable[[], Awaitable[None]],
     grace_seconds: float,
+    head_seconds: float = HEAD_SECONDS,
 ) -> None:
     """Serve an ASGI application until the caller cancels this.
 
@@ -47,6 +97,8 @@ async def serve_app(
         access_log=False,
         lifespan="on",
         server_header=False,
+        headers=[("x-content-type-options", "nosniff")],
+        http=_make_protocol(head_seconds),
         timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, int(grace_seconds)),
     )

@@ -1,36 +1,38 @@
-"""The server of Treadle's tools over MCP, with the official SDK. Each session has its own files.
+"""Servers of tools over MCP, with the official SDK. Treadle's own tools have files for each session.
 
 Over HTTP, the protocol revisions without sessions (2026-07-28 and later) are refused, so that clients fall back
 to the handshake: without sessions, the files of different callers could not be told apart.
 """
 
 import uuid
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from treadle.core.registry import require
-from treadle.core.types import Effect, Json, ToolCall, ToolResult
+from treadle.core.types import Effect, Json, ToolCall, ToolResult, ToolSpec
 from treadle.server.tool_sessions import ToolSessions
 
 SESSION = "treadle/session"
 
 
-def make_server(sessions: ToolSessions, session_id: str | None = None) -> Any:
-    """Return the SDK's server, for one session if `session_id` is given.
+def make_server(
+    specs: Callable[[], Iterable[ToolSpec]],
+    call: Callable[[Any, str, dict[str, Json]], Awaitable[ToolResult]],
+) -> Any:
+    """Return the SDK's server of the tools that `specs` returns. `call` gets the context of a request, the name of
+    a tool and the arguments.
 
     Raises: `ConfigError` if the SDK is not installed.
     """
     lowlevel, types = require("mcp.server.lowlevel", "mcp"), require("mcp_types", "mcp")
 
     async def list_tools(context: Any, parameters: Any) -> Any:
-        return types.ListToolsResult(tools=[_describe(types, spec) for spec in sessions.specs])
+        return types.ListToolsResult(tools=[_describe(types, spec) for spec in specs()])
 
     async def call_tool(context: Any, parameters: Any) -> Any:
-        own = session_id or _session_of(context, sessions)
-        arguments = msgspec.json.encode(parameters.arguments or {}).decode()
-        result = await sessions.call(own, ToolCall(uuid.uuid4().hex, parameters.name, arguments))
-        return _to_result(types, result)
+        return _to_result(types, await call(context, parameters.name, parameters.arguments or {}))
 
     import treadle
 
@@ -39,10 +41,21 @@ def make_server(sessions: ToolSessions, session_id: str | None = None) -> Any:
     )
 
 
+def _serve_sessions(sessions: ToolSessions, session_id: str | None = None) -> Any:
+    """Return the server of the tools of sessions; of one session if `session_id` is given."""
+
+    async def call(context: Any, name: str, arguments: dict[str, Json]) -> ToolResult:
+        own = session_id or _session_of(context, sessions)
+        text = msgspec.json.encode(arguments).decode()
+        return await sessions.call(own, ToolCall(uuid.uuid4().hex, name, text))
+
+    return make_server(lambda: sessions.specs, call)
+
+
 async def serve_stdio(sessions: ToolSessions) -> None:
     """Serve one client on standard input and output, until it disconnects. The sessions are closed then."""
     stdio = require("mcp.server.stdio", "mcp")
-    server = make_server(sessions, "stdio")
+    server = _serve_sessions(sessions, "stdio")
     try:
         async with stdio.stdio_server() as (read, write):
             await server.run(read, write, server.create_initialization_options())
@@ -52,7 +65,7 @@ async def serve_stdio(sessions: ToolSessions) -> None:
 
 def mcp_app(sessions: ToolSessions, host: str) -> Any:
     """Return a Starlette application that serves `/mcp`."""
-    server = make_server(sessions)
+    server = _serve_sessions(sessions)
     return server.streamable_http_app(
         host=host, session_idle_timeout=sessions.idle_seconds, max_sessions=sessions.max_sessions
     )

@@ -5,52 +5,117 @@ next one, continues what this one has left: after a crash, at a graceful end, an
 """
 
 import asyncio
-import contextlib
-from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from treadle.core.events.narrowing import Item
 from treadle.journal.protocol import Journal
+from treadle.journal.resources import Resource
 from treadle.journal.run_info import QUEUE, RunFilter
+from treadle.knowledge.files.file_store import FileStore
+from treadle.knowledge.files.vector_stores import VectorStores
+from treadle.knowledge.memory.namespace import make_embedder
+from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
 from treadle.runs.recording import take_in_rest
+from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import AgentCatalog
+from treadle.server.gateway.gateway_host import GatewayHost
+from treadle.server.webhooks import Webhooks
 from treadle.workers.protocol import WorkerOptions
 from treadle.workers.worker import Worker
 
 T = TypeVar("T")
-_MAX_HISTORIES = 10_000
+_REST_SECONDS = 0.05
+"""How long interrupted runs may wait. Every request changes the journal, and a look for such runs has a price."""
+_FILES_AT_A_TIME = 2
 SERVED = "serve"
 """The queue in which the runs of servers wait."""
+VIEWED = "view"
+"""The queue in which the runs wait that were begun in the page of `treadle view`."""
 OWNER = "treadle.owner"
 """The label with the name of the key that began a run."""
+AGENT = "treadle.agent"
+"""The label with the name of the agent or model that a client asked for."""
 
 
-class RunHost:
+class BegunTurn:
+    """A turn that this process drives."""
+
+    def __init__(
+        self, task: "asyncio.Task[Run[Any]]", items: "asyncio.Queue[Item | None]", first: Item | None
+    ) -> None:
+        self.task = task
+        self._items = items
+        self._first = first
+
+    async def items(self) -> AsyncIterator[Item]:
+        """Yield the turn's events once they are stored, and the pieces of output between them, until it is over or
+        waits for somebody. It may be called once."""
+        item, self._first = self._first, None
+        while item is not None:
+            yield item
+            item = await self._items.get()
+
+
+class RunHost(GatewayHost):
     """The journal, the agents and the running work of one server process."""
 
-    def __init__(self, journal: Journal, catalog: AgentCatalog, *, window: int = 256) -> None:
-        self.journal = journal
+    def __init__(
+        self, journal: Journal, catalog: AgentCatalog, *, window: int = 256, queue: str = SERVED
+    ) -> None:
+        super().__init__(journal, catalog)
         self.catalog = catalog
-        self._worker = Worker(journal, WorkerOptions(queue=SERVED, window=window), config=catalog.config)
+        self.queue = queue
+        """The queue in which the runs that clients begin wait."""
+        self.webhooks = Webhooks(journal, catalog.config.file.serve)
+        catalog.hooks = [self.webhooks] if self.webhooks else []
+        options = WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS)
+        self.worker = Worker(journal, options, hooks=catalog.hooks, config=catalog.config)
+        self.files = FileStore(journal.resources)
+        """The uploaded files."""
+        named = catalog.config.file.serve.embeddings
+        embedder = None if named is None else make_embedder(named, config=catalog.config)
+        self.vectors = journal.resources.once(VectorStores, lambda: VectorStores(journal.resources, embedder))
+        """The vector stores."""
+        self._reading = asyncio.Semaphore(_FILES_AT_A_TIME)
         self._working: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.is_closing = False
-        self._histories: OrderedDict[tuple[str, bytes], str] = OrderedDict()
-        """The runs of the newest conversations, by the client and the digest of the conversation."""
+        self.followers: set[asyncio.Task[bytes]] = set()
+        """What waits for the next event of a run that somebody follows."""
+        self.stopping = asyncio.Event()
+        """Set when the server begins to stop."""
 
     async def open(self) -> None:
         """Begin to continue the runs that wait in the queue."""
-        self._working = asyncio.ensure_future(self._worker.work())
+        self._working = asyncio.ensure_future(self.worker.work())
         self.start(self._take_in_mail())
+        self.start(self._read_left_files())
+        if self.webhooks:
+            self.start(self.webhooks.work())
+
+    async def _read_left_files(self) -> None:
+        """Read the files of vector stores that an earlier server has left, and delete what has expired."""
+        await asyncio.to_thread(self.vectors.delete_expired)
+        await self.read_files(await asyncio.to_thread(self.vectors.unread))
+
+    async def read_files(self, attached: Sequence[Resource]) -> None:
+        """Read files that were attached to vector stores, few at the same time."""
+        for item in attached:
+            async with self._reading:
+                await self.vectors.read_in([item])
 
     async def _take_in_mail(self) -> None:
         """Take in the messages for runs that wait, which were stored just before an earlier server died."""
-        waiting = RunFilter(labels={QUEUE: SERVED}, is_waiting=True, is_driven=False)
+        waiting = RunFilter(labels={QUEUE: self.queue}, is_waiting=True, is_driven=False)
         for info in await asyncio.to_thread(self.journal.runs, waiting):
             if await asyncio.to_thread(self.journal.inbox, info.run_id):
                 await take_in_rest(self.journal, info.run_id)
+
+    @property
+    def driven(self) -> int:
+        """How many turns and interrupted runs this process works on."""
+        return len(self._tasks) + self.worker.in_flight.count().in_flight
 
     @property
     def fault(self) -> str | None:
@@ -62,45 +127,27 @@ class RunHost:
         error = None if self._working.cancelled() else self._working.exception()
         return f"the journal failed: {error}"
 
-    def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Do `work` in a task that goes on when the client leaves."""
-        if self.is_closing:
-            work.close()
-            raise RequestRefused(
-                503, "the server is stopping; ask again", "server_stopping", {"retry-after": "5"}
-            )
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._end)
-        return task
+    async def begin(self, drive: Callable[[Emit], Coroutine[Any, Any, Run[Any]]]) -> "BegunTurn":
+        """Begin to drive a run in a task, and return it once the run's first new event is stored.
 
-    def start_quietly(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do `work` in a task that nobody waits for, unless the server is stopping."""
-        with contextlib.suppress(RequestRefused):
-            self.start(work)
+        `drive` gets the listener that it must pass on. Raises: what prevented the run, such as `ConfigError`.
+        """
+        items: asyncio.Queue[Item | None] = asyncio.Queue()
+        task = self.start(drive(items.put_nowait))
+        task.add_done_callback(lambda _: items.put_nowait(None))
+        first = await items.get()
+        if first is None:
+            await task  # raises what prevented the run
+        return BegunTurn(task, items, first)
 
-    def _end(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waits for the task gets it
-
-    def labels(self, caller: ApiCaller) -> dict[str, str]:
-        """Return the labels of a run that a client begins."""
-        return {QUEUE: SERVED, **({OWNER: caller.name} if caller.name else {})}
+    def labels(self, caller: ApiCaller, agent: str | None = None) -> dict[str, str]:
+        """Return the labels of a run that a client begins. `agent` is the name that the client asked for."""
+        labels = {QUEUE: self.queue, OWNER: caller.name, AGENT: agent}
+        return {name: value for name, value in labels.items() if value}
 
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
         """Return the labels that a run must have so that a client sees it."""
         return {} if caller.sees_all else {OWNER: caller.name}
-
-    def note_history(self, caller: ApiCaller, digest: bytes, run_id: str) -> None:
-        """Note that the conversation of a run has this digest."""
-        self._histories[caller.name, digest] = run_id
-        if len(self._histories) > _MAX_HISTORIES:
-            self._histories.popitem(last=False)
-
-    def find_history(self, caller: ApiCaller, digest: bytes) -> str | None:
-        """Return the run whose conversation has this digest; `None` if this process knows none."""
-        return self._histories.get((caller.name, digest))
 
     async def check_room(self, caller: ApiCaller) -> None:
         """Check that a client may begin a run. Raises: `RequestRefused`."""
@@ -117,8 +164,9 @@ class RunHost:
     async def close(self) -> None:
         """Pause the runs that are under way; the next server continues them."""
         self.is_closing = True
+        self.stopping.set()
         tasks = [*self._tasks, *([] if self._working is None else [self._working])]
-        for task in tasks:
+        for task in (*tasks, *self.followers):
             task.cancel()
 
         async def wait() -> None:

@@ -225,6 +225,8 @@ def demands_of_tools(part: PartSpec) -> list[str]:
         return [
             f"open {document!r} and send requests to {where}, with the keys in the variables OPENAPI_<HOST>_<NAME>"
         ]
+    if part.name == "file_search":
+        return [f"search the files of the vector stores {settings.get('vector_store_ids')!r} of the journal"]
     if part.name == "memory":
         told = [f"read and change the memories in {settings.get('journal') or 'the default journal'!r}"]
         model = settings.get("embeddings")

@@ -24,6 +24,8 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     """How many runs the caller drives at the same time; all worker processes share them."""
     retries: RetryPolicy = RetryPolicy()
     """How often a worker tries a turn again that ended with a fault of the infrastructure."""
+    rest_seconds: float = 0.0
+    """How long a worker that has found no run waits at least before it looks again."""
 
 
 class WorkersStatus(Struct, frozen=True, kw_only=True):

@@ -110,6 +110,7 @@ class Worker:
                 if writer.losses >= _LOSSES_ALONE:
                     await asyncio.wait([task])
             else:
+                await asyncio.sleep(self._options.rest_seconds)
                 await news.wait(_LOOK_SECONDS)
 
     async def _next(self) -> RunWriter | None:
@@ -134,7 +135,7 @@ class Worker:
                 return
             with self.in_flight.watch() as hold:
                 try:
-                    state, agent = await asyncio.to_thread(self._prepare, run_id)
+                    state, agent = await asyncio.to_thread(self.prepare, run_id)
                 except BaseException as error:
                     # Once it is released, this worker could claim it again.
                     self._leave_out(run_id, error)
@@ -172,7 +173,7 @@ class Worker:
         _log.warning("run %r is tried again in %g s: %s", run_id, pause, error)
         return False
 
-    def _prepare(self, run_id: str) -> tuple[State, Agent[Any]]:
+    def prepare(self, run_id: str) -> tuple[State, Agent[Any]]:
         """Return the state of a run, and the agent that drives it. Blocks.
 
         Raises: `UntrustedError`; `ConfigError` if the agent cannot be built here.

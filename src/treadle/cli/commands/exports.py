@@ -12,11 +12,9 @@ from treadle.cli.terminal.output import (
     print_note,
     write_count,
 )
-from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
-from treadle.export import FORMATS, Loss
+from treadle.export import Loss
 from treadle.export.groups import GroupBy
-from treadle.export.run_exporter import JOURNAL_FORMAT, RunExporter, TokenOptions
+from treadle.export.run_exporter import JOURNAL_FORMAT, RunExporter, TokenOptions, check_format
 from treadle.export.token_exporter import TOKEN_FORMATS
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import DAMAGED
@@ -46,10 +44,7 @@ def export(
         treadle export --all --format trl -o rows.jsonl
         treadle export last --format journal | gzip > run.jsonl.gz
     """
-    if format_ != JOURNAL_FORMAT and format_ not in FORMATS and format_ not in TOKEN_FORMATS:
-        known = [*FORMATS.names(), *TOKEN_FORMATS.names(), JOURNAL_FORMAT]
-        near = did_you_mean(format_, known)
-        raise ConfigError(f"there is no format {format_!r}{near or ';'} the formats are {', '.join(known)}")
+    check_format(format_)
     skips: list[str] = []
     apart = Apart()
     with closing(open_existing(journal)) as opened:

@@ -36,6 +36,9 @@ class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
     """The messages that another program had exchanged with a model before; they come after the system message."""
     caller: Caller | None = None
     """The tool call that started this run as a sub-agent; `None`: no call did."""
+    is_relayed: bool = False
+    """True if another program decides what follows each answer, as behind the gateway: the model is asked once for
+    what that program sends, and all calls are its own."""
     policy: Policy | None = None
     """Only in version 1: the policy, which is now in `agent`."""
     model: str | None = None

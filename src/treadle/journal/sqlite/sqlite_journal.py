@@ -7,7 +7,8 @@ the disk.
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from treadle.journal.tables.table_rows import Query
 from treadle.journal.tables.writer import Pending
 
 A = TypeVar("A", bound=Attached)
+T = TypeVar("T")
 
 
 class SqliteLeases(Leases):
@@ -129,14 +131,29 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
 
     def _delete(self, run_id: str, unused: Unused, db: sqlite3.Connection) -> None:
         """See `TableJournal._delete`. Deleted rows are overwritten with zeros."""
-        secure = db.execute("PRAGMA secure_delete").fetchone()[0]
-        db.execute("PRAGMA secure_delete=ON")
-        try:
+        with _overwriting(db):
             key = db.execute("SELECT id FROM runs WHERE run_id=?", (run_id,)).fetchone()
             super()._delete(run_id, unused, db)
             forget_run(self._query_in(db), key[0])
-        finally:
-            db.execute(f"PRAGMA secure_delete={secure}")
+
+    def _change_resources(self, work: Callable[[Query], T]) -> T:
+        def change(db: sqlite3.Connection) -> T:
+            with _overwriting(db):
+                return work(self._query_in(db))
+
+        self._check_open()
+        return self._committer.submit(change).result()
+
+
+@contextmanager
+def _overwriting(db: sqlite3.Connection) -> Iterator[None]:
+    """Overwrite with zeros what is deleted within the block."""
+    secure = db.execute("PRAGMA secure_delete").fetchone()[0]
+    db.execute("PRAGMA secure_delete=ON")
+    try:
+        yield
+    finally:
+        db.execute(f"PRAGMA secure_delete={secure}")
 
 
 def open_store(address: str, options: StoreOptions) -> SqliteJournal:

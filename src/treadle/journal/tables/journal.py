@@ -28,6 +28,7 @@ from treadle.core.inbox import InboxMessage, Posted, encode_message, kind_of
 from treadle.core.patches import load
 from treadle.journal.follow import POLL_SECONDS, Changes, PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_sealed, make_seal
+from treadle.journal.resources import ResourceTable
 from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.journal.tables.committer import Committer, close_journal
 from treadle.journal.tables.leases import IS_QUEUED, Claimed, Lease, Leases, Silence
@@ -90,6 +91,15 @@ class TableJournal(ABC, Generic[D]):
     @abstractmethod
     def news(self, queue: str | None = None) -> PolledNews:
         """See `Journal.news`."""
+
+    @cached_property
+    def resources(self) -> ResourceTable:
+        """See `Journal.resources`."""
+        return ResourceTable(self._reader.query, self._change_resources)
+
+    def _change_resources(self, work: Callable[[Query], T]) -> T:
+        self._check_open()
+        return self._committer.submit(lambda db: work(self._query_in(db))).result()
 
     @abstractmethod
     def _query_in(self, db: D) -> Query:

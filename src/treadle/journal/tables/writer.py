@@ -269,6 +269,11 @@ class TableWriter:
             self._is_released = True
 
     @property
+    def last_seq(self) -> int:
+        """See `RunWriter.last_seq`."""
+        return self._next_seq - 1
+
+    @property
     def queue(self) -> str | None:
         """The queue in which the run waits for workers; `None` for a run that was imported."""
         return None if self.seal == "" else queue_of(self._facts.labels)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from msgspec import Struct
 
@@ -20,8 +20,10 @@ from treadle.core.registry import require
 from treadle.knowledge.memory import Author, Draft, Memory, Store
 
 MAX_BYTES = 64 * 1024 * 1024
-_HEADING = re.compile(r"^ {0,3}(#{1,6})\s+(.+?)\s*#*\s*$")
+_HEADING = re.compile(r" {0,3}(#{1,6})\s+(\S.*)")
 _CODE_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
+_PLACE_CHARS = 200
+"""How much of a heading is in the place of a section, which each of its pieces has."""
 _MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _HTML = re.compile(
     rb"\A\s*+(?:<!--.*?-->\s*+)*+<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL
@@ -67,24 +69,35 @@ def read_document(path: str | Path) -> ReadDocument:
         content = file.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read the document {str(path)!r}: {error.strerror}") from error
-    title = file.name
+    return parse_document(content, str(path))
+
+
+def parse_document(content: bytes, path: str) -> ReadDocument:
+    """Return the text of a file's content. `path` is its name. Raises: as `read_document`."""
+    name = PurePath(path).name
+    title, ending = name, PurePath(name).suffix.lower()
     sections: tuple[DocumentSection, ...]
     if content.startswith(b"%PDF-"):
-        title, sections = _read_pdf(content, str(path), file.name)
+        title, sections = _read_pdf(content, path, name)
     else:
-        text = _decode(content, str(path))
-        if file.suffix.lower() in (".html", ".htm", ".xhtml") or _HTML.match(content):
-            title, sections = _read_html(text, file.name)
-        elif file.suffix.lower() in (".md", ".markdown"):
+        text = _decode(content, path)
+        if is_html(content, name):
+            title, sections = _read_html(text, name)
+        elif ending in (".md", ".markdown"):
             sections = tuple(_read_markdown(text))
         else:
             sections = (DocumentSection("", text.strip()),)
     sections = tuple(section for section in sections if section.text.strip())
     if not sections:
         raise ConfigError(
-            f"the document {str(path)!r} has no text; if it is scanned, give a version with recognised text"
+            f"the document {path!r} has no text; if it is scanned, give a version with recognised text"
         )
-    return ReadDocument(str(path), title, sections, hashlib.sha256(content).hexdigest())
+    return ReadDocument(path, title, sections, hashlib.sha256(content).hexdigest())
+
+
+def is_html(content: bytes, name: str) -> bool:
+    """Return whether a file is a page of HTML, by its name or its beginning."""
+    return name.lower().endswith((".html", ".htm", ".xhtml")) or _HTML.match(content) is not None
 
 
 def _decode(content: bytes, path: str) -> str:
@@ -114,14 +127,14 @@ def _read_markdown(text: str) -> Iterator[DocumentSection]:
             lines.append(line)
             continue
         yield DocumentSection(_join(path), "\n".join(lines).strip())
-        level = len(heading[1])
-        path = [item for item in path if item[0] < level] + [(level, heading[2])]
+        level, title = len(heading[1]), heading[2].rstrip().rstrip("#").rstrip()
+        path = [item for item in path if item[0] < level] + [(level, title)]
         lines = [line]
     yield DocumentSection(_join(path), "\n".join(lines).strip())
 
 
 def _join(path: list[tuple[int, str]]) -> str:
-    return " > ".join(title for _, title in path)
+    return " > ".join(title[:_PLACE_CHARS] for _, title in path)
 
 
 class _Html(HTMLParser):
@@ -216,7 +229,7 @@ _INTRODUCTION = (
     "with what you look for to read others:"
 )
 _FRAME_TOKENS = guess_tokens(_INTRODUCTION) + 30
-_PIECE_CHARS = 1200
+PIECE_CHARS = 1200
 """The length of a piece: short enough that several are recalled for a message, and long enough to make sense."""
 
 
@@ -298,10 +311,11 @@ def _list(lines: Sequence[str], tokens: int) -> str:
     return f"{_INTRODUCTION}\n{listed}"
 
 
-def pieces_of(document: ReadDocument) -> Iterator[Draft]:
-    """Yield the pieces of a document, each with its title and place."""
+def pieces_of(document: ReadDocument, chars: int = PIECE_CHARS, overlap_chars: int = 0) -> Iterator[Draft]:
+    """Yield the pieces of a document, each with its title and place: of at most `chars` characters, of which the
+    last ones of a piece also begin the next one."""
     for section in document.sections:
-        parts = list(_split(section.text))
+        parts = list(_split(section.text, chars, overlap_chars))
         for number, part in enumerate(parts, 1):
             place = (
                 section.place if len(parts) == 1 else f"{section.place} ({number} of {len(parts)})".strip()
@@ -310,22 +324,22 @@ def pieces_of(document: ReadDocument) -> Iterator[Draft]:
             yield Draft(store=Store.DOCUMENTS, text=part, author=Author.FILE, metadata=named)
 
 
-def _split(text: str) -> Iterator[str]:
+def _split(text: str, chars: int, overlap_chars: int) -> Iterator[str]:
     """Yield the parts of a section: whole paragraphs where they fit, else lines, sentences or words."""
     start = 0
-    while len(text) - start > _PIECE_CHARS:
-        end = _find_end(text, start)
+    while len(text) - start > chars:
+        end = _find_end(text, start, chars)
         if part := text[start:end].strip():
             yield part
-        start = end
+        start = max(end - overlap_chars, start + 1)
     if rest := text[start:].strip():
         yield rest
 
 
-def _find_end(text: str, start: int) -> int:
-    window = text[start : start + _PIECE_CHARS]
+def _find_end(text: str, start: int, chars: int) -> int:
+    window = text[start : start + chars]
     for mark in ("\n\n", "\n", ". ", " "):
-        place = window.rfind(mark, _PIECE_CHARS // 3)
+        place = window.rfind(mark, chars // 3)
         if place >= 0:
             return start + place + len(mark)
-    return start + _PIECE_CHARS
+    return start + chars

@@ -101,10 +101,12 @@ def search_words(
     stores: Collection[str] = (),
     limit: int = 50,
     also: Collection[int] = (),
+    among: Collection[int] | None = None,
 ) -> list[Match]:
     """Return the entries that fit the words of `text`, the best first.
 
     `space` is the range of the namespace's rows. The rows `also` were found in another way, and are ranked too.
+    With `among`, only these rows are found.
     """
     total, own = _count(db, space)
     counts = frequencies.of(db, query_terms(text)[:_MAX_TERMS], total)
@@ -121,7 +123,8 @@ def search_words(
     for group in _plan({term: min(count, own) for term, count in counts.items()}, own):
         weight = sum(weights[term] for term in group) / len(group)
         for (row,) in db.execute(sql, (" AND ".join(map(_quote, group)), *space, *stores)):
-            scores[row] = scores.get(row, 0.0) + weight
+            if among is None or row in among:
+                scores[row] = scores.get(row, 0.0) + weight
     best = heapq.nlargest(_CANDIDATES, scores, key=scores.__getitem__)
     is_time = not _LISTS["asks_time"].isdisjoint(words_of(text[:MAX_QUERY_CHARS]))
     return _rank(_read_texts(db, {*best, *also}), weights, _telling(text), is_time=is_time)[:limit]

@@ -18,6 +18,7 @@ from treadle.knowledge.memory.memory_tables import (
     AUDIT,
     CONTENT,
     ENTRY,
+    OF_SOURCE,
     PLACES,
     SPACE_BITS,
     Database,
@@ -195,10 +196,10 @@ class MemoryStore:
         """
         with self._database.writing() as db:
             space = self._space(db, is_made=True)
-            sql = "SELECT id, metadata FROM memory_entries WHERE store=? AND id BETWEEN ? AND ?"
-            rows = db.execute(sql, (Store.DOCUMENTS, *space)).fetchall()
-            known = [(row, msgspec.json.decode(metadata or "{}")) for row, metadata in rows]
-            own = [(row, metadata) for row, metadata in known if metadata.get("source") == source]
+            sql = f"SELECT id, metadata FROM memory_entries WHERE {OF_SOURCE}=? AND id BETWEEN ? AND ?"
+            own = [
+                (row, msgspec.json.decode(metadata)) for row, metadata in db.execute(sql, (source, *space))
+            ]
             if own and own[0][1].get("digest") == digest:
                 return False
             for row, _ in own:
@@ -235,14 +236,17 @@ class MemoryStore:
         stores: Collection[Store] = (),
         limit: int = 10,
         vector: Vector | None = None,
+        sources: Collection[str] | None = None,
     ) -> Sequence[Hit]:
         """Return the entries that fit `text` best, by its words and by `vector`, the best first.
 
-        The scores of both searches are added, each as a share of its best, and faded episodes count less.
+        The scores of both searches are added, each as a share of its best, and faded episodes count less. With
+        `sources`, only pieces of these documents are found.
         """
         with self._database.reading() as db:
             space = self._space(db)
-            words, near = self._rank(db, space, text, stores, vector)
+            among = None if sources is None else self._rows_of(db, space, sources)
+            words, near = self._rank(db, space, text, stores, vector, max(_FOUND, limit), among)
             fits = {match.row: match.fit for match in words}
             scores = {match.row: match.score / words[0].score for match in words}
             for row, similarity in near:
@@ -263,17 +267,31 @@ class MemoryStore:
         text: str,
         stores: Collection[Store],
         vector: Vector | None,
+        most: int,
+        among: Collection[int] | None,
     ) -> tuple[list[Match], list[tuple[int, float]]]:
-        """Return the entries ranked by words and, with a vector, by meaning. Both rank what either finds."""
+        """Return the entries ranked by words and, with a vector, by meaning. Both rank what either finds. With
+        `among`, only these rows are found."""
         model = None if vector is None else v.check_numbers(db, vector.model, len(vector.values))
         if vector is None or model is None:
-            return search_words(db, self._frequencies, space, text, stores, _FOUND), []
+            return search_words(db, self._frequencies, space, text, stores, most, among=among), []
         index = self._indexes.setdefault(model, v.VectorIndex(space, model))
-        near = index.search(db, vector.values, stores, _FOUND)
+        if among is None:
+            near = index.search(db, vector.values, stores, most)
+        else:
+            near = sorted(index.compare(db, vector.values, among), key=lambda item: -item[1])[:most]
         rows = {row for row, _ in near}
-        words = search_words(db, self._frequencies, space, text, stores, _FOUND + len(rows), rows)
+        words = search_words(db, self._frequencies, space, text, stores, most + len(rows), rows, among=among)
         more = index.compare(db, vector.values, [match.row for match in words if match.row not in rows])
         return words, sorted([*near, *more], key=lambda item: -item[1])
+
+    def _rows_of(self, db: sqlite3.Connection, space: tuple[int, int], sources: Collection[str]) -> set[int]:
+        """Return the rows of the pieces of documents."""
+        sql = (
+            f"SELECT id FROM memory_entries WHERE {OF_SOURCE} IN (SELECT value FROM json_each(?)) "
+            "AND id BETWEEN ? AND ?"
+        )
+        return {row for (row,) in db.execute(sql, (msgspec.json.encode(list(sources)).decode(), *space))}
 
     def strengthen(self, entry_ids: Collection[str], turn_key: str, at: float) -> None:
         """Record that these episodes were recalled for a turn. A second call for the same turn does nothing."""

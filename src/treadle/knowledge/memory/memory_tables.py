@@ -35,6 +35,12 @@ _CONTENT_TYPES = (
     "text TEXT NOT NULL, author TEXT NOT NULL, written_at REAL NOT NULL, epistemic TEXT, metadata TEXT, "
     "reason TEXT, confidence REAL"
 )
+OF_SOURCE = f"store = '{Store.DOCUMENTS}' AND json_extract(metadata, '$.source')"
+"""A condition about the document that a piece belongs to."""
+_BY_SOURCE = (
+    "CREATE INDEX memory_entries_by_source ON memory_entries(json_extract(metadata, '$.source')) "
+    f"WHERE store = '{Store.DOCUMENTS}'"
+)
 _TABLES = f"""
     CREATE TABLE memory_meta(version INTEGER NOT NULL);
     INSERT INTO memory_meta VALUES({VERSION});
@@ -159,6 +165,7 @@ class Database:
         if self._path is None:
             db = _in_memory()
             _make_tables(db)
+            db.execute(_BY_SOURCE)  # connections to files trust no functions in an index
             return db
         db = connect(self._path, level)
         try:

@@ -28,7 +28,7 @@ from treadle.knowledge.memory.protocol import (
     Written,
 )
 from treadle.knowledge.memory.vectors import normalize
-from treadle.models.config.recipe import load_config
+from treadle.models.config.recipe import Config, load_config
 from treadle.models.wire.endpoint import is_success, join_url
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.server import Server, explain_error
@@ -105,12 +105,18 @@ class Embedder:
         return vectors
 
 
-def make_embedder(name: str, *, transport: Transport | None = None, base_url: str | None = None) -> Embedder:
-    """Return the model of embeddings called `name`: one of treadle.toml, or `provider:name`.
+def make_embedder(
+    name: str,
+    *,
+    transport: Transport | None = None,
+    base_url: str | None = None,
+    config: Config | None = None,
+) -> Embedder:
+    """Return the model of embeddings called `name`: one of treadle.toml or of `config`, or `provider:name`.
 
     Raises: `ConfigError` for an unknown name, a missing key, or a provider whose server has no `/v1/embeddings`.
     """
-    config = load_config()
+    config = config or load_config()
     made = config.bare(name, **({} if base_url is None else {"base_url": base_url}))
     path = _PATHS.get(made.DIALECT, "/v1/embeddings") if isinstance(made, HttpModel) else None
     if not isinstance(made, HttpModel) or made.DIALECT not in (*_PATHS, "ollama"):

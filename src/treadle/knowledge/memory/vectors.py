@@ -49,6 +49,11 @@ def pack_vector(values: Sequence[float]) -> bytes:
     return struct.pack(f"<{len(values)}e", *values)
 
 
+def unpack_vector(kept: bytes) -> Sequence[float]:
+    """Return the numbers of a stored vector."""
+    return struct.unpack(f"<{len(kept) // 2}e", kept)
+
+
 def pack_code(values: Sequence[float]) -> bytes:
     """Return the signs of the numbers as bits, in whole words of 64 bits."""
     size = -(-len(values) // _WORD_BITS) * (_WORD_BITS // 8)

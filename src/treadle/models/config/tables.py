@@ -165,6 +165,8 @@ class AgentTable(Table):
 
     model: str | None = None
     """A model of this file, or `provider:name`. Default: that of the persona, else the default model."""
+    description: str | None = None
+    """What the agent is for, in a sentence, for the programs that choose among agents over A2A and MCP."""
     instructions: str | None = None
     """The system message."""
     tools: list[str] = []
@@ -177,6 +179,8 @@ class AgentTable(Table):
     """Folders of skills, relative to the folder of this file."""
     documents: list[str] = []
     """Documents that the agent knows, relative to the folder of this file."""
+    vector_stores: list[str] = []
+    """The ids of the vector stores that its tool `file_search` searches."""
     max_steps: Count | None = None
     max_tool_calls: Annotated[int, Field(ge=0)] | None = None
     max_tokens: Count | None = None
@@ -201,20 +205,51 @@ class KeyTable(Table):
     """The most runs that may be under way at the same time."""
 
 
+class WebhookTable(Table):
+    """A program that `treadle serve` tells of what happens."""
+
+    url: str
+    """The address that gets the events."""
+    secret_env: str
+    """The environment variable that holds the secret by which events are signed."""
+    events: list[
+        Literal[
+            "response.completed",
+            "response.failed",
+            "response.incomplete",
+            "response.cancelled",
+            "run.waiting",
+        ]
+    ] = []
+    """The types of the events that it gets; empty: all."""
+    allow_private: bool = False
+    """True if the address may lead to this machine or to a private network."""
+
+
 class ServeTable(Table):
     """What `treadle serve` allows."""
 
     keys: dict[str, KeyTable] = {}
     """The keys of its clients by the names of their owners. Without keys, only programs of this machine may ask."""
+    webhooks: dict[str, WebhookTable] = {}
+    """The programs that are told when a turn is over or a run waits, by name."""
+    logs_requests: bool = False
+    """True to write a line of JSON for each request to standard error. It has no key, query or body."""
+    webhook_secret_env: str | None = None
+    """The environment variable that holds the secret by which the events for addresses are signed that clients give
+    for their runs. Without it, they can give none."""
     allow_origins: list[str] = []
     """The origins of web pages that may ask, such as `https://app.example`."""
     allow_hosts: list[str] = []
     """The host names under which the server is reached, if it has keys; empty: any."""
     max_body_bytes: Count = 20_000_000
     body_timeout_seconds: Positive = 30.0
-    """How long a client may take to send its request."""
+    """How long a client may take to send the head of its request, and how long the body."""
     window: Count = 256
     """How many interrupted runs are continued at the same time."""
+    embeddings: str | None = None
+    """A model of embeddings for the files of vector stores: a model of this file, or `provider:name`. Default:
+    files are found by their words."""
 
 
 def _as_tier(value: object) -> object:

@@ -127,7 +127,7 @@ class HttpModel(HttpEndpoint, ABC):
         self._told = asked if asked.extra is None else replace(asked, extra=hide_fields(asked.extra, secrets))
         """The settings as answers record them, without secrets."""
         self.server = replace(self.server, secrets=tuple(secrets))
-        self._read_plain = _read_nothing if self.READER is None else self.READER(self._told, price).read
+        self._read_plain = read_nothing if self.READER is None else self.READER(self._told, price).read
         self._newest: _Prefix = (Request(Log()), (), b"")
         self._prefixes: dict[tuple[object, ...], _Prefix] = {}
         if reserved := sorted(self.RESERVED & (self.settings.extra or {}).keys()):
@@ -344,7 +344,7 @@ def _find_call(completion: Completion, request: Request) -> Completion:
     return replace(completion, message=message, finish_reason=FinishReason.TOOL_CALLS)
 
 
-def _read_nothing(_body: bytes, _prior: Prior | None = None) -> Completion | None:
+def read_nothing(_body: bytes, _prior: Prior | None = None) -> Completion | None:
     """Return `None`: without a fast reader, no answer is plain."""
     return None
 

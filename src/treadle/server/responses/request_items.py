@@ -120,10 +120,34 @@ class RequestItems(Struct):
     """The decisions about calls, by the id of the request: whether the call may run, and why not."""
 
 
-def read_items(given: str | list[Item]) -> RequestItems:
-    """Return what the items of a request mean. Raises: `ConfigError` that names the item."""
+class GivenFile(Struct, frozen=True):
+    """An uploaded file that a request names."""
+
+    content: bytes
+    mime_type: str
+    name: str
+
+
+def file_ids_in(given: str | list[Item]) -> list[str]:
+    """Return the ids of the uploaded files that the messages of a request name."""
+    parts = [part for item in given if isinstance(item, dict) for part in _parts_of(item)]
+    return [
+        part["file_id"] for part in parts if isinstance(part, dict) and isinstance(part.get("file_id"), str)
+    ]
+
+
+def _parts_of(item: Item) -> list[Any]:
+    content = item.get("content")
+    return content if isinstance(content, list) else []
+
+
+def read_items(given: str | list[Item], files: Mapping[str, GivenFile] | None = None) -> RequestItems:
+    """Return what the items of a request mean. `files` are the uploaded files that it names.
+
+    Raises: `ConfigError` that names the item.
+    """
     items: list[Item] = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    reader = _Reader()
+    reader = _Reader(files or {})
     for number, item in enumerate(items):
         try:
             reader.read(item)
@@ -134,8 +158,9 @@ def read_items(given: str | list[Item]) -> RequestItems:
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, files: Mapping[str, GivenFile]) -> None:
         self.asked = RequestItems()
+        self._files = files
         self._known: dict[str, str] = {}
         """The names of the calls in the history, by id."""
 
@@ -188,11 +213,16 @@ class _Reader:
         kind = part.get("type")
         if kind in _TEXTS:
             return None
+        if kind in ("input_image", "input_file") and part.get("file_id"):
+            file = self._files[str(part["file_id"])]
+            return self._keep(file.content, file.mime_type, file.name)
         if kind == "input_image":
             return self._read_data(part.get("image_url"), None)
         if kind == "input_file" and part.get("file_data"):
             return self._read_data(part["file_data"], part.get("filename"))
-        raise ConfigError(f"parts of the type {kind!r} are not supported; give images and files as data URLs")
+        raise ConfigError(
+            f"parts of the type {kind!r} are not supported; give images and files as data URLs, or by file_id"
+        )
 
     def _read_data(self, url: Json, name: str | None) -> Artifact:
         head, comma, data = str(url).partition(",")
@@ -202,7 +232,10 @@ class _Reader:
             content = base64.b64decode(data, validate=True)
         except (binascii.Error, ValueError) as error:
             raise ConfigError(f"the data URL is not base64 ({error})") from None
-        part, blobs = make_part(content, head.removeprefix("data:").removesuffix(";base64"), name=name)
+        return self._keep(content, head.removeprefix("data:").removesuffix(";base64"), name)
+
+    def _keep(self, content: bytes, mime_type: str, name: str | None) -> Artifact:
+        part, blobs = make_part(content, mime_type, name=name)
         self.asked.blobs |= blobs
         return part
 

@@ -22,7 +22,9 @@ from treadle.core.types import (
     ToolSpec,
     Usage,
 )
+from treadle.knowledge.files.file_search import NAME as FILE_SEARCH
 from treadle.server.responses.response_ids import ResponseId, conversation_id, wire_call_id
+from treadle.server.responses.search_items import citations_in, names_of_found, queries_in, results_of
 
 Event: TypeAlias = dict[str, Json]
 SERVER_LABEL = "treadle"
@@ -47,6 +49,8 @@ class Echo(Struct, kw_only=True):
     metadata: dict[str, Json] = field(default_factory=dict)
     previous_response_id: str | None = None
     is_background: bool = False
+    shows_results: bool = True
+    """True if the items of file searches have their results."""
     rest: dict[str, Json] = field(default_factory=dict)
     """Other fields, such as `temperature`."""
 
@@ -85,6 +89,8 @@ class ResponseFold:
         self._streamed: dict[int, str] = {}
         """The ids of the calls that are being streamed, by position."""
         self._external: frozenset[str] = frozenset()
+        self._found: dict[str, str] = {}
+        """The names of the files that were found, by id."""
         self._answer_tool: str | None = None
         self._count = 0
         self.step = response_id.step
@@ -146,7 +152,8 @@ class ResponseFold:
                 self._open_call(ToolCall(delta.call_id, delta.name, ""))
         if (item := self._calls.get(call_id)) is not None and delta.arguments:
             item.text += delta.arguments
-            self._say_of(item, f"{_arguments_of(item)}.delta", delta=delta.arguments)
+            if item.item["type"] != "file_search_call":
+                self._say_of(item, f"{_arguments_of(item)}.delta", delta=delta.arguments)
 
     def on_inference_completed(self, body: e.InferenceCompleted) -> None:
         completion = body.completion
@@ -176,14 +183,17 @@ class ResponseFold:
 
     def on_tool_completed(self, body: e.ToolCompleted) -> None:
         item = self._calls.get(body.result.call_id)
-        if item is None or item.is_done or item.item["type"] != "mcp_call":
+        if item is None or item.is_done or item.item["type"] == "function_call":
             return
-        if body.result.is_error:
-            item.item["error"] = body.result.content
-        else:
-            item.item["output"] = body.result.content
         item.item["status"] = "failed" if body.result.is_error else "completed"
-        self._say_of(item, f"response.mcp_call.{item.item['status']}")
+        if item.item["type"] == "file_search_call":
+            self._found |= names_of_found(body.result.structured)
+            if self.echo.shows_results:
+                item.item["results"] = results_of(body.result.structured)
+            self._say_of(item, "response.file_search_call.completed")
+        else:
+            item.item["error" if body.result.is_error else "output"] = body.result.content
+            self._say_of(item, f"response.mcp_call.{item.item['status']}")
         self._done(item)
 
     def on_question_asked(self, body: e.QuestionAsked) -> None:
@@ -240,6 +250,11 @@ class ResponseFold:
         else:
             self.incomplete = {"reason": _INCOMPLETE.get(body.stop_reason, body.stop_reason.value)}
             self._end("incomplete")
+
+    def call_id_of(self, item_id: str) -> str | None:
+        """Return the id, in the run, of the call that an item shows; `None` if it shows none."""
+        found = [call_id for call_id, item in self._calls.items() if item.item["id"] == item_id]
+        return found[0] if found else None
 
     # What is written.
 
@@ -314,6 +329,10 @@ class ResponseFold:
         if item is None:
             return
         part: dict[str, Json] = {"type": "output_text", "text": item.text, "annotations": [], "logprobs": []}
+        for number, note in enumerate(citations_in(item.text, self._found)):
+            part["annotations"].append(note)
+            told: dict[str, Json] = {"content_index": 0, "annotation_index": number, "annotation": note}
+            self._say_of(item, "response.output_text.annotation.added", **told)
         self._say_of(item, "response.output_text.done", content_index=0, text=item.text, logprobs=[])
         if refusal is not None:
             part = {"type": "refusal", "refusal": refusal}
@@ -367,6 +386,10 @@ class ResponseFold:
                     "status": "in_progress",
                 },
             )
+        elif call.name == FILE_SEARCH:
+            asked: dict[str, Json] = {"type": "file_search_call", "queries": [], "status": "in_progress"}
+            item = self._add("fs", asked | {"results": None})
+            self._say_of(item, "response.file_search_call.in_progress")
         else:
             item = self._add(
                 "mcp",
@@ -384,7 +407,11 @@ class ResponseFold:
 
     def _settle_call(self, call: ToolCall) -> None:
         item = self._calls.get(call.call_id) or self._open_call(call)
-        if item.item["type"] == "function_call":
+        if item.item["type"] == "file_search_call":
+            item.item["queries"] = queries_in(call.arguments)
+            item.item["status"] = "searching"
+            self._say_of(item, "response.file_search_call.searching")
+        elif item.item["type"] == "function_call":
             self._finish_call(item, call.arguments)
         else:
             self._finish_arguments(item, call.arguments)
@@ -416,7 +443,7 @@ class ResponseFold:
         self._close_message()
         for item in self._items:
             if not item.is_done:
-                if item.item["type"] == "mcp_call" and status == "completed":
+                if item.item["type"] in ("mcp_call", "file_search_call") and status == "completed":
                     continue  # it waits for an approval or an answer, and is done in the next response
                 self._drop(item)
         self.status, self.is_over = status, True
@@ -473,25 +500,41 @@ def _encode(value: Json) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def part_of_run(events: Iterable[e.Event], response_id: ResponseId, echo: Echo) -> ResponseFold | None:
-    """Return the fold of a response from the events of its run; `None` if the run has no such response."""
-    fold, has_begun, turn, step = ResponseFold(response_id, echo), False, 0, 0
-    for event in events:
-        body = event.body
+class PartReader:
+    """The reader of one response among the events of its run. It uses no deltas, so that the events of the response
+    and their numbers are the same whenever and wherever they are read."""
+
+    def __init__(self, response_id: ResponseId, echo: Echo) -> None:
+        self.fold = ResponseFold(response_id, echo)
+        self.has_begun = False
+        self._turn = self._step = 0
+
+    def take(self, event: e.Event) -> list[Event]:
+        """Return the events of the response that follow from an event of the run."""
+        body, fold, place = event.body, self.fold, self.fold.response_id
+        is_new, told = not self.has_begun, []
         if isinstance(body, e.RunStarted):
             fold.take(body)
         elif isinstance(body, e.TurnStarted):
-            turn = body.turn
-            has_begun = has_begun or (turn == response_id.turn and step == response_id.step)
-        elif isinstance(body, e.InferenceStarted) and turn == response_id.turn and step == response_id.step:
-            has_begun = True
-        elif isinstance(body, e.RunResumed) and not has_begun:
+            self._turn = body.turn
+            self.has_begun = self.has_begun or (self._turn == place.turn and self._step == place.step)
+        elif isinstance(body, e.InferenceStarted) and self._turn == place.turn and self._step == place.step:
+            self.has_begun = True
+        elif isinstance(body, e.RunResumed) and not self.has_begun:
             fold.take(body)
-        if has_begun:
-            fold.take(body)
+        if self.has_begun:
+            told = [*(fold.begin() if is_new else ()), *fold.take(body)]
             fold.seq = event.seq
         if isinstance(body, e.InferenceCompleted):
-            step = body.step
-        if fold.is_over:
+            self._step = body.step
+        return told
+
+
+def part_of_run(events: Iterable[e.Event], response_id: ResponseId, echo: Echo) -> ResponseFold | None:
+    """Return the fold of a response from the events of its run; `None` if the run has no such response."""
+    reader = PartReader(response_id, echo)
+    for event in events:
+        reader.take(event)
+        if reader.fold.is_over:
             break
-    return fold if has_begun else None
+    return reader.fold if reader.has_begun else None

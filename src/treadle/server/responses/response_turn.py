@@ -3,9 +3,8 @@ turn that waited for the client."""
 
 import asyncio
 import contextlib
-import hashlib
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
@@ -21,13 +20,21 @@ from treadle.core.inbox import Cancel, DecideCall, GiveAnswer, GiveResult, Inbox
 from treadle.core.state import State
 from treadle.core.types import Json, Message, Role
 from treadle.journal.run_info import RunFilter
+from treadle.knowledge.files.file_store import facts_of
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import fork_run, resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish, client_tools
-from treadle.server.responses.request_items import CreateResponse, RequestItems, read_items
+from treadle.server.gateway.conversations import digest_of
+from treadle.server.responses.request_items import (
+    CreateResponse,
+    GivenFile,
+    RequestItems,
+    file_ids_in,
+    read_items,
+)
 from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
 from treadle.server.responses.response_ids import (
     ResponseId,
@@ -35,6 +42,7 @@ from treadle.server.responses.response_ids import (
     read_conversation_id,
     read_response_id,
 )
+from treadle.server.responses.response_records import newest_response
 from treadle.server.run_host import RunHost
 
 METADATA = "metadata"
@@ -58,28 +66,18 @@ class ResponsePlan(Struct, kw_only=True):
 
 
 async def make_plan(
-    host: RunHost, caller: ApiCaller, body: CreateResponse, more_settings: Mapping[str, Json] | None = None
+    host: RunHost,
+    caller: ApiCaller,
+    body: CreateResponse,
+    more_settings: Mapping[str, Json] | None = None,
+    new_run_id: str | None = None,
 ) -> ResponsePlan:
-    """Return what a request asks for. `more_settings` are settings of the model that the body does not have.
+    """Return what a request asks for. `more_settings` are settings of the model that the body does not have, and
+    `new_run_id` is the id of the run, if it begins one.
 
     Raises: `ConfigError`, `RequestRefused`.
     """
-    try:
-        msgspec.json.encode([body.model_dump(), more_settings])
-    except UnicodeEncodeError:
-        raise ConfigError("the request has half of a surrogate pair, which is no character") from None
-    asked = read_items(body.input)
-    texts = [text for text in (body.instructions, *asked.instructions) if text]
-    settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
-    settings |= more_settings or {}
-    wish = ClientWish(
-        instructions="\n\n".join(texts) or None,
-        tools=client_tools(body.tools),
-        settings={name: value for name, value in settings.items() if value is not None},
-        schema=body.schema_of_answer,
-        max_tool_calls=body.max_tool_calls,
-        max_steps=body.max_infer_iters,
-    )
+    asked, wish = await read_asked(host, caller, body, more_settings)
     agent = await asyncio.to_thread(host.catalog.agent, body.model, wish)
     run_id, state = await _find_run(host, caller, agent, body, asked)
     mail = [] if state is None or run_id is None else _read_mail(run_id, state, asked)
@@ -91,7 +89,7 @@ async def make_plan(
     if asked.message is None and not mail:
         raise ConfigError("input has no message of the user, and no output of a call that waits")
     is_new = state is None
-    run_id = run_id or make_run_id()
+    run_id = run_id or new_run_id or make_run_id()
     turn, step = (0, 0) if state is None else (state.turn.number, state.step)
     if mail and asked.message is not None:
         raise ConfigError(
@@ -100,17 +98,61 @@ async def make_plan(
     history, message = [] if mail else asked.history, asked.message
     if not is_new and history and message is not None:
         message, history = _join([*history, message]), []
+    echo = echo_of(body, wish.instructions)
+    if body.conversation is not None:
+        echo.previous_response_id = await asyncio.to_thread(newest_response, host.journal, run_id)
     return ResponsePlan(
         agent=agent,
         response_id=ResponseId(run_id, turn if mail else turn + 1, step),
-        echo=echo_of(body, wish.instructions),
+        echo=echo,
         is_new=is_new,
         message=message,
         history=tuple(history),
         blobs=asked.blobs,
         mail=mail,
-        labels={**host.labels(caller), METADATA: dict(body.metadata or {})},
+        labels={**host.labels(caller, body.model), METADATA: dict(body.metadata or {})},
     )
+
+
+async def read_asked(
+    host: RunHost, caller: ApiCaller, body: CreateResponse, more_settings: Mapping[str, Json] | None = None
+) -> tuple[RequestItems, ClientWish]:
+    """Return the items of a request, and what it wants of the agent. Raises: `ConfigError`, `RequestRefused`."""
+    try:
+        msgspec.json.encode([body.model_dump(), more_settings])
+    except UnicodeEncodeError:
+        raise ConfigError("the request has half of a surrogate pair, which is no character") from None
+    asked = read_items(body.input, await _find_files(host, caller, file_ids_in(body.input)))
+    functions, searches = client_tools(body.tools)
+    for store_id in [name for search in searches for name in search["vector_store_ids"]]:
+        if await asyncio.to_thread(host.vectors.get, str(store_id), caller.sees_only) is None:
+            raise RequestRefused(404, f"there is no vector store {store_id!r:.100}", "not_found")
+    texts = [text for text in (body.instructions, *asked.instructions) if text]
+    settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
+    settings |= more_settings or {}
+    wish = ClientWish(
+        instructions="\n\n".join(texts) or None,
+        tools=functions,
+        searches=searches,
+        settings={name: value for name, value in settings.items() if value is not None},
+        schema=body.schema_of_answer,
+        max_tool_calls=body.max_tool_calls,
+        max_steps=body.max_infer_iters,
+    )
+    return asked, wish
+
+
+async def _find_files(host: RunHost, caller: ApiCaller, file_ids: list[str]) -> dict[str, GivenFile]:
+    """Return uploaded files by id. Raises: `RequestRefused` if the client sees no such file."""
+    found: dict[str, GivenFile] = {}
+    for file_id in file_ids:
+        item = await asyncio.to_thread(host.files.get, file_id, caller.sees_only)
+        content = None if item is None else await asyncio.to_thread(host.files.content, item)
+        if item is None or content is None:
+            raise RequestRefused(404, f"there is no file {file_id!r:.100}", "not_found")
+        facts = facts_of(item)
+        found[file_id] = GivenFile(content, facts.mime_type, facts.name)
+    return found
 
 
 def _join(messages: list[Message]) -> Message:
@@ -157,7 +199,8 @@ async def _find_named(
     """Return the run that the history of a request belongs to: it waits for the results, or has this history.
 
     Clients that keep the history themselves send all of it with each request."""
-    run_id = asked.run_id or (host.find_history(caller, digest(asked.history)) if asked.history else None)
+    said = digest_of(asked.history)
+    run_id = asked.run_id or (host.conversations.take(_client(caller), said) if asked.history else None)
     if run_id is None:
         return None, None
     try:
@@ -166,29 +209,15 @@ async def _find_named(
         return None, None
     if asked.results:
         return run_id, state
-    if state.turn.is_open or digest(state.transcript) != digest(asked.history):
+    if state.turn.is_open or digest_of(state.transcript) != said:
         return None, None
     asked.history = []
     return run_id, state
 
 
-def digest(messages: Iterable[Message]) -> bytes:
-    """Return a hash of what was said and called in a conversation. Ids and the system message do not count."""
-    found = hashlib.blake2b(digest_size=16)
-    for message in messages:
-        if message.role is not Role.SYSTEM:
-            calls = [[call.name, _normalize(call.arguments)] for call in message.tool_calls]
-            found.update(msgspec.json.encode([message.role, message.content.strip(), calls]))
-    return found.digest()
-
-
-def _normalize(arguments: str) -> str:
-    """Return arguments in a form that is the same however a client writes the JSON."""
-    try:
-        value = msgspec.json.decode(arguments or "{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return arguments
-    return msgspec.json.encode(value, order="deterministic").decode()
+def _client(caller: ApiCaller) -> str:
+    """Return the name under which the responses of a client are known; its chats are others."""
+    return f"{caller.name}/responses"
 
 
 async def load_run(host: RunHost, caller: ApiCaller, run_id: str) -> Run[Any]:
@@ -261,6 +290,7 @@ def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
     rest["tool_choice"] = rest["tool_choice"] or "auto"
     rest["parallel_tool_calls"] = rest["parallel_tool_calls"] is not False
     rest["store"] = True
+    include = body.include or ()
     return Echo(
         model=body.model,
         created_at=time.time(),
@@ -269,6 +299,7 @@ def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
         metadata=dict(body.metadata or {}),
         previous_response_id=body.previous_response_id,
         is_background=body.background,
+        shows_results=not include or "file_search_call.results" in include,
         rest=rest,
     )
 
@@ -320,7 +351,9 @@ class ResponseTurn:
         }
         async with plan.agent.session(run_id, **options) as session:
             assert plan.message is not None
-            return await session.send(plan.message.content, attach=plan.message.parts, on_event=emit)
+            return await session.send(
+                plan.message.content, attach=plan.message.parts, blobs=plan.blobs, on_event=emit
+            )
 
     def _take(self, item: Item) -> list[dict[str, Json]]:
         if isinstance(item, Event):
@@ -352,7 +385,9 @@ class ResponseTurn:
     def _note_history(self, task: "asyncio.Task[Run[Any]]") -> None:
         """Note the conversation so far, so that a client that sends it continues this run."""
         if not task.cancelled() and task.exception() is None:
-            self._host.note_history(self._caller, digest(task.result().state.transcript), self.run_id)
+            state = task.result().state
+            said = digest_of(state.transcript)
+            self._host.conversations.note(_client(self._caller), said, self.run_id, state)
 
     async def finish(self) -> dict[str, Json]:
         """Wait until the response is over, and return it."""

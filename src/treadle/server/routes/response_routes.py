@@ -2,21 +2,30 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
+from treadle.core.errors import ConfigError
 from treadle.core.events import RunStarted
 from treadle.core.inbox import Cancel
 from treadle.core.types import Json, Message, Role
 from treadle.runs.recording import delete_session, send
 from treadle.server.access import ApiCaller, RequestRefused, error_body
+from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
 from treadle.server.responses.response_ids import ResponseId, read_response_id, wire_call_id
+from treadle.server.responses.response_records import (
+    follow_response,
+    forget_requests,
+    keep_request,
+    read_request,
+)
 from treadle.server.responses.response_turn import METADATA, ResponseTurn, load_run, make_plan
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, event_stream, to_sse
-from treadle.server.run_host import RunHost
+from treadle.server.run_host import AGENT, RunHost
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
 _DONE = b"data: [DONE]\n\n"
@@ -30,20 +39,55 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
     work goes on when the client leaves; otherwise a client that leaves cancels it.
     """
     await host.check_room(caller)
-    exchange = ResponseTurn(host, caller, await make_plan(host, caller, body))
+    keyed = keyed_request(request)
+    if keyed is not None and (known := await _find_begun(host, caller, keyed)) is not None:
+        return await _answer_again(host, known, body)
+    exchange = ResponseTurn(host, caller, await make_plan(host, caller, body, new_run_id=new_run_id(request)))
+    place, echo = exchange.fold.response_id, exchange.fold.echo
+    if keyed is not None:
+        # Before the turn is stored, so that nothing is begun of which the key does not know.
+        await asyncio.to_thread(keep_request, host.journal, place, echo, caller.name)
+        await keyed.note(str(place))
     await exchange.start()
-    if body.stream:
-        leave = None if body.background else lambda: host.start_quietly(exchange.cancel())
-        return event_stream(_lines(exchange), leave)
+    keeping = host.start(asyncio.to_thread(keep_request, host.journal, place, echo, caller.name))
     if body.background:
+        await keeping
+        if body.stream:
+            return event_stream(_lines(follow_response(host, place, echo)))
         exchange.fold.status = "queued"
         return Fast(exchange.fold.response())
-    return Fast(await while_connected(request, exchange))
+    if body.stream:
+        return event_stream(_lines(exchange.events()), lambda: host.start_quietly(exchange.cancel()))
+    answer = await while_connected(request, exchange)
+    await keeping
+    return Fast(answer)
 
 
-async def _lines(exchange: ResponseTurn) -> AsyncIterator[bytes]:
+async def _find_begun(host: RunHost, caller: ApiCaller, keyed: KeyedRequest) -> ResponseFold | None:
+    """Return the response that the same request has begun before its process died; `None` if it has begun none."""
+    if keyed.place is None:
+        return None
     try:
-        async for event in exchange.events():
+        return await _fold(host, caller, keyed.place)
+    except RequestRefused:
+        return None
+
+
+async def _answer_again(host: RunHost, fold: ResponseFold, body: CreateResponse) -> Response:
+    """Return a response that another process has begun, as its request asked for it."""
+    events = follow_response(host, fold.response_id, fold.echo)
+    if body.stream:
+        return event_stream(_lines(events))
+    if not body.background:
+        async for event in events:
+            if event["type"] in ("response.completed", "response.incomplete", "response.failed"):
+                return Fast(event["response"])
+    return Fast(fold.response())
+
+
+async def _lines(events: AsyncIterator[dict[str, Json]]) -> AsyncIterator[bytes]:
+    try:
+        async for event in events:
             yield to_sse(event)
     except Exception as error:
         yield to_sse(
@@ -71,9 +115,26 @@ async def _disconnected(request: Request) -> None:
 
 
 @router.get("/{response_id}")
-async def get_response(response_id: str, host: TheHost, caller: Reader) -> Response:
-    """Return a response, as far as it is done."""
-    return Fast((await _fold(host, caller, response_id)).response())
+async def get_response(
+    response_id: str,
+    host: TheHost,
+    caller: Reader,
+    stream: bool = False,
+    starting_after: Annotated[int, Query(ge=-1)] = -1,
+) -> Response:
+    """Return a response, as far as it is done.
+
+    With `stream`, return its events whose `sequence_number` is larger than `starting_after`, and then new ones as
+    they happen. Only responses that were asked for with `background` can be streamed again.
+    """
+    fold = await _fold(host, caller, response_id)
+    if not stream:
+        return Fast(fold.response())
+    if not fold.echo.is_background:
+        raise ConfigError(
+            f"{response_id!r:.100} was not asked for with background, so it has no stream to read again"
+        )
+    return event_stream(_lines(follow_response(host, fold.response_id, fold.echo, starting_after)))
 
 
 async def _fold(host: RunHost, caller: ApiCaller, response_id: str) -> ResponseFold:
@@ -87,13 +148,15 @@ async def _fold(host: RunHost, caller: ApiCaller, response_id: str) -> ResponseF
 
 
 def _read_part(host: RunHost, place: ResponseId) -> ResponseFold | None:
-    events = host.journal.read(place.run_id)
+    events, echo = host.journal.read(place.run_id), read_request(host.journal, place)
+    if echo is not None:
+        return part_of_run(events, place, echo)
     started = events[0].body
     assert isinstance(started, RunStarted)
     spec = started.spec
     metadata = (started.metadata or {}).get(METADATA)
     echo = Echo(
-        model=spec.model.name,
+        model=str((started.metadata or {}).get(AGENT, spec.model.name)),
         created_at=started.at,
         instructions=started.system_message,
         metadata=metadata if isinstance(metadata, dict) else {},
@@ -130,6 +193,7 @@ async def delete_response(response_id: str, host: TheHost, caller: Runner) -> Re
     place = read_response_id(response_id)
     await load_run(host, caller, place.run_id)
     await asyncio.to_thread(delete_session, host.journal, place.run_id)
+    await asyncio.to_thread(forget_requests, host.journal, place.run_id)
     return Fast({"id": response_id, "object": "response.deleted", "deleted": True})
 
 

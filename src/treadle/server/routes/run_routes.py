@@ -5,53 +5,123 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Body, Header, Query, Request
+from fastapi import APIRouter, Body, Depends, Header, Query, Request
 from fastapi.responses import Response
+from msgspec import Struct
+from msgspec.structs import replace
 
+from treadle.agent.overview import find_lines
 from treadle.core.errors import ConfigError
 from treadle.core.events import Ephemeral
-from treadle.core.inbox import InboxMessage
-from treadle.core.types import Json, ToolCall
+from treadle.core.events.narrowing import Item
+from treadle.core.inbox import InboxMessage, Note
+from treadle.core.types import Json
 from treadle.journal.hub import listen
 from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.runs.recording import delete_session, send
 from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.export_form import ExportForm, read_form
+from treadle.server.responses.response_records import forget_requests
 from treadle.server.responses.response_turn import load_run
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode, event_stream
-from treadle.server.run_host import RunHost
+from treadle.server.run_host import AGENT, RunHost
+from treadle.server.turn_order import write_needs
 
+MAX_SEQ = 2**53
+"""More than any number of an event."""
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 _decode_message = msgspec.json.Decoder(InboxMessage).decode
 
 
-@router.get("")
-async def list_runs(
+_PAGE = 200
+
+
+class ListedRuns(Struct):
+    """Which runs a list has, and where it begins."""
+
+    condition: RunFilter
+    text: str | None
+    after: str | None
+    limit: int
+
+
+def read_listed(
     host: TheHost,
     caller: Reader,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    after: str | None = None,
+    after: Annotated[str | None, Query(description="the id of the last run of the page before")] = None,
     status: str | None = None,
+    stop_reason: str | None = None,
+    agent: Annotated[str | None, Query(description="the agent or model that a client named")] = None,
     model: str | None = None,
+    parent: Annotated[str | None, Query(description="the run that others were forked from")] = None,
+    text: Annotated[
+        str | None, Query(min_length=1, description="a text in a message of a conversation, in any case")
+    ] = None,
+    created_since: Annotated[float | None, Query(description="seconds since 1970")] = None,
+    created_before: Annotated[float | None, Query(description="seconds since 1970")] = None,
     is_waiting: bool | None = None,
     is_session: bool | None = None,
     is_turn_open: bool | None = None,
     label: Annotated[list[str] | None, Query(description="NAME=VALUE; may be given several times")] = None,
-) -> Response:
-    """Return runs, the newest first. `after` is the id of the last run of the page before."""
+) -> ListedRuns:
+    """Return which runs the parameters of a request ask for. Raises: `ConfigError`."""
     labels = dict(_read_label(text) for text in label or ())
+    if agent is not None:
+        labels[AGENT] = agent
     condition = RunFilter(
         status=status,
+        stop_reason=stop_reason,
         model=model,
+        parent_run_id=parent,
+        created_since=created_since,
+        created_before=created_before,
         is_waiting=is_waiting,
         is_session=is_session,
         is_turn_open=is_turn_open,
         labels={**labels, **host.visible_to(caller)},
     )
-    found = await asyncio.to_thread(
-        lambda: host.journal.runs(condition, after=after, limit=limit + 1, newest_first=True)
+    return ListedRuns(condition, text, after, limit)
+
+
+Listed = Annotated[ListedRuns, Depends(read_listed)]
+
+
+def _list(host: RunHost, asked: ListedRuns) -> list[RunInfo]:
+    """Return one run more than asked for, if there are so many. Blocks."""
+    journal, after, most = host.journal, asked.after, asked.limit + 1
+    if asked.text is None:
+        return journal.runs(asked.condition, after=after, limit=most, newest_first=True)
+    condition = replace(asked.condition, run_ids=journal.find_sessions(asked.text))
+    found: list[RunInfo] = []
+    while len(found) < most and (
+        page := journal.runs(condition, after=after, limit=_PAGE, newest_first=True)
+    ):
+        found += [info for info in page if any(find_lines(journal, info, asked.text))]
+        after = page[-1].run_id
+    return found[:most]
+
+
+@router.get("")
+async def list_runs(host: TheHost, asked: Listed) -> Response:
+    """Return runs, the newest first."""
+    found = await asyncio.to_thread(_list, host, asked)
+    data = [_write(info) for info in found[: asked.limit]]
+    return Fast({"object": "list", "data": data, "has_more": len(found) > asked.limit})
+
+
+@router.get("/export")
+async def export_runs(
+    host: TheHost, asked: Listed, form: Annotated[ExportForm, Depends(read_form)]
+) -> Response:
+    """Return the rows of the runs that a list with these parameters has. `x-treadle-left-out` says how many of them
+    have no row, such as runs that are under way."""
+    found = await asyncio.to_thread(_list, host, asked)
+    rows, left_out = await asyncio.to_thread(
+        form.write, host.journal, [info.run_id for info in found[: asked.limit]]
     )
-    data = [_write(info) for info in found[:limit]]
-    return Fast({"object": "list", "data": data, "has_more": len(found) > limit})
+    headers = {"x-treadle-left-out": str(len(left_out)), "x-treadle-has-more": str(len(found) > asked.limit)}
+    return Response(rows, media_type=form.media_type, headers=headers)
 
 
 def _read_label(text: str) -> tuple[str, str]:
@@ -65,11 +135,7 @@ def _write(info: RunInfo) -> dict[str, Json]:
     return {"object": "run", "id": info.run_id, "title": info.title, **msgspec.to_builtins(info)}
 
 
-def _write_call(call: ToolCall) -> dict[str, Json]:
-    return {"name": call.name, "arguments": call.arguments}
-
-
-async def _find(host: RunHost, caller: ApiCaller, run_id: str) -> RunInfo:
+async def find_run(host: RunHost, caller: ApiCaller, run_id: str) -> RunInfo:
     """Return the facts about a run that the client may see. Raises: `RequestRefused`."""
     condition = RunFilter(run_ids=[run_id], labels=host.visible_to(caller))
     found = await asyncio.to_thread(host.journal.runs, condition)
@@ -81,18 +147,26 @@ async def _find(host: RunHost, caller: ApiCaller, run_id: str) -> RunInfo:
 @router.get("/{run_id}")
 async def get_run(run_id: str, host: TheHost, caller: Reader) -> Response:
     """Return a run: its state, its answer, and what it waits for."""
-    info = await _find(host, caller, run_id)
+    return Fast(await write_run(host, caller, run_id))
+
+
+async def write_run(host: RunHost, caller: ApiCaller, run_id: str) -> dict[str, Json]:
+    """Return the facts about a run, its answer and what it waits for. Raises: `RequestRefused`."""
+    info = await find_run(host, caller, run_id)
     run = await load_run(host, caller, run_id)
-    questions = {
-        key: {"text": asked.text, "options": [option.label for option in asked.options]}
-        for key, asked in run.open_questions.items()
-    }
-    waits: dict[str, Json] = {
-        "questions": questions,
-        "approvals": {key: _write_call(call) for key, call in run.approvals.items()},
-        "results": {key: _write_call(call) for key, call in run.external_calls.items()},
-    }
-    return Fast({**_write(info), "output": run.state.ending.output, "waits_for": waits})
+    return {**_write(info), "output": run.state.ending.output, "waits_for": write_needs(run)}
+
+
+@router.get("/{run_id}/export")
+async def export_run(
+    run_id: str, host: TheHost, caller: Reader, form: Annotated[ExportForm, Depends(read_form)]
+) -> Response:
+    """Return a run as a row for training, as a group with tokens, or as lines of a journal."""
+    await find_run(host, caller, run_id)
+    rows, left_out = await asyncio.to_thread(form.write, host.journal, [run_id])
+    if left_out:
+        raise RequestRefused(409, left_out[0], "not_exportable")
+    return Response(rows, media_type=form.media_type)
 
 
 @router.get("/{run_id}/messages")
@@ -108,7 +182,7 @@ async def get_events(
     request: Request,
     host: TheHost,
     caller: Reader,
-    after_seq: Annotated[int, Query(ge=0)] = 0,
+    after_seq: Annotated[int, Query(ge=0, le=MAX_SEQ)] = 0,
     stream: bool = False,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
@@ -118,20 +192,21 @@ async def get_events(
     of output between them. The id of each event is its number, so a client that connects again with Last-Event-ID
     goes on where it was. The stream ends with the run.
     """
-    await _find(host, caller, run_id)
+    await find_run(host, caller, run_id)
     if last_event_id is not None:
-        if not last_event_id.isdecimal():
+        if not last_event_id.isdecimal() or len(last_event_id) > len(str(MAX_SEQ)) - 1:
             raise ConfigError(f"Last-Event-ID is {last_event_id!r:.50}; give the number of an event")
         after_seq = int(last_event_id)
     if stream or request.headers.get("accept", "") == "text/event-stream":
-        return event_stream(_follow(host, run_id, after_seq))
+        return event_stream(write_events(listen(host.journal, run_id, after_seq)), waiting=host.followers)
     found = await asyncio.to_thread(host.journal.read, run_id, after_seq)
     lines = [event.to_json() for event in found]
     return Response(b'{"object":"list","data":[' + b",".join(lines) + b"]}", media_type="application/json")
 
 
-async def _follow(host: RunHost, run_id: str, after_seq: int) -> AsyncIterator[bytes]:
-    async for item in listen(host.journal, run_id, after_seq):
+async def write_events(items: AsyncIterator[Item]) -> AsyncIterator[bytes]:
+    """Yield events and pieces of output as server-sent events."""
+    async for item in items:
         if isinstance(item, Ephemeral):
             yield b"event: %b\ndata: %b\n\n" % (item.type.encode(), item.to_json())
         else:
@@ -147,11 +222,13 @@ async def post_message(
     The message is stored when this returns. If nobody drives the run, it is taken in at once, and the run goes on
     if it waited for it.
     """
-    await _find(host, caller, run_id)
+    await find_run(host, caller, run_id)
     try:
         message = _decode_message(encode(body))
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise ConfigError(f"the message cannot be read: {error}") from None
+    if isinstance(message, Note) and caller.name:
+        message = replace(message, by=caller.name)
     sent = await send(host.journal, run_id, message)
     if sent.refused is not None:
         raise RequestRefused(409, sent.refused, "refused")
@@ -163,6 +240,7 @@ async def post_message(
 @router.delete("/{run_id}")
 async def delete_run(run_id: str, host: TheHost, caller: Runner) -> Response:
     """Delete a run, with the runs of its sub-agents and what memories have of it."""
-    await _find(host, caller, run_id)
+    await find_run(host, caller, run_id)
     deleted = await asyncio.to_thread(delete_session, host.journal, run_id)
+    await asyncio.to_thread(forget_requests, host.journal, run_id)
     return Fast({"object": "run.deleted", "id": run_id, "deleted": deleted})

@@ -15,7 +15,14 @@ from treadle.core.errors import ConfigError
 from treadle.core.types import Completion, FinishReason, Message, Role, ToolCall, ToolSpec
 from treadle.tasks.draws import Draw, fraction
 from treadle.tasks.solver import WantedCall, is_failure
-from treadle.testbed.built_in import BuiltInModel, BuiltInRequest, digest, find_requests, make_completion
+from treadle.testbed.built_in import (
+    BuiltInModel,
+    BuiltInRequest,
+    digest,
+    find_requests,
+    make_completion,
+    without_repairs,
+)
 from treadle.testbed.mediocre.composition import Composed, compose
 from treadle.testbed.mediocre.falsehoods import EXTRA_LIES, KINDS, Falsehood
 from treadle.testbed.mediocre.ledger_judge import write_verdicts
@@ -25,7 +32,7 @@ from treadle.testbed.mediocre.voice import load_phrases
 from treadle.testbed.mediocre.wants import DONE, Want, draw_request, find_want, to_call
 from treadle.testbed.play import Manner, play
 from treadle.testbed.request_facts import find_facts, text_of
-from treadle.testbed.roles.agent_role import answer_as_agent
+from treadle.testbed.roles.agent_role import answer_as_agent, read_paragraphs
 from treadle.testbed.roles.file_kit import FileTools
 from treadle.testbed.roles.scenario_role import RequestDraft, ScenarioScene, write_scenario
 from treadle.testbed.teacher import TeacherModel
@@ -74,8 +81,6 @@ class _Reply(Struct, frozen=True):
     is_cut: bool = False
 
 
-_REPAIR = "This answer cannot be used"
-"""The beginning of a message that asks for the last answer again."""
 _MAX_REPAIRS = 3
 """How many repairs of an answer are recognised."""
 
@@ -174,8 +179,8 @@ def answer(
 
     `repairs` is how often the last answer was asked for again, if the messages do not show it.
     """
-    while messages and messages[-1].role is Role.USER and messages[-1].content.startswith(_REPAIR):
-        messages, repairs = messages[:-2], repairs + 1
+    messages, asked_again = without_repairs(messages)
+    repairs += asked_again
     asked = find_requests(messages)
     text = messages[asked[-1]].content if asked else ""
     want = _find_want([messages[index].content for index in asked])
@@ -208,8 +213,8 @@ def answer(
 def _find_want(said: Sequence[str]) -> Want | None:
     """Return the request in the newest of a user's messages, or the one before if this adds what it lacked."""
     for text in said[-1:]:
-        for part in text.split("\n\n"):
-            if (found := find_want(part.strip())) is not None:
+        for part in read_paragraphs(text):
+            if (found := find_want(part)) is not None:
                 return found
     before = _find_want(said[:-1]) if len(said) > 1 else None
     return before.complete(said[-1]) if before is not None and before.gap else None

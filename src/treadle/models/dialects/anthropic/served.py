@@ -6,10 +6,19 @@ Source: Anthropic API reference, Messages, version 2023-06-01.
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
+from treadle.core.errors import ConfigError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
-from treadle.core.types import Json, Usage
+from treadle.core.types import Artifact, Completion, Json, Message, Role, ToolCall, Usage
+from treadle.models.wire.served import (
+    AUTO,
+    NONE,
+    REQUIRED,
+    ServedRequest,
+    join_answers,
+    read_fields,
+    read_url,
+)
 
 Block = dict[str, Any]
 STOP_REASONS = {
@@ -21,38 +30,135 @@ STOP_REASONS = {
 """The names of finish reasons."""
 
 
-class WireTurn(Struct):
-    """A message of a request."""
-
-    role: str
-    content: str | list[Block]
-
-
-class WireTool(Struct):
-    """A tool of a request that the client runs."""
-
-    name: str
-    description: str = ""
-    input_schema: dict[str, Json] = {}
-    type: str = "custom"
+_SETTINGS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "max_tokens": "max_output_tokens",
+    "stop_sequences": "stop",
+}
+"""The fields of requests that are settings of models, with their names there."""
+_READ = frozenset(("model", "messages", "system", "tools", "tool_choice", "stream"))
+"""The fields of requests that are read one by one. Other fields are handed to the model's server."""
 
 
-class MessagesRequest(Struct):
-    """The fields of a request that Treadle reads."""
+def read_request(body: bytes) -> ServedRequest:
+    """Read a request with all its fields. Raises: `ConfigError` that names the field which cannot be read."""
+    raw = read_fields(body)
+    given, model = raw.get("messages"), raw.get("model")
+    if not isinstance(given, list) or not given:
+        raise ConfigError("messages has no message; give a list of messages")
+    if not isinstance(model, str):
+        raise ConfigError(f"model is {model!r:.100}; give a text")
+    asked = ServedRequest(model=model, dialect="anthropic", instructions=None, messages=[], blobs={})
+    for number, item in enumerate(given):
+        try:
+            asked.messages += _read_blocks(item["role"], item["content"], asked.blobs)
+        except (ConfigError, KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise ConfigError(f"messages[{number}] cannot be read: {what}") from None
+    asked.messages = join_answers(asked.messages)
+    asked.instructions = _text_of(raw.get("system") or "", "system") or None
+    asked.is_stream = raw.get("stream") is True
+    choice = raw.get("tool_choice")
+    if choice is not None:
+        asked.tool_choice = _read_choice(choice)
+        asked.is_parallel = False if choice.get("disable_parallel_tool_use") else None
+    if asked.tool_choice != NONE:
+        asked.tools = _read_tools(raw.get("tools") or [])
+    for name, value in raw.items():
+        if value is None or name in _READ:
+            continue
+        if (setting := _SETTINGS.get(name)) is None:
+            asked.extra[name] = value
+        else:
+            asked.settings[setting] = value
+    return asked
 
-    model: str
-    messages: list[WireTurn]
-    max_tokens: int | None = None
-    system: str | list[Block] | None = None
-    tools: list[WireTool] = []
-    temperature: float | None = None
-    top_p: float | None = None
-    stop_sequences: list[str] | None = None
-    stream: bool = False
-    tool_choice: Block | None = None
+
+def _read_choice(choice: Any) -> str:
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if kind == "tool" and isinstance(choice.get("name"), str):
+        return str(choice["name"])
+    if kind not in _CHOICES:
+        raise ConfigError(f"tool_choice is {choice!r:.100}; give the type auto, none, any or tool")
+    return _CHOICES[kind]
 
 
-decode_request = msgspec.json.Decoder(MessagesRequest).decode
+_CHOICES = {"auto": AUTO, "none": NONE, "any": REQUIRED}
+
+
+def _read_tools(tools: Any) -> tuple[dict[str, Json], ...]:
+    if not isinstance(tools, list):
+        raise ConfigError(f"tools is {tools!r:.100}; give a list")
+    found = []
+    for number, tool in enumerate(tools):
+        if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+            raise ConfigError(f"tools[{number}] is not a tool with a name")
+        if tool.get("type", "custom") != "custom":
+            raise ConfigError(
+                f"tools[{number}] is of the type {tool['type']!r:.100}; clients can only give their own tools"
+            )
+        named = {"description": tool.get("description") or "", "parameters": tool.get("input_schema") or {}}
+        found.append({"type": "function", "name": tool["name"], **named})
+    return tuple(found)
+
+
+def _read_blocks(role: str, content: Any, blobs: dict[str, bytes]) -> list[Message]:
+    """Return the messages that a message of a request is: results of tools are messages of their own."""
+    if role not in ("user", "assistant"):
+        raise ConfigError(f"{role!r:.100} is not a role; the roles are user and assistant")
+    results: list[Message] = []
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    parts: list[Artifact] = []
+    for block in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+        kind = block["type"]
+        if kind == "text":
+            texts.append(_text_of(block["text"], "text"))
+        elif kind in ("image", "document"):
+            parts.append(_read_source(block, blobs))
+        elif kind == "thinking":
+            thoughts.append(_text_of(block["thinking"], "thinking"))
+        elif kind == "tool_use":
+            arguments = msgspec.json.encode(block["input"]).decode()
+            calls.append(ToolCall(_text_of(block["id"], "id"), _text_of(block["name"], "name"), arguments))
+        elif kind == "tool_result":
+            inner = block.get("content") or ""
+            shown = () if isinstance(inner, str) else [part for part in inner if part["type"] == "image"]
+            results.append(
+                Message(
+                    Role.TOOL,
+                    _text_of(inner, "content"),
+                    call_id=_text_of(block["tool_use_id"], "tool_use_id"),
+                    is_error=block.get("is_error") is True,
+                    parts=tuple([_read_source(part, blobs) for part in shown]),
+                )
+            )
+        elif kind != "redacted_thinking":
+            raise ConfigError(f"blocks of the type {kind!r:.100} are not supported")
+    said = Message(
+        Role(role), "\n".join(texts), tuple(calls), reasoning="\n".join(thoughts) or None, parts=tuple(parts)
+    )
+    return results if results and not texts and not parts else [*results, said]
+
+
+def _read_source(block: Block, blobs: dict[str, bytes]) -> Artifact:
+    source, kind = block["source"], block["type"]
+    if source["type"] == "url":
+        return read_url(source["url"], blobs, kind=kind)
+    if source["type"] != "base64":
+        raise ConfigError(f"sources of the type {source['type']!r:.100} are not supported")
+    return read_url(f"data:{source['media_type']};base64,{source['data']}", blobs, block.get("title"))
+
+
+def _text_of(content: Any, name: str) -> str:
+    """Return a text, or the text of blocks. Raises: `ConfigError`."""
+    if isinstance(content, list):
+        content = "\n\n".join([str(block["text"]) for block in content if block["type"] == "text"])
+    if not isinstance(content, str):
+        raise ConfigError(f"{name} is {content!r:.100}; give a text")
+    return content
 
 
 def write_usage(usage: Usage) -> dict[str, Json]:
@@ -81,8 +187,36 @@ def write_message(
     }
 
 
+def write_answer(completion: Completion, asked: ServedRequest) -> dict[str, Json]:
+    """Return the body of the answer to a request."""
+    said = completion.message
+    content: list[Block] = []
+    if said.reasoning:
+        content.append({"type": "thinking", "thinking": said.reasoning, "signature": ""})
+    if said.content:
+        content.append({"type": "text", "text": said.content})
+    for call in said.tool_calls:
+        content.append({"type": "tool_use", "id": call.call_id, "name": call.name, "input": _input_of(call)})
+    reason = completion.finish_reason.value
+    return write_message(str(completion.response_id), asked.model, content, reason, completion.usage)
+
+
+def _input_of(call: ToolCall) -> Json:
+    """Return the arguments as an object; those that are none are within one, so that they are not lost."""
+    try:
+        value = call.parsed
+    except msgspec.DecodeError:
+        value = call.arguments
+    return value if isinstance(value, dict) else {"arguments": value}
+
+
 class MessageStream:
     """The events of one streamed answer, and its blocks."""
+
+    @classmethod
+    def of(cls, response_id: str, asked: ServedRequest) -> "MessageStream":
+        """Return the stream of the answer to a request."""
+        return cls(response_id, asked.model)
 
     def __init__(self, response_id: str, model: str) -> None:
         self._id, self._model = response_id, model
@@ -116,10 +250,11 @@ class MessageStream:
             told.append(self._delta({"type": "input_json_delta", "partial_json": piece.arguments}))
         return told
 
-    def finish(self, reason: str, usage: Usage) -> list[dict[str, Json]]:
+    def end(self, completion: Completion) -> list[dict[str, Json]]:
         """Return the last events."""
-        delta = {"stop_reason": STOP_REASONS.get(reason, "end_turn"), "stop_sequence": None}
-        end = {"type": "message_delta", "delta": delta, "usage": write_usage(usage)}
+        reason = STOP_REASONS.get(completion.finish_reason.value, "end_turn")
+        delta = {"stop_reason": reason, "stop_sequence": None}
+        end = {"type": "message_delta", "delta": delta, "usage": write_usage(completion.usage)}
         return [*self._close(), end, {"type": "message_stop"}]
 
     def content(self) -> list[Block]:

@@ -105,6 +105,8 @@ def read_completion(
             opaque = {**(opaque or {}), "finish_reason": finish}
     raw_usage = raw.get("usage")
     usage = read_usage(raw_usage, ChatUsage)
+    if settings.extra and settings.extra.get("top_logprobs") and choice.get("logprobs"):
+        opaque = {**(opaque or {}), "logprobs": choice["logprobs"]}
     tokens = weights = None
     if not choice.keys().isdisjoint(_TOKEN_FIELDS) or "prompt_token_ids" in raw or "metadata" in raw:
         tokens, weights = _read_tokens(raw, choice, usage)

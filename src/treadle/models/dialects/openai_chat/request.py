@@ -27,7 +27,7 @@ from treadle.models.dialects.openai_chat.answer import ChatReader, ThoughtReader
 from treadle.models.dialects.openai_chat.stream import ChatCollector, ThoughtCollector
 from treadle.models.protocol import Watch, pass_on
 from treadle.models.wire.fitting import fit_arguments, fit_id, fit_name, is_strict
-from treadle.models.wire.http_model import HttpModel
+from treadle.models.wire.http_model import HttpModel, read_nothing
 from treadle.models.wire.messages import (
     AUDIO_FORMATS,
     AcceptedParts,
@@ -96,6 +96,8 @@ class OpenAIChatModel(HttpModel):
         if quirks.thinks_in_text:
             self.COLLECTOR = ThoughtCollector
             self._read_plain = ThoughtReader(self._told, self._price).read
+        if (self.settings.extra or {}).get("top_logprobs"):
+            self._read_plain = read_nothing
         self._answers_whole = bool(self.settings.return_token_ids) and not quirks.streams_ids
 
     @property

@@ -10,8 +10,19 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from treadle.core.errors import ConfigError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
-from treadle.core.types import Completion, Json, Message, Role, ToolCall, ToolSpec, Usage
+from treadle.core.packed import unpack_ids, unpack_logprobs
+from treadle.core.types import Artifact, Completion, Json, Message, Role, ToolCall, ToolSpec, Usage
+from treadle.models.wire.served import (
+    AUTO,
+    NONE,
+    REQUIRED,
+    ServedRequest,
+    join_answers,
+    read_fields,
+    read_url,
+)
 
 _ROLES = {role.value: role for role in Role} | {"developer": Role.SYSTEM}
 
@@ -109,7 +120,151 @@ def to_message(item: _Message) -> Message:
     return Message(role, content, tuple(calls), item.tool_call_id, reasoning=item.reasoning_content or None)
 
 
-def to_wire(completion: Completion, model: str) -> dict[str, Json]:
+_SETTINGS = {name: name for name in ("temperature", "top_p", "seed", "stop", "logprobs")} | {
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+}
+"""The fields of requests that are settings of models, with their names there."""
+_READ = frozenset(
+    ("model", "messages", "tools", "tool_choice", "parallel_tool_calls", "stream", "stream_options", "n")
+)
+"""The fields of requests that are read one by one. Other fields are handed to the model's server."""
+
+
+def read_request(body: bytes) -> ServedRequest:
+    """Read a request with all its fields. Raises: `ConfigError` that names the field which cannot be read."""
+    raw = read_fields(body)
+    if raw.get("n") not in (None, 1):
+        raise ConfigError(f"n is {raw['n']!r:.100}; ask for one answer at a time")
+    given = raw.get("messages")
+    if not isinstance(given, list) or not given:
+        raise ConfigError("messages is missing; give a list of messages")
+    asked = ServedRequest(
+        model=_text(raw, "model"), dialect="openai_chat", instructions=None, messages=[], blobs={}
+    )
+    told: list[str] = []
+    for number, item in enumerate(given):
+        try:
+            message = _read_message(item, asked.blobs)
+        except (ConfigError, KeyError, TypeError, AttributeError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise ConfigError(f"messages[{number}] cannot be read: {what}") from None
+        if message.role is Role.SYSTEM:
+            told.append(message.content)
+        else:
+            asked.messages.append(message)
+    asked.messages = join_answers(asked.messages)
+    asked.instructions = "\n\n".join([text for text in told if text]) or None
+    asked.is_stream = raw.get("stream") is True
+    options = raw.get("stream_options")
+    asked.has_usage = isinstance(options, dict) and options.get("include_usage") is True
+    asked.is_parallel = raw.get("parallel_tool_calls")
+    asked.tool_choice = _read_choice(raw.get("tool_choice"))
+    if asked.tool_choice != NONE:
+        asked.tools = _read_functions(raw.get("tools"))
+    for name, value in raw.items():
+        if value is None or name in _READ or (name == "top_logprobs" and not value):
+            continue
+        if (setting := _SETTINGS.get(name)) is None:
+            asked.extra[name] = value
+        elif value is not False:
+            asked.settings[setting] = value
+    if isinstance(form := asked.extra.get("response_format"), dict) and form.get("type") != "text":
+        asked.form = form
+    if isinstance(labels := raw.get("metadata"), dict):
+        asked.labels = {name: text for name, text in labels.items() if isinstance(text, str)}
+    return asked
+
+
+def _read_message(item: Any, blobs: dict[str, bytes]) -> Message:
+    role = _ROLES.get(item["role"])
+    if role is None:
+        raise ConfigError(f"{item['role']!r:.100} is not a role; the roles are {', '.join(_ROLES)}")
+    content: Any = item.get("content")
+    parts: tuple[Artifact, ...] = ()
+    if isinstance(content, list):
+        texts = [_text(part, "text") for part in content if part["type"] in ("text", "refusal")]
+        parts = tuple(
+            [_read_part(part, blobs) for part in content if part["type"] not in ("text", "refusal")]
+        )
+        content = "\n".join(texts)
+    elif content is not None and not isinstance(content, str):
+        raise ConfigError(f"content is {content!r:.100}; give a text or a list of parts")
+    if role is Role.TOOL:
+        return Message(role, content or "", call_id=_text(item, "tool_call_id"), parts=parts)
+    if role is not Role.ASSISTANT:
+        return Message(role, content or "", parts=parts)
+    calls = [
+        ToolCall(_text(call, "id"), _text(call["function"], "name"), _text(call["function"], "arguments"))
+        for call in item.get("tool_calls") or ()
+    ]
+    reasoning = item.get("reasoning_content") or item.get("reasoning")
+    return Message(
+        role, content or "", tuple(calls), reasoning=reasoning if isinstance(reasoning, str) else None
+    )
+
+
+def _read_part(part: dict[str, Any], blobs: dict[str, bytes]) -> Artifact:
+    kind = part["type"]
+    if kind == "image_url":
+        return read_url(part["image_url"]["url"], blobs)
+    if kind == "input_audio":
+        audio = part["input_audio"]
+        mime_type = {"mp3": "mpeg"}.get(audio["format"], audio["format"])
+        return read_url(f"data:audio/{mime_type};base64,{audio['data']}", blobs, kind="audio")
+    if kind == "file" and part["file"].get("file_data"):
+        return read_url(part["file"]["file_data"], blobs, part["file"].get("filename"), "document")
+    raise ConfigError(f"parts of the type {kind!r:.100} are not supported")
+
+
+def _read_choice(choice: Any) -> str:
+    if choice in (None, AUTO, NONE, REQUIRED):
+        return choice or AUTO
+    if isinstance(choice, dict) and isinstance(choice.get("function"), dict):
+        return _text(choice["function"], "name")
+    raise ConfigError(f"tool_choice is {choice!r:.100}; give 'auto', 'none', 'required' or a function")
+
+
+def _read_functions(tools: Any) -> tuple[dict[str, Json], ...]:
+    if not isinstance(tools, list | None):
+        raise ConfigError(f"tools is {tools!r:.100}; give a list")
+    found = []
+    for number, tool in enumerate(tools or ()):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict):
+            raise ConfigError(f"tools[{number}] is not a function")
+        found.append({"type": "function", **function})
+    return tuple(found)
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    """Return a field that is a text. Raises: `ConfigError`, `KeyError`."""
+    value = fields[name] if name not in ("model", "arguments") else fields.get(name) or ""
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} is {value!r:.100}; give a text")
+    return value
+
+
+def to_logprobs(completion: Completion) -> dict[str, Json] | None:
+    """Return the log probabilities of an answer as the server gave them, or from its tokens: those without a text
+    are named by their ids, as vLLM does it. `None` if there are none."""
+    kept = (completion.opaque or {}).get("logprobs")
+    if isinstance(kept, dict):
+        return kept
+    record = completion.tokens
+    if record is None or record.logprobs is None:
+        return None
+    names = record.tokens
+    if names is None and record.token_ids is not None:
+        names = tuple([f"token_id:{number}" for number in unpack_ids(record.token_ids)])
+    content: list[Json] = [
+        {"token": name, "logprob": value if value == value else -9999.0, "bytes": None, "top_logprobs": []}
+        for name, value in zip(names or (), unpack_logprobs(record.logprobs), strict=True)
+    ]
+    return {"content": content, "refusal": None}
+
+
+def to_wire(completion: Completion, model: str, *, has_logprobs: bool = False) -> dict[str, Json]:
     """Return the body of a complete response."""
     message = completion.message
     wire: dict[str, Json] = {"role": "assistant", "content": message.content or None, "refusal": None}
@@ -121,12 +276,28 @@ def to_wire(completion: Completion, model: str) -> dict[str, Json]:
             for call in message.tool_calls
         ]
     reason = completion.finish_reason.value
-    choice = {"index": 0, "message": wire, "finish_reason": reason, "logprobs": None}
+    logprobs = to_logprobs(completion) if has_logprobs else None
+    choice = {"index": 0, "message": wire, "finish_reason": reason, "logprobs": logprobs}
     return _envelope(completion, model, "chat.completion", [choice], _to_usage(completion.usage))
+
+
+def write_answer(completion: Completion, asked: ServedRequest) -> dict[str, Json]:
+    """Return the body of the answer to a request."""
+    return to_wire(completion, asked.model, has_logprobs=bool(asked.settings.get("logprobs")))
 
 
 class ChatStream:
     """The events of one streamed answer."""
+
+    has_logprobs = False
+    """True if the last events have the log probabilities of the answer."""
+
+    @classmethod
+    def of(cls, response_id: str, asked: ServedRequest) -> "ChatStream":
+        """Return the stream of the answer to a request."""
+        made = cls(response_id, asked.model, has_usage=asked.has_usage)
+        made.has_logprobs = bool(asked.settings.get("logprobs"))
+        return made
 
     def __init__(self, response_id: str, model: str, *, has_usage: bool) -> None:
         self._head = {
@@ -137,27 +308,29 @@ class ChatStream:
         }
         self._has_usage = has_usage
 
-    def begin(self) -> dict[str, Json]:
+    def begin(self) -> list[dict[str, Json]]:
         """Return the first event."""
-        return self._choice({"role": "assistant", "content": ""})
+        return [self._choice({"role": "assistant", "content": ""})]
 
-    def add(self, piece: Delta) -> dict[str, Json] | None:
-        """Return the event for a piece of the answer; `None` if the format has none for it."""
+    def add(self, piece: Delta) -> list[dict[str, Json]]:
+        """Return the event for a piece of the answer; nothing if the format has none for it."""
         if isinstance(piece, TextDelta):
-            return self._choice({"content": piece.text})
+            return [self._choice({"content": piece.text})]
         if isinstance(piece, ReasoningDelta):
-            return self._choice({"reasoning_content": piece.text})
+            return [self._choice({"reasoning_content": piece.text})]
         if not isinstance(piece, ToolCallDelta):
-            return None
+            return []
         call: dict[str, Json] = {"index": piece.index}
         if piece.call_id is not None:
             call |= {"id": piece.call_id, "type": "function"}
         call["function"] = _to_function(piece.name, piece.arguments)
-        return self._choice({"tool_calls": [call]})
+        return [self._choice({"tool_calls": [call]})]
 
-    def finish(self, reason: str, usage: Usage) -> list[dict[str, Json]]:
-        """Return the last events."""
-        events = [self._choice({}, reason)]
+    def end(self, completion: Completion) -> list[dict[str, Json]]:
+        """Return the last events; the log probabilities of the whole answer come at once."""
+        usage, events = completion.usage, [self._choice({}, completion.finish_reason.value)]
+        if self.has_logprobs:
+            events[0]["choices"][0]["logprobs"] = to_logprobs(completion)
         if self._has_usage:
             events.append({**self._head, "choices": [], "usage": _to_usage(usage)})
         return events
@@ -172,8 +345,8 @@ def to_events(
 ) -> list[dict[str, Json]]:
     """Return the events of a streamed response that comes in `pieces`."""
     stream = ChatStream(str(completion.response_id), model, has_usage=has_usage)
-    events = [stream.begin(), *[event for piece in pieces if (event := stream.add(piece)) is not None]]
-    return [*events, *stream.finish(completion.finish_reason.value, completion.usage)]
+    events = [event for piece in pieces for event in stream.add(piece)]
+    return [*stream.begin(), *events, *stream.end(completion)]
 
 
 def _to_function(name: str | None, arguments: str) -> dict[str, Json]:

@@ -1,0 +1,174 @@
+"""A request that a server got, in Treadle's types, whatever the wire format that it came in.
+
+The serving half of each dialect (`served.py`) reads it. `settings_for` says what the model that answers is sent of
+it: its dialect may be another one.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct, field
+
+from treadle.core.errors import ConfigError
+from treadle.core.parts import make_part
+from treadle.core.types import Artifact, Json, Message, Role
+
+Settings: TypeAlias = dict[str, Json]
+NONE, AUTO, REQUIRED = "none", "auto", "required"
+"""The choices of calls that are no names of tools."""
+_HARMLESS = frozenset(
+    ("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "stream_options")
+)
+"""Fields of requests that do not change an answer."""
+
+
+class ServedRequest(Struct, kw_only=True):
+    """A request for the next message of a conversation."""
+
+    model: str
+    dialect: str
+    """The dialect of the request."""
+    instructions: str | None
+    """The texts of the system messages; `None` if there are none."""
+    messages: list[Message]
+    """The conversation, without system messages."""
+    blobs: dict[str, bytes]
+    """The contents of the messages' parts, as far as they are not inline."""
+    tools: tuple[dict[str, Json], ...] = ()
+    """The tools of the client, as functions of OpenAI's flat form."""
+    tool_choice: str = AUTO
+    """`auto`, `none`, `required`, or the name of the tool that must be called."""
+    is_parallel: bool | None = None
+    """Whether an answer may have several calls; `None`: as the model's server likes."""
+    form: dict[str, Json] | None = None
+    """The form that the answer must have, as `response_format` of chat completions; `None`: any text."""
+    settings: Settings = field(default_factory=dict)
+    """Fields of `Settings` that the client has set."""
+    extra: Settings = field(default_factory=dict)
+    """All other fields of the request, under their names in its dialect."""
+    is_stream: bool = False
+    has_usage: bool = True
+    """True if a stream ends with the token counts."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """What the client wants to keep with the run."""
+
+    def settings_for(self, dialect: str | None) -> Settings:
+        """Return the options of a model of this dialect (`None`: of no server) for the request.
+
+        Raises: `ConfigError` that names a field which such a model cannot be sent.
+        """
+        extra = dict(self.extra)
+        if dialect not in (self.dialect, None):
+            extra = {}
+            for name in self.extra:
+                if name not in _HARMLESS and name not in _TRANSLATED:
+                    raise ConfigError(
+                        f"{name} cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
+                    )
+            if self.form is not None:
+                raise ConfigError(
+                    f"the form of the answer cannot be demanded of {self.model!r}, whose server speaks {dialect}"
+                )
+        if self.tools and (self.tool_choice != AUTO or self.is_parallel is not None):
+            write = _CHOICES.get(dialect or self.dialect)
+            if write is None:
+                raise ConfigError(
+                    f"tool_choice cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
+                )
+            extra |= write(self.tool_choice, self.is_parallel)
+        return {**self.settings, **({"extra": extra} if extra else {})}
+
+
+def _choose_chat(choice: str, is_parallel: bool | None) -> Settings:
+    named: Json = choice
+    if choice not in (AUTO, REQUIRED):
+        named = {"type": "function", "function": {"name": choice}}
+    return _without_none({"tool_choice": named, "parallel_tool_calls": is_parallel})
+
+
+def _choose_responses(choice: str, is_parallel: bool | None) -> Settings:
+    named: Json = choice if choice in (AUTO, REQUIRED) else {"type": "function", "name": choice}
+    return _without_none({"tool_choice": named, "parallel_tool_calls": is_parallel})
+
+
+def _choose_anthropic(choice: str, is_parallel: bool | None) -> Settings:
+    named: dict[str, Json] = {AUTO: {"type": "auto"}, REQUIRED: {"type": "any"}}.get(
+        choice, {"type": "tool", "name": choice}
+    )
+    return {
+        "tool_choice": named if is_parallel is not False else {**named, "disable_parallel_tool_use": True}
+    }
+
+
+_CHOICES: dict[str, Callable[[str, bool | None], Settings]] = {
+    "openai_chat": _choose_chat,
+    "openai_responses": _choose_responses,
+    "anthropic": _choose_anthropic,
+}
+"""The fields that say which calls an answer may have, by dialect."""
+_TRANSLATED = frozenset(("response_format",))
+
+
+def _without_none(fields: Settings) -> Settings:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+_decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def read_fields(body: bytes) -> dict[str, Any]:
+    """Return the fields of a request. Raises: `ConfigError` if the body is no JSON object."""
+    try:
+        fields = _decode_fields(body)
+        if b"\\u" in body:
+            msgspec.json.encode(fields)  # fails for half of a surrogate pair
+    except UnicodeEncodeError:
+        raise ConfigError("the request has half of a surrogate pair, which is no character") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"the body is not a JSON object: {error}") from None
+    return fields
+
+
+def read_url(url: Json, blobs: dict[str, bytes], name: str | None = None, kind: str = "image") -> Artifact:
+    """Return the part that a URL stands for: its content, which goes to `blobs`, or a link for the model's server.
+
+    Raises: `ConfigError`.
+    """
+    head, comma, data = str(url).partition(",")
+    if str(url).startswith(("https://", "http://")):
+        return Artifact(kind, uri=str(url), name=name)
+    if not (head.startswith("data:") and head.endswith(";base64") and comma):
+        raise ConfigError("give the image or file as a data URL, such as 'data:image/png;base64,...'")
+    try:
+        content = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ConfigError(f"the data URL is not base64 ({error})") from None
+    part, contents = make_part(content, head.removeprefix("data:").removesuffix(";base64"), name=name)
+    blobs |= contents
+    return part
+
+
+def join_words(messages: list[Message]) -> Message:
+    """Return one message of the user for several."""
+    if len(messages) == 1:
+        return messages[0]
+    texts = [message.content for message in messages if message.content]
+    parts = tuple([part for message in messages for part in message.parts])
+    return Message(Role.USER, "\n\n".join(texts), parts=parts)
+
+
+def join_answers(messages: Iterable[Message]) -> list[Message]:
+    """Return messages in which those of the model that follow each other are one."""
+    found: list[Message] = []
+    for message in messages:
+        last = found[-1] if found else None
+        if last is None or not last.role is message.role is Role.ASSISTANT:
+            found.append(message)
+            continue
+        text = "\n".join([part for part in (last.content, message.content) if part])
+        calls = (*last.tool_calls, *message.tool_calls)
+        found[-1] = Message(Role.ASSISTANT, text, calls, reasoning=message.reasoning or last.reasoning)
+    return found

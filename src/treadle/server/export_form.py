@@ -1,0 +1,44 @@
+"""The export of runs over HTTP: in the formats, and with the code, of `treadle export`."""
+
+from contextlib import nullcontext
+from typing import Annotated
+
+from fastapi import Query
+from msgspec import Struct
+
+from treadle.export.groups import GroupBy
+from treadle.export.run_exporter import RunExporter, TokenOptions, check_format
+from treadle.export.token_exporter import TOKEN_FORMATS
+from treadle.journal.protocol import Journal
+
+
+class ExportForm(Struct, frozen=True):
+    """How runs are exported."""
+
+    format: str
+    options: TokenOptions
+    media_type = "application/x-ndjson"
+
+    def write(self, journal: Journal, run_ids: list[str]) -> tuple[bytes, list[str]]:
+        """Return the lines of the runs, and why runs or groups were left out. Blocks."""
+        lines: list[bytes] = []
+        left_out: list[str] = []
+        exporter = RunExporter(
+            journal, self.format, lambda run_id, why: left_out.append(why), lambda run_id: nullcontext()
+        )
+        if self.format in TOKEN_FORMATS:
+            exporter.write_tokens(run_ids, None, self.options, lines.extend)
+        else:
+            lines.extend(exporter.lines(run_ids, lambda run_id: None))
+        return b"".join([line + b"\n" for line in lines]), left_out
+
+
+def read_form(
+    format_: Annotated[str, Query(alias="format", description="as for `treadle export --format`")] = "openai",
+    mask: Annotated[str, Query(description="the loss mask of formats with tokens")] = "all",
+    group_by: GroupBy = GroupBy.GROUP,
+    reward: Annotated[str | None, Query(description="the reward of formats with tokens")] = None,
+) -> ExportForm:
+    """Return the form that the parameters of a request ask for. Raises: `ConfigError`."""
+    check_format(format_)
+    return ExportForm(format_, TokenOptions(group_by, mask, reward))

@@ -1,0 +1,382 @@
+"""One request of a client for the next message of a conversation: a turn of a run, or the rest of one.
+
+Nothing here drives a run in a way of its own. For a model, the run is relayed (`RunStarted.is_relayed`): its driver
+asks the model once. For an agent, the agent's loop answers. Two commits are on the way of an answer: the request is
+kept before the model is asked, and the answer before its end is sent.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.core import events as e
+from treadle.core.asking import open_questions
+from treadle.core.calls import external_calls, waiting_calls
+from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunNotFoundError
+from treadle.core.inbox import Cancel
+from treadle.core.state import State, Status
+from treadle.core.types import (
+    Completion,
+    Delivery,
+    FinishReason,
+    Json,
+    Message,
+    Role,
+    StopReason,
+    ToolCall,
+    ToolErrorKind,
+    ToolResult,
+)
+from treadle.journal.protocol import RunWriter
+from treadle.journal.run_info import QUEUE
+from treadle.loop.driver import Driver
+from treadle.loop.wayout import see_through
+from treadle.models.wire.served import ServedRequest, join_words
+from treadle.runs.agent_parts import AgentParts, require_trust
+from treadle.runs.begin import Beginning, begin, make_run_id
+from treadle.runs.drive import leave, open_turn
+from treadle.runs.options import Given, check_history
+from treadle.runs.recording import read_given, take_in_rest
+from treadle.runs.resume import go_on
+from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.catalog import ClientWish
+from treadle.server.gateway.conversations import OPENING, digest_of, opening_of
+from treadle.server.gateway.gateway_host import GatewayHost
+from treadle.server.responses.response_fold import ASK
+from treadle.server.responses.response_ids import run_named_by, wire_call_id
+from treadle.server.responses.response_turn import METADATA
+
+OnDelta = Callable[[e.Delta], None]
+
+
+class RunNaming(Struct, frozen=True):
+    """What the headers of a request say about its run."""
+
+    run_id: str | None = None
+    """The run that the conversation belongs to, new or not; `None`: it is found."""
+    labels: Mapping[str, str] = {}
+    """The labels of a new run."""
+
+
+class AskedModelError(Exception):
+    """Raised if there is no answer, with what the client is told."""
+
+    def __init__(
+        self, message: str, status: int, code: str, retry_after_seconds: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Answer(Struct):
+    """The answer to a request, as its client gets it."""
+
+    completion: Completion
+    run_id: str
+
+
+class ClientTurn:
+    """One request, from its run to the answer."""
+
+    def __init__(self, host: GatewayHost, caller: ApiCaller, asked: ServedRequest, named: RunNaming) -> None:
+        self._host = host
+        self._caller = caller
+        self._asked = asked
+        self._named = named
+        self._is_agent = host.offered.is_agent(asked.model)
+        self._history, self._fresh = _split(asked.messages)
+        self.run_id = ""
+        """The run that records the request; empty before it is known."""
+        self.on_delta: OnDelta | None = None
+        """The function that gets the pieces of the answer; `None`: it is not streamed."""
+
+    async def _prepare(self) -> Driver:
+        """Return a driver that is ready to ask the model. Raises: as `answer` does."""
+        host, asked = self._host, self._asked
+        await host.check_room(self._caller)
+        wish = ClientWish(
+            instructions=asked.instructions,
+            tools=asked.tools,
+            settings=asked.settings_for(host.offered.dialect_of(asked.model)),
+            schema=_schema_of(asked.form) if self._is_agent and asked.form is not None else None,
+            is_relayed=not self._is_agent,
+            client=self._caller.name if not self._is_agent else "",
+        )
+        agent = host.offered.agent(asked.model, wish)
+        given = Given(
+            agent.answer,
+            agent.deps,
+            keeps_events=True,
+            renews_instructions=True,
+            is_relayed=not self._is_agent,
+        )
+        found = await self._find(agent)
+        if found is None:
+            driver = await self._begin(agent, given)
+        else:
+            writer = found[1]
+            try:
+                driver = await go_on(agent, found[0], writer, given)
+                await self._say(agent, driver)
+            except BaseException:
+                await see_through(writer.release)
+                raise
+        self.run_id = driver.run_id
+        host.note_asked(self._caller, self.run_id)
+        if self.on_delta is not None:
+            driver.pass_deltas(self._pass_words if self._is_agent else self.on_delta)
+        return driver
+
+    def _pass_words(self, delta: e.Delta) -> None:
+        """Pass a piece of an agent's answer on. Its calls are those of its own tools, or come at the end."""
+        if self.on_delta is not None and isinstance(delta, e.TextDelta | e.ReasoningDelta):
+            self.on_delta(delta)
+
+    # The run.
+
+    async def _find(self, agent: AgentParts) -> tuple[State, RunWriter] | None:
+        """Return the run that the request continues, in its present state; `None` for a new conversation."""
+        known, name = self._host.conversations, self._caller.name
+        history = digest_of(self._history)
+        whole = digest_of(self._asked.messages)
+        run_id = self._named.run_id
+        if run_id is not None:
+            if not await self._host.has_run(self._caller, run_id):
+                return None
+        else:
+            run_id = known.take(name, whole) or (known.take(name, history) if self._history else None)
+            if run_id is not None:
+                return await self._take(agent, run_id, history, whole, is_own=True)
+            for call_id in [message.call_id for message in self._fresh if message.call_id is not None]:
+                run_id = run_named_by(call_id) or run_id
+            if run_id is not None and not await self._host.has_run(self._caller, run_id):
+                run_id = None
+            if run_id is None and self._history:
+                labels = self._host.visible_to(self._caller)
+                run_id = await known.find(self._asked.messages, {history, whole}, labels)
+            if run_id is None:
+                return None
+        found = await self._take(agent, run_id, history, whole, is_own=False)
+        if found is None and self._named.run_id is not None:
+            raise RequestRefused(
+                409, f"run {run_id!r:.100} has another conversation, or is under way", "conversation_locked"
+            )
+        return found
+
+    async def _take(
+        self, agent: AgentParts, run_id: str, history: bytes, whole: bytes, *, is_own: bool
+    ) -> tuple[State, RunWriter] | None:
+        """Take the lease of a run, and return its state; `None` if it has gone on or is driven elsewhere."""
+        journal = self._host.journal
+        if not is_own:
+            await asyncio.to_thread(require_trust, journal, run_id, agent.spec, trust=False)
+        try:
+            writer = await journal.acquire(run_id)
+        except (LeaseHeldError, RunNotFoundError):
+            return None
+        try:
+            found = await self._host.conversations.state_of(run_id, writer)
+            if found is not None and self._continues(*found, history, whole):
+                return found[0], writer
+        except BaseException:
+            await see_through(writer.release)
+            raise
+        await writer.release()
+        return None
+
+    def _continues(self, state: State, said: bytes, history: bytes, whole: bytes) -> bool:
+        """Return whether the request is what a run waits for. `said` is the digest of the run's conversation."""
+        if not state.is_session or state.is_relayed is self._is_agent:
+            return False
+        if said == whole:
+            return (state.turn.is_open or state.has_failed_turn) and not state.turn.calls
+        if self._is_agent and self._fresh and self._fresh[0].role is Role.TOOL:
+            return state.turn.is_open  # its calls name the run, and clients do not know what it did besides
+        return said == history and bool(state.turn.calls) is state.turn.is_open
+
+    async def _begin(self, agent: AgentParts, given: Given) -> Driver:
+        """Begin a run with the conversation so far, and the turn of its newest message of the user."""
+        asked, messages = self._asked, _with_names(self._asked.messages)
+        check_history(messages)
+        at = max([number for number, item in enumerate(messages) if item.role is Role.USER], default=-1)
+        if at < 0 or messages[-1].role is Role.ASSISTANT:
+            raise ConfigError("the newest message is none of the user, and no result of a call")
+        labels: dict[str, Json] = {**self._named.labels, **self._host.labels(self._caller, self._asked.model)}
+        if not self._is_agent:
+            labels.pop(QUEUE, None)  # nobody would wait for its answer
+        labels |= {METADATA: dict(asked.labels), OPENING: opening_of(messages)}
+        beginning = Beginning(
+            self._named.run_id or make_run_id(),
+            metadata=labels,
+            is_session=True,
+            is_lazy=True,
+            history=tuple(messages[:at]),
+            caller=self._host.lineage(self._caller),
+        )
+        driver = await begin(agent, None, given, beginning)
+        driver.put(await open_turn(agent, driver, messages[at]), blobs=asked.blobs or None)
+        for message in messages[at + 1 :]:
+            driver.put(e.MessageInjected(message=message, delivery=Delivery.STEER))
+        return driver
+
+    async def _say(self, agent: AgentParts, driver: Driver) -> None:
+        """Append what the client says. Raises: `ConfigError` if a call has no result, or a result no call."""
+        state, fresh, blobs = driver.state, list(self._fresh), self._asked.blobs or None
+        if state.turn.is_open and not (state.turn.calls or open_questions(state)):
+            return  # the same request again, which has no answer yet
+        waiting = self._waiting_for(driver.run_id, state)
+        while fresh and fresh[0].role is Role.TOOL:
+            message = fresh.pop(0)
+            target = waiting.pop(message.call_id or "", None)
+            if target is None:
+                raise ConfigError(f"no call {message.call_id!r:.100} waits for a result")
+            if isinstance(target, ToolCall):
+                driver.put(_to_completed(state, target, message), blobs=blobs)
+            else:
+                driver.put(read_given(state, target.question_id, message.content))
+        if waiting:
+            raise ConfigError(f"no tool output found for the call {next(iter(waiting))!r:.100}")
+        if state.turn.is_open:
+            for message in fresh:
+                driver.put(e.MessageInjected(message=message, delivery=Delivery.STEER), blobs=blobs)
+        elif fresh:
+            driver.put(await open_turn(agent, driver, join_words(fresh)), blobs=blobs)
+        else:
+            raise ConfigError("there is no new message of the user")
+
+    def _waiting_for(self, run_id: str, state: State) -> dict[str, ToolCall | e.QuestionAsked]:
+        """Return the calls and questions that wait for the client, by the ids that it knows."""
+        calls = [item.call for item in external_calls(state)]
+        if state.is_relayed:
+            known = self._history[-1].tool_calls if self._history else ()
+            if len(known) == len(state.turn.calls):
+                names = dict(zip(state.turn.calls, [call.call_id for call in known], strict=True))
+                return {names[call.call_id]: call for call in calls}
+        asked = {body.question_id: body for body in open_questions(state)}
+        found: dict[str, ToolCall | e.QuestionAsked] = {call.call_id: call for call in calls}
+        return {wire_call_id(run_id, key): item for key, item in (found | asked).items()}
+
+    # The answer.
+
+    async def answer(self) -> Answer:
+        """Drive the run until it waits for the client, and return what the client gets.
+
+        Raises: `ConfigError` and `RequestRefused` if the request cannot be asked, `AskedModelError` if the model
+        gave no answer; `JournalError`.
+        """
+        driver = await self._prepare()
+        try:
+            await driver.drive()
+            state = driver.state
+            if state.status is Status.RUNNING and not state.turn.is_open:
+                driver.put(e.RunPaused(reason="closed"))
+            await driver.leave()
+        except BaseException as error:
+            await leave(driver, "cancelled" if isinstance(error, asyncio.CancelledError) else None)
+            raise
+        if driver.mail.is_waiting:
+            await take_in_rest(self._host.journal, driver.run_id)
+        done = [
+            event.body.completion
+            for event in driver.recorder.kept_events or ()
+            if isinstance(event.body, e.InferenceCompleted)
+        ]
+        fault = None if done else state.ending.fault
+        self._host.note_done(self._caller, done, fault, state.ending.error or "")
+        conversations, said = self._host.conversations, self._asked.messages
+        if not done or (self._is_agent and state.ending.error is not None and not state.turn.is_open):
+            conversations.note(self._caller.name, digest_of(said), driver.run_id, state)
+            raise _explain(state)
+        completion = self._shown(state, done) if self._is_agent else done[-1]
+        conversations.note(self._caller.name, digest_of([*said, completion.message]), driver.run_id, state)
+        return Answer(completion, driver.run_id)
+
+    def _shown(self, state: State, done: list[Completion]) -> Completion:
+        """Return what the client of an agent sees: the last text, the calls of its own tools and questions."""
+        if waiting_calls(state):
+            raise AskedModelError("the run waits for an approval", 409, "approval_required")
+        calls = [
+            replace(item.call, call_id=wire_call_id(self.run_id, item.call.call_id))
+            for item in external_calls(state)
+        ]
+        for body in open_questions(state):
+            arguments = msgspec.json.encode({"question": body.text}).decode()
+            calls.append(ToolCall(wire_call_id(self.run_id, body.question_id), ASK, arguments))
+        last = done[-1]
+        text = last.message.content if state.turn.is_open else state.ending.output
+        reason = FinishReason.TOOL_CALLS if calls else last.finish_reason
+        message = Message(Role.ASSISTANT, text, tuple(calls), reasoning=last.message.reasoning)
+        usage = sum([item.usage for item in done[1:]], done[0].usage)
+        if self.on_delta is not None:
+            for number, call in enumerate(calls):
+                self.on_delta(e.ToolCallDelta(number, call.call_id, call.name, call.arguments))
+        return replace(last, message=message, finish_reason=reason, usage=usage, tokens=None)
+
+    async def cancel(self) -> None:
+        """Stop the run, because its client has left."""
+        if self.run_id:
+            posted = self._host.journal.posting(self.run_id, Cancel("the client left"))
+            with suppress(JournalError):
+                await asyncio.wrap_future(posted)
+
+
+def _split(messages: list[Message]) -> tuple[list[Message], list[Message]]:
+    """Return what was said up to the newest answer of the model, and what came after it."""
+    at = max([number for number, item in enumerate(messages, 1) if item.role is Role.ASSISTANT], default=0)
+    return messages[:at], messages[at:]
+
+
+def _with_names(messages: list[Message]) -> list[Message]:
+    """Return messages in which results have the names of their tools."""
+    names = {call.call_id: call.name for message in messages for call in message.tool_calls}
+    return [
+        replace(item, name=names.get(item.call_id or "")) if item.role is Role.TOOL else item
+        for item in messages
+    ]
+
+
+def _to_completed(state: State, call: ToolCall, message: Message) -> e.ToolCompleted:
+    result = ToolResult(
+        call.call_id,
+        call.name,
+        message.content,
+        is_error=message.is_error,
+        error_kind=ToolErrorKind.FAILED if message.is_error else None,
+        artifacts=message.parts,
+    )
+    return e.ToolCompleted(step=state.step, result=result)
+
+
+def _schema_of(form: dict[str, Json]) -> dict[str, Json]:
+    """Return the JSON Schema that `response_format` means. Raises: `ConfigError`."""
+    if form.get("type") == "json_object":
+        return {"type": "object"}
+    wanted = form.get("json_schema")
+    schema = wanted.get("schema") if isinstance(wanted, dict) else None
+    if not isinstance(schema, dict):
+        raise ConfigError("response_format has no schema; give it as response_format.json_schema.schema")
+    return schema
+
+
+_BUDGETS = (StopReason.MAX_COST, StopReason.MAX_TOKENS, StopReason.MAX_TOOL_CALLS, StopReason.MAX_STEPS)
+
+
+def _explain(state: State) -> AskedModelError:
+    """Return the error for a turn that ended without an answer."""
+    ending = state.ending
+    failure, message = ending.failure, ending.error or f"the run stopped: {ending.stop_reason}"
+    if ending.stop_reason in _BUDGETS:
+        return AskedModelError(message, 429, "budget_exceeded")
+    if ending.stop_reason is StopReason.CONTEXT_OVERFLOW:
+        return AskedModelError(message, 400, "context_length_exceeded")
+    status = None if failure is None else failure.status
+    if failure is None or status in (None, 401, 403) or not 400 <= (status or 0) < 600:
+        is_users = failure is not None and failure.error_type in ("ConfigError", "UnsupportedPartError")
+        return AskedModelError(message, 400 if is_users else 502, "provider_error")
+    return AskedModelError(message, status or 502, "provider_error", failure.retry_after_seconds)

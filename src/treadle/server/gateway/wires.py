@@ -1,0 +1,280 @@
+"""The wire formats of the gateway, and the requests to it as ASGI calls.
+
+They do not go through FastAPI, whose checks of a request take longer than everything that is done here.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core import events as e
+from treadle.core.errors import ConfigError
+from treadle.core.inbox import check_labels
+from treadle.core.types import Completion, Json
+from treadle.models.dialects.anthropic import served as anthropic
+from treadle.models.dialects.openai_chat import served as openai_chat
+from treadle.models.wire.served import ServedRequest
+from treadle.server.access import Receive, RequestRefused, Scope, Send, error_body
+from treadle.server.gateway.client_turn import Answer, AskedModelError, ClientTurn, RunNaming
+from treadle.server.gateway.gateway_host import GatewayHost
+
+RUN_HEADER = "x-treadle-run"
+"""The header with the id of the run that records a request, in both directions."""
+LABELS_HEADER = "x-treadle-labels"
+"""The header of a request with labels for a new run, as `name=value, name=value`."""
+KEEP_ALIVE_SECONDS = 15.0
+"""How often a stream in which nothing happens says that it is alive."""
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,119}")
+_encode = msgspec.json.Encoder().encode
+
+
+class Stream(Protocol):
+    """The events of one streamed answer, in a wire format."""
+
+    def begin(self) -> Iterable[dict[str, Json]]:
+        """Return the first events."""
+        ...
+
+    def add(self, piece: e.Delta) -> Iterable[dict[str, Json]]:
+        """Return the events for a piece of the answer."""
+        ...
+
+    def end(self, completion: Completion) -> Iterable[dict[str, Json]]:
+        """Return the last events."""
+        ...
+
+
+class Wire(Struct, frozen=True):
+    """A wire format of the gateway."""
+
+    read: Callable[[bytes], ServedRequest]
+    write: Callable[[Completion, ServedRequest], dict[str, Json]]
+    stream: Callable[[str, ServedRequest], Stream]
+    frame: Callable[[dict[str, Json]], bytes]
+    """A function that returns an event of a stream as bytes."""
+    error: Callable[[str, str], Json]
+    """A function of a message and a code that returns the body of an error."""
+    last: bytes = b""
+    """What follows the last event of a stream."""
+
+
+def _frame_chat(event: dict[str, Json]) -> bytes:
+    return b"data: %b\n\n" % _encode(event)
+
+
+def _frame_messages(event: dict[str, Json]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), _encode(event))
+
+
+def _error_of_chat(message: str, code: str) -> Json:
+    return error_body(message, code, "server_error")
+
+
+def _error_of_messages(message: str, code: str) -> Json:
+    return {"type": "error", "error": {"type": "api_error", "message": message, "code": code}}
+
+
+WIRES = {
+    "/v1/chat/completions": Wire(
+        openai_chat.read_request,
+        openai_chat.write_answer,
+        openai_chat.ChatStream.of,
+        _frame_chat,
+        _error_of_chat,
+        b"data: [DONE]\n\n",
+    ),
+    "/v1/messages": Wire(
+        anthropic.read_request,
+        anthropic.write_answer,
+        anthropic.MessageStream.of,
+        _frame_messages,
+        _error_of_messages,
+    ),
+}
+"""The wire formats, by the path of their requests."""
+
+
+class Gateway:
+    """ASGI middleware that answers the requests to the gateway, and passes all others on."""
+
+    def __init__(self, app: Any, host: GatewayHost, to_response: Callable[[Exception], Any]) -> None:
+        """Keep the application for other requests. `to_response` returns the response for an error."""
+        self._app = app
+        self._host = host
+        self._to_response = to_response
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wire = WIRES.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if wire is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._answer(wire, scope, receive, send)
+        except AskedModelError as error:
+            after = error.retry_after_seconds
+            more = {} if after is None else {"retry-after": f"{after:.0f}"}
+            await send_whole(send, error.status, wire.error(str(error), error.code), more)
+        except Exception as error:
+            await self._to_response(error)(scope, receive, send)
+
+    async def _answer(self, wire: Wire, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request. Raises: what prevents that, before anything was sent."""
+        host, caller = self._host, scope["state"]["caller"]
+        if "run" not in caller.scopes:
+            raise RequestRefused(403, "this key does not have the scope 'run'", "forbidden")
+        asked = _read(wire, await _read_body(receive))
+        turn = ClientTurn(host, caller, asked, _read_headers(scope["headers"]))
+        outlet = _Outlet(wire, turn, asked) if asked.is_stream else None
+        task = host.start(turn.answer())
+        leaving = asyncio.ensure_future(_until_left(receive))
+        leaving.add_done_callback(
+            lambda left: None if left.cancelled() or task.done() else host.start_quietly(turn.cancel())
+        )
+        try:
+            if outlet is not None:
+                await outlet.pass_on(task, send)
+                return
+            await asyncio.wait([task])
+            answer = _result_of(task)
+            body = wire.write(answer.completion, asked)
+            await send_whole(send, 200, body, {RUN_HEADER: answer.run_id})
+        finally:
+            leaving.cancel()
+
+
+class _Outlet:
+    """The events of a streamed answer, on their way to the client."""
+
+    def __init__(self, wire: Wire, turn: ClientTurn, asked: ServedRequest) -> None:
+        self._wire = wire
+        self._turn = turn
+        self._asked = asked
+        self._stream: Stream | None = None
+        self._waiting: list[bytes] = []
+        self._wake: asyncio.Future[None] | None = None
+        self._has_begun = False
+        turn.on_delta = self._add
+
+    def _add(self, piece: e.Delta) -> None:
+        self._put(self._open().add(piece))
+
+    def _open(self) -> Stream:
+        if self._stream is None:
+            self._stream = self._wire.stream(self._turn.run_id, self._asked)
+            self._put(self._stream.begin())
+        return self._stream
+
+    def _put(self, events: Iterable[dict[str, Json]]) -> None:
+        self._waiting += map(self._wire.frame, events)
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def _beat(self) -> None:
+        if self._has_begun:
+            self._waiting.append(b": still here\n\n")
+            self._ring()
+
+    async def pass_on(self, task: "asyncio.Task[Answer]", send: Send) -> None:
+        """Send the pieces of the answer as they come. Raises: what prevents the answer, if nothing has come yet."""
+        loop = asyncio.get_running_loop()
+        task.add_done_callback(lambda _: self._ring())
+        while not task.done():
+            if not self._waiting:
+                self._wake = loop.create_future()
+                beat = loop.call_later(KEEP_ALIVE_SECONDS, self._beat)
+                await self._wake
+                beat.cancel()
+            if self._waiting:
+                await self._flush(send, more=True)
+        try:
+            answer = _result_of(task)
+            stream = self._open()
+            self._put(stream.end(answer.completion))
+        except Exception as error:
+            if not self._has_begun:
+                raise
+            code = error.code if isinstance(error, AskedModelError | RequestRefused) else "server_error"
+            body = self._wire.error(str(error), code)
+            self._waiting.append(self._wire.frame(body))
+        self._waiting.append(self._wire.last)
+        await self._flush(send, more=False)
+
+    async def _flush(self, send: Send, *, more: bool) -> None:
+        pieces, self._waiting = self._waiting, []
+        if not self._has_begun:
+            self._has_begun = True
+            headers = {RUN_HEADER: self._turn.run_id, "content-type": "text/event-stream; charset=utf-8"}
+            await _send_head(send, 200, headers | {"cache-control": "no-store", "x-accel-buffering": "no"})
+        await send({"type": "http.response.body", "body": b"".join(pieces), "more_body": more})
+
+
+def _read(wire: Wire, body: bytes) -> ServedRequest:
+    try:
+        return wire.read(body)
+    except ConfigError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ConfigError(f"the request cannot be read: {error!r:.200}") from None
+
+
+def _result_of(task: "asyncio.Task[Answer]") -> Answer:
+    if task.cancelled():
+        raise RequestRefused(
+            503, "the server is stopping; ask again", "server_stopping", {"retry-after": "5"}
+        )
+    return task.result()
+
+
+async def _until_left(receive: Receive) -> None:
+    """Wait until the client leaves."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _read_body(receive: Receive) -> bytes:
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    while message.get("more_body"):
+        message = await receive()
+        body += message.get("body", b"")
+    if message["type"] == "http.disconnect":
+        raise RequestRefused(400, "the client left before its request was complete", "request_incomplete")
+    return body
+
+
+def _read_headers(headers: Iterable[tuple[bytes, bytes]]) -> RunNaming:
+    """Return what headers say about the run. Raises: `ConfigError`."""
+    run_id, labels = None, {}
+    for name, value in headers:
+        if not name.startswith(b"x-treadle-"):
+            continue
+        text = value.decode("latin-1").strip()
+        if name == RUN_HEADER.encode():
+            if not _RUN_ID.fullmatch(text):
+                raise ConfigError(f"{RUN_HEADER} is {text!r:.150}; give letters, digits and -_.: alone")
+            run_id = text
+        elif name == LABELS_HEADER.encode():
+            pairs = [item.partition("=") for item in text.split(",") if item.strip()]
+            labels = {key.strip(): said.strip() for key, _, said in pairs}
+            check_labels(labels)
+    return RunNaming(run_id, labels)
+
+
+async def _send_head(send: Send, status: int, headers: Mapping[str, str]) -> None:
+    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
+    """Send a whole response."""
+    encoded = _encode(body)
+    length = {"content-type": "application/json", "content-length": str(len(encoded))}
+    await _send_head(send, status, {**length, **headers})
+    await send({"type": "http.response.body", "body": encoded})

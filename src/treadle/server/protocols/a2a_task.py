@@ -1,0 +1,161 @@
+"""Runs as tasks of the A2A protocol. Source: A2A 1.0, JSON-RPC binding.
+
+A context is a session, and a task is one of its turns. The texts of the model are the task's artifacts, one for
+each step; the last one is the answer. A task that needs input waits for the client: for an answer, a decision or a
+result.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import Struct
+
+from treadle.core import events as e
+from treadle.core.events.narrowing import Item
+from treadle.core.types import Json, StopReason
+from treadle.runs.run import Run
+from treadle.server.turn_order import write_needs
+
+CONTEXT = "treadle.a2a_context"
+"""The label with the context of A2A that a run stands for."""
+COMPLETED, FAILED, CANCELED = "TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED"
+WORKING, INPUT_REQUIRED = "TASK_STATE_WORKING", "TASK_STATE_INPUT_REQUIRED"
+OVER = frozenset((COMPLETED, FAILED, CANCELED))
+
+
+class TaskId(Struct, frozen=True):
+    """The place of a task in its run."""
+
+    run_id: str
+    turn: int
+
+    def __str__(self) -> str:
+        return f"{self.run_id}.{self.turn}"
+
+    @classmethod
+    def read(cls, text: str) -> "TaskId | None":
+        """Return the place that an id names; `None` if it is no such id."""
+        run_id, _, turn = text.rpartition(".")
+        is_number = turn.isascii() and turn.isdecimal() and len(turn) < 10
+        return cls(run_id, int(turn)) if run_id and is_number else None
+
+
+def write_task(run: Run[Any], task_id: TaskId, history_length: int | None = None) -> dict[str, Json] | None:
+    """Return a task as it is now; `None` if the run has no such turn."""
+    events = list(_turn_of(run.events, task_id.turn))
+    if not events:
+        return None
+    started = events[0].body
+    assert isinstance(started, e.TurnStarted)
+    task: dict[str, Json] = {
+        "id": str(task_id),
+        "contextId": context_of(run),
+        "status": status_of(run, task_id, events),
+        "artifacts": [artifact for event in events if (artifact := artifact_of(event.body)) is not None],
+        "metadata": {"runId": run.run_id},
+    }
+    if history_length != 0:
+        said = {
+            "messageId": f"{task_id}.user",
+            "role": "ROLE_USER",
+            "parts": [{"text": started.message.content}],
+        }
+        task["history"] = [{**said, "taskId": str(task_id), "contextId": context_of(run)}]
+    return task
+
+
+def context_of(run: Run[Any]) -> str:
+    """Return the context that a run stands for."""
+    return str(run.metadata.get(CONTEXT, run.run_id))
+
+
+def _turn_of(events: Iterable[e.Event], turn: int) -> Iterator[e.Event]:
+    now = 0
+    for event in events:
+        if isinstance(event.body, e.TurnStarted):
+            now = event.body.turn
+        if now == turn:
+            yield event
+
+
+def artifact_of(body: e.DurableBody) -> dict[str, Json] | None:
+    """Return the text of a step as an artifact; `None` if an event has none."""
+    if isinstance(body, e.InferenceCompleted) and (text := body.completion.message.content):
+        return {"artifactId": f"text-{body.step}", "parts": [{"text": text}]}
+    return None
+
+
+def status_of(run: Run[Any], task_id: TaskId, events: Iterable[e.Event]) -> dict[str, Json]:
+    """Return the status of a turn, which has these events."""
+    at = 0.0
+    for event in events:
+        at, body = event.body.at, event.body
+        if isinstance(body, e.TurnCompleted):
+            return _status_at(at, *_ending_of(body), task_id, run)
+    if run.open_questions or run.approvals or run.external_calls:
+        return _status_at(at, INPUT_REQUIRED, _needs_of(run), task_id, run)
+    return _status_at(at, WORKING, None, task_id, run)
+
+
+def _ending_of(body: e.TurnCompleted) -> tuple[str, str | None]:
+    if body.stop_reason is StopReason.COMPLETED:
+        return COMPLETED, None
+    if body.stop_reason is StopReason.CANCELLED:
+        return CANCELED, None
+    return FAILED, body.error or f"the turn ended because of {body.stop_reason}"
+
+
+def _status_at(at: float, state: str, text: str | None, task_id: TaskId, run: Run[Any]) -> dict[str, Json]:
+    status: dict[str, Json] = {"state": state, "timestamp": datetime.fromtimestamp(at, UTC).isoformat()}
+    if text is not None:
+        parts: list[Json] = [{"text": text}]
+        if state == INPUT_REQUIRED:
+            parts.append({"data": write_needs(run)})
+        said = {"messageId": f"{task_id}.status", "role": "ROLE_AGENT", "parts": parts}
+        status["message"] = {**said, "taskId": str(task_id), "contextId": context_of(run)}
+    return status
+
+
+def _needs_of(run: Run[Any]) -> str:
+    """Return what a run waits for, as a text for people."""
+    lines = [question.text for question in run.open_questions.values()]
+    lines += [f"May I call {call.name}({call.arguments})?" for call in run.approvals.values()]
+    lines += [f"Please call {call.name}({call.arguments})." for call in run.external_calls.values()]
+    return "\n".join(lines)
+
+
+class TaskStream:
+    """The fold of a task's stream: what is said of a task while it works."""
+
+    def __init__(self, task_id: TaskId, context: str) -> None:
+        self._where = {"taskId": str(task_id), "contextId": context}
+        self._step = 0
+        self._said = ""
+        """The text of the step that was sent so far."""
+
+    def take(self, item: Item) -> Iterator[dict[str, Json]]:
+        """Yield the updates that an event or a piece of output means, except the last status."""
+        body = item.body
+        if isinstance(body, e.InferenceStarted):
+            self._step, self._said = body.step, ""
+        elif isinstance(body, e.TextDelta) and self._step:
+            yield self._artifact(body.text, appends=bool(self._said))
+            self._said += body.text
+        elif isinstance(body, e.InferenceCompleted):
+            text = body.completion.message.content
+            self._step = body.step
+            is_rest = bool(self._said) and text.startswith(self._said)
+            if text:
+                rest = text[len(self._said) :] if is_rest else text
+                yield self._artifact(rest, appends=is_rest, is_last=True)
+            self._said = ""
+        elif isinstance(body, e.ToolStarted):
+            status = {"state": WORKING, "timestamp": datetime.fromtimestamp(body.at, UTC).isoformat()}
+            yield {"statusUpdate": {**self._where, "status": status, "metadata": {"tool": body.name}}}
+
+    def _artifact(self, text: str, *, appends: bool, is_last: bool = False) -> dict[str, Json]:
+        artifact = {"artifactId": f"text-{self._step}", "parts": [{"text": text}]}
+        return {
+            "artifactUpdate": {**self._where, "artifact": artifact, "append": appends, "lastChunk": is_last}
+        }

@@ -1,0 +1,193 @@
+"""Requests of the AG-UI protocol as what they mean for a run. Source: AG-UI 1.0."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from treadle.core.errors import ConfigError
+from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
+from treadle.core.types import Json
+from treadle.runs.run import Run
+from treadle.server.catalog import ClientWish, client_tools
+from treadle.server.responses.request_items import Item, RequestItems, read_items
+from treadle.server.routes.route_context import ClientBody
+
+
+class _Part(ClientBody):
+    """The base of what AG-UI sends. Fields that are not known are ignored, as the protocol says."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+
+class AgUiFunction(_Part):
+    name: str
+    arguments: str
+
+
+class AgUiCall(_Part):
+    id: str
+    function: AgUiFunction
+
+
+class AgUiMessage(_Part):
+    """A message of the conversation."""
+
+    id: str = ""
+    role: Literal["developer", "system", "assistant", "user", "tool", "activity", "reasoning"]
+    content: str | list[dict[str, Any]] | dict[str, Any] | None = None
+    tool_calls: list[AgUiCall] | None = None
+    tool_call_id: str | None = None
+    error: str | None = None
+
+
+class AgUiTool(_Part):
+    name: str
+    description: str = ""
+    parameters: Any = None
+
+
+class AgUiContext(_Part):
+    description: str
+    value: str
+
+
+class AgUiResume(_Part):
+    """The answer to an interrupt of the run before."""
+
+    interrupt_id: str
+    status: Literal["resolved", "cancelled"]
+    payload: Any = None
+
+
+class RunAgentInput(_Part):
+    """The body of `POST /v1/ag-ui/AGENT`."""
+
+    thread_id: Annotated[str, Field(min_length=1)]
+    """The conversation. One that this server does not know begins with these messages."""
+    run_id: str
+    messages: list[AgUiMessage]
+    tools: list[AgUiTool] | None = None
+    """The tools that the client runs."""
+    context: list[AgUiContext] | None = None
+    state: Any = None
+    """Ignored: Treadle's agents have no state besides the conversation and their files."""
+    forwarded_props: Any = None
+    resume: list[AgUiResume] | None = None
+
+    def wish(self, asked: RequestItems) -> ClientWish:
+        """Return what the client wants of the agent. Raises: `ConfigError`."""
+        texts = [f"{item.description}: {item.value}" for item in self.context or ()]
+        tools = [
+            {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters or {"type": "object", "properties": {}},
+            }
+            for tool in self.tools or ()
+        ]
+        return ClientWish(
+            instructions="\n\n".join([*asked.instructions, *texts]) or None, tools=client_tools(tools)[0]
+        )
+
+    def read(self) -> RequestItems:
+        """Return what the messages mean. Raises: `ConfigError`."""
+        return read_items([item for message in self.messages for item in _items_of(message)])
+
+
+def _items_of(message: AgUiMessage) -> Iterator[Item]:
+    content = message.content
+    if message.role == "tool":
+        if message.tool_call_id is None:
+            raise ConfigError("a message of a tool has no toolCallId")
+        text = _text_of(content)
+        if message.error is not None:
+            text = f"{text}\n{message.error}".strip()
+        yield {
+            "type": "function_call_output",
+            "call_id": message.tool_call_id,
+            "output": text,
+            "is_error": message.error is not None,
+        }
+    elif message.role == "reasoning":
+        yield {"type": "reasoning", "content": [{"type": "reasoning_text", "text": _text_of(content)}]}
+    elif message.role == "user" and isinstance(content, list):
+        yield {"role": "user", "content": [_part_of(part) for part in content]}
+    elif message.role != "activity":
+        if content or not message.tool_calls:
+            yield {"role": message.role, "content": _text_of(content)}
+        for call in message.tool_calls or ():
+            named = {"name": call.function.name, "arguments": call.function.arguments}
+            yield {"type": "function_call", "call_id": call.id, **named}
+
+
+def _text_of(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join([str(part.get("text", "")) for part in content])
+    return (
+        content
+        if isinstance(content, str)
+        else ""
+        if content is None
+        else msgspec.json.encode(content).decode()
+    )
+
+
+def _part_of(part: dict[str, Any]) -> Item:
+    kind, source = part.get("type"), part.get("source")
+    if kind == "text":
+        return {"type": "input_text", "text": str(part.get("text", ""))}
+    if not isinstance(source, dict) or source.get("type") != "data":
+        raise ConfigError(f"a part of the type {kind!r:.50} must have its data inline")
+    url = f"data:{source.get('mimeType')};base64,{source.get('value')}"
+    if kind == "image":
+        return {"type": "input_image", "image_url": url}
+    return {"type": "input_file", "file_data": url}
+
+
+def read_answers(run: Run[Any], asked: RequestItems, resume: list[AgUiResume] | None) -> list[InboxMessage]:
+    """Return the messages for the inbox that answer what a run waits for.
+
+    Results of the agent's own calls, which clients send along with the history, are left out. Raises: `ConfigError`
+    for an interrupt that is not open, an answer that cannot be read, and a call or interrupt without an answer.
+    """
+    calls, questions, approvals = run.external_calls, run.open_questions, run.approvals
+    mail: list[InboxMessage] = [
+        GiveResult(call_id, text, call_id in asked.failed)
+        for call_id, text in asked.results.items()
+        if call_id in calls
+    ]
+    answered = {message.call_id for message in mail if isinstance(message, GiveResult)}
+    for entry in resume or ():
+        name, is_cancelled = entry.interrupt_id, entry.status == "cancelled"
+        answered.add(name)
+        if name in approvals:
+            mail.append(DecideCall(name, False) if is_cancelled else _read_decision(name, entry.payload))
+        elif name in questions:
+            text = "" if is_cancelled else _write_answer(entry.payload)
+            mail.append(GiveAnswer(name, text, is_declined=is_cancelled))
+        else:
+            raise ConfigError(f"no interrupt {name!r:.100} is open")
+    left = [name for name in (*calls, *questions, *approvals) if name not in answered]
+    if left and mail:
+        raise ConfigError(f"{left[0]!r} has no answer; answer all that the run waits for")
+    return mail
+
+
+def _read_decision(call_id: str, payload: Json) -> DecideCall:
+    if not isinstance(payload, dict) or not isinstance(payload.get("approved"), bool):
+        raise ConfigError(f'the answer about {call_id!r:.100} is not {{"approved": true}} or false')
+    edited, reason = payload.get("editedArgs"), payload.get("reason")
+    return DecideCall(
+        call_id,
+        payload["approved"],
+        None if reason is None else str(reason),
+        None if edited is None else msgspec.json.encode(edited).decode(),
+    )
+
+
+def _write_answer(payload: Json) -> str:
+    return payload if isinstance(payload, str) else msgspec.json.encode(payload).decode()

@@ -1,0 +1,146 @@
+"""The agents of a server as tools of MCP: a call is a turn, and its result names the run, so that it can go on."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from treadle.core.errors import TreadleError
+from treadle.core.events import InferenceStarted, ToolStarted
+from treadle.core.events.narrowing import Item
+from treadle.core.inbox import Cancel
+from treadle.core.types import Effect, Json, Message, Role, ToolErrorKind, ToolResult, ToolSpec
+from treadle.runs.begin import make_run_id
+from treadle.runs.options import SessionOptions
+from treadle.runs.recording import send
+from treadle.runs.run import Run
+from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.mcp_tools import make_server
+from treadle.server.run_host import AGENT, RunHost
+from treadle.server.turn_order import TurnOrder, check_idle, drive_turn, find_named, read_input, write_needs
+
+_PARAMETERS: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "message": {"type": "string", "description": "The task or the next message for the agent."},
+        "run_id": {"type": "string", "description": "The run to go on with. Default: a new one."},
+        "answers": {
+            "type": "object",
+            "description": "What the run waits for, by id: answers, results, and true or false for approvals.",
+        },
+    },
+    "additionalProperties": False,
+}
+_OUTPUT: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "run_id": {"type": "string"},
+        "output": {"type": "string"},
+        "stop_reason": {"type": ["string", "null"]},
+        "waits_for": {"type": "object"},
+    },
+    "required": ["run_id", "output", "stop_reason", "waits_for"],
+}
+
+
+def serve_agents(host: RunHost) -> Any:
+    """Return the SDK's server of a host's agents. Raises: `ConfigError` if the SDK is not installed."""
+
+    names = {re.sub("[^A-Za-z0-9_.-]", "_", name): name for name in host.catalog.names}
+
+    def specs() -> Iterator[ToolSpec]:
+        for tool, name in names.items():
+            described = host.catalog.describe(name)
+            yield ToolSpec(tool, described, _PARAMETERS, effect=Effect.ONCE, output_schema=_OUTPUT)
+
+    async def call(context: Any, name: str, arguments: dict[str, Json]) -> ToolResult:
+        caller: ApiCaller = context.request.state.caller
+        try:
+            if "run" not in caller.scopes:
+                raise RequestRefused(403, "this key does not have the scope 'run'", "forbidden")
+            order = await _order_of(host, caller, names.get(name, name), arguments)
+            return _to_result(name, await _drive(host, order, context))
+        except RequestRefused as error:
+            return _failed(name, str(error.detail))
+        except TreadleError as error:
+            return _failed(name, str(error))
+
+    return make_server(specs, call)
+
+
+def _failed(name: str, text: str) -> ToolResult:
+    return ToolResult("", name, text, is_error=True, error_kind=ToolErrorKind.FAILED)
+
+
+async def _order_of(host: RunHost, caller: ApiCaller, name: str, arguments: dict[str, Json]) -> TurnOrder:
+    """Return what a call asks for. Raises: `ConfigError`, `RequestRefused`."""
+    await host.check_room(caller)
+    agent = await asyncio.to_thread(host.catalog.agent, name)
+    text, given = str(arguments.get("message") or ""), arguments.get("answers")
+    answers = given if isinstance(given, dict) else {}
+    run_id = arguments.get("run_id")
+    if run_id is None:
+        options: SessionOptions = {
+            "metadata": host.labels(caller, name),
+            "expects_new": True,
+            "begins_with_message": True,
+        }
+        order = TurnOrder(agent=agent, run_id=make_run_id(), options=options)
+    else:
+        run = await find_named(host, caller, str(run_id))
+        if run is None or run.metadata.get(AGENT) != name:
+            raise RequestRefused(404, f"{name} has no run {run_id!r:.100}", "not_found")
+        order = TurnOrder(agent=agent, run_id=run.run_id)
+        if run.state.turn.is_open and (answers or text):
+            order.mail = read_input(run, text, answers)
+            return order
+        check_idle(run)
+    if not text:
+        raise RequestRefused(400, "give a message", "invalid_request")
+    order.message = Message(Role.USER, text)
+    return order
+
+
+async def _drive(host: RunHost, order: TurnOrder, context: Any) -> Run[Any]:
+    """Drive a turn, and tell the client of its progress. If the client gives up, the run is cancelled."""
+    turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
+    try:
+        async for item in turn.items():
+            if (told := _progress_of(item)) is not None:
+                with contextlib.suppress(Exception):  # the client may not be there to hear it
+                    await context.session.report_progress(*told)
+        return await asyncio.shield(turn.task)
+    except asyncio.CancelledError:
+        host.start_quietly(_cancel(host, order.run_id))
+        raise
+
+
+async def _cancel(host: RunHost, run_id: str) -> None:
+    await send(host.journal, run_id, Cancel("the client left"))
+
+
+def _progress_of(item: Item) -> tuple[float, None, str] | None:
+    body = item.body
+    if isinstance(body, InferenceStarted):
+        return float(item.seq or 0), None, f"step {body.step}"
+    return (float(item.seq or 0), None, f"calling {body.name}") if isinstance(body, ToolStarted) else None
+
+
+def _to_result(name: str, run: Run[Any]) -> ToolResult:
+    ending, waits = run.state.ending, write_needs(run)
+    is_waiting = any(waits.values())
+    text = ending.output if not run.state.turn.is_open else ""
+    if is_waiting:
+        text = f"The run {run.run_id} waits. Call {name} again with this run_id and answers: {waits}"
+    elif ending.error is not None:
+        text = ending.error
+    structured: dict[str, Json] = {
+        "run_id": run.run_id,
+        "output": text,
+        "stop_reason": None if run.state.turn.is_open else str(ending.stop_reason),
+        "waits_for": waits,
+    }
+    return ToolResult(
+        "", name, text, structured=structured, is_error=not is_waiting and ending.error is not None
+    )

@@ -1,0 +1,87 @@
+"""What is kept of each request for a response, and the stream of a response that anybody can read again.
+
+The events of such a stream are a fold of the journal, so that they and their numbers are the same in every process
+and after every restart.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from treadle.core.errors import JournalError
+from treadle.core.events import RunPaused
+from treadle.core.types import Json
+from treadle.journal.protocol import Journal
+from treadle.journal.resources import Resource, ResourceFilter
+from treadle.server.responses.response_fold import Echo, PartReader
+from treadle.server.responses.response_ids import ResponseId
+from treadle.server.run_host import RunHost
+
+_KIND = "response"
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Echo).decode
+
+
+def keep_request(journal: Journal, place: ResponseId, echo: Echo, owner: str) -> None:
+    """Keep what a response repeats of its request. Blocks. Raises: `JournalError`."""
+    kept = Resource(
+        kind=_KIND,
+        parent=place.run_id,
+        resource_id=str(place),
+        owner=owner,
+        created_at=echo.created_at,
+        body=_encode(echo).decode(),
+    )
+    journal.resources.add([kept], echo.created_at)
+
+
+def read_request(journal: Journal, place: ResponseId) -> Echo | None:
+    """Return what a response repeats of its request; `None` if nothing was kept. Blocks."""
+    found = journal.resources.get(_KIND, str(place), 0.0, place.run_id)
+    return None if found is None else _decode(found.body)
+
+
+def newest_response(journal: Journal, run_id: str) -> str | None:
+    """Return the id of the newest response of a run; `None` if it has none. Blocks."""
+    chosen = ResourceFilter(kind=_KIND, parent=run_id, newest_first=True, limit=1)
+    found = journal.resources.page(chosen, 0.0)
+    return found[0].resource_id if found else None
+
+
+def forget_requests(journal: Journal, run_id: str) -> None:
+    """Delete what was kept of the requests for responses of a run. Blocks."""
+    journal.resources.delete(_KIND, "", run_id, children=(_KIND,))
+
+
+async def follow_response(
+    host: RunHost, place: ResponseId, echo: Echo, after: int = -1
+) -> AsyncIterator[dict[str, Json]]:
+    """Yield the events of a response whose numbers are larger than `after`, those to come included.
+
+    Raises: `JournalError` if the server stops before the end.
+    """
+    reader = PartReader(place, echo)
+    events = host.journal.follow(place.run_id)
+    stopping = asyncio.ensure_future(host.stopping.wait())
+    try:
+        while not reader.fold.is_over:
+            coming = asyncio.ensure_future(anext(events))
+            await asyncio.wait([coming, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                coming.cancel()
+                break
+            event = coming.result()
+            for told in reader.take(event):
+                if told["sequence_number"] > after:
+                    yield told
+            if isinstance(event.body, RunPaused) and host.is_closing:
+                break
+    except StopAsyncIteration:
+        pass
+    finally:
+        stopping.cancel()
+        await asyncio.wait([stopping])
+        await events.aclose()  # type: ignore[attr-defined]
+    if not reader.fold.is_over:
+        raise JournalError("the run was paused; it goes on when the server starts again")

@@ -1,0 +1,47 @@
+"""Searches of files in the items of a response, and the places where an answer cites what they found."""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from treadle.core.types import Json
+from treadle.knowledge.files.file_search import SearchResults
+
+_MARK = re.compile(r"\[(file-[0-9a-f]{24})\]")
+_decode_queries = msgspec.json.Decoder(dict[str, list[str]]).decode
+
+
+def queries_in(arguments: str) -> list[Json]:
+    """Return the queries of a call; none if its arguments cannot be read."""
+    try:
+        return list(_decode_queries(arguments).get("queries", ()))
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return []
+
+
+def _read(structured: Json) -> SearchResults:
+    try:
+        return msgspec.convert(structured, SearchResults)
+    except msgspec.ValidationError:  # the tool failed, or another one has its name
+        return SearchResults([], [])
+
+
+def results_of(structured: Json) -> Json:
+    """Return the results of a search as its item shows them."""
+    found: Json = msgspec.to_builtins(_read(structured).results)
+    return found
+
+
+def names_of_found(structured: Json) -> dict[str, str]:
+    """Return the names of the files that a search found, by id."""
+    return {item.file_id: item.filename for item in _read(structured).results}
+
+
+def citations_in(text: str, found: Mapping[str, str]) -> list[Json]:
+    """Return an annotation for each mark of a file that was found."""
+    return [
+        {"type": "file_citation", "file_id": mark[1], "filename": found[mark[1]], "index": mark.start()}
+        for mark in _MARK.finditer(text)
+        if mark[1] in found
+    ]

@@ -1,0 +1,257 @@
+"""`/v1/a2a`: agents in the A2A protocol, for other agents. Source: A2A 1.0, JSON-RPC binding."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Request
+from fastapi.responses import Response
+from pydantic import ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from treadle import __version__
+from treadle.core.errors import ConfigError, TreadleError
+from treadle.core.events import RunPaused, TurnCompleted
+from treadle.core.events.narrowing import Item
+from treadle.core.inbox import Cancel
+from treadle.core.types import Json, Message, Role
+from treadle.journal.hub import listen
+from treadle.runs.begin import make_run_id
+from treadle.runs.options import SessionOptions
+from treadle.runs.recording import send
+from treadle.runs.run import Run
+from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.catalog import UnknownAgentError
+from treadle.server.protocols.a2a_task import (
+    CONTEXT,
+    OVER,
+    WORKING,
+    TaskId,
+    TaskStream,
+    context_of,
+    write_task,
+)
+from treadle.server.routes.route_context import (
+    ClientBody,
+    Fast,
+    Reader,
+    Runner,
+    TheHost,
+    encode,
+    event_stream,
+)
+from treadle.server.run_host import AGENT, BegunTurn, RunHost
+from treadle.server.turn_order import TurnOrder, check_idle, drive_turn, find_named, read_input, run_id_of
+
+router = APIRouter(prefix="/v1/a2a", tags=["a2a"])
+_NO_TASK, _NOT_CANCELABLE, _NO_METHOD, _BAD_PARAMS, _INTERNAL = -32001, -32002, -32601, -32602, -32603
+
+
+class RpcError(Exception):
+    """Raised if a request is answered with an error of JSON-RPC."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Params(ClientBody):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+
+class A2aPart(_Params):
+    text: str | None = None
+    data: Any = None
+
+
+class A2aMessage(_Params):
+    message_id: str
+    context_id: str | None = None
+    task_id: str | None = None
+    parts: list[A2aPart]
+
+
+class A2aConfiguration(_Params):
+    history_length: int | None = None
+    return_immediately: bool = False
+
+
+class SendMessage(_Params):
+    message: A2aMessage
+    configuration: A2aConfiguration = A2aConfiguration()
+
+
+class NamedTask(_Params):
+    id: str
+    history_length: int | None = None
+
+
+@router.get("/{agent}/.well-known/agent-card.json")
+async def get_card(agent: str, request: Request, host: TheHost, caller: Reader) -> Response:
+    """Return the card of an agent, which says how other agents reach it."""
+    if agent not in host.catalog.names:
+        raise UnknownAgentError(f"there is no model {agent!r:.100}")
+    url = str(request.url).removesuffix("/.well-known/agent-card.json")
+    described = host.catalog.describe(agent)
+    skill = {"id": agent, "name": agent, "description": described, "tags": ["agent"]}
+    return Fast(
+        {
+            "name": agent,
+            "description": described,
+            "version": __version__,
+            "supportedInterfaces": [{"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}],
+            "capabilities": {"streaming": True, "pushNotifications": False},
+            "defaultInputModes": ["text/plain"],
+            "defaultOutputModes": ["text/plain"],
+            "skills": [skill],
+            "securitySchemes": {"key": {"httpAuthSecurityScheme": {"scheme": "bearer"}}},
+        }
+    )
+
+
+@router.post("/{agent}")
+async def call_agent(
+    agent: str, host: TheHost, caller: Runner, body: Annotated[dict[str, Any], Body()]
+) -> Response:
+    """Answer a request of JSON-RPC: SendMessage, SendStreamingMessage, GetTask, CancelTask or SubscribeToTask."""
+    method, number = str(body.get("method")), body.get("id")
+    params = body.get("params") or {}
+    try:
+        if method in ("SendMessage", "SendStreamingMessage"):
+            asked = SendMessage.model_validate(params)
+            run, turn, task_id = await _begin(host, caller, agent, asked.message)
+            if method == "SendStreamingMessage":
+                context = asked.message.context_id or (task_id.run_id if run is None else context_of(run))
+                begun = {"id": str(task_id), "contextId": context, "status": {"state": WORKING}}
+                return event_stream(_stream(host, caller, turn.items(), begun, number))
+            if not asked.configuration.return_immediately:
+                await asyncio.wait([turn.task])
+            task = await _task(host, caller, task_id, asked.configuration.history_length)
+            return Fast(_result(number, {"task": task}))
+        if method in ("GetTask", "CancelTask", "SubscribeToTask"):
+            named = NamedTask.model_validate(params)
+            task_id = TaskId.read(named.id) or TaskId("", 0)
+            if method == "CancelTask":
+                await _cancel(host, caller, task_id)
+            task = await _task(host, caller, task_id, named.history_length)
+            if method == "SubscribeToTask":
+                items = listen(host.journal, task_id.run_id, None)
+                return event_stream(_stream(host, caller, items, task, number))
+            return Fast(_result(number, task))
+        raise RpcError(_NO_METHOD, f"there is no method {method!r:.100}")
+    except (ValidationError, ConfigError) as error:
+        return Fast(_error(number, _BAD_PARAMS, str(error)))
+    except RequestRefused as error:
+        return Fast(_error(number, _BAD_PARAMS, error.detail), headers=error.headers)
+    except RpcError as error:
+        return Fast(_error(number, error.code, str(error)))
+    except TreadleError as error:
+        return Fast(_error(number, _INTERNAL, str(error)))
+
+
+def _result(number: Json, result: Json) -> dict[str, Json]:
+    return {"jsonrpc": "2.0", "id": number, "result": result}
+
+
+def _error(number: Json, code: int, message: str) -> dict[str, Json]:
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
+
+
+async def _begin(
+    host: RunHost, caller: ApiCaller, agent: str, message: A2aMessage
+) -> tuple[Run[Any] | None, BegunTurn, TaskId]:
+    """Begin the turn that a message asks for, or go on with the turn that waits for it."""
+    await host.check_room(caller)
+    text = "\n".join([part.text for part in message.parts if part.text])
+    data = {
+        key: value
+        for part in message.parts
+        if isinstance(part.data, dict)
+        for key, value in part.data.items()
+    }
+    made = await asyncio.to_thread(host.catalog.agent, agent)
+    if message.task_id:
+        task_id = TaskId.read(message.task_id) or TaskId("", 0)
+        run = await find_named(host, caller, task_id.run_id)
+        if run is None or run.metadata.get(AGENT) != agent or not _is_open(run, task_id):
+            raise RpcError(_NO_TASK, f"no task {message.task_id!r:.100} waits for a message")
+        order = TurnOrder(agent=made, run_id=run.run_id, mail=read_input(run, text, data))
+    else:
+        run, order = await _next_turn(host, caller, agent, message.context_id)
+        if not text:
+            raise ConfigError("the message has no text")
+        order.agent, order.message = made, Message(Role.USER, text)
+        task_id = TaskId(order.run_id, 1 if run is None else run.state.turn.number + 1)
+    return run, await host.begin(lambda emit: drive_turn(host.journal, order, emit)), task_id
+
+
+def _is_open(run: Run[Any], task_id: TaskId) -> bool:
+    return run.state.turn.number == task_id.turn and run.state.turn.is_open
+
+
+async def _next_turn(
+    host: RunHost, caller: ApiCaller, agent: str, context: str | None
+) -> tuple[Run[Any] | None, TurnOrder]:
+    """Return the run of a context, if it exists, and what is known of the order for its next turn."""
+    made: Any = None
+    run = None if context is None else await find_named(host, caller, context)
+    run_id = make_run_id() if context is None else context
+    if context is not None and run is None:
+        run_id = run_id_of(caller, "a2a", context)
+        run = await find_named(host, caller, run_id)
+    if run is not None:
+        if run.metadata.get(AGENT) != agent:
+            raise ConfigError(f"the context {context!r:.100} belongs to another agent")
+        check_idle(run)
+        return run, TurnOrder(agent=made, run_id=run_id)
+    labels = {**host.labels(caller, agent), **({} if context is None else {CONTEXT: context})}
+    options: SessionOptions = {"metadata": labels, "expects_new": True, "begins_with_message": True}
+    return None, TurnOrder(agent=made, run_id=run_id, options=options)
+
+
+async def _task(
+    host: RunHost, caller: ApiCaller, task_id: TaskId, history_length: int | None = None
+) -> dict[str, Json]:
+    run = await find_named(host, caller, task_id.run_id)
+    task = None if run is None else await asyncio.to_thread(write_task, run, task_id, history_length)
+    if task is None:
+        raise RpcError(_NO_TASK, f"there is no task {str(task_id)!r:.100}")
+    return task
+
+
+async def _cancel(host: RunHost, caller: ApiCaller, task_id: TaskId) -> None:
+    task = await _task(host, caller, task_id)
+    if task["status"]["state"] in OVER:
+        raise RpcError(_NOT_CANCELABLE, f"the task {str(task_id)!r} is over")
+    await send(host.journal, task_id.run_id, Cancel("the client has cancelled the task"))
+    for _ in range(100):
+        if (await _task(host, caller, task_id))["status"]["state"] in OVER:
+            return
+        await asyncio.sleep(0.02)
+
+
+async def _stream(
+    host: RunHost,
+    caller: ApiCaller,
+    items: AsyncIterator[Item],
+    task: dict[str, Json],
+    number: Json,
+) -> AsyncIterator[bytes]:
+    """Yield the task as it is given, what happens to it, and its status when it is over or waits for the client."""
+
+    def line(result: Json) -> bytes:
+        return b"data: %b\n\n" % encode(_result(number, result))
+
+    yield line({"task": task})
+    task_id, context = TaskId.read(task["id"]), task["contextId"]
+    assert task_id is not None
+    if task["status"]["state"] in OVER:
+        return
+    stream = TaskStream(task_id, context)
+    async for item in items:
+        for update in stream.take(item):
+            yield line(update)
+        if isinstance(item.body, TurnCompleted | RunPaused):
+            break
+    status = (await _task(host, caller, task_id))["status"]
+    yield line({"statusUpdate": {"taskId": str(task_id), "contextId": context, "status": status}})

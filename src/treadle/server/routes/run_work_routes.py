@@ -1,0 +1,259 @@
+"""`/v1/runs`: what makes runs and drives them on: a new run, its next turn, a fork, a run that is resumed.
+
+The work goes on when the client leaves. A client that wants the answer asks for `stream` or `wait`, or follows the
+run's events.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import Field
+
+from treadle.agent.agent import Agent
+from treadle.core.errors import ConfigError
+from treadle.core.events import RunFinished, RunPaused, TurnCompleted, TurnStarted
+from treadle.core.events.narrowing import Item as RunItem
+from treadle.core.inbox import check_labels
+from treadle.core.types import Delivery
+from treadle.journal.hub import listen
+from treadle.loop.listener import Emit
+from treadle.runs.options import ForkOptions, Given, SessionOptions
+from treadle.runs.recording import send, user_message
+from treadle.runs.resume import fork_run, resume_run
+from treadle.runs.run import Run
+from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.idempotency import keyed_request, new_run_id
+from treadle.server.responses.request_items import CreateResponse, Item, TextFormat, TextOptions
+from treadle.server.responses.response_turn import read_asked
+from treadle.server.routes.route_context import ClientBody, Fast, Runner, TheHost, event_stream
+from treadle.server.routes.run_routes import MAX_SEQ, find_run, write_events, write_run
+from treadle.server.run_host import BegunTurn, RunHost
+from treadle.server.turn_order import TurnOrder, drive_turn, find_named
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+
+class RunWork(ClientBody):
+    """What all requests that drive a run on may say."""
+
+    stream: bool = False
+    """True to get the events of the turn as they happen, with the pieces of output between them."""
+    wait: bool = False
+    """True to get the run when its turn is over, or waits for somebody."""
+
+
+class CreateRun(RunWork):
+    """The body of `POST /v1/runs`."""
+
+    agent: str | None = None
+    """The name of an agent of this server."""
+    model: str | None = None
+    """The name of a model of this server, in place of `agent`."""
+    input: str | list[Item] = Field(min_length=1)
+    """The user's message, or a list of items as in `/v1/responses`."""
+    instructions: str | None = None
+    """The system message. An agent with instructions of its own gets these after them."""
+    tools: list[Item] = Field(default_factory=list)
+    """The tools that the client runs (`function`). Their results are sent to the inbox."""
+    output_schema: dict[str, Any] | None = None
+    """The JSON Schema of the answers."""
+    max_steps: Annotated[int, Field(ge=1)] | None = None
+    max_tool_calls: Annotated[int, Field(ge=0)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    files: dict[str, str] | None = None
+    """The texts of the initial files, by path. Default: the files of the agent."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels by which the run can be found."""
+    webhook: str | None = None
+    """The address that is told when a turn of the run is over, or waits for somebody."""
+
+    def as_response(self, name: str) -> CreateResponse:
+        """Return the same wishes as a request for a response of the agent `name`."""
+        form = self.output_schema and TextFormat(type="json_schema", schema=self.output_schema)
+        return CreateResponse(
+            model=name,
+            input=self.input,
+            instructions=self.instructions,
+            tools=self.tools,
+            text=TextOptions(format=form) if form else None,
+            max_infer_iters=self.max_steps,
+            max_tool_calls=self.max_tool_calls,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            max_output_tokens=self.max_output_tokens,
+        )
+
+
+class NextTurn(RunWork):
+    """The body of `POST /v1/runs/RUN/turns`."""
+
+    input: str | list[Item] = Field(min_length=1)
+    """The user's message."""
+    delivery: Literal["queue", "steer", "interrupt"] = "queue"
+    """What happens if a turn is open: `queue` begins the next turn after it, `steer` is seen by the model at its
+    next step, and `interrupt` ends the turn and begins the next one."""
+
+
+class ForkRun(RunWork):
+    """The body of `POST /v1/runs/RUN/fork`."""
+
+    at: Annotated[int, Field(ge=1, le=MAX_SEQ)] | None = None
+    """The number of the last event that the new run has in common with this one. Default: all events."""
+    input: str | None = None
+    """The user's message of the new run's next turn, if the turn is over at `at`."""
+    agent: str | None = None
+    """The name of the agent or model that goes on. Default: that of the run."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels of the new run, besides those of this one."""
+
+
+def _read_labels(labels: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in check_labels(labels).items() if value is not None}
+
+
+@router.post("", status_code=201)
+async def create_run(body: CreateRun, request: Request, host: TheHost, caller: Runner) -> Response:
+    """Begin a run. The message is stored when this returns, and the run goes on whatever happens to the server."""
+    if (body.agent is None) is (body.model is None):
+        raise ConfigError("give the name of an agent as agent, or that of a model as model")
+    await host.check_room(caller)
+    name = str(body.agent or body.model)
+    asked, wish = await read_asked(host, caller, body.as_response(name))
+    if asked.message is None or asked.results or asked.approvals:
+        raise ConfigError("input has no message of the user; results and decisions go to a run's inbox")
+    agent = await asyncio.to_thread(host.catalog.agent, name, wish)
+    options: SessionOptions = {
+        "metadata": {**_read_labels(body.labels), **host.labels(caller, name)},
+        "expects_new": True,
+        "begins_with_message": True,
+        "history": asked.history,
+    }
+    if body.files is not None:
+        options["files"] = body.files
+    run_id = new_run_id(request)
+    if (again := await _answer_again(host, caller, run_id, 1, body, 201)) is not None:
+        return again
+    if body.webhook is not None:
+        await host.webhooks.add(run_id, body.webhook)
+    order = TurnOrder(agent=agent, run_id=run_id, message=asked.message, options=options)
+    turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
+    return await _answer(host, caller, run_id, body, turn, status_code=201)
+
+
+async def _answer(
+    host: RunHost,
+    caller: ApiCaller,
+    run_id: str,
+    body: RunWork,
+    turn: BegunTurn,
+    status_code: int = 202,
+) -> Response:
+    """Return what the client asked for: the events of the turn, or the run, now or at the end of the turn."""
+    if body.stream:
+        return event_stream(write_events(turn.items()))
+    if body.wait:
+        await asyncio.wait([turn.task])
+    return Fast(await write_run(host, caller, run_id), status_code=status_code)
+
+
+async def _answer_again(
+    host: RunHost, caller: ApiCaller, run_id: str, turn: int, body: RunWork, status_code: int = 202
+) -> Response | None:
+    """Return the answer to a request whose earlier process died after it had begun a turn; `None` if it had not."""
+    run = await find_named(host, caller, run_id)
+    if run is None or run.state.turn.number < turn:
+        return None
+    seqs = [
+        event.seq for event in run.events if isinstance(event.body, TurnStarted) and event.body.turn == turn
+    ]
+    items = _until_over(host, run_id, seqs[0] - 1 if seqs else 0)
+    if body.stream:
+        return event_stream(write_events(items))
+    if body.wait:
+        async for _ in items:
+            pass
+    return Fast(await write_run(host, caller, run_id), status_code=status_code)
+
+
+async def _until_over(host: RunHost, run_id: str, after_seq: int) -> AsyncIterator[RunItem]:
+    """Yield the events of a turn, whoever drives it, until it is over or waits for somebody."""
+    async for item in listen(host.journal, run_id, after_seq):
+        yield item
+        is_wait = isinstance(item.body, RunPaused) and item.body.reason in ("question", "approval", "result")
+        if is_wait or isinstance(item.body, TurnCompleted | RunFinished):
+            return
+
+
+async def _agent_of(host: RunHost, run_id: str) -> Agent[Any]:
+    """Return the agent that the journal of a run describes. Raises: `ConfigError`, `UntrustedError`."""
+    _, agent = await asyncio.to_thread(host.worker.prepare, run_id)
+    return agent
+
+
+@router.post("/{run_id}/turns", status_code=202)
+async def begin_turn(
+    run_id: str, body: NextTurn, request: Request, host: TheHost, caller: Runner
+) -> Response:
+    """Send the user's next message to a run. If a turn is open, the message goes to the run's inbox."""
+    info = await find_run(host, caller, run_id)
+    await host.check_room(caller)
+    keyed = keyed_request(request)
+    if keyed is not None and (place := keyed.place) is not None:
+        again = await _answer_again(host, caller, run_id, int(place), body)
+        if again is not None:
+            return again
+    asked, _ = await read_asked(host, caller, CreateResponse(model="", input=body.input))
+    if asked.message is None or asked.history:
+        raise ConfigError("give one message of the user; the run has the conversation before it")
+    message = asked.message
+    if not info.is_session:
+        raise ConfigError(f"run {run_id!r} is no session, so it has no next turn; fork it with an input")
+    if info.is_turn_open or info.is_driven:
+        if message.parts and asked.blobs:
+            raise ConfigError("a message with files is sent when no turn is open")
+        sent = await send(host.journal, run_id, user_message(message, Delivery(body.delivery)))
+        if sent.refused is not None:
+            raise RequestRefused(409, sent.refused, "refused")
+        if sent.is_driven or info.is_turn_open:
+            return Fast(await write_run(host, caller, run_id), status_code=202)
+    order = TurnOrder(agent=await _agent_of(host, run_id), run_id=run_id, message=message)
+    if keyed is not None:
+        await keyed.note(str(info.turns + 1))
+    turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
+    return await _answer(host, caller, run_id, body, turn)
+
+
+@router.post("/{run_id}/resume", status_code=202)
+async def resume(run_id: str, body: RunWork, host: TheHost, caller: Runner) -> Response:
+    """Go on with a run that was cancelled, was set aside, or failed."""
+    await find_run(host, caller, run_id)
+    agent = await _agent_of(host, run_id)
+    turn = await host.begin(lambda emit: resume_run(agent, run_id, Given(agent.answer, agent.deps, emit)))
+    return await _answer(host, caller, run_id, body, turn)
+
+
+@router.post("/{run_id}/fork", status_code=201)
+async def fork(run_id: str, body: ForkRun, request: Request, host: TheHost, caller: Runner) -> Response:
+    """Make a run that begins with a copy of this one's events, and drive it on."""
+    await find_run(host, caller, run_id)
+    await host.check_room(caller)
+    if body.agent is None:
+        agent = await _agent_of(host, run_id)
+    else:
+        agent = await asyncio.to_thread(host.catalog.agent, body.agent)
+    forked_id = new_run_id(request)
+    if (again := await _answer_again(host, caller, forked_id, 0, body, 201)) is not None:
+        return again
+    labels = {**_read_labels(body.labels), **host.labels(caller, body.agent)}
+    options: ForkOptions = {"text": body.input, "new_run_id": forked_id, "metadata": labels}
+
+    async def drive(emit: Emit) -> Run[Any]:
+        return await fork_run(agent, run_id, body.at, Given(agent.answer, agent.deps, emit), options)
+
+    turn = await host.begin(drive)
+    return await _answer(host, caller, forked_id, body, turn, status_code=201)

@@ -1,0 +1,176 @@
+"""Agents in the A2A protocol, as its own SDK uses them over a socket."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+from a2a.types.a2a_pb2 import (
+    CancelTaskRequest,
+    GetTaskRequest,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    TaskState,
+)
+from a2a.utils.errors import TaskNotCancelableError, TaskNotFoundError
+from google.protobuf import json_format
+from openai import AsyncOpenAI
+from tests.server.test_responses import client, config, journal
+
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
+
+__all__ = ["client", "config", "journal"]
+
+
+@pytest.fixture
+async def connect(client: AsyncOpenAI) -> AsyncIterator[Any]:
+    async with httpx.AsyncClient() as http:
+
+        async def make(agent: str, *, streaming: bool = True) -> Any:
+            card = await A2ACardResolver(http, f"{client.base_url}a2a/{agent}").get_agent_card()
+            assert card.name == agent
+            return ClientFactory(ClientConfig(streaming=streaming, httpx_client=http)).create(card)
+
+        yield make
+
+
+def said(text: str = "", data: dict[str, Any] | None = None, **names: str) -> SendMessageRequest:
+    part = Part(text=text) if data is None else json_format.ParseDict({"data": data}, Part())
+    message = Message(message_id="m1", role=Role.ROLE_USER, parts=[part], **names)
+    return SendMessageRequest(message=message)
+
+
+async def ask(agent: Any, request: SendMessageRequest) -> list[Any]:
+    return [item async for item in agent.send_message(request)]
+
+
+def text_of(task: Any) -> list[str]:
+    return ["".join([part.text for part in artifact.parts]) for artifact in task.artifacts]
+
+
+async def test_a_task_is_a_turn_and_a_context_a_session(connect: Any, journal: Journal) -> None:
+    agent = await connect("echo", streaming=False)
+    (first,) = await ask(agent, said("hello"))
+    assert first.task.status.state == TaskState.TASK_STATE_COMPLETED
+    assert text_of(first.task) == ["You said: hello"]
+    (second,) = await ask(agent, said("again", context_id=first.task.context_id))
+    assert second.task.id != first.task.id
+    assert second.task.context_id == first.task.context_id
+    assert journal.runs()[0].turns == 2
+    (named,) = await ask(agent, said("mine", context_id="my context"))
+    assert named.task.context_id == "my context"
+    (again,) = await ask(agent, said("more", context_id="my context"))
+    assert (again.task.context_id, len(journal.runs())) == ("my context", 2)
+    found = await agent.get_task(GetTaskRequest(id=first.task.id))
+    assert (found.id, text_of(found)) == (first.task.id, ["You said: hello"])
+    assert found.history[0].parts[0].text == "hello"
+
+
+async def test_a_stream_says_what_a_task_does(connect: Any) -> None:
+    agent = await connect("clerk")
+    asked = 'call write_file {"file_path": "a.txt", "content": "one"}\nthen\nsay ' + "word " * 50
+    items = await ask(agent, said(asked))
+    assert items[0].task.status.state == TaskState.TASK_STATE_WORKING
+    tools = [
+        json_format.MessageToDict(item.status_update.metadata).get("tool")
+        for item in items
+        if item.HasField("status_update")
+    ]
+    assert tools == ["write_file", None]
+    chunks = [item.artifact_update for item in items if item.HasField("artifact_update")]
+    assert len(chunks) > 2
+    assert chunks[-1].last_chunk
+    assert "".join([chunk.artifact.parts[0].text for chunk in chunks]).split() == ["word"] * 50
+    assert items[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+    done = await agent.get_task(GetTaskRequest(id=items[0].task.id))
+    assert done.status.state == TaskState.TASK_STATE_COMPLETED
+
+
+@pytest.mark.parametrize("answer", [said("yes"), said("no, not now")], ids=["yes", "no"])
+async def test_an_approval_needs_input(connect: Any, answer: SendMessageRequest) -> None:
+    agent = await connect("careful", streaming=False)
+    asked = 'call write_file {"file_path": "a.txt", "content": "one"}\nthen\nsay done'
+    (first,) = await ask(agent, said(asked))
+    assert first.task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+    assert first.task.status.message.parts[0].text.startswith("May I call write_file(")
+    answer.message.task_id = first.task.id
+    (last,) = await ask(agent, answer)
+    assert last.task.id == first.task.id
+    assert last.task.status.state == TaskState.TASK_STATE_COMPLETED
+    assert text_of(last.task) == ["done"]
+    with pytest.raises(TaskNotFoundError):
+        await ask(agent, said("yes", task_id=first.task.id))
+
+
+async def test_a_question_is_answered_by_its_id(connect: Any) -> None:
+    agent = await connect("curious", streaming=False)
+    (first,) = await ask(agent, said('call ask_user {"question": "Which?"}\nthen\nsay ok'))
+    status = json_format.MessageToDict(first.task.status.message)
+    (question_id,) = status["parts"][1]["data"]["questions"]
+    (last,) = await ask(agent, said(data={question_id: "this"}, task_id=first.task.id))
+    assert text_of(last.task) == ["ok"]
+
+
+async def test_a_task_is_cancelled_and_followed(connect: Any, journal: Journal) -> None:
+    agent = await connect("curious", streaming=False)
+    (first,) = await ask(agent, said('call ask_user {"question": "Which?"}\nthen\nsay ok'))
+    following = asyncio.ensure_future(
+        _collect((await connect("curious")).subscribe(SubscribeToTaskRequest(id=first.task.id)))
+    )
+    await asyncio.sleep(0.1)
+    cancelled = await agent.cancel_task(CancelTaskRequest(id=first.task.id))
+    assert cancelled.status.state == TaskState.TASK_STATE_CANCELED
+    async with asyncio.timeout(20):
+        seen = await following
+    assert seen[-1].status_update.status.state == TaskState.TASK_STATE_CANCELED
+    with pytest.raises(TaskNotCancelableError):
+        await agent.cancel_task(CancelTaskRequest(id=first.task.id))
+    for name in ("nope", "nope.1", f"{first.task.id}9", "..", "\x00.1"):
+        with pytest.raises(TaskNotFoundError):
+            await agent.get_task(GetTaskRequest(id=name))
+    assert len(journal.runs(RunFilter(is_turn_open=False))) == 1
+
+
+async def _collect(items: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in items]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({}, -32601),
+        ({"method": "Nope"}, -32601),
+        ({"method": "SendMessage"}, -32602),
+        ({"method": "SendMessage", "params": []}, -32602),
+        ({"method": "SendMessage", "params": {"message": {"messageId": "a", "parts": []}}}, -32602),
+        ({"method": "SendMessage", "params": {"message": {"messageId": 5, "parts": 5}}}, -32602),
+        ({"method": "GetTask", "params": {"id": "x"}}, -32001),
+        ({"method": "GetTask", "params": "x"}, -32602),
+        (
+            {
+                "method": "SendMessage",
+                "params": {"message": {"messageId": "a", "parts": [{"text": "\ud800"}]}},
+            },
+            None,
+        ),
+    ],
+)
+async def test_odd_requests_get_an_error(
+    client: AsyncOpenAI, config: Path, body: dict[str, Any], code: int | None
+) -> None:
+    import json
+
+    raw = json.dumps({"id": 7, **body}).encode()
+    headers = {"content-type": "application/json"}
+    answer = await client._client.post(f"{client.base_url}a2a/echo", content=raw, headers=headers)
+    assert answer.status_code < 500, answer.text
+    if code is not None:
+        found = answer.json()
+        assert (found["id"], found["error"]["code"]) == (7, code)

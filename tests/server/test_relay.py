@@ -1,0 +1,329 @@
+"""The gateway before a model of another server: what the client sends reaches it, and its answer the client."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from anthropic import AsyncAnthropic
+from openai import AsyncOpenAI
+from tests.models.answers import answer, chunk, usage_chunk
+from tests.models.server import End, Handler, Received, Reply, Server, serve, sse, stream
+from tests.server.test_gateway import ADD_FUNCTION, ADD_TOOL
+from tests.server.test_responses import journal, serving
+
+from treadle import Agent, Run
+from treadle.core.events import InferenceCompleted
+from treadle.journal.protocol import Journal
+
+__all__ = ["journal"]
+HELLO: Any = [{"role": "user", "content": "hi"}]
+
+
+@asynccontextmanager
+async def relaying(
+    handler: Handler | Iterable[Reply], path: Path, journal: Journal, more: str = ""
+) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
+    """Serve the model `far` of a scripted engine, and yield a client and the engine."""
+    async with serve(handler) as engine:
+        config = path / "treadle.toml"
+        config.write_text(
+            f'[models.far]\nmodel = "openai:far-1"\nbase_url = "{engine.base_url}"\napi_key_env = ""\n'
+            f"max_attempts = 1\n{more}"
+        )
+        async with (
+            serving(config, journal) as url,
+            AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client,
+        ):
+            yield client, engine
+
+
+def calls(*made: tuple[str, str, str]) -> dict[str, Any]:
+    """Return an answer with calls: their ids, names and arguments."""
+    told = [
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for call_id, name, arguments in made
+    ]
+    return answer(None, finish="tool_calls", tool_calls=told)
+
+
+async def assert_replays(journal: Journal) -> None:
+    for info in journal.runs():
+        replayed = await Agent("mock:echo", journal=journal).replay(info.run_id)
+        assert replayed.is_exact, replayed
+
+
+async def test_what_the_client_sends_reaches_the_engine(tmp_path: Path, journal: Journal) -> None:
+    parts = [
+        {"type": "text", "text": "what is this?"},
+        {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
+    ]
+    messages: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": parts}]
+    form: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+    sent = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "seed": 3,
+        "stop": ["END"],
+        "logprobs": True,
+        "top_logprobs": 2,
+        "response_format": form,
+        "parallel_tool_calls": False,
+        "frequency_penalty": 0.1,
+    }
+    async with relaying([Reply(answer())], tmp_path, journal) as (client, engine):
+        for choice in ("required", {"type": "function", "function": {"name": "add"}}):
+            await client.chat.completions.create(  # type: ignore[call-overload]
+                model="far",
+                messages=messages,
+                tools=[ADD_FUNCTION],
+                tool_choice=choice,
+                max_tokens=77,
+                extra_body={"min_p": 0.1},
+                **sent,
+            )
+            got = engine.requests[-1].json()
+            assert {name: got.get(name) for name in sent} == sent
+            assert got["tool_choice"] == choice
+            assert (got["model"], got["max_tokens"], got["min_p"]) == ("far-1", 77, 0.1)
+            assert got["messages"] == messages
+            assert got["tools"] == [ADD_FUNCTION]
+        await client.chat.completions.create(
+            model="far", messages=HELLO, tools=[ADD_FUNCTION], tool_choice="none"
+        )
+        assert not engine.requests[-1].json().keys() & {"tools", "tool_choice"}
+
+
+async def test_calls_reach_the_client_as_they_were_written(tmp_path: Path, journal: Journal) -> None:
+    written = [("c1", "add", '{"a": 1'), ("c1", "nothing_like_it", "{}"), ("c1", "add", '{"a": 1, "b": 2}')]
+    replies = [*[Reply(calls(item)) for item in written], Reply(answer("done"))]
+    async with relaying(replies, tmp_path, journal) as (client, engine):
+        messages = list(HELLO)
+        for item in written:
+            got = await client.chat.completions.create(model="far", messages=messages, tools=[ADD_FUNCTION])
+            (call,) = got.choices[0].message.tool_calls or ()
+            assert (call.function.name, call.function.arguments) == item[1:]  # type: ignore[union-attr]
+            messages.append(got.choices[0].message.model_dump(exclude_none=True))
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": f"result of {item[1]}"})
+        got = await client.chat.completions.create(model="far", messages=messages, tools=[ADD_FUNCTION])
+        assert got.choices[0].message.content == "done"
+        assert len(engine.requests) == 4
+        assert [
+            item["content"] for item in engine.requests[-1].json()["messages"] if item["role"] == "tool"
+        ] == [
+            "result of add",
+            "result of nothing_like_it",
+            "result of add",
+        ]
+    (info,) = journal.runs()
+    assert (info.turns, info.steps, info.is_turn_open) == (1, 4, False)
+    await assert_replays(journal)
+
+
+@pytest.mark.parametrize("finish", ["length", "stop", "content_filter"])
+async def test_answers_are_passed_on_and_not_asked_for_again(
+    finish: str, tmp_path: Path, journal: Journal
+) -> None:
+    async with relaying([Reply(answer("", finish=finish))], tmp_path, journal) as (client, engine):
+        got = await client.chat.completions.create(model="far", messages=HELLO)
+        assert (got.choices[0].finish_reason, got.choices[0].message.content) == (finish, None)
+        assert len(engine.requests) == 1
+
+
+def logprobs(*texts: str) -> dict[str, Any]:
+    top = [{"token": "other", "logprob": -2.0, "bytes": None}]
+    return {
+        "content": [
+            {"token": text, "logprob": -0.5, "bytes": list(text.encode()), "top_logprobs": top}
+            for text in texts
+        ]
+    }
+
+
+async def test_log_probabilities_are_returned(tmp_path: Path, journal: Journal) -> None:
+    whole = answer("Sunny.")
+    whole["choices"][0]["logprobs"] = logprobs("Sun", "ny.")
+    events = [chunk(content="Sun"), chunk(content="ny."), chunk("stop"), usage_chunk()]
+    for event, text in zip(events, ("Sun", "ny."), strict=False):
+        event["choices"][0]["logprobs"] = logprobs(text)
+
+    def reply(request: Received) -> Reply:
+        return stream(sse(*events)) if request.json().get("stream") else Reply(whole)
+
+    asked: Any = {"model": "far", "messages": HELLO, "logprobs": True}
+    async with relaying(reply, tmp_path, journal) as (client, _):
+        for top in (None, 1):
+            more: Any = {} if top is None else {"top_logprobs": top}
+            got = await client.chat.completions.create(**asked, **more)
+            told = got.choices[0].logprobs.content
+            assert [(item.token, item.logprob) for item in told] == [("Sun", -0.5), ("ny.", -0.5)]
+            assert [len(item.top_logprobs) for item in told] == [top or 0] * 2
+            found = []
+            async for piece in await client.chat.completions.create(**asked, **more, stream=True):
+                for choice in piece.choices:
+                    found += (choice.logprobs and choice.logprobs.content) or ()
+            assert [(item.token, item.logprob) for item in found] == [("Sun", -0.5), ("ny.", -0.5)]
+    for info in journal.runs():
+        (done,) = [e.body for e in journal.read(info.run_id) if isinstance(e.body, InferenceCompleted)]
+        assert done.completion.tokens is not None
+
+
+async def test_a_refused_request_can_be_sent_again(tmp_path: Path, journal: Journal) -> None:
+    busy = Reply({"error": {"message": "slow down"}}, 429, {"retry-after": "0"})
+    async with relaying([busy, busy, Reply(answer("now"))], tmp_path, journal) as (client, _):
+        for _number in range(2):
+            with pytest.raises(openai.RateLimitError, match="slow down"):
+                await client.chat.completions.create(model="far", messages=HELLO)
+        got = await client.chat.completions.create(model="far", messages=HELLO)
+        assert got.choices[0].message.content == "now"
+    (info,) = journal.runs()
+    assert (info.turns, info.steps) == (1, 1)
+    await assert_replays(journal)
+
+
+async def test_a_conversation_goes_on_after_a_restart(tmp_path: Path, journal: Journal) -> None:
+    said = list(HELLO)
+    for number, text in enumerate(("one", "two")):
+        async with relaying([Reply(answer(text))], tmp_path, journal) as (client, engine):
+            got = await client.chat.completions.create(model="far", messages=said)
+            assert len(engine.requests[0].json()["messages"]) == 2 * number + 1
+        said += [{"role": "assistant", "content": got.choices[0].message.content}, *HELLO]
+    assert [info.turns for info in journal.runs()] == [2]
+    await assert_replays(journal)
+
+
+async def test_equal_conversations_at_once_are_runs_of_their_own(tmp_path: Path, journal: Journal) -> None:
+    def reply(request: Received) -> Reply:
+        is_done = b"tool_call_id" in request.body
+        return Reply(answer("done") if is_done else calls(("c", "add", '{"a": 1, "b": 2}')))
+
+    async def converse(client: AsyncOpenAI) -> None:
+        messages = list(HELLO)
+        got = await client.chat.completions.create(model="far", messages=messages, tools=[ADD_FUNCTION])
+        messages += [
+            got.choices[0].message.model_dump(exclude_none=True),
+            {"role": "tool", "tool_call_id": "c", "content": "3"},
+        ]
+        await client.chat.completions.create(model="far", messages=messages, tools=[ADD_FUNCTION])
+
+    async with relaying(reply, tmp_path, journal) as (client, _):
+        await asyncio.gather(*[converse(client) for _ in range(8)])
+    assert [(info.turns, info.steps) for info in journal.runs()] == [(1, 2)] * 8
+
+
+async def test_headers_name_the_run_and_its_labels(tmp_path: Path, journal: Journal) -> None:
+    async with relaying([Reply(answer())], tmp_path, journal) as (client, _):
+        ask: Callable[..., Any] = client.chat.completions.with_raw_response.create
+        headers = {"x-treadle-run": "mine-1", "x-treadle-labels": "team=a, kind = b"}
+        got = await ask(model="far", messages=HELLO, extra_headers=headers)
+        assert got.headers["x-treadle-run"] == "mine-1"
+        more = [*HELLO, {"role": "assistant", "content": "Sunny."}, *HELLO]
+        await ask(model="far", messages=more, extra_headers=headers)
+        with pytest.raises(openai.ConflictError, match="another conversation"):
+            await ask(model="far", messages=HELLO, extra_headers=headers)
+        for wrong in ({"x-treadle-run": "../x"}, {"x-treadle-labels": "treadle.owner=kim"}):
+            with pytest.raises(openai.BadRequestError):
+                await ask(model="far", messages=HELLO, extra_headers=wrong)
+    (info,) = journal.runs()
+    assert (info.run_id, info.turns) == ("mine-1", 2)
+    assert (info.labels["team"], info.labels["kind"]) == ("a", "b")
+
+
+async def test_results_and_words_may_come_together(tmp_path: Path, journal: Journal) -> None:
+    replies = [Reply(calls(("c", "add", '{"a": 1, "b": 2}'))), Reply(answer("done"))]
+    async with relaying(replies, tmp_path, journal) as (client, engine):
+        url = str(client.base_url).removesuffix("/v1/")
+        async with AsyncAnthropic(base_url=url, api_key="any", max_retries=0) as claude:
+            asked: Any = {
+                "model": "far",
+                "max_tokens": 9,
+                "tools": [ADD_TOOL],
+                "tool_choice": {"type": "any"},
+            }
+            first = await claude.messages.create(messages=HELLO, **asked)
+            assert engine.requests[0].json()["tool_choice"] == "required"
+            (use,) = first.content
+            result = {"type": "tool_result", "tool_use_id": use.id, "content": "3"}  # type: ignore[union-attr]
+            said: Any = [*HELLO, {"role": "assistant", "content": [use.model_dump(exclude_none=True)]}]
+            said.append({"role": "user", "content": [result, {"type": "text", "text": "and more"}]})
+            second = await claude.messages.create(messages=said, **asked)
+            assert second.content[0].text == "done"  # type: ignore[union-attr]
+            got = engine.requests[1].json()["messages"][-2:]
+            assert [(item["role"], item["content"]) for item in got] == [("tool", "3"), ("user", "and more")]
+    (info,) = journal.runs()
+    assert (info.turns, info.steps) == (1, 2)
+    await assert_replays(journal)
+
+
+async def test_a_conversation_of_elsewhere_may_end_with_results(tmp_path: Path, journal: Journal) -> None:
+    messages: Any = [
+        {"role": "user", "content": "before"},
+        {"role": "assistant", "content": "yes"},
+        *HELLO,
+        calls(("c", "add", '{"a": 1, "b": 2}'))["choices"][0]["message"],
+        {"role": "tool", "tool_call_id": "c", "content": "3"},
+    ]
+    async with relaying([Reply(answer("done"))], tmp_path, journal) as (client, engine):
+        await client.chat.completions.create(model="far", messages=messages, tools=[ADD_FUNCTION])
+        assert [item["role"] for item in engine.requests[0].json()["messages"]] == [
+            item["role"] for item in messages
+        ]
+        messages += [{"role": "assistant", "content": "done"}, *HELLO]
+        await client.chat.completions.create(model="far", messages=messages)
+    (info,) = journal.runs()
+    assert (info.turns, info.steps) == (2, 2)
+    await assert_replays(journal)
+
+
+async def test_a_stream_is_passed_on_at_once_and_stops_with_its_client(
+    tmp_path: Path, journal: Journal
+) -> None:
+    pieces = [sse(chunk(content="one "), is_done=False), sse(chunk(content="two"), is_done=False)]
+    going_on = asyncio.Event()
+    held = Reply(
+        headers={"content-type": "text/event-stream"}, pieces=pieces, between=going_on, end=End.STALL
+    )
+    async with relaying([held], tmp_path, journal) as (client, engine):
+        coming = await client.chat.completions.create(model="far", messages=HELLO, stream=True)
+        texts = []
+        async for piece in coming:
+            texts.append(piece.choices[0].delta.content)
+            if texts[-1] == "one ":
+                break
+        going_on.set()
+        await coming.close()
+        await asyncio.wait_for(engine.gone.wait(), 20)
+    (info,) = journal.runs()
+    assert info.steps == 0
+
+
+async def test_a_model_of_another_dialect_is_not_sent_what_it_does_not_know(
+    tmp_path: Path, journal: Journal
+) -> None:
+    more = '[models.claude]\nmodel = "anthropic:c"\nbase_url = "http://127.0.0.1:9/v1"\napi_key_env = ""\n'
+    async with relaying([Reply(answer())], tmp_path, journal, more) as (client, _):
+        for field in ({"min_p": 0.1}, {"response_format": {"type": "json_object"}}):
+            with pytest.raises(openai.BadRequestError, match=r"speaks anthropic"):
+                await client.chat.completions.create(model="claude", messages=HELLO, extra_body=field)
+
+
+async def test_rows_have_what_was_said(tmp_path: Path, journal: Journal) -> None:
+    replies = [Reply(calls(("c", "add", '{"a": 1, "b": 2}'))), Reply(answer("done"))]
+    async with relaying(replies, tmp_path, journal) as (client, _):
+        messages = list(HELLO)
+        got = await client.chat.completions.create(model="far", messages=messages, tools=[ADD_FUNCTION])
+        messages.append(got.choices[0].message.model_dump(exclude_none=True))
+        messages.append({"role": "tool", "tool_call_id": "c", "content": "3"})
+        await client.chat.completions.create(model="far", messages=messages, tools=[ADD_FUNCTION])
+    (info,) = journal.runs()
+    assert json.loads(json.dumps([str(item.role) for item in Run.load(info.run_id, journal).messages])) == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]

@@ -1,0 +1,229 @@
+"""Runs that clients begin, continue, fork and export over HTTP."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from openai import APIStatusError, AsyncOpenAI
+from tests.server.test_responses import ADD, client, config, journal
+from tests.server.test_runs import read_stream
+
+from treadle import Agent, Run
+from treadle.core.events import Noted
+from treadle.journal.protocol import Journal
+
+__all__ = ["client", "config", "journal"]
+
+
+async def post(client: AsyncOpenAI, path: str, **body: Any) -> dict[str, Any]:
+    return await client.post(path, body=body, cast_to=dict)
+
+
+async def ask(client: AsyncOpenAI, path: str) -> dict[str, Any]:
+    return await client.get(path, cast_to=dict)
+
+
+async def until_closed(client: AsyncOpenAI, run_id: str) -> None:
+    async with asyncio.timeout(20):
+        while (await ask(client, f"/runs/{run_id}"))["is_turn_open"]:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_run_is_begun_and_continued(client: AsyncOpenAI, journal: Journal) -> None:
+    made = await post(
+        client,
+        "/runs",
+        agent="clerk",
+        input="say hi",
+        labels={"team": "a"},
+        wait=True,
+        files={"a.txt": "one"},
+    )
+    assert (made["object"], made["output"], made["is_turn_open"]) == ("run", "hi", False)
+    assert made["labels"]["team"] == "a"
+    run_id = made["id"]
+    assert Run.load(run_id, journal).files == {"a.txt": b"one"}
+    again = await post(client, f"/runs/{run_id}/turns", input="say more", wait=True)
+    assert (again["id"], again["output"], again["turns"]) == (run_id, "more", 2)
+    assert len(journal.runs()) == 1
+
+
+async def test_a_run_goes_on_without_its_client_and_waits_for_results(
+    client: AsyncOpenAI, journal: Journal
+) -> None:
+    asked = 'call add {"a": 1, "b": 2}\nthen\nsay three'
+    made = await post(client, "/runs", model="echo", input=asked, tools=[ADD])
+    run_id = made["id"]
+    async with asyncio.timeout(20):
+        while not (found := await ask(client, f"/runs/{run_id}"))["waits_for"]["results"]:
+            await asyncio.sleep(0.02)
+    ((call_id, call),) = found["waits_for"]["results"].items()
+    assert call == {"name": "add", "arguments": '{"a": 1, "b": 2}'}
+    await post(client, f"/runs/{run_id}/inbox", type="result", call_id=call_id, content="3")
+    await until_closed(client, run_id)
+    assert (await ask(client, f"/runs/{run_id}"))["output"] == "three"
+
+
+async def test_a_stream_has_the_events_of_one_turn(client: AsyncOpenAI, journal: Journal) -> None:
+    run_id = (await post(client, "/runs", model="echo", input="first", wait=True))["id"]
+    before = journal.read(run_id)[-1].seq
+    seen = []
+    body = {"input": "one two three", "stream": True}
+    url = f"{client.base_url}runs/{run_id}/turns"
+    async with client._client.stream("POST", url, json=body) as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data: "):
+                seen.append(json.loads(line.removeprefix("data: ")))
+    numbers = [item["seq"] for item in seen if item.get("seq")]
+    stored = [event.seq for event in journal.read(run_id, before)]
+    assert numbers == stored[stored.index(numbers[0]) :][: len(numbers)]
+    assert len(numbers) >= 4
+    assert seen[-1]["type"] == "turn_completed"
+    assert "text_delta" in [item["type"] for item in seen]
+
+
+async def test_a_message_reaches_an_open_turn(client: AsyncOpenAI, journal: Journal) -> None:
+    made = await post(
+        client, "/runs", agent="curious", input='call ask_user {"question": "Which?"}\nthen\nsay ok'
+    )
+    run_id = made["id"]
+    async with asyncio.timeout(20):
+        while not (found := await ask(client, f"/runs/{run_id}"))["waits_for"]["questions"]:
+            await asyncio.sleep(0.02)
+    queued = await post(client, f"/runs/{run_id}/turns", input="say next")
+    assert queued["is_turn_open"]
+    (question_id,) = found["waits_for"]["questions"]
+    await post(client, f"/runs/{run_id}/inbox", type="answer", question_id=question_id, text="this")
+    async with asyncio.timeout(20):
+        while (await ask(client, f"/runs/{run_id}"))["output"] != "next":
+            await asyncio.sleep(0.02)
+
+
+async def test_a_run_is_forked_at_an_event(client: AsyncOpenAI, journal: Journal) -> None:
+    first = await post(client, "/runs", model="echo", input="hello", wait=True)
+    await post(client, f"/runs/{first['id']}/turns", input="again", wait=True)
+    events = journal.read(first["id"])
+    end = next(event.seq for event in events if event.type == "turn_completed")
+    fork = await post(
+        client, f"/runs/{first['id']}/fork", at=end, input="other", labels={"kind": "fork"}, wait=True
+    )
+    assert (fork["output"], fork["parent_run_id"], fork["turns"]) == ("You said: other", first["id"], 2)
+    assert fork["labels"]["kind"] == "fork"
+    # The fork begins with the same events, and stays a run of the server.
+    assert [event.type for event in journal.read(fork["id"])[1:end]] == [
+        event.type for event in events[1:end]
+    ]
+    assert fork["labels"]["treadle.queue"] == "serve"
+    listed = await ask(client, f"/runs?parent={first['id']}")
+    assert [item["id"] for item in listed["data"]] == [fork["id"]]
+    with pytest.raises(APIStatusError, match="cannot be forked at 999"):
+        await post(client, f"/runs/{first['id']}/fork", at=999)
+    with pytest.raises(APIStatusError, match="there is no model 'nobody'"):
+        await post(client, f"/runs/{first['id']}/fork", at=end, input="a", agent="nobody")
+
+
+async def test_a_cancelled_turn_is_over_and_a_cancelled_run_is_resumed(
+    client: AsyncOpenAI, journal: Journal
+) -> None:
+    asked = 'call ask_user {"question": "Which?"}\nthen\nsay ok'
+    run_id = (await post(client, "/runs", agent="curious", input=asked, wait=True))["id"]
+    await post(client, f"/runs/{run_id}/inbox", type="cancel", reason="enough")
+    assert not (await ask(client, f"/runs/{run_id}"))["is_turn_open"]
+    again = await post(client, f"/runs/{run_id}/turns", input="say hi", wait=True)
+    assert (again["is_turn_open"], again["turns"]) == (False, 2)
+    # A run that is no session keeps its turn open when it is cancelled.
+    other = await Agent("mock:echo", tools=["ask"], journal=journal).run(asked)
+    await post(client, f"/runs/{other.run_id}/inbox", type="cancel")
+    (question_id,) = other.questions
+    await post(client, f"/runs/{other.run_id}/inbox", type="answer", question_id=question_id, text="this")
+    assert (await ask(client, f"/runs/{other.run_id}"))["stop_reason"] == "cancelled"
+    resumed = await post(client, f"/runs/{other.run_id}/resume", wait=True)
+    assert (resumed["status"], resumed["output"]) == ("finished", "ok")
+    with pytest.raises(APIStatusError, match="no session"):
+        await post(client, f"/runs/{other.run_id}/turns", input="more")
+    with pytest.raises(APIStatusError) as refused:
+        await post(client, f"/runs/{run_id}nope/resume")
+    assert refused.value.status_code == 404
+
+
+async def test_runs_are_found_by_agent_label_text_and_time(client: AsyncOpenAI, journal: Journal) -> None:
+    made = []
+    for number in range(5):
+        run = await post(
+            client, "/runs", agent="clerk", input=f"apple {number}", labels={"n": str(number)}, wait=True
+        )
+        made.append(run["id"])
+    other = await post(client, "/runs", model="echo", input="a Pear", wait=True)
+
+    async def find(query: str) -> list[str]:
+        return [item["id"] for item in (await ask(client, f"/runs?{query}"))["data"]]
+
+    assert await find("agent=clerk") == made[::-1]
+    assert await find("agent=echo") == [other["id"]]
+    assert await find("label=n=3") == [made[3]]
+    assert await find("text=pear") == [other["id"]]
+    assert await find("text=APPLE&limit=2") == made[:2:-1]
+    assert await find(f"text=apple&limit=2&after={made[3]}") == made[2:0:-1]
+    assert await find("text=nothing") == []
+    assert await find(f"created_since={other['created_at']}") == [other["id"]]
+    assert await find(f"created_before={other['created_at']}&agent=echo") == []
+    await post(client, f"/runs/{made[0]}/inbox", type="note", labels={"good": "yes"}, remark="well done")
+    assert await find("label=good=yes") == [made[0]]
+    assert [event.body.remark for event in journal.read(made[0]) if isinstance(event.body, Noted)] == [
+        "well done"
+    ]
+
+
+async def test_runs_are_exported(client: AsyncOpenAI, journal: Journal) -> None:
+    made = [(await post(client, "/runs", model="echo", input=f"hi {n}", wait=True))["id"] for n in range(2)]
+
+    async def export(path: str) -> Any:
+        return await client._client.get(f"{client.base_url}runs/{path}")
+
+    one = await export(f"{made[0]}/export?format=trl")
+    assert one.headers["content-type"] == "application/x-ndjson"
+    (row,) = [json.loads(line) for line in one.text.splitlines()]
+    assert row["messages"][-1]["content"] == "You said: hi 0"
+    journal_lines = (await export(f"{made[0]}/export?format=journal")).text.splitlines()
+    assert len(journal_lines) >= len(journal.read(made[0]))
+    both = await export("export?format=openai&agent=echo")
+    assert both.headers["x-treadle-left-out"] == "0"
+    assert len(both.text.splitlines()) == 2
+    # The echo gives no token ids, so there is nothing to train on.
+    tokens = await export(f"{made[0]}/export?format=trl_grpo")
+    assert tokens.status_code == 409
+    assert (await export(f"{made[0]}/export?format=nope")).status_code == 400
+    assert (await export("nope/export")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"input": "a"}, "give the name of an agent"),
+        ({"agent": "clerk", "model": "echo", "input": "a"}, "give the name of an agent"),
+        ({"agent": "clerk", "input": ""}, "at least 1"),
+        ({"agent": "clerk", "input": "a", "labels": {"treadle.owner": "me"}}, "Treadle's own"),
+        ({"agent": "clerk", "input": "a", "files": {"../../a": "b"}}, "leaves the sandbox"),
+        (
+            {"agent": "clerk", "input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]},
+            "inbox",
+        ),
+        ({"agent": "clerk", "input": "a", "nope": 1}, "nope"),
+        ({"agent": "nobody", "input": "a"}, "there is no model"),
+    ],
+)
+async def test_what_cannot_be_begun_leaves_nothing(
+    client: AsyncOpenAI, journal: Journal, body: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(APIStatusError, match=said) as refused:
+        await post(client, "/runs", **body)
+    assert refused.value.status_code in (400, 404)
+    assert journal.runs() == []
+
+
+async def test_events_follow_from_a_number(client: AsyncOpenAI) -> None:
+    run_id = (await post(client, "/runs", model="echo", input="hello", wait=True))["id"]
+    async for _, data in read_stream(client, f"runs/{run_id}/events?stream=true&after_seq=2"):
+        assert data["seq"] == 3
+        break
