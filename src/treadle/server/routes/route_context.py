@@ -46,7 +46,8 @@ def need(scope: str) -> Callable[[Request], Awaitable[ApiCaller]]:
 
 TheHost = Annotated[RunHost, Depends(get_host)]
 Reader = Annotated[ApiCaller, Depends(need("read"))]
-Runner = Annotated[ApiCaller, Depends(need("run"))]
+check_runner = need("run")
+Runner = Annotated[ApiCaller, Depends(check_runner)]
 
 
 class ClientBody(BaseModel):
