@@ -1,6 +1,7 @@
 """`/v1/responses`: OpenAI's Responses API."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Annotated, Any
 
@@ -8,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, JournalError
 from treadle.core.events import RunStarted
 from treadle.core.inbox import Cancel
 from treadle.core.types import Json, Message, Role
@@ -147,20 +148,18 @@ async def _lines(events: AsyncIterator[dict[str, Json]]) -> AsyncIterator[bytes]
 
 async def while_connected(request: Request, exchange: ResponseTurn) -> dict[str, Json]:
     """Wait for a response, and cancel its run if the client leaves."""
-    finishing = asyncio.ensure_future(exchange.finish())
-    leaving = asyncio.ensure_future(_disconnected(request))
+    leaving = asyncio.ensure_future(_cancel_if_left(request, exchange))
     try:
-        await asyncio.wait([finishing, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if not finishing.done():
-            await exchange.cancel()
-        return await finishing
+        return await exchange.finish()
     finally:
         leaving.cancel()
 
 
-async def _disconnected(request: Request) -> None:
+async def _cancel_if_left(request: Request, exchange: ResponseTurn) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+    with contextlib.suppress(JournalError):  # the run goes on; nobody is left to be told
+        await exchange.cancel()
 
 
 @router.get("/{response_id}")
