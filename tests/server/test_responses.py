@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -404,3 +405,33 @@ async def test_a_deleted_response_leaves_no_run(client: AsyncOpenAI, journal: Jo
     made = await client.responses.create(model="echo", input="hi")
     await client.responses.delete(made.id)
     assert journal.runs() == []
+
+
+async def test_requests_at_the_same_time_are_each_kept_before_their_answers(config: Path) -> None:
+    """What many requests ask for is written together, and none of it is lost or mixed up."""
+    with open_journal(config.parent / "runs.db") as journal:
+        async with (
+            serving(config, journal) as url,
+            AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
+        ):
+            asked = [f"Say {number}." for number in range(24)]
+            answers = await asyncio.gather(
+                *[client.responses.create(model="echo", input="hi", instructions=text) for text in asked]
+            )
+            read = await asyncio.gather(*[client.responses.retrieve(item.id) for item in answers])
+    assert [item.instructions for item in read] == asked
+    assert [item.output_text for item in read] == [item.output_text for item in answers]
+
+
+async def test_a_body_that_cannot_be_read_is_refused_alike_whatever_its_type_is_called(config: Path) -> None:
+    """FastAPI, which reads bodies of other types, and the shorter way for JSON give the same refusals."""
+    bodies = [b"", b"{", b"[]", b'{"model": "echo", "temperature": 9}', b'{"model": "echo", "x": 1}', b"\xff"]
+    with open_journal(config.parent / "runs.db") as journal:
+        async with serving(config, journal) as url, httpx.AsyncClient(base_url=url) as client:
+            for body in bodies:
+                told = [
+                    await client.post("/v1/responses", content=body, headers={"content-type": kind})
+                    for kind in ("application/json", "application/json; charset=utf-8")
+                ]
+                assert [item.status_code for item in told] == [400, 400], (body, told[0].text)
+                assert told[0].json() == told[1].json()

@@ -207,6 +207,18 @@ class _Body:
         return RequestRefused(413, f"the body has more than {self._max_bytes:,} bytes", "request_too_large")
 
 
+async def read_body(receive: Receive) -> bytes:
+    """Return the whole body of a request. Raises: `RequestRefused` if the client leaves before its end."""
+    chunks = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise RequestRefused(400, "the client left before its request was complete", "request_incomplete")
+        chunks.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
 def error_body(
     message: str, code: str | None, kind: str = "invalid_request_error", param: str | None = None
 ) -> Json:

@@ -23,7 +23,7 @@ from treadle.core.errors import JournalError
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource
 from treadle.runs.begin import make_run_id
-from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, refuse
+from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, read_body, refuse
 from treadle.server.run_host import RunHost
 
 HEADER = b"idempotency-key"
@@ -147,7 +147,7 @@ class Idempotency:
             await self._app(scope, receive, send)
             return
         try:
-            await self._answer(scope, key.decode("latin-1"), await _read(receive), send)
+            await self._answer(scope, key.decode("latin-1"), await read_body(receive), send)
         except RequestRefused as refused:
             await refuse(send, refused)
         except JournalError as error:
@@ -276,17 +276,6 @@ async def _beat(keyed: KeyedRequest) -> None:
         while True:
             await asyncio.sleep(_BEAT_SECONDS)
             await keyed.save()
-
-
-async def _read(receive: Receive) -> bytes:
-    chunks = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise RequestRefused(400, "the client left", "client_left")
-        chunks.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(chunks)
 
 
 async def _pass_on(answer: _Answer, send: Send) -> None:

@@ -22,6 +22,7 @@ from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import AgentCatalog
 from treadle.server.gateway.gateway_host import GatewayHost
+from treadle.server.responses.response_records import RequestKeeper
 from treadle.server.webhooks import Webhooks
 from treadle.workers.protocol import WorkerOptions
 from treadle.workers.worker import Worker
@@ -73,6 +74,7 @@ class RunHost(GatewayHost):
         catalog.hooks = [self.webhooks] if self.webhooks else []
         options = WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS)
         self.worker = Worker(journal, options, hooks=catalog.hooks, config=catalog.config)
+        self.requests = RequestKeeper(journal)
         self.files = FileStore(journal.resources)
         """The uploaded files."""
         named = catalog.config.file.serve.embeddings

@@ -33,6 +33,8 @@ class TurnOrder(Struct, kw_only=True):
     mail: list[InboxMessage] = []
     """The results, answers and decisions that the run waits for."""
     options: SessionOptions = {}
+    blobs: Mapping[str, bytes] = {}
+    """The contents of the message's parts, by hash, as far as they are not inline."""
 
 
 async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit) -> Run[Any]:
@@ -52,7 +54,8 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit) -> Run[Any]
     assert order.message is not None
     options: SessionOptions = {**order.options, "pauses_when_cancelled": True}
     async with agent.session(run_id, **options) as session:
-        return await session.send(order.message.content, attach=order.message.parts, on_event=emit)
+        message = order.message
+        return await session.send(message.content, attach=message.parts, blobs=order.blobs, on_event=emit)
 
 
 def run_id_of(caller: ApiCaller, kind: str, name: str) -> str:

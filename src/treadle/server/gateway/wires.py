@@ -18,7 +18,7 @@ from treadle.core.types import Completion, Json
 from treadle.models.dialects.anthropic import served as anthropic
 from treadle.models.dialects.openai_chat import served as openai_chat
 from treadle.models.wire.served import ServedRequest
-from treadle.server.access import Receive, RequestRefused, Scope, Send, error_body
+from treadle.server.access import Receive, RequestRefused, Scope, Send, error_body, read_body
 from treadle.server.gateway.client_turn import Answer, AskedModelError, ClientTurn, RunNaming
 from treadle.server.gateway.gateway_host import GatewayHost
 
@@ -126,7 +126,7 @@ class Gateway:
         host, caller = self._host, scope["state"]["caller"]
         if "run" not in caller.scopes:
             raise RequestRefused(403, "this key does not have the scope 'run'", "forbidden")
-        asked = _read(wire, await _read_body(receive))
+        asked = _read(wire, await read_body(receive))
         turn = ClientTurn(host, caller, asked, _read_headers(scope["headers"]))
         outlet = _Outlet(wire, turn, asked) if asked.is_stream else None
         task = host.start(turn.answer())
@@ -236,17 +236,6 @@ async def _until_left(receive: Receive) -> None:
     """Wait until the client leaves."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _read_body(receive: Receive) -> bytes:
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    while message.get("more_body"):
-        message = await receive()
-        body += message.get("body", b"")
-    if message["type"] == "http.disconnect":
-        raise RequestRefused(400, "the client left before its request was complete", "request_incomplete")
-    return body
 
 
 def _read_headers(headers: Iterable[tuple[bytes, bytes]]) -> RunNaming:

@@ -5,7 +5,9 @@ and after every restart.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,16 +18,40 @@ from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource, ResourceFilter
 from treadle.server.responses.response_fold import Echo, PartReader
 from treadle.server.responses.response_ids import ResponseId
-from treadle.server.run_host import RunHost
+
+if TYPE_CHECKING:
+    from treadle.server.run_host import RunHost
 
 _KIND = "response"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Echo).decode
 
 
-def keep_request(journal: Journal, place: ResponseId, echo: Echo, owner: str) -> None:
-    """Keep what a response repeats of its request. Blocks. Raises: `JournalError`."""
-    kept = Resource(
+class RequestKeeper:
+    """The writer of what responses repeat of their requests. Those that come while it writes share the next
+    transaction."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._waiting: list[Resource] = []
+        self._next: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    async def keep(self, place: ResponseId, echo: Echo, owner: str) -> None:
+        """Keep what a response repeats of its request. Raises: `JournalError`."""
+        self._waiting.append(_resource_of(place, echo, owner))
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._write())
+        await asyncio.shield(self._next)
+
+    async def _write(self) -> None:
+        async with self._lock:
+            kept, self._waiting, self._next = self._waiting, [], None
+            await asyncio.to_thread(self._journal.resources.add, kept, time.time())
+
+
+def _resource_of(place: ResponseId, echo: Echo, owner: str) -> Resource:
+    return Resource(
         kind=_KIND,
         parent=place.run_id,
         resource_id=str(place),
@@ -33,7 +59,6 @@ def keep_request(journal: Journal, place: ResponseId, echo: Echo, owner: str) ->
         created_at=echo.created_at,
         body=_encode(echo).decode(),
     )
-    journal.resources.add([kept], echo.created_at)
 
 
 def read_request(journal: Journal, place: ResponseId) -> Echo | None:
@@ -55,7 +80,7 @@ def forget_requests(journal: Journal, run_id: str) -> None:
 
 
 async def follow_response(
-    host: RunHost, place: ResponseId, echo: Echo, after: int = -1
+    host: "RunHost", place: ResponseId, echo: Echo, after: int = -1
 ) -> AsyncIterator[dict[str, Json]]:
     """Yield the events of a response whose numbers are larger than `after`, those to come included.
 

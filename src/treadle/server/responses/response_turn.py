@@ -24,7 +24,7 @@ from treadle.journal.run_info import RunFilter
 from treadle.knowledge.files.file_store import facts_of
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
-from treadle.runs.resume import fork_run, resume_run
+from treadle.runs.resume import fork_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish, client_tools
@@ -45,26 +45,19 @@ from treadle.server.responses.response_ids import (
 )
 from treadle.server.responses.response_records import newest_response
 from treadle.server.run_host import RunHost
+from treadle.server.turn_order import TurnOrder, drive_turn
 
 METADATA = "metadata"
-_NOTHING_SAID = "input has no message of the user, and no output of a call that waits"
 """The entry of a run's metadata with what the client wants to keep with it."""
+_NOTHING_SAID = "input has no message of the user, and no output of a call that waits"
 
 
 class ResponsePlan(Struct, kw_only=True):
     """What a request asks for, checked."""
 
-    agent: Agent[Any]
     response_id: ResponseId
     echo: Echo
-    is_new: bool
-    """True if the request begins a run."""
-    message: Message | None
-    history: tuple[Message, ...]
-    blobs: dict[str, bytes]
-    mail: list[InboxMessage]
-    """The results, answers and decisions that the run waits for."""
-    labels: dict[str, Json]
+    order: TurnOrder
 
 
 async def make_plan(
@@ -80,7 +73,7 @@ async def make_plan(
     Raises: `ConfigError`, `RequestRefused`.
     """
     asked, wish = await read_asked(host, caller, body, more_settings)
-    agent = await asyncio.to_thread(host.catalog.agent, body.model, wish)
+    agent = host.catalog.agent(body.model, wish)
     run_id, state, mail = await _find_run(host, caller, agent, body, asked)
     if state is None and (asked.results or asked.approvals):
         known = next(iter([*asked.results, *asked.approvals]))
@@ -98,16 +91,19 @@ async def make_plan(
     echo = echo_of(body, wish.instructions)
     if body.conversation is not None:
         echo.previous_response_id = await asyncio.to_thread(newest_response, host.journal, run_id)
+    options: SessionOptions = {
+        "metadata": {**host.labels(caller, body.model), METADATA: dict(body.metadata or {})},
+        "expects_new": is_new,
+        "begins_with_message": is_new,
+        "history": tuple(history),
+        "renews_instructions": True,
+    }
     return ResponsePlan(
-        agent=agent,
         response_id=ResponseId(run_id, turn if mail else turn + 1, step),
         echo=echo,
-        is_new=is_new,
-        message=message,
-        history=tuple(history),
-        blobs=asked.blobs,
-        mail=mail,
-        labels={**host.labels(caller, body.model), METADATA: dict(body.metadata or {})},
+        order=TurnOrder(
+            agent=agent, run_id=run_id, message=message, mail=mail, options=options, blobs=asked.blobs
+        ),
     )
 
 
@@ -320,7 +316,7 @@ class ResponseTurn:
         self._host = host
         self._caller = caller
         self.run_id = plan.response_id.run_id
-        self._plan = plan
+        self._order = plan.order
         self._items: asyncio.Queue[Item | None] = asyncio.Queue()
         self.fold = ResponseFold(plan.response_id, plan.echo)
         self.task: asyncio.Task[Run[Any]] | None = None
@@ -330,10 +326,11 @@ class ResponseTurn:
 
         Raises: what prevents the turn, such as `ConfigError`, `LeaseHeldError` and `JournalError`.
         """
-        agent = self._plan.agent
+        order, emit = self._order, self._items.put_nowait
+        agent = order.agent
         output = agent.kit.output(agent.answer.schema, None)
         self.fold.offer([tool.spec for tool in agent.tools.values()], None if output is None else output.tool)
-        self.task = self._host.start(self._drive())
+        self.task = self._host.start(drive_turn(self._host.journal, order, emit))
         self.task.add_done_callback(lambda _: self._items.put_nowait(None))
         first = await self._items.get()
         if first is None:
@@ -341,28 +338,6 @@ class ResponseTurn:
             await self.task  # raises what prevented the turn
         else:
             self._take(first)
-
-    async def _drive(self) -> Run[Any]:
-        plan, emit = self._plan, self._items.put_nowait
-        run_id = plan.response_id.run_id
-        if plan.mail:
-            for message in plan.mail:
-                await asyncio.wrap_future(self._host.journal.posting(run_id, message))
-            given = Given(plan.agent.answer, plan.agent.deps, emit, renews_instructions=True)
-            return await resume_run(plan.agent, run_id, given)
-        options: SessionOptions = {
-            "metadata": plan.labels,
-            "expects_new": plan.is_new,
-            "begins_with_message": plan.is_new,
-            "history": plan.history,
-            "renews_instructions": True,
-            "pauses_when_cancelled": True,
-        }
-        async with plan.agent.session(run_id, **options) as session:
-            assert plan.message is not None
-            return await session.send(
-                plan.message.content, attach=plan.message.parts, blobs=plan.blobs, on_event=emit
-            )
 
     def _take(self, item: Item) -> list[dict[str, Json]]:
         if isinstance(item, Event):
@@ -406,5 +381,4 @@ class ResponseTurn:
 
     async def cancel(self) -> None:
         """Stop the run, because its client has left."""
-        run_id = self._plan.response_id.run_id
-        await asyncio.wrap_future(self._host.journal.posting(run_id, Cancel("the client left")))
+        await asyncio.wrap_future(self._host.journal.posting(self.run_id, Cancel("the client left")))

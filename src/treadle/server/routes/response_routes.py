@@ -1,18 +1,20 @@
 """`/v1/responses`: OpenAI's Responses API."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import Annotated
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
+from pydantic import ValidationError
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, JournalError
 from treadle.core.events import RunStarted
 from treadle.core.inbox import Cancel
 from treadle.core.types import Json, Message, Role
 from treadle.runs.recording import delete_session, send
-from treadle.server.access import ApiCaller, RequestRefused, error_body
+from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, error_body, read_body
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
@@ -20,11 +22,18 @@ from treadle.server.responses.response_ids import ResponseId, read_response_id, 
 from treadle.server.responses.response_records import (
     follow_response,
     forget_requests,
-    keep_request,
     read_request,
 )
 from treadle.server.responses.response_turn import METADATA, ResponseTurn, load_run, make_plan
-from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, event_stream, to_sse
+from treadle.server.routes.route_context import (
+    Fast,
+    Reader,
+    Runner,
+    TheHost,
+    check_runner,
+    event_stream,
+    to_sse,
+)
 from treadle.server.run_host import AGENT, RunHost
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
@@ -46,10 +55,10 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
     place, echo = exchange.fold.response_id, exchange.fold.echo
     if keyed is not None:
         # Before the turn is stored, so that nothing is begun of which the key does not know.
-        await asyncio.to_thread(keep_request, host.journal, place, echo, caller.name)
+        await host.requests.keep(place, echo, caller.name)
         await keyed.note(str(place))
     await exchange.start()
-    keeping = host.start(asyncio.to_thread(keep_request, host.journal, place, echo, caller.name))
+    keeping = host.start(host.requests.keep(place, echo, caller.name))
     if body.background:
         await keeping
         if body.stream:
@@ -61,6 +70,47 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
     answer = await while_connected(request, exchange)
     await keeping
     return Fast(answer)
+
+
+class DirectResponses:
+    """ASGI middleware that answers `POST /v1/responses` without the layers of FastAPI, which cost more than a turn.
+
+    A body that it cannot read goes on to FastAPI, which says what is wrong with it.
+    """
+
+    def __init__(self, app: Any, host: RunHost, to_response: Callable[[Exception], Response]) -> None:
+        """Keep the application for other requests. `to_response` returns the response for an error."""
+        self._app = app
+        self._host = host
+        self._to_response = to_response
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not _is_direct(scope):
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        try:
+            raw = await read_body(receive)
+            try:
+                body = CreateResponse.model_validate_json(raw)
+            except ValidationError:
+                unread = [{"type": "http.request", "body": raw, "more_body": False}]
+
+                async def read_again() -> Any:
+                    return unread.pop() if unread else await receive()
+
+                await self._app(scope, read_again, send)
+                return
+            response = await create_response(body, request, self._host, await check_runner(request))
+        except Exception as error:
+            response = self._to_response(error)
+        await response(scope, receive, send)
+
+
+def _is_direct(scope: Scope) -> bool:
+    if scope["type"] != "http" or scope["path"] != router.prefix or scope["method"] != "POST":
+        return False
+    return (b"content-type", b"application/json") in scope["headers"]
 
 
 async def _find_begun(host: RunHost, caller: ApiCaller, keyed: KeyedRequest) -> ResponseFold | None:
@@ -98,20 +148,18 @@ async def _lines(events: AsyncIterator[dict[str, Json]]) -> AsyncIterator[bytes]
 
 async def while_connected(request: Request, exchange: ResponseTurn) -> dict[str, Json]:
     """Wait for a response, and cancel its run if the client leaves."""
-    finishing = asyncio.ensure_future(exchange.finish())
-    leaving = asyncio.ensure_future(_disconnected(request))
+    leaving = asyncio.ensure_future(_cancel_if_left(request, exchange))
     try:
-        await asyncio.wait([finishing, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if not finishing.done():
-            await exchange.cancel()
-        return await finishing
+        return await exchange.finish()
     finally:
         leaving.cancel()
 
 
-async def _disconnected(request: Request) -> None:
+async def _cancel_if_left(request: Request, exchange: ResponseTurn) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+    with contextlib.suppress(JournalError):  # the run goes on; nobody is left to be told
+        await exchange.cancel()
 
 
 @router.get("/{response_id}")

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -19,7 +19,8 @@ KEEP_ALIVE_SECONDS = 15.0
 encode = msgspec.json.Encoder().encode
 
 
-def get_host(request: Request) -> RunHost:
+# The dependencies are coroutines, because FastAPI calls each plain function in a thread.
+async def get_host(request: Request) -> RunHost:
     """Return the host that the application serves."""
     host: RunHost = request.app.state.host
     return host
@@ -31,10 +32,10 @@ def get_caller(request: Request) -> ApiCaller:
     return caller
 
 
-def need(scope: str) -> Callable[[Request], ApiCaller]:
+def need(scope: str) -> Callable[[Request], Awaitable[ApiCaller]]:
     """Return a dependency: the caller, whose key must have the scope."""
 
-    def check(request: Request) -> ApiCaller:
+    async def check(request: Request) -> ApiCaller:
         caller = get_caller(request)
         if scope not in caller.scopes:
             raise RequestRefused(403, f"this key does not have the scope {scope!r}", "forbidden")
@@ -45,7 +46,8 @@ def need(scope: str) -> Callable[[Request], ApiCaller]:
 
 TheHost = Annotated[RunHost, Depends(get_host)]
 Reader = Annotated[ApiCaller, Depends(need("read"))]
-Runner = Annotated[ApiCaller, Depends(need("run"))]
+check_runner = need("run")
+Runner = Annotated[ApiCaller, Depends(check_runner)]
 
 
 class ClientBody(BaseModel):
