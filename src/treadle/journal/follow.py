@@ -1,20 +1,22 @@
 """The implementation of `Journal.follow` for the built-in stores: it yields events when they have been stored.
 
-A store calls `Changes.announce` after it has stored events, which wakes the followers of these runs in this
-process. If other processes can write to the store, followers also read it every `POLL_SECONDS`.
+The followers of a run in one event loop share a `Feed`, which reads each page of events once for all of them. A
+store calls `Changes.announce` after it has stored events, which wakes the feeds of these runs in this process. If
+other processes can write to the store, one thread looks every `POLL_SECONDS` which of the followed runs have
+changed. So the reading grows with the followed runs, and not with their followers.
 """
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from treadle.core.errors import JournalError
 from treadle.core.events import Event
 
 POLL_SECONDS = 0.2
-"""How often a follower looks for events of other processes."""
+"""How often the store is asked for events of other processes."""
 
 
 class Page(NamedTuple):
@@ -41,94 +43,179 @@ class Source(Protocol):
         ...
 
 
-class Follower:
-    """A running `follow`. Its methods are called in its event loop unless they say otherwise."""
+Look: TypeAlias = Callable[[Collection[str | None]], Collection[str | None]]
+"""A function that returns which of the followed runs other processes may have changed since the last call. `None`
+stands for all runs. It blocks, and is called in one thread."""
 
-    def __init__(self, run_id: str | None) -> None:
-        self.run_id = run_id
+
+class Feed:
+    """What the followers of a run share in one event loop, which calls its methods unless they say otherwise."""
+
+    def __init__(self, source: Source, run_id: str | None, after_seq: int | None) -> None:
+        self.followers = 0
         self.is_closed = False
         """True once the journal is closed."""
+        self._read_page = source.read_page
+        self._asked = run_id, after_seq
         self._loop = asyncio.get_running_loop()
-        self._has_news = asyncio.Event()
+        self._news = asyncio.Event()
+        """Set at the next change; each change has its own."""
+        self._coming: dict[Any, asyncio.Task[Page]] = {}
+        """The pages that are being read or waited for, by the position at which they begin."""
+        self._kept: dict[Any, Page] = {}
+        """The newest pages, for followers that are slower or come later. What is stored never changes."""
+        self._kept_bytes = 0
 
     def wake(self) -> None:
-        """Make `wait` return. Safe to call from any thread."""
+        """Read again. Safe to call from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, so it has no followers
-            self._loop.call_soon_threadsafe(self._has_news.set)
+            self._loop.call_soon_threadsafe(self._wake)
 
-    def forget_news(self) -> None:
-        """Ignore earlier calls of `wake`, so that `wait` waits for the next one."""
-        self._has_news.clear()
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
-    async def wait(self, seconds: float | None) -> None:
-        """Wait until `wake` was called since `forget_news`, or until `seconds` have passed."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._has_news.wait()
+    async def next_page(self, position: Any) -> Page:
+        """Wait for the page at a position, which has events unless it is the last one. Raises: `JournalError`."""
+        if (kept := self._kept.get(position)) is not None:
+            return kept
+        if (coming := self._coming.get(position)) is None:
+            coming = self._coming[position] = asyncio.ensure_future(self._read(position))
+            # Nobody may be left to take the error.
+            coming.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(coming)
+
+    async def _read(self, start: Any) -> Page:
+        position = start
+        try:
+            while True:
+                news = self._news
+                page = await asyncio.to_thread(self._read_page, *self._asked, position)
+                if page.events or page.is_last or self.is_closed:
+                    break
+                if not page.has_more:
+                    await news.wait()
+                position = page.position
+        except JournalError:
+            self._kept.clear()  # the run may have been deleted
+            self._kept_bytes = 0
+            raise
+        finally:
+            del self._coming[start]
+        if not page.is_last:
+            self._kept[start] = page
+            self._kept_bytes += _size(page)
+            while self._kept_bytes > _KEPT_BYTES:
+                self._kept_bytes -= _size(self._kept.pop(next(iter(self._kept))))
+        return page
+
+    def end(self) -> None:
+        """Stop reading, because the last follower has left."""
+        for coming in self._coming.values():
+            coming.cancel()
+
+
+_KEPT_BYTES = 256 * 1024
+_EVENT_BYTES = 1000
+"""About what an event takes besides its encoded form."""
+
+
+def _size(page: Page) -> int:
+    return sum([_EVENT_BYTES + len(event.raw or b"") for event in page.events])
 
 
 class Changes:
     """The followers of a store in this process."""
 
-    def __init__(self) -> None:
-        self.followers: tuple[Follower, ...] = ()
-        """Empty most of the time. Stores check that before they call `announce`, which costs almost nothing."""
+    def __init__(self, look: Look | None = None, poll_seconds: float = POLL_SECONDS) -> None:
+        """Make an empty collection. `look` is needed if other processes can write to the store."""
+        self.feeds: dict[str | None, dict[Any, Feed]] = {}
+        """The feeds of each run. Empty most of the time. Stores check that before they call `announce`, which costs
+        almost nothing."""
         self._lock = threading.Lock()
+        self._look = look
+        self._poll_seconds = poll_seconds
+        self._must_look = threading.Event()
+        self._poller: threading.Thread | None = None
 
     @contextlib.contextmanager
-    def follow(self, run_id: str | None) -> Iterator[Follower]:
-        """Return a follower that `announce` wakes until the context ends."""
-        follower = Follower(run_id)
+    def follow(self, source: Source, run_id: str | None, after_seq: int | None) -> Iterator[Feed]:
+        """Return a feed that `announce` wakes until the context ends."""
+        key = asyncio.get_running_loop(), after_seq if run_id is None else None
         with self._lock:
-            self.followers += (follower,)
+            feeds = self.feeds.setdefault(run_id, {})
+            feed = feeds[key] = feeds.get(key) or Feed(source, run_id, after_seq)
+            feed.followers += 1
+            if self._look is not None and self._poller is None:
+                work = (self._look,)
+                self._poller = threading.Thread(
+                    target=self._poll, args=work, name="treadle-followers", daemon=True
+                )
+                self._poller.start()
         try:
-            yield follower
+            yield feed
         finally:
             with self._lock:
-                self.followers = tuple([item for item in self.followers if item is not follower])
+                feed.followers -= 1
+                if not feed.followers:
+                    feed.end()
+                    del feeds[key]
+                    if not feeds:
+                        del self.feeds[run_id]
 
-    def announce(self, run_ids: Iterable[str]) -> None:
+    def announce(self, run_ids: Iterable[str | None]) -> None:
         """Wake the followers of `run_ids` and of all runs. Safe to call from any thread."""
-        known = set(run_ids)
-        for follower in self.followers:
-            if follower.run_id is None or follower.run_id in known:
-                follower.wake()
+        with self._lock:
+            found = [feed for run_id in {None, *run_ids} for feed in self.feeds.get(run_id, {}).values()]
+        for feed in found:
+            feed.wake()
 
-    def announce_all(self) -> None:
-        """Wake all followers. Safe to call from any thread."""
-        for follower in self.followers:
-            follower.wake()
+    def look(self) -> None:
+        """Look now for what other processes have changed. Safe to call from any thread."""
+        self._must_look.set()
+
+    def _poll(self, look: Look) -> None:
+        while True:
+            self._must_look.wait(self._poll_seconds)
+            self._must_look.clear()
+            with self._lock:
+                run_ids = list(self.feeds)
+                if not run_ids:
+                    self._poller = None
+                    return
+            try:
+                changed = look(run_ids)
+            except JournalError:  # the followers meet it too, and report it
+                changed = run_ids
+            if changed:
+                self.announce(changed)
 
     def close(self) -> None:
         """End all followers, because the journal is closed."""
-        for follower in self.followers:
-            follower.is_closed = True
-            follower.wake()
+        with self._lock:
+            found = [feed for feeds in self.feeds.values() for feed in feeds.values()]
+        for feed in found:
+            feed.is_closed = True
+            feed.wake()
 
 
 async def follow(
-    source: Source, changes: Changes, run_id: str | None, after_seq: int | None, poll_seconds: float | None
+    source: Source, changes: Changes, run_id: str | None, after_seq: int | None
 ) -> AsyncIterator[Event]:
     """Yield events as `Journal.follow` describes."""
-    with changes.follow(run_id) as follower:
-        position: Any = None
-        while True:
-            follower.forget_news()
-            try:
-                if position is None:
-                    position = await asyncio.to_thread(source.start_position, run_id, after_seq)
-                page = await asyncio.to_thread(source.read_page, run_id, after_seq, position)
-            except JournalError:
-                if follower.is_closed:
+    position = await asyncio.to_thread(source.start_position, run_id, after_seq)
+    with changes.follow(source, run_id, after_seq) as feed:
+        try:
+            while True:
+                page = await feed.next_page(position)
+                for event in page.events:
+                    yield event
+                if page.is_last or feed.is_closed:
                     return
+                position = page.position
+        except JournalError:
+            if not feed.is_closed:
                 raise
-            for event in page.events:
-                yield event
-            if page.is_last or follower.is_closed:
-                return
-            if not page.has_more:
-                await follower.wait(poll_seconds)
-            position = page.position
 
 
 class PolledNews:

@@ -181,7 +181,7 @@ class MemoryJournal:
 
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
         """See `Journal.follow`."""
-        return follow(self, self._changes, run_id, after_seq, None)
+        return follow(self, self._changes, run_id, after_seq)
 
     def start_position(self, run_id: str | None, after_seq: int | None) -> int:
         """See `Source.start_position`: a seq for one run, an index into the appends for all."""
@@ -335,7 +335,7 @@ class MemoryWriter:
             kept.extend(raws)
         journal._appends.append((run_id, len(kept) - len(raws) + 1, raws))
         journal._version += 1
-        if journal._changes.followers:
+        if journal._changes.feeds:
             journal._changes.announce([run_id])
 
     def sync(self) -> Awaitable[None]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.journal.driven import DrivenRuns
-from treadle.journal.follow import Changes, PolledNews, follow
+from treadle.journal.follow import Changes, PolledNews
 from treadle.journal.postgres.arrays import escape
 from treadle.journal.postgres.link import (
     CHANNEL,
@@ -34,12 +34,13 @@ from treadle.journal.protocol import Clock
 from treadle.journal.tables.journal import TableJournal, check_level
 from treadle.journal.tables.reader import Unused
 from treadle.journal.tables.table_rows import INSERT_MESSAGE, Letter, Query
+from treadle.journal.tables.watch import Watch
 from treadle.journal.tables.writer import Pending, TableWriter
 
 T = TypeVar("T")
 
 _POLL_SECONDS = 2.0
-"""How often a follower reads without a notification, in case one was lost."""
+"""How often the server is asked without a notification, in case one was lost."""
 
 
 class PostgresJournal(TableJournal[Transaction]):
@@ -64,9 +65,9 @@ class PostgresJournal(TableJournal[Transaction]):
             raise
         self.level = writing.level
         """The level: the requested one, or that of the journal if it is stronger."""
-        pending, changes = Pending(self._address.name), Changes()
         leases = PostgresLeases(self._address.name, lease_seconds, clock)
         reader = PostgresReader(self._make_link(), leases)
+        pending, changes = Pending(self._address.name), Changes(Watch(reader, leases).look, _POLL_SECONDS)
         self._listener = PostgresListener(self._make_link(), writing, changes, DrivenRuns(reader.inbox))
         committer = PostgresCommitter(writing, leases, changes, pending, self._listener)
         super().__init__(self._address.name, leases, reader, committer, pending, changes)
@@ -85,7 +86,7 @@ class PostgresJournal(TableJournal[Transaction]):
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
         """See `Journal.follow`. The server notifies of what other processes have committed."""
         self._listener.start(CHANNEL)
-        return follow(self._reader, self._changes, run_id, after_seq, _POLL_SECONDS)
+        return super().follow(run_id, after_seq)
 
     def news(self, queue: str | None = None) -> PolledNews:
         """See `Journal.news`. The news of queues tell which runs were left while they can be driven."""

@@ -145,7 +145,7 @@ class PostgresListener:
         return self._notices.popleft() if self._notices else None
 
     def _tell(self, channels: set[str]) -> None:
-        """Wake those who wait for news, and all followers if something was committed, or may have been."""
+        """Wake those who wait for news, and look for the followers if something was committed, or may have been."""
         self.count(channels)
         if CHANNEL in channels:
-            self._changes.announce_all()
+            self._changes.look()

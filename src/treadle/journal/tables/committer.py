@@ -256,7 +256,7 @@ class Committer(ABC, Generic[D]):
 
     def _announce(self, writes: list[Write]) -> None:
         """Wake the followers, if there are any."""
-        if self._changes.followers:
+        if self._changes.feeds:
             self._changes.announce([write.writer.run_id for write in writes])
 
     def _fail(self, writes: list[Write], error: JournalError) -> None:

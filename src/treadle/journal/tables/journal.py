@@ -26,7 +26,7 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunNotFoundError
 from treadle.core.inbox import InboxMessage, Posted, encode_message, kind_of
 from treadle.core.patches import load
-from treadle.journal.follow import POLL_SECONDS, Changes, PolledNews, follow
+from treadle.journal.follow import Changes, PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_sealed, make_seal
 from treadle.journal.resources import ResourceTable
 from treadle.journal.run_info import RunFilter, RunInfo
@@ -249,7 +249,7 @@ class TableJournal(ABC, Generic[D]):
 
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
         """See `Journal.follow`. Events of other processes are seen within `POLL_SECONDS`."""
-        return follow(self._reader, self._changes, run_id, after_seq, POLL_SECONDS)
+        return follow(self._reader, self._changes, run_id, after_seq)
 
     def delete(self, run_id: str) -> None:
         """See `Journal.delete`."""

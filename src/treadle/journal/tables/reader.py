@@ -98,6 +98,10 @@ class TableReader(ABC):
         """Yield the row of the run and the body of each frame that meets an SQL condition on `frames`, with few of
         them in memory at a time."""
 
+    def version(self) -> int | None:
+        """Return a number that changes when any connection commits; `None` if it cannot be known now."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Wait for the running query to end, and close the connection."""
@@ -234,8 +238,11 @@ class TableReader(ABC):
         if run_id is None:
             return self.next_page(after_seq or 0, position)
         rows = self.query("SELECT status, waiting, owner FROM runs WHERE run_id=?", (run_id,))
-        has_stopped = bool(rows) and (rows[0][0] == "finished" or f'"{RESUME}"' in (rows[0][1] or ""))
-        is_over = has_stopped and rows[0][2] not in self._leases.live(self.query)
+        is_over = (
+            bool(rows)
+            and has_stopped(rows[0][0], rows[0][1])
+            and rows[0][2] not in self._leases.live(self.query)
+        )
         events = self.read(run_id, position)
         return Page(events, position + len(events), is_over, has_more=bool(events))
 
@@ -278,6 +285,11 @@ class TableReader(ABC):
         if filter_.created_before is not None:
             found.append(("runs.created_at < ?", (filter_.created_before,)))
         return [sql for sql, _ in found], [value for _, values in found for value in values]
+
+
+def has_stopped(status: str, waiting: str | None) -> bool:
+    """Return whether a run is over for those who follow it, given its facts, once nobody drives it."""
+    return status == "finished" or f'"{RESUME}"' in (waiting or "")
 
 
 _OF_SESSIONS = "EXISTS(SELECT 1 FROM runs WHERE runs.id = frames.run AND is_session = 1)"
