@@ -430,6 +430,7 @@ filters = st.builds(
     is_turn_open=maybe(True, False),
     created_since=maybe(0.0, 3.0, 99.0),
     created_before=maybe(0.0, 3.0, 99.0),
+    updated_since=maybe(0.0, 9.0, 99.0),
 )
 fields = list(RunFilter.__struct_fields__)
 

@@ -250,7 +250,7 @@ class TableReader(ABC):
         return key
 
     def _compile(self, filter_: RunFilter, live: set[int]) -> tuple[list[str], list[object]]:
-        """Return a filter as SQL conditions on `runs`, and their values. `live` are the owners that are alive."""
+        """Return a filter as SQL conditions on runs and heads, and their values. `live` are live owners."""
         owners = ",".join(map(str, live)) or "NULL"
         columns = {
             "is_driven": f"(CASE WHEN runs.owner IN ({owners}) THEN 1 ELSE 0 END)",
@@ -277,6 +277,8 @@ class TableReader(ABC):
             found.append(("runs.created_at >= ?", (filter_.created_since,)))
         if filter_.created_before is not None:
             found.append(("runs.created_at < ?", (filter_.created_before,)))
+        if filter_.updated_since is not None:
+            found.append(("heads.updated_at >= ?", (filter_.updated_since,)))
         return [sql for sql, _ in found], [value for _, values in found for value in values]
 
 

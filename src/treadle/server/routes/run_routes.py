@@ -14,7 +14,7 @@ from treadle.agent.overview import find_lines
 from treadle.core.errors import ConfigError
 from treadle.core.events import Ephemeral
 from treadle.core.events.narrowing import Item
-from treadle.core.inbox import InboxMessage, Note
+from treadle.core.inbox import Cancel, InboxMessage, Note, Withdraw
 from treadle.core.types import Json
 from treadle.journal.hub import listen
 from treadle.journal.run_info import RunFilter, RunInfo
@@ -227,6 +227,8 @@ async def post_message(
         message = _decode_message(encode(body))
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise ConfigError(f"the message cannot be read: {error}") from None
+    if not isinstance(message, Cancel | Note | Withdraw):
+        await host.budgets.check(caller.name)
     if isinstance(message, Note) and caller.name:
         message = replace(message, by=caller.name)
     sent = await send(host.journal, run_id, message)
