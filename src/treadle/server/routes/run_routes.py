@@ -55,9 +55,7 @@ def read_listed(
     agent: Annotated[str | None, Query(description="the agent or model that a client named")] = None,
     model: str | None = None,
     parent: Annotated[str | None, Query(description="the run that others were forked from")] = None,
-    text: Annotated[
-        str | None, Query(min_length=1, description="a text in a message of a conversation, in any case")
-    ] = None,
+    text: Annotated[str | None, Query(min_length=1, description="a text in a message, in any case")] = None,
     created_since: Annotated[float | None, Query(description="seconds since 1970")] = None,
     created_before: Annotated[float | None, Query(description="seconds since 1970")] = None,
     is_waiting: bool | None = None,
@@ -92,7 +90,7 @@ def _list(host: RunHost, asked: ListedRuns) -> list[RunInfo]:
     journal, after, most = host.journal, asked.after, asked.limit + 1
     if asked.text is None:
         return journal.runs(asked.condition, after=after, limit=most, newest_first=True)
-    condition = replace(asked.condition, run_ids=journal.find_sessions(asked.text))
+    condition = replace(asked.condition, run_ids=journal.find_runs(asked.text))
     found: list[RunInfo] = []
     while len(found) < most and (
         page := journal.runs(condition, after=after, limit=_PAGE, newest_first=True)
