@@ -430,6 +430,7 @@ filters = st.builds(
     is_turn_open=maybe(True, False),
     created_since=maybe(0.0, 3.0, 99.0),
     created_before=maybe(0.0, 3.0, 99.0),
+    updated_since=maybe(0.0, 9.0, 99.0),
 )
 fields = list(RunFilter.__struct_fields__)
 
@@ -1129,8 +1130,16 @@ async def test_sessions_are_found_by_what_was_said(journal: Journal) -> None:
         right |= {str(number) for number in range(len(said))} if text == "second" else set()
         assert found == (right | {"imported"} if text == "CAFÉ" else right), text
         if isinstance(journal, TableJournal):
-            assert found <= set(journal.find_sessions(text))
-            assert text != "STRAßE" or len(journal.find_sessions(text)) == 3  # the imported one is escaped
+            assert found <= set(journal.find_runs(text))
+            assert text != "STRAßE" or len(journal.find_runs(text)) == 3  # the imported one is escaped
+
+
+async def test_single_runs_are_found_by_what_was_said(journal: Journal) -> None:
+    """A search of runs finds them too, and one of sessions alone does not."""
+    await write(journal, "one", *start(1))
+    await write(journal, "talk", *start(2, is_session=True))
+    assert journal.find_runs("INPUT") == ["one", "talk"]
+    assert {match.run_id for match in search_sessions(journal, "input")} == {"talk"}
 
 
 async def test_labels_of_notes_are_listed(journal: Journal) -> None:

@@ -79,3 +79,51 @@ async def test_answers_are_as_the_document_says(client: AsyncOpenAI) -> None:
     check("/v1/runs", "post", await client._client.post(f"{base}/v1/runs", json={}))
     operations = [item for path in document["paths"].values() for item in path.values()]
     assert all("4XX" in item["responses"] and "422" not in item["responses"] for item in operations)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+async def test_answers_of_openai_are_as_the_document_says(client: AsyncOpenAI, stored: bool) -> None:
+    base = str(client.base_url).replace("/v1/", "")
+    document = (await client._client.get(f"{base}/openapi.json")).json()
+
+    async def ask(method: str, path: str, names: dict[str, str] | None = None, **sent: Any) -> Any:
+        answer = await client._client.request(method, f"{base}{path.format(**(names or {}))}", **sent)
+        operation = document["paths"][path][method.lower()]
+        assert answer.status_code == 200, answer.text
+        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        assert schema, operation["operationId"]
+        jsonschema_rs.validator_for({**schema, "components": document["components"]}).validate(answer.json())
+        return answer.json()
+
+    if not stored:
+        talk = await ask("POST", "/v1/conversations", json={})
+        in_talk = {"name": talk["id"]}
+        asked = {"model": "echo", "input": "hello", "conversation": talk["id"]}
+        made = {"response_id": (await ask("POST", "/v1/responses", json=asked))["id"]}
+        for method, place in (("GET", ""), ("GET", "/input_items"), ("POST", "/cancel")):
+            await ask(method, f"/v1/responses/{{response_id}}{place}", made)
+        items = await ask("GET", "/v1/conversations/{name}/items", in_talk)
+        item = in_talk | {"item_id": items["data"][0]["id"]}
+        await ask("GET", "/v1/conversations/{name}/items/{item_id}", item)
+        await ask("GET", "/v1/conversations/{name}", in_talk)
+        run = (await client._client.get(f"{base}/v1/runs")).json()["data"][0]["id"]
+        await ask("GET", "/v1/runs/{run_id}/events", {"run_id": run})
+        await ask("DELETE", "/v1/conversations/{name}", in_talk)
+        return
+    upload = {"files": {"file": ("a.txt", b"the owl sleeps")}, "data": {"purpose": "assistants"}}
+    file = {"file_id": (await ask("POST", "/v1/files", **upload))["id"]}
+    await ask("GET", "/v1/files/{file_id}", file)
+    names = file | {"store_id": (await ask("POST", "/v1/vector_stores", json={}))["id"]}
+    store = "/v1/vector_stores/{store_id}"
+    await ask("POST", store, names, json={"name": "birds"})
+    await ask("POST", f"{store}/files", names, json={"file_id": file["file_id"]})
+    for path in (store, f"{store}/files", f"{store}/files/{{file_id}}", "/v1/vector_stores", "/v1/files"):
+        await ask("GET", path, names)
+    await ask("POST", f"{store}/search", names, json={"query": "owl"})
+    batch = await ask("POST", f"{store}/file_batches", names, json={"file_ids": [file["file_id"]]})
+    names["batch_id"] = batch["id"]
+    await ask("GET", f"{store}/file_batches/{{batch_id}}", names)
+    await ask("GET", f"{store}/file_batches/{{batch_id}}/files", names)
+    await ask("DELETE", f"{store}/files/{{file_id}}", names)
+    await ask("DELETE", store, names)
+    await ask("DELETE", "/v1/files/{file_id}", file)

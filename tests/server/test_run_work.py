@@ -168,6 +168,8 @@ async def test_runs_are_found_by_agent_label_text_and_time(client: AsyncOpenAI, 
     assert await find("text=nothing") == []
     assert await find(f"created_since={other['created_at']}") == [other["id"]]
     assert await find(f"created_before={other['created_at']}&agent=echo") == []
+    single = await Agent("mock:echo", journal=journal).run("a single plum")
+    assert await find("text=Plum") == [single.run_id]
     await post(client, f"/runs/{made[0]}/inbox", type="note", labels={"good": "yes"}, remark="well done")
     assert await find("label=good=yes") == [made[0]]
     assert [event.body.remark for event in journal.read(made[0]) if isinstance(event.body, Noted)] == [

@@ -111,7 +111,7 @@ def search_sessions(journal: Journal, text: str) -> Iterator[SessionMatch]:
     Blocks. Few events are in memory at a time.
     """
     after = None
-    found = journal.find_sessions(text)
+    found = journal.find_runs(text)
     condition = RunFilter(is_session=True, run_ids=found)
     while found and (page := journal.runs(condition, after=after, limit=_PAGE, newest_first=True)):
         for info in page:

@@ -175,9 +175,9 @@ class MemoryJournal:
                 found.append(info)
         return found
 
-    def find_sessions(self, text: str) -> list[str]:
-        """See `Journal.find_sessions`. It returns all sessions."""
-        return [info.run_id for info in self.runs(RunFilter(is_session=True))]
+    def find_runs(self, text: str) -> list[str]:
+        """See `Journal.find_runs`. It returns all runs."""
+        return [info.run_id for info in self.runs()]
 
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
         """See `Journal.follow`."""

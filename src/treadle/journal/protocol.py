@@ -294,10 +294,10 @@ class Journal(Protocol):
         """
         ...
 
-    def find_sessions(self, text: str) -> list[str]:
-        """Return the sessions whose messages may have `text`, in any case, in order of creation. Blocks.
+    def find_runs(self, text: str) -> list[str]:
+        """Return the runs whose messages may have `text`, in any case, in order of creation. Blocks.
 
-        This is for searching: all sessions that have it are among them, and others may be.
+        This is for searching: all runs that have it are among them, and others may be.
         """
         ...
 

@@ -127,6 +127,8 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     created_since: float | None = None
     """The run was created at this time or later (seconds since the epoch)."""
     created_before: float | None = None
+    updated_since: float | None = None
+    """The run's newest event is of this time or later."""
 
     def matches(self, info: RunInfo) -> bool:
         """Return True if `info` meets all conditions."""
@@ -138,6 +140,7 @@ class RunFilter(Struct, frozen=True, kw_only=True):
             and self.labels.items() <= info.labels.items()
             and (self.created_since is None or info.created_at >= self.created_since)
             and (self.created_before is None or info.created_at < self.created_before)
+            and (self.updated_since is None or info.updated_at >= self.updated_since)
         )
 
 

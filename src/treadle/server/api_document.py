@@ -8,6 +8,7 @@ from fastapi.openapi.utils import get_openapi
 
 from treadle.core.types import Json, Message
 from treadle.journal.run_info import RunInfo
+from treadle.server.api_answers import ANSWERS, list_of
 
 _REF = "#/components/schemas/{name}"
 _TEXT: Json = {"type": "string"}
@@ -27,18 +28,6 @@ _ERROR: Json = {
     },
     "required": ["error"],
 }
-
-
-def _list_of(item: Json) -> Json:
-    return {
-        "type": "object",
-        "properties": {
-            "object": {"const": "list"},
-            "data": {"type": "array", "items": item},
-            "has_more": {"type": "boolean"},
-        },
-        "required": ["object", "data"],
-    }
 
 
 _LISTED: Json = {
@@ -76,13 +65,14 @@ _POSTED: Json = {
     "required": ["object", "number", "is_driven"],
 }
 _ANSWERS: dict[str, Json] = {
-    "list_runs": _list_of(_LISTED),
+    **ANSWERS,
+    "list_runs": list_of(_LISTED),
     "get_run": _RUN,
     "create_run": _RUN,
     "begin_turn": _RUN,
     "resume": _RUN,
     "fork": _RUN,
-    "get_messages": _list_of({"$ref": _REF.format(name="Message")}),
+    "get_messages": list_of({"$ref": _REF.format(name="Message")}),
     "post_message": _POSTED,
 }
 """The schemas of answers in JSON, by the names of the routes' functions."""

@@ -20,6 +20,7 @@ from treadle.loop.wayout import see_through
 from treadle.runs.recording import take_in_rest
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.budgets import OWNER, Budgets
 from treadle.server.catalog import AgentCatalog
 from treadle.server.gateway.gateway_host import GatewayHost
 from treadle.server.responses.response_records import RequestKeeper
@@ -35,8 +36,6 @@ SERVED = "serve"
 """The queue in which the runs of servers wait."""
 VIEWED = "view"
 """The queue in which the runs wait that were begun in the page of `treadle view`."""
-OWNER = "treadle.owner"
-"""The label with the name of the key that began a run."""
 AGENT = "treadle.agent"
 """The label with the name of the agent or model that a client asked for."""
 
@@ -71,7 +70,8 @@ class RunHost(GatewayHost):
         self.queue = queue
         """The queue in which the runs that clients begin wait."""
         self.webhooks = Webhooks(journal, catalog.config.file.serve)
-        catalog.hooks = [self.webhooks] if self.webhooks else []
+        self.budgets = Budgets(journal, catalog.config.file.serve.keys)
+        catalog.hooks = [hook for hook in (self.webhooks, self.budgets) if hook]
         options = WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS)
         self.worker = Worker(journal, options, hooks=catalog.hooks, config=catalog.config)
         self.requests = RequestKeeper(journal)
@@ -153,6 +153,7 @@ class RunHost(GatewayHost):
 
     async def check_room(self, caller: ApiCaller) -> None:
         """Check that a client may begin a run. Raises: `RequestRefused`."""
+        await self.budgets.check(caller.name)
         most = caller.max_open_runs
         if most is None:
             return

@@ -243,9 +243,9 @@ class TableJournal(ABC, Generic[D]):
             pass
         return self._reader.runs(filter or RunFilter(), after, limit, newest_first=newest_first)
 
-    def find_sessions(self, text: str) -> list[str]:
-        """See `Journal.find_sessions`."""
-        return self._reader.find_sessions(text)
+    def find_runs(self, text: str) -> list[str]:
+        """See `Journal.find_runs`."""
+        return self._reader.find_runs(text)
 
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
         """See `Journal.follow`. Events of other processes are seen within `POLL_SECONDS`."""

@@ -159,12 +159,12 @@ class TableReader(ABC):
             raise JournalError(f"the content {digest!r} is damaged: it is not bytes")
         return content
 
-    def find_sessions(self, text: str) -> list[str]:
-        """See `Journal.find_sessions`."""
+    def find_runs(self, text: str) -> list[str]:
+        """See `Journal.find_runs`."""
         wanted = msgspec.json.encode(text.casefold()).decode()[1:-1]
         raw = wanted.encode()
         found: set[int] = set()
-        for key, body in self.bodies(_OF_SESSIONS):
+        for key, body in self.bodies("1=1"):
             if key in found:
                 continue
             # Other encoders than Treadle's may have escaped characters.
@@ -175,7 +175,7 @@ class TableReader(ABC):
                     found.add(key)
             elif wanted in body.decode(errors="replace").casefold():
                 found.add(key)
-        names = self.query("SELECT id, run_id FROM runs WHERE is_session = 1")
+        names = self.query("SELECT id, run_id FROM runs ORDER BY id")
         return [run_id for key, run_id in names if key in found]
 
     def inbox(self, run_id: str, after: int) -> list[Posted]:
@@ -257,7 +257,7 @@ class TableReader(ABC):
         return key
 
     def _compile(self, filter_: RunFilter, live: set[int]) -> tuple[list[str], list[object]]:
-        """Return a filter as SQL conditions on `runs`, and their values. `live` are the owners that are alive."""
+        """Return a filter as SQL conditions on runs and heads, and their values. `live` are live owners."""
         owners = ",".join(map(str, live)) or "NULL"
         columns = {
             "is_driven": f"(CASE WHEN runs.owner IN ({owners}) THEN 1 ELSE 0 END)",
@@ -284,6 +284,8 @@ class TableReader(ABC):
             found.append(("runs.created_at >= ?", (filter_.created_since,)))
         if filter_.created_before is not None:
             found.append(("runs.created_at < ?", (filter_.created_before,)))
+        if filter_.updated_since is not None:
+            found.append(("heads.updated_at >= ?", (filter_.updated_since,)))
         return [sql for sql, _ in found], [value for _, values in found for value in values]
 
 
@@ -292,7 +294,6 @@ def has_stopped(status: str, waiting: str | None) -> bool:
     return status == "finished" or f'"{RESUME}"' in (waiting or "")
 
 
-_OF_SESSIONS = "EXISTS(SELECT 1 FROM runs WHERE runs.id = frames.run AND is_session = 1)"
 LOST_RUN = "a run is lost: row {} of the table `heads` has no row in `runs`; restore a backup of the journal"
 LOST = "SELECT run FROM heads WHERE NOT EXISTS(SELECT 1 FROM runs WHERE id = run)"
 _FAULTS = (

@@ -203,6 +203,12 @@ class KeyTable(Table):
     requests_per_minute: Positive | None = None
     max_open_runs: Count | None = None
     """The most runs that may be under way at the same time."""
+    max_cost_usd: Positive | None = None
+    """What its runs may cost in a period. What is under way when that is reached goes on."""
+    max_tokens: Count | None = None
+    """The tokens, of prompts and answers, that its runs may use in a period."""
+    budget_period: Literal["day", "month", "total"] = "month"
+    """The period of `max_cost_usd` and `max_tokens`: a day or a month in UTC, or all time."""
 
 
 class WebhookTable(Table):

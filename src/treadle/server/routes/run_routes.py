@@ -14,7 +14,7 @@ from treadle.agent.overview import find_lines
 from treadle.core.errors import ConfigError
 from treadle.core.events import Ephemeral
 from treadle.core.events.narrowing import Item
-from treadle.core.inbox import InboxMessage, Note
+from treadle.core.inbox import Cancel, InboxMessage, Note, Withdraw
 from treadle.core.registry import did_you_mean
 from treadle.core.state import Status
 from treadle.core.types import Json
@@ -57,9 +57,7 @@ def read_listed(
     agent: Annotated[str | None, Query(description="the agent or model that a client named")] = None,
     model: str | None = None,
     parent: Annotated[str | None, Query(description="the run that others were forked from")] = None,
-    text: Annotated[
-        str | None, Query(min_length=1, description="a text in a message of a conversation, in any case")
-    ] = None,
+    text: Annotated[str | None, Query(min_length=1, description="a text in a message, in any case")] = None,
     created_since: Annotated[float | None, Query(description="seconds since 1970")] = None,
     created_before: Annotated[float | None, Query(description="seconds since 1970")] = None,
     is_waiting: bool | None = None,
@@ -98,7 +96,7 @@ def _list(host: RunHost, asked: ListedRuns) -> list[RunInfo]:
     journal, after, most = host.journal, asked.after, asked.limit + 1
     if asked.text is None:
         return journal.runs(asked.condition, after=after, limit=most, newest_first=True)
-    condition = replace(asked.condition, run_ids=journal.find_sessions(asked.text))
+    condition = replace(asked.condition, run_ids=journal.find_runs(asked.text))
     found: list[RunInfo] = []
     while len(found) < most and (
         page := journal.runs(condition, after=after, limit=_PAGE, newest_first=True)
@@ -233,6 +231,8 @@ async def post_message(
         message = _decode_message(encode(body))
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise ConfigError(f"the message cannot be read: {error}") from None
+    if not isinstance(message, Cancel | Note | Withdraw):
+        await host.budgets.check(caller.name)
     if isinstance(message, Note) and caller.name:
         message = replace(message, by=caller.name)
     sent = await send(host.journal, run_id, message)

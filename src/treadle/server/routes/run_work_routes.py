@@ -232,6 +232,7 @@ async def begin_turn(
 async def resume(run_id: str, body: RunWork, host: TheHost, caller: Runner) -> Response:
     """Go on with a run that was cancelled, was set aside, or failed."""
     await find_run(host, caller, run_id)
+    await host.check_room(caller)
     agent = await _agent_of(host, run_id)
     turn = await host.begin(lambda emit: resume_run(agent, run_id, Given(agent.answer, agent.deps, emit)))
     return await _answer(host, caller, run_id, body, turn)
