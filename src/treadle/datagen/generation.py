@@ -32,7 +32,7 @@ from treadle.datagen.topics.building import BuildStoppedError, build_topics
 from treadle.datagen.topics.topic_files import load_topics, save_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
 from treadle.datagen.topics.topic_writer import RUN_PREFIX as TOPIC_RUN_PREFIX
-from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, open_job
+from treadle.jobs.job import LOSSES, Job, JobEnd, JobOptions, JobSettings, open_job
 from treadle.jobs.ledger import ItemStatus, Ledger, PlannedItem
 from treadle.jobs.meter import LimitReachedError
 from treadle.journal.protocol import Journal
@@ -131,6 +131,8 @@ def _check_continued(
         )
     ledger.set("config", msgspec.json.encode(fingerprint(config)).decode())
     ledger.set(_MISTAKE, "")
+    if options.retry_failed:
+        ledger.set(LOSSES, "{}")
     # Samples that failed through the infrastructure are always tried again.
     ledger.reopen(
         *((ItemStatus.FAILED, ItemStatus.REJECTED) if options.retry_failed else (ItemStatus.FAILED,))

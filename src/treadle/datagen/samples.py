@@ -27,7 +27,7 @@ from treadle.datagen.quality.pipeline import Pipeline, find_repairs, is_good, ma
 from treadle.datagen.quality.protocol import Candidate, FilterVerdict
 from treadle.datagen.scenarios.cast import draw_persona
 from treadle.datagen.scenarios.kinds import plan_difficulty, plan_kind
-from treadle.datagen.scenarios.scenario import Kind, SampleSpec, Scenario, sample_id_of
+from treadle.datagen.scenarios.scenario import Environment, Kind, SampleSpec, Scenario, sample_id_of
 from treadle.datagen.topics.topic_graph import Topic
 from treadle.export.row_formats.treadle_rows import TREADLE
 from treadle.export.rows import Lineage, Row
@@ -152,6 +152,17 @@ class SampleWork:
             topic, kind = tuple(item.spec["topic"]), item.spec.get("kind")
             self._job.tell(SampleBegun(sample_id=sample_id_of(item.number), topic=topic, kind=kind))
             return await self._make(item, attempt)
+
+    def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> JudgedSample:
+        """See `JobWork.set_aside`."""
+        spec = msgspec.convert(item.spec, SampleSpec)
+        made = MadeSample(
+            run_id=f"{spec.sample_id}-{attempt}",
+            environment=Environment(),
+            error=f"{reason}, or try it again with --retry-failed",
+            fault=Fault.INFRASTRUCTURE,
+        )
+        return JudgedSample(spec, made)
 
     async def _make(self, item: PlannedItem, attempt: int) -> JudgedSample:
         spec = msgspec.convert(item.spec, SampleSpec)

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, UserCodeError
 from treadle.core.types import Json
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
@@ -30,9 +31,9 @@ from treadle.journal.run_info import RunFilter
 from treadle.runs.ensure import collecting_less
 from treadle.runs.retries import NO_RETRIES, RetryPolicy
 from treadle.tools.toolset_parts import forget_files
-from treadle.workers.protocol import WorkerOptions, Workers
+from treadle.workers.protocol import LOSSES_ALONE, MAX_LOSSES, WorkerOptions, Workers
 from treadle.workers.queued import QueueWorkers
-from treadle.workers.registry import make_workers
+from treadle.workers.registry import HereWorkers, make_workers
 
 R = TypeVar("R")
 P = TypeVar("P", bound=JobProgress)
@@ -40,6 +41,11 @@ _REFRESH_SECONDS = 0.5
 """How often the counts are refreshed while nothing happens."""
 _LOOK_SECONDS = 0.2
 """How often the workers are asked at most what they do, which takes time for each run in flight."""
+LOSSES = "losses"
+"""The ledger's key for the runs that were lost: how many losses each had at its newest progress, and that
+progress."""
+_INTENTS = (e.RunResumed, e.RunPaused, e.InferenceStarted, e.InferenceFailed, e.ToolStarted)
+"""The events that are no progress of a run."""
 _BEATS = 10
 """The number of refreshes between two notices that the job goes on."""
 
@@ -146,6 +152,10 @@ class JobWork(Protocol[R]):
         """Decide the outcome of an attempt, and return it."""
         ...
 
+    def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> R:
+        """Return the result of an item that is not worked on, as a fault of the infrastructure."""
+        ...
+
     def note(self, item: PlannedItem, outcome: ItemOutcome) -> None:
         """Take note of an outcome after it was counted."""
         ...
@@ -200,6 +210,8 @@ class Job(Generic[R, P]):
         self.stop = stop or asyncio.Event()
         self.in_flight = 0
         """How many items are worked on."""
+        self.suspects: Mapping[int, str] = {}
+        """See `find_suspects`."""
         self.end: JobEnd | None = None
         self.on_refresh: Callable[[], None] = lambda: None
         """Called when the counts are refreshed, for counts of a job's own."""
@@ -262,7 +274,9 @@ class Job(Generic[R, P]):
         work in flight at once; a new job over the same ledger continues it. Raises: the exceptions of
         `JobWork.attempt` and `JobWork.settle`.
         """
-        again = self.ledger.open_items()[::-1]
+        again = sorted(
+            self.ledger.open_items(), key=lambda item: (item.number in self.suspects, -item.number)
+        )
         stopping = asyncio.ensure_future(self._wait_for_stop())
         try:
             with collecting_less(self.slots.size):
@@ -274,7 +288,9 @@ class Job(Generic[R, P]):
                             break
                         self.in_flight += 1
                         expected = self.slots.expect(1)
-                        group.create_task(self._attempt(work, settings, item, expected, again))
+                        task = group.create_task(self._attempt(work, settings, item, expected, again))
+                        if item.number in self.suspects:
+                            await asyncio.wait([task])  # no other run shares its next loss
         except TimeoutError:
             if self.meter.find_limit() is None:
                 raise
@@ -340,7 +356,10 @@ class Job(Generic[R, P]):
         attempt = item.attempts + 1
         try:
             with expected:
-                result = await work.attempt(item, attempt, expected)
+                if reason := self.suspects.get(item.number):
+                    result = work.set_aside(item, attempt, reason)
+                else:
+                    result = await work.attempt(item, attempt, expected)
             outcome = self.ledger.count(
                 item.number,
                 attempt,
@@ -372,6 +391,8 @@ class Job(Generic[R, P]):
         else:
             counts.failed += 1
             self._error = outcome.reasons[0] if outcome.reasons else None
+            if self.suspects.get(item.number):
+                self._failures -= 1  # it was not tried
             if self._failures >= settings.max_failures and self.end is None:
                 self.end = JobEnd("failures", self._error)
 
@@ -476,9 +497,42 @@ def open_job(
         stop=options.stop,
         listener=options.listener,
     )
+    if isinstance(workers, HereWorkers):  # other workers set runs aside themselves
+        job.suspects = find_suspects(ledger, journal, runs_of)
     stack.push(_forget_mistakes)
     stack.push_async_callback(job.close)
     return job
+
+
+def find_suspects(
+    ledger: Ledger, journal: Journal, runs_of: Callable[[PlannedItem], RunFilter]
+) -> dict[int, str]:
+    """Return the open items with a run that may have ended its processes, by number.
+
+    Each is driven while nothing else is, so that the next loss names the guilty one. It has the text of why it is
+    set aside if its run was lost `MAX_LOSSES` times with no progress in between, else an empty text.
+    """
+    before = msgspec.json.decode(ledger.get(LOSSES) or "{}", type=dict[str, tuple[int, int]])
+    found: dict[int, str] = {}
+    seen: dict[str, tuple[int, int]] = {}
+    for item in ledger.open_items():
+        for info in journal.runs(runs_of(item)):
+            if not info.losses or info.is_driven:
+                continue
+            progress = sum(not isinstance(event.body, _INTENTS) for event in journal.scan(info.run_id))
+            since, then = before.get(info.run_id, (info.losses, progress))
+            if then != progress or info.losses < since:
+                since = info.losses
+            seen[info.run_id] = since, progress
+            if info.losses - since >= MAX_LOSSES - 1:
+                found[item.number] = (
+                    f"{info.losses} processes in a row ended while they drove run {info.run_id}, and it made no "
+                    f"progress; mend the cause, then resume it with `treadle resume {info.run_id}`"
+                )
+            elif info.losses >= LOSSES_ALONE:
+                found.setdefault(item.number, "")
+    ledger.set(LOSSES, msgspec.json.encode(seen).decode())
+    return found
 
 
 def _forget_mistakes(kind: type[BaseException] | None, *_: object) -> None:

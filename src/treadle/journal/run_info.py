@@ -56,6 +56,8 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     waits until somebody resumes it."""
     is_driven: bool = False
     """True if a live process holds the run's lease."""
+    losses: int = 0
+    """How often in a row a process ended while it drove the run, without giving the lease back."""
     reward: float | None = None
     """The newest reward with the name `check`; `None` if the last turn has no such reward."""
     turns: int = 0

@@ -98,6 +98,11 @@ class GroupWork:
         await self._handover.prepare(item.number, lambda: self._make_group(made))
         return made
 
+    def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> MadeGroup:
+        """See `JobWork.set_aside`."""
+        failed = AttemptFailedError(f"infrastructure: {reason}", ItemStatus.FAILED)
+        return MadeGroup(msgspec.convert(item.spec, GroupSpec), failed=failed)
+
     async def _roll(self, spec: GroupSpec, task: Task, expected: Expected) -> list[Rolled]:
         """Return the finished rollouts of a group. The first one that cannot be finished ends the others."""
         files = SharedFiles(task.files)

@@ -14,6 +14,12 @@ from treadle.runs.retries import RetryPolicy
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 
+LOSSES_ALONE = 2
+"""A run that lost so many drivers in a row is driven while its worker drives nothing else, so that no other run
+shares its next loss."""
+MAX_LOSSES = 3
+"""A run that lost so many drivers in a row is set aside."""
+
 
 class WorkerOptions(Struct, frozen=True, kw_only=True):
     """The options that `make_workers` passes on."""

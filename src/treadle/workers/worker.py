@@ -38,16 +38,11 @@ from treadle.runs.options import Given
 from treadle.runs.resume import continue_run, load_task_of, reopen
 from treadle.runs.run import Run
 from treadle.tools.protocol import ToolLike
-from treadle.workers.protocol import WorkerOptions
+from treadle.workers.protocol import LOSSES_ALONE, MAX_LOSSES, WorkerOptions
 from treadle.workers.registry import RunsInFlight
 
 _LOOK_SECONDS = 1.0
 """How long a worker waits for news before it looks for runs whose driver died."""
-_LOSSES_ALONE = 2
-"""A run that lost so many drivers in a row is driven while its worker drives nothing else, so that no other run
-shares its next loss."""
-_MAX_LOSSES = 3
-"""A run that lost so many drivers in a row is set aside."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 300.0
 """How long a run is left out after the store failed; each failure doubles it."""
 
@@ -107,7 +102,7 @@ class Worker:
                 task = asyncio.ensure_future(self._drive(writer))
                 self._running.add(task)
                 task.add_done_callback(self._end)
-                if writer.losses >= _LOSSES_ALONE:
+                if writer.losses >= LOSSES_ALONE:
                     await asyncio.wait([task])
             else:
                 await asyncio.sleep(self._options.rest_seconds)
@@ -118,7 +113,7 @@ class Worker:
         now = time.monotonic()
         for run_id in [run_id for run_id, until in self._left_out.items() if until < now]:
             del self._left_out[run_id]
-        most = _LOSSES_ALONE - 1 if self._running else None
+        most = LOSSES_ALONE - 1 if self._running else None
         return await self.journal.claim(self._options.queue, self._left_out, max_losses=most)
 
     def _end(self, task: asyncio.Task[None]) -> None:
@@ -130,7 +125,7 @@ class Worker:
     async def _drive(self, writer: RunWriter) -> None:
         run_id = writer.run_id
         try:
-            if writer.losses >= _MAX_LOSSES:
+            if writer.losses >= MAX_LOSSES:
                 await _set_aside(writer)
                 return
             with self.in_flight.watch() as hold:

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunNotFoundError
@@ -207,7 +208,7 @@ class TableReader(ABC):
             conditions.append("runs.id < ?" if newest_first else "runs.id > ?")
             values.append(self.key_of(after))
         rows = self.query(
-            f"SELECT runs.run_id, runs.owner, {COLUMNS} FROM runs LEFT JOIN heads ON heads.run = runs.id "
+            f"SELECT runs.run_id, runs.owner, losses, {COLUMNS} FROM runs LEFT JOIN heads ON heads.run = runs.id "
             f"WHERE {' AND '.join(conditions) or '1=1'} "
             f"ORDER BY runs.id {'DESC' if newest_first else 'ASC'}{'' if limit is None else ' LIMIT ?'}",
             (*values, *(() if limit is None else (limit,))),
@@ -216,7 +217,13 @@ class TableReader(ABC):
         lost = self.lost_rows() if filter_ == RunFilter() and after is None else ()
         return [
             *[RunInfo(run_id=f"row {key}", status=DAMAGED, error=LOST_RUN.format(key)) for key in lost],
-            *[info_from(str(run_id), tuple(row), is_driven=owner in live) for run_id, owner, *row in rows],
+            *[
+                replace(
+                    info_from(str(run_id), tuple(row), is_driven=owner in live),
+                    losses=losses + (owner is not None and owner not in live),
+                )
+                for run_id, owner, losses, *row in rows
+            ],
         ]
 
     def start_position(self, run_id: str | None, after_seq: int | None) -> Any:
