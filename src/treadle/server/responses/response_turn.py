@@ -14,8 +14,6 @@ from treadle.agent.agent import Agent
 from treadle.core.asking import open_questions
 from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
-from treadle.core.events import Ephemeral, Event
-from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel, DecideCall, GiveAnswer, GiveResult, InboxMessage
 from treadle.core.state import State
 from treadle.core.types import Json, Message, Role
@@ -23,7 +21,7 @@ from treadle.journal.run_info import RunFilter
 from treadle.knowledge.files.file_store import facts_of
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
-from treadle.runs.resume import fork_run, resume_run
+from treadle.runs.resume import fork_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish, client_tools
@@ -43,7 +41,8 @@ from treadle.server.responses.response_ids import (
     read_response_id,
 )
 from treadle.server.responses.response_records import newest_response
-from treadle.server.run_host import RunHost
+from treadle.server.run_host import BegunTurn, RunHost
+from treadle.server.turn_order import TurnOrder, drive_turn
 
 METADATA = "metadata"
 """The entry of a run's metadata with what the client wants to keep with it."""
@@ -312,75 +311,52 @@ class ResponseTurn:
         self._caller = caller
         self.run_id = plan.response_id.run_id
         self._plan = plan
-        self._items: asyncio.Queue[Item | None] = asyncio.Queue()
         self.fold = ResponseFold(plan.response_id, plan.echo)
-        self.task: asyncio.Task[Run[Any]] | None = None
+        self._turn: BegunTurn | None = None
 
     async def start(self) -> None:
         """Begin to drive the run, and wait until the request is stored, so that it is not lost any more.
 
         Raises: what prevents the turn, such as `ConfigError`, `LeaseHeldError` and `JournalError`.
         """
-        agent = self._plan.agent
+        plan, agent = self._plan, self._plan.agent
         output = agent.kit.output(agent.answer.schema, None)
         self.fold.offer([tool.spec for tool in agent.tools.values()], None if output is None else output.tool)
-        self.task = self._host.start(self._drive())
-        self.task.add_done_callback(lambda _: self._items.put_nowait(None))
-        first = await self._items.get()
-        if first is None:
-            self._items.put_nowait(None)
-            await self.task  # raises what prevented the turn
-        else:
-            self._take(first)
-
-    async def _drive(self) -> Run[Any]:
-        plan, emit = self._plan, self._items.put_nowait
-        run_id = plan.response_id.run_id
-        if plan.mail:
-            for message in plan.mail:
-                await asyncio.wrap_future(self._host.journal.posting(run_id, message))
-            given = Given(plan.agent.answer, plan.agent.deps, emit, renews_instructions=True)
-            return await resume_run(plan.agent, run_id, given)
         options: SessionOptions = {
             "metadata": plan.labels,
             "expects_new": plan.is_new,
             "begins_with_message": plan.is_new,
             "history": plan.history,
             "renews_instructions": True,
-            "pauses_when_cancelled": True,
         }
-        async with plan.agent.session(run_id, **options) as session:
-            assert plan.message is not None
-            return await session.send(
-                plan.message.content, attach=plan.message.parts, blobs=plan.blobs, on_event=emit
-            )
-
-    def _take(self, item: Item) -> list[dict[str, Json]]:
-        if isinstance(item, Event):
-            return self.fold.take(item.body)
-        assert isinstance(item, Ephemeral)
-        return self.fold.take(item.body)
+        order = TurnOrder(
+            agent=agent,
+            run_id=self.run_id,
+            message=plan.message,
+            blobs=plan.blobs,
+            mail=plan.mail,
+            options=options,
+        )
+        self._turn = await self._host.begin(lambda emit: drive_turn(self._host.journal, order, emit))
 
     async def events(self) -> AsyncIterator[dict[str, Json]]:
         """Yield the events of the response's stream until the response is over."""
+        assert self._turn is not None
         for event in self.fold.begin():
             yield event
-        while not self.fold.is_over:
-            item = await self._items.get()
-            if item is None:
-                break
-            told = self._take(item)
-            if self.fold.is_over and self.task is not None:
+        async for item in self._turn.items():
+            told = self.fold.take(item.body)
+            if self.fold.is_over:
                 # The next request may follow at once, and needs the lease.
-                await asyncio.wait([self.task])
-                self._note_history(self.task)
+                await asyncio.wait([self._turn.task])
+                self._note_history(self._turn.task)
             for event in told:
                 yield event
-        if not self.fold.is_over:
-            assert self.task is not None
-            with contextlib.suppress(asyncio.CancelledError):
-                await self.task
-            raise JournalError("the run was paused; it goes on when the server starts again")
+            if self.fold.is_over:
+                return
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._turn.task
+        raise JournalError("the run was paused; it goes on when the server starts again")
 
     def _note_history(self, task: "asyncio.Task[Run[Any]]") -> None:
         """Note the conversation so far, so that a client that sends it continues this run."""
@@ -397,5 +373,4 @@ class ResponseTurn:
 
     async def cancel(self) -> None:
         """Stop the run, because its client has left."""
-        run_id = self._plan.response_id.run_id
-        await asyncio.wrap_future(self._host.journal.posting(run_id, Cancel("the client left")))
+        await asyncio.wrap_future(self._host.journal.posting(self.run_id, Cancel("the client left")))
