@@ -7,11 +7,13 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from tests.server.test_access import KEYS, KIM, request, send, status_of
 from tests.server.test_responses import journal, serving
 
+from treadle.core.events import digests_of
 from treadle.journal.protocol import Journal
 from treadle.server.access import hash_key
 
@@ -126,6 +128,42 @@ async def test_a_task_of_a2a_and_a_thread_of_ag_ui_belong_to_their_owner(url: st
     # The same names of another client are other runs.
     owners = [(info.labels["treadle.owner"], info.turns) for info in journal.runs()]
     assert sorted(owners) == [("eve", 1), ("eve", 1), ("kim", 1), ("kim", 1)]
+
+
+async def test_no_request_names_code_to_be_run(url: str, tmp_path: Path) -> None:
+    code = tmp_path / "code.py"
+    code.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef weigh(message):\n    return 1.0\n")
+    made = post("/v1/runs", {"model": "echo", "input": "a", "wait": True}, KIM)
+    run = body_of(await send(url, made))["id"]
+    for place in ("export?format=tokens&", f"{run}/export?format=tokens&", f"{run}/export?format=openai&"):
+        for mask in (f"{code}:weigh", f"all,{code}:weigh", "os:abort", str(code)):
+            answer = await send(url, request(f"/v1/runs/{place}mask={quote(mask, '')}", KIM))
+            assert (status_of(answer), b"loss mask" in answer) == (400, True), (place, mask, answer)
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_a_content_is_not_kept_for_another_key(url: str, journal: Journal) -> None:
+    made = post("/v1/runs", {"model": "echo", "input": "a", "files": {"a": "b"}, "wait": True}, KIM)
+    run = body_of(await send(url, made))["id"]
+    digest = next(digest for event in journal.read(run) for digest in digests_of(event.body))
+    answer = await send(url, request(f"/v1/view/runs/{run}/contents/{digest}", KIM))
+    assert status_of(answer) == 200
+    assert b"vary: authorization, x-api-key" in answer.lower()
+
+
+@pytest.mark.parametrize("place", ["/healthz", "/readyz", "/view"])
+async def test_an_idempotency_key_without_a_key_is_no_fault_of_the_server(url: str, place: str) -> None:
+    answer = await send(url, request(place, "Idempotency-Key: a", method="POST", body="{}"))
+    assert status_of(answer) == 405
+
+
+async def test_nobody_takes_the_id_of_a_run_of_others(url: str, journal: Journal) -> None:
+    run = await make_run(url)
+    before = [event.to_json() for event in journal.read(run)]
+    asked = {"model": "echo", "messages": [{"role": "user", "content": "say a"}]}
+    answer = await send(url, post("/v1/chat/completions", asked, EVE, f"x-treadle-run: {run}"))
+    assert status_of(answer) == 409
+    assert [event.to_json() for event in journal.read(run)] == before
 
 
 FORGED = {

@@ -84,6 +84,22 @@ async def test_a_file_is_stored_listed_and_deleted(client: AsyncOpenAI) -> None:
             await ask(made.id)
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-1e999", "1" + "0" * 400])
+async def test_an_attribute_is_a_number_that_can_be_read_again(client: AsyncOpenAI, number: str) -> None:
+    file_id = await upload(client, "a.txt", "a word")
+    store = await client.vector_stores.create()
+    url = f"{client.base_url}vector_stores/{store.id}/files"
+    body = f'{{"file_id": "{file_id}", "attributes": {{"a": {number}}}}}'
+    refused = await client._client.post(url, content=body, headers={"content-type": "application/json"})
+    assert refused.status_code == 400
+    await attach(client, store.id, file_id, attributes={"a": 1})
+    changed = await client._client.post(
+        f"{url}/{file_id}", content=body, headers={"content-type": "application/json"}
+    )
+    assert changed.status_code == 400
+    assert [item.attributes async for item in client.vector_stores.files.list(store.id)] == [{"a": 1}]
+
+
 async def test_each_key_sees_its_own_files_and_stores(config: Path, journal: Journal) -> None:
     config.write_text(CONFIG + KEYS)
     async with serving(config, journal) as url:

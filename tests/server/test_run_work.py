@@ -1,6 +1,8 @@
 """Runs that clients begin, continue, fork and export over HTTP."""
 
 import asyncio
+import base64
+import hashlib
 import json
 from typing import Any
 
@@ -47,6 +49,29 @@ async def test_a_run_is_begun_and_continued(client: AsyncOpenAI, journal: Journa
     again = await post(client, f"/runs/{run_id}/turns", input="say more", wait=True)
     assert (again["id"], again["output"], again["turns"]) == (run_id, "more", 2)
     assert len(journal.runs()) == 1
+
+
+def attached(content: bytes) -> dict[str, Any]:
+    data = "data:application/pdf;base64," + base64.b64encode(content).decode()
+    parts = [{"type": "input_text", "text": "say a"}, {"type": "input_file", "file_data": data}]
+    return {"role": "user", "content": parts}
+
+
+async def test_large_parts_of_messages_are_stored_with_them(client: AsyncOpenAI, journal: Journal) -> None:
+    given = [bytes([number]) * 6000 for number in range(5)]
+    run_id = (await post(client, "/runs", model="echo", input=[attached(given[0])], wait=True))["id"]
+    await post(client, f"/runs/{run_id}/turns", input=[attached(given[1])], wait=True)
+    rest = [{"role": "assistant", "content": "a"}, {"role": "user", "content": "say b"}]
+    await post(client, "/runs", model="echo", input=[attached(given[2]), *rest], wait=True)
+    await post(client, "/responses", model="echo", input=[attached(given[3]), *rest])
+    value = base64.b64encode(given[4]).decode()
+    source = {"type": "data", "mimeType": "application/pdf", "value": value}
+    said = {"id": "u", "role": "user", "content": [{"type": "document", "source": source}]}
+    thread = {"threadId": "t", "runId": "r", "messages": [said]}
+    answer = await client._client.post(f"{client.base_url}ag-ui/echo", json=thread)
+    assert "RUN_FINISHED" in answer.text
+    for content in given:
+        assert journal.read_blob(hashlib.sha256(content).hexdigest()) == content
 
 
 async def test_a_run_goes_on_without_its_client_and_waits_for_results(

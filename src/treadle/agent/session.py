@@ -168,7 +168,7 @@ class Session(Generic[T_co]):
         parts, blobs = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
         if parts:
             self._check_parts(parts)
-            blobs = {**blobs, **options.get("blobs", {})}
+        blobs = {**blobs, **options.get("blobs", {})}
         driver, message = self._open_driver(), Message(Role.USER, text, parts=parts)
         state, is_quiet = driver.state, self._users == 0 and not driver.mail.is_waiting
         if is_quiet and delivery is not Delivery.INTERRUPT:

@@ -20,6 +20,7 @@ from treadle.core.errors import (
     JournalError,
     LeaseHeldError,
     ProviderError,
+    RunExistsError,
     RunNotFoundError,
     SandboxError,
     TreadleError,
@@ -156,7 +157,7 @@ def _answer_error(_: Request | None, error: Exception) -> JSONResponse:
         status, code = 503, "agent_unavailable"
     elif isinstance(error, RunNotFoundError):
         status, code, kind = 404, "not_found", "invalid_request_error"
-    elif isinstance(error, LeaseHeldError):
+    elif isinstance(error, LeaseHeldError | RunExistsError):
         status, code, kind = 409, "conversation_locked", "invalid_request_error"
     elif isinstance(error, ConfigError | SandboxError):
         status, code, kind = 400, "invalid_request", "invalid_request_error"

@@ -10,6 +10,7 @@ from treadle.export.groups import GroupBy
 from treadle.export.run_exporter import RunExporter, TokenOptions, check_format
 from treadle.export.token_exporter import TOKEN_FORMATS
 from treadle.journal.protocol import Journal
+from treadle.trajectory.tokens.masks import check_mask_names
 
 
 class ExportForm(Struct, frozen=True):
@@ -41,4 +42,4 @@ def read_form(
 ) -> ExportForm:
     """Return the form that the parameters of a request ask for. Raises: `ConfigError`."""
     check_format(format_)
-    return ExportForm(format_, TokenOptions(group_by, mask, reward))
+    return ExportForm(format_, TokenOptions(group_by, check_mask_names(mask), reward))

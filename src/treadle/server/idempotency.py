@@ -141,7 +141,8 @@ class Idempotency:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = None
-        if scope["type"] == "http" and scope["method"] == "POST":
+        # Places that anybody may ask have no caller.
+        if scope["type"] == "http" and scope["method"] == "POST" and "caller" in scope.get("state", {}):
             key = next((value for name, value in scope["headers"] if name == HEADER), None)
         if key is None:
             await self._app(scope, receive, send)

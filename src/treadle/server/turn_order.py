@@ -30,11 +30,11 @@ class TurnOrder(Struct, kw_only=True):
     run_id: str
     message: Message | None = None
     """The user's message; `None` if the client only sends what the run waits for."""
+    blobs: Mapping[str, bytes] = {}
+    """The contents of the parts of the message and of the history before it, as far as they are not inline."""
     mail: list[InboxMessage] = []
     """The results, answers and decisions that the run waits for."""
     options: SessionOptions = {}
-    blobs: Mapping[str, bytes] = {}
-    """The contents of the message's parts, by hash, as far as they are not inline."""
 
 
 async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit) -> Run[Any]:
@@ -54,8 +54,8 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit) -> Run[Any]
     assert order.message is not None
     options: SessionOptions = {**order.options, "pauses_when_cancelled": True}
     async with agent.session(run_id, **options) as session:
-        message = order.message
-        return await session.send(message.content, attach=message.parts, blobs=order.blobs, on_event=emit)
+        parts, blobs = order.message.parts, order.blobs
+        return await session.send(order.message.content, attach=parts, blobs=blobs, on_event=emit)
 
 
 def run_id_of(caller: ApiCaller, kind: str, name: str) -> str:

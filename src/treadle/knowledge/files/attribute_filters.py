@@ -16,6 +16,7 @@ _MAX_ATTRIBUTES = 16
 _MAX_KEY_CHARS = 64
 _MAX_VALUE_CHARS = 512
 _MAX_DEPTH = 20
+_MAX_NUMBER = 1e308
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "eq": lambda own, given: bool(own == given),
     "gt": lambda own, given: bool(own > given),
@@ -39,6 +40,9 @@ def check_attributes(given: Json) -> dict[str, AttributeValue]:
             )
         if isinstance(value, str) and len(value) > _MAX_VALUE_CHARS:
             raise ConfigError(f"the attribute {key!r} has more than {_MAX_VALUE_CHARS} characters")
+        # JSON has no NaN and no infinity, so that such a number could be stored and never be read again.
+        if not isinstance(value, str) and not -_MAX_NUMBER <= value <= _MAX_NUMBER:
+            raise ConfigError(f"the attribute {key!r} is {value!r:.50}; give a number that JSON has")
     return dict(given)
 
 

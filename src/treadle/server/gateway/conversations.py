@@ -27,6 +27,8 @@ _MAX_STATES = 1_000
 """How many states of runs are kept, so that their journals need not be read again."""
 _MAX_FOUND = 16
 """How many runs that began like a conversation are looked at."""
+_MAX_ALIKE = 1_000
+"""How many runs with the same conversation are known."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -81,7 +83,9 @@ class Conversations:
 
     def note(self, client: str, digest: bytes, run_id: str, state: State) -> None:
         """Note that a run has the conversation with this digest, and is in `state`."""
-        self._runs.setdefault((client, digest), []).append(run_id)
+        runs = self._runs.setdefault((client, digest), [])
+        runs.append(run_id)
+        del runs[:-_MAX_ALIKE]
         if len(self._runs) > _MAX_KNOWN:
             self._runs.popitem(last=False)
         self._states[run_id] = state, digest

@@ -14,8 +14,6 @@ from treadle.agent.agent import Agent
 from treadle.core.asking import open_questions
 from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
-from treadle.core.events import Ephemeral, Event
-from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel, DecideCall, GiveAnswer, GiveResult, InboxMessage
 from treadle.core.state import State
 from treadle.core.state import fold as fold_events
@@ -44,7 +42,7 @@ from treadle.server.responses.response_ids import (
     read_response_id,
 )
 from treadle.server.responses.response_records import newest_response
-from treadle.server.run_host import RunHost
+from treadle.server.run_host import BegunTurn, RunHost
 from treadle.server.turn_order import TurnOrder, drive_turn
 
 METADATA = "metadata"
@@ -317,54 +315,37 @@ class ResponseTurn:
         self._caller = caller
         self.run_id = plan.response_id.run_id
         self._order = plan.order
-        self._items: asyncio.Queue[Item | None] = asyncio.Queue()
         self.fold = ResponseFold(plan.response_id, plan.echo)
-        self.task: asyncio.Task[Run[Any]] | None = None
+        self._turn: BegunTurn | None = None
 
     async def start(self) -> None:
         """Begin to drive the run, and wait until the request is stored, so that it is not lost any more.
 
         Raises: what prevents the turn, such as `ConfigError`, `LeaseHeldError` and `JournalError`.
         """
-        order, emit = self._order, self._items.put_nowait
-        agent = order.agent
+        order, agent = self._order, self._order.agent
         output = agent.kit.output(agent.answer.schema, None)
         self.fold.offer([tool.spec for tool in agent.tools.values()], None if output is None else output.tool)
-        self.task = self._host.start(drive_turn(self._host.journal, order, emit))
-        self.task.add_done_callback(lambda _: self._items.put_nowait(None))
-        first = await self._items.get()
-        if first is None:
-            self._items.put_nowait(None)
-            await self.task  # raises what prevented the turn
-        else:
-            self._take(first)
-
-    def _take(self, item: Item) -> list[dict[str, Json]]:
-        if isinstance(item, Event):
-            return self.fold.take(item.body)
-        assert isinstance(item, Ephemeral)
-        return self.fold.take(item.body)
+        self._turn = await self._host.begin(lambda emit: drive_turn(self._host.journal, order, emit))
 
     async def events(self) -> AsyncIterator[dict[str, Json]]:
         """Yield the events of the response's stream until the response is over."""
+        assert self._turn is not None
         for event in self.fold.begin():
             yield event
-        while not self.fold.is_over:
-            item = await self._items.get()
-            if item is None:
-                break
-            told = self._take(item)
-            if self.fold.is_over and self.task is not None:
+        async for item in self._turn.items():
+            told = self.fold.take(item.body)
+            if self.fold.is_over:
                 # The next request may follow at once, and needs the lease.
-                await asyncio.wait([self.task])
-                self._note_history(self.task)
+                await asyncio.wait([self._turn.task])
+                self._note_history(self._turn.task)
             for event in told:
                 yield event
-        if not self.fold.is_over:
-            assert self.task is not None
-            with contextlib.suppress(asyncio.CancelledError):
-                await self.task
-            raise JournalError("the run was paused; it goes on when the server starts again")
+            if self.fold.is_over:
+                return
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._turn.task
+        raise JournalError("the run was paused; it goes on when the server starts again")
 
     def _note_history(self, task: "asyncio.Task[Run[Any]]") -> None:
         """Note the conversation so far, so that a client that sends it continues this run."""

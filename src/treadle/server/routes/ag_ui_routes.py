@@ -50,7 +50,9 @@ async def run_agent(agent: str, body: RunAgentInput, host: TheHost, caller: Runn
         }
     elif not mail:
         check_idle(run)
-    order = TurnOrder(agent=made, run_id=run_id, message=asked.message, mail=mail, options=options)
+    order = TurnOrder(
+        agent=made, run_id=run_id, message=asked.message, blobs=asked.blobs, mail=mail, options=options
+    )
     turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
     number, step = (0, 0) if run is None else (run.state.turn.number, run.state.step)
     place = ResponseId(run_id, number if mail else number + 1, step)

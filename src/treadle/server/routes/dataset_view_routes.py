@@ -10,10 +10,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
-from treadle.core.errors import ConfigError
 from treadle.server.access import RequestRefused
 from treadle.server.routes.route_context import Fast, Reader, TheHost, encode
 from treadle.server.routes.run_routes import find_run
+from treadle.trajectory.tokens.masks import check_mask_names
 from treadle.viewer.token_views import list_formats, view_export, view_tokens
 from treadle.viewer.viewed_data import ViewedData
 
@@ -115,9 +115,7 @@ async def get_group(group_id: str, data: TheData, host: TheHost) -> Response:
 async def get_tokens(run_id: str, host: TheHost, caller: Reader, mask: str = "all") -> Response:
     """Return the tokens of a run and of its sub-agents, branch by branch."""
     await find_run(host, caller, run_id)
-    if ":" in mask or "/" in mask:
-        raise ConfigError(f"the mask is {mask!r:.80}; a request gives one of the masks that have names")
-    return await _answer(view_tokens, host.journal, run_id, mask, host.visible_to(caller))
+    return await _answer(view_tokens, host.journal, run_id, check_mask_names(mask), host.visible_to(caller))
 
 
 @router.get("/runs/{run_id}/exported")

@@ -140,7 +140,7 @@ async def create_run(body: CreateRun, request: Request, host: TheHost, caller: R
         return again
     if body.webhook is not None:
         await host.webhooks.add(run_id, body.webhook)
-    order = TurnOrder(agent=agent, run_id=run_id, message=asked.message, options=options)
+    order = TurnOrder(agent=agent, run_id=run_id, message=asked.message, blobs=asked.blobs, options=options)
     turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
     return await _answer(host, caller, run_id, body, turn, status_code=201)
 
@@ -221,7 +221,8 @@ async def begin_turn(
             raise RequestRefused(409, sent.refused, "refused")
         if sent.is_driven or info.is_turn_open:
             return Fast(await write_run(host, caller, run_id), status_code=202)
-    order = TurnOrder(agent=await _agent_of(host, run_id), run_id=run_id, message=message)
+    agent = await _agent_of(host, run_id)
+    order = TurnOrder(agent=agent, run_id=run_id, message=message, blobs=asked.blobs)
     if keyed is not None:
         await keyed.note(str(info.turns + 1))
     turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))

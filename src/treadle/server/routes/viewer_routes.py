@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse,
 from treadle.context.step_view import view_step
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.routes.route_context import Fast, Reader, TheHost
-from treadle.server.routes.run_routes import find_run
+from treadle.server.routes.run_routes import MAX_SEQ, find_run
 from treadle.viewer.bundle import NotBuiltError, read_bundle
 from treadle.viewer.run_view import (
     find_relatives,
@@ -28,6 +28,11 @@ PAGE_HEADERS = {
     "cache-control": "no-cache",
 }
 """Headers of the page. What the page may load and run stands in the page itself, with the hash of its script."""
+CONTENT_HEADERS = {
+    "cache-control": "private, max-age=86400, immutable",
+    "vary": "authorization, x-api-key",
+}
+"""Headers of contents, which never change. A browser that keeps one does not show it to another key."""
 _page = lru_cache(read_bundle)
 
 
@@ -51,7 +56,7 @@ async def get_page_events(
     run_id: str,
     host: TheHost,
     caller: Reader,
-    after_seq: Annotated[int, Query(ge=0)] = 0,
+    after_seq: Annotated[int, Query(ge=0, le=MAX_SEQ)] = 0,
     limit: Annotated[int, Query(ge=1, le=100_000)] = 100_000,
 ) -> Response:
     """Return at most `limit` events of a run after number `after_seq`, without the tokens of answers."""
@@ -72,7 +77,7 @@ async def get_content(run_id: str, digest: str, host: TheHost, caller: Reader) -
     """Return a content that an event of a run refers to: a file, or an artifact."""
     await find_run(host, caller, run_id)
     content = await asyncio.to_thread(read_content, host.journal, run_id, digest)
-    return Fast(write_content(content), headers={"cache-control": "private, max-age=86400, immutable"})
+    return Fast(write_content(content), headers=CONTENT_HEADERS)
 
 
 @router.get("/v1/view/runs/{run_id}/relatives")

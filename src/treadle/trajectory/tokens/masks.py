@@ -85,6 +85,13 @@ def make_mask(*parts: str | Weigh, decode: Decoders = None) -> ProductMask:
     return ProductMask(tuple(found), decode)
 
 
+def check_mask_names(text: str) -> str:
+    """Return masks that came from elsewhere. Raises: `ConfigError` if one is unknown, or names code to be run."""
+    for name in text.split(","):
+        MASKS.load(name.strip())
+    return text
+
+
 def _make_part(part: str | Weigh) -> Part:
     if isinstance(part, str):
         if ":" not in part:
