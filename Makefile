@@ -21,7 +21,7 @@ TRAINERS ?= .venv-trainers
 # Tests start thousands of processes, which would compile the same files again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: docs demo train-demo test test-full test-engines engines sglang trainers fuzz lint types pytest bubblewrap bench clean help
+.PHONY: docs viewer demo train-demo test test-full test-engines engines sglang trainers fuzz lint types pytest bubblewrap bench clean help
 
 help:
 	@echo "make demo       from a topic to a verified dataset, killed in the middle and continued, offline"
@@ -31,6 +31,7 @@ help:
 	@echo "make test-full  also the long tests: every crash point, every task, fuzzing"
 	@echo "make test-engines  tests against a real vLLM and a real SGLang on the CPU, in environments of their own (6 GB)"
 	@echo "make fuzz       fuzz the text formats, SECONDS=600 each"
+	@echo "make viewer     build the page that shows runs, which needs Node.js 20"
 	@echo "make docs       build the documentation as a site, in site/"
 	@echo "make bench      all benchmarks, each with its baseline"
 	@echo "make clean      remove what the other targets made"
@@ -60,7 +61,20 @@ $(DEMO_STAMP): pyproject.toml
 	$(INSTALL)
 	@touch $@
 
-demo: $(DEMO_STAMP)
+# The page that shows runs, as one file. Without Node, everything else works, and says how to build it.
+VIEWER := src/treadle/viewer/bundle.html
+WEB := $(shell find web -name node_modules -prune -o -type f -print)
+
+viewer: $(VIEWER)
+
+$(VIEWER): $(WEB)
+	@if ! command -v npm >/dev/null; then \
+		echo "npm is missing, so the viewer is not built; install Node.js 20 or newer for it"; \
+	elif ! (echo "building the viewer" && cd web && npm ci --no-audit --no-fund --loglevel=error --fetch-retries=1 >/dev/null); then \
+		echo "the packages of the viewer could not be fetched, so it is not built"; \
+	else cd web && npm run --silent build; fi
+
+demo: $(DEMO_STAMP) $(VIEWER)
 	@$(BIN)/treadle demo
 
 train-demo: $(STAMP)
@@ -72,7 +86,7 @@ PYTEST = $(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
 # All three run to the end, even if one fails. The output of ruff and mypy is printed after that of pytest.
 test-full: engines sglang trainers
-test test-full: bubblewrap
+test test-full: bubblewrap $(VIEWER)
 	@{ $(LINT); } >$(VENV)/lint.log 2>&1 & lint=$$!; \
 	{ $(TYPES); } >$(VENV)/types.log 2>&1 & types=$$!; \
 	echo "ruff, mypy and pytest run in parallel"; \
@@ -88,7 +102,7 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(TYPES)
 
-pytest: bubblewrap
+pytest: bubblewrap $(VIEWER)
 	$(PYTEST)
 
 engines: $(STAMP)
@@ -136,4 +150,4 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(SGLANG) $(TRAINERS) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz demo
+	rm -rf web/node_modules $(VIEWER) $(VENV) $(ENGINES) $(SGLANG) $(TRAINERS) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz demo

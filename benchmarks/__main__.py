@@ -32,6 +32,7 @@ from benchmarks import (
     tokens,
     tools,
     turn,
+    viewer,
     walk,
     workers,
 )
@@ -61,6 +62,7 @@ BENCHMARKS = {
     "walk": walk.measure,
     "resume": resume.measure,
     "listing": listing.measure,
+    "viewer": viewer.measure,
     "shell": shell.measure,
     "sandboxes": shell.measure_memory,
     "python": tools.measure_python,

@@ -204,8 +204,9 @@ async def _measure(latency_seconds: float, in_flight: int, *, is_stream: bool) -
             seconds - direct for seconds, direct in zip(side.seconds, sides["direct"].seconds, strict=True)
         ]
         detail = (
-            f"{median(side.seconds) * 1e3:.2f} ms against {base * 1e3:.2f}; {side.requests / side.wall_seconds:,.0f} "
-            f"requests/s; {side.cpu_seconds / side.requests * 1e3:.2f} ms of processor time a request; "
+            f"{median(side.seconds) * 1e3:.2f} ms against {base * 1e3:.2f}; "
+            f"{side.requests / side.wall_seconds:,.0f} requests/s; "
+            f"{side.cpu_seconds / side.requests * 1e3:.2f} ms of processor time a request; "
             f"{len(side.seconds)} slices from {min(added) * 1e3:.2f} to {max(added) * 1e3:.2f} ms"
         )
         goal = "<= 1" if name == "treadle" and latency_seconds else ">= 0"

@@ -1,8 +1,8 @@
-"""Draw the README's pictures from real runs: `python docs/picture.py demo chat rollout`.
+"""Draw the README's pictures from real runs: `python docs/picture.py demo chat rollout viewer`.
 
 `docs/demo.svg` is the output of the demonstration, and `docs/rollout.svg` that of the rollouts', with tokens of a
 run. `docs/chat.svg` is a conversation at a real terminal, with a
-model on a local server whose answers are written below.
+model on a local server whose answers are written below. `docs/viewer.png` is the page of a run.
 """
 
 import io
@@ -31,6 +31,7 @@ WIDTH = 112
 DEMO_LINES = 27
 TOKEN_LINES = 20
 CHAT_LINES = 30
+VIEWED_TASK = "files:config_fix-0000"
 
 THEME = TerminalTheme(
     (41, 41, 41),
@@ -130,6 +131,26 @@ def draw_chat() -> Text:
     return Text("\n").join([Text("$ treadle chat --persona ada.yaml --user anna"), *shown])
 
 
+def take_viewer() -> bytes:
+    """Return the page of a run as a PNG: its transcript, and what the model saw at one of its steps."""
+    sys.path.insert(0, str(DOCS.parent))
+    from tests.browser.chromium import Chromium
+
+    with tempfile.TemporaryDirectory() as folder:
+        _run(folder, "run", "--task", VIEWED_TASK, "--model", "oracle")
+        path = Path(folder) / "run.html"
+        _run(folder, "report", "last", "--out", str(path))
+        browser = Chromium()
+        browser.open(path, 1360, 820)
+        for selector, place in ((".leaf.inference", 3), (".inspector [role=tab]", 1)):
+            time.sleep(1.0)
+            browser.evaluate(f"document.querySelectorAll('{selector}')[{place}].click()")
+        time.sleep(1.0)
+        picture = browser.picture(is_whole=False)
+        browser.close()
+    return picture
+
+
 def _call(name: str, arguments: Any) -> dict[str, Any]:
     function = {"name": name, "arguments": json.dumps(arguments)}
     return {"content": None, "tool_calls": [{"id": f"c_{name}", "type": "function", "function": function}]}
@@ -189,7 +210,10 @@ _NAMES = {"brown": "yellow"}
 def main() -> None:
     """Draw the pictures that are named, or all."""
     pictures = {"demo": draw_demo, "chat": draw_chat, "rollout": draw_rollout}
-    for name in sys.argv[1:] or pictures:
+    for name in sys.argv[1:] or [*pictures, "viewer"]:
+        if name == "viewer":
+            (DOCS / "viewer.png").write_bytes(take_viewer())
+            continue
         console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
         console.print(pictures[name]())
         # Nothing is fetched to look at it: without these it takes the reader's own font.

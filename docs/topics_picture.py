@@ -11,7 +11,7 @@ from pathlib import Path
 from treadle import model, open_journal
 from treadle.datagen.config.generation_config import Topics
 from treadle.datagen.topics.building import build_topics
-from treadle.datagen.topics.topic_report import make_topic_report
+from treadle.datagen.topics.topics_view import make_topics_view
 from treadle.tasks.draws import Draw
 from treadle.viewer import write_page
 
@@ -29,7 +29,7 @@ def main() -> None:
     draw = Draw("rows")
     counts = {leaf.topic_id: max(0, draw.between(-1, 8)) for leaf in graph.leaves()}
     with tempfile.TemporaryDirectory() as folder:
-        page = write_page(make_topic_report(graph, counts), Path(folder) / "topics.html")
+        page = write_page(make_topics_view(graph, counts), Path(folder) / "topics.html")
         out = Path(__file__).parent / "topics.png"
         size = ("--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,960")
         subprocess.run(

@@ -18,7 +18,7 @@ USES = {
     "for name in ('mcp', 'mcp_types', 'httpx2', 'mcp.client.sse', 'mcp.client.streamable_http', 'mcp.server.stdio',"
     " 'mcp.server.lowlevel'): require(name, 'mcp')",
     "python": "from treadle.core.registry import require; require('pydantic_monty', 'python')",
-    "serve": "import uvicorn, starlette.applications, starlette.routing",
+    "serve": "import uvicorn, starlette.applications, starlette.routing, python_multipart",
     "cost": "from treadle import Agent, model; model('openai:gpt-5-mini', api_key='x')\n"
     "from treadle.core.registry import require; require('genai_prices', 'cost')",
     "keyring": "import keyring",

@@ -22,7 +22,7 @@ FLOORS = (
     ("loop", "runs", "agent"),
     ("trajectory", "scoring", "export", "telemetry"),
     ("tasks", "testbed", "workers", "jobs", "datagen", "rollout", "evals"),
-    ("server", "viewer", "cli"),
+    ("viewer", "server", "cli"),
 )
 """The floors of the house. A room imports rooms of lower floors, those that stand left of it on its own floor, and
 the `protocol.py` of any room on its own floor."""

@@ -85,8 +85,8 @@ class Chromium:
                 assert "error" not in found, found
                 return found["result"]
 
-    def open(self, path: Path, width: int = 1200, height: int = 900, *, is_dark: bool = False) -> None:
-        """Open a file, and wait until it is loaded."""
+    def open(self, page: Path | str, width: int = 1200, height: int = 900, *, is_dark: bool = False) -> None:
+        """Open a file or an address, and wait until it is loaded."""
         self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -96,7 +96,11 @@ class Chromium:
         )
         scheme = "dark" if is_dark else "light"
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.send("Page.navigate", url=path.as_uri())
+        # A page whose address differs only after the # would not be loaded again.
+        self.send("Page.navigate", url="about:blank")
+        while self._receive().get("method") != "Page.loadEventFired":
+            pass
+        self.send("Page.navigate", url=page.as_uri() if isinstance(page, Path) else page)
         while self._receive().get("method") != "Page.loadEventFired":
             pass
 

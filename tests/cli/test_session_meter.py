@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from treadle import Agent, Policy, Run, ScriptedModel, tool
-from treadle.cli.terminal.format import format_outcome
+from treadle.cli.terminal.format import format_outcome, summarize
 from treadle.cli.terminal.session_meter import SessionMeter, TurnView
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, Usage
 from treadle.journal.memory import MemoryJournal
@@ -129,6 +129,7 @@ async def test_an_answer_that_was_stopped_is_no_cost_of_zero(
     async with agent.session() as session:
         said = meter.take(await session.send("One."))
         assert f", 5 out · {known} · " in said
+        assert summarize(session.run)["cost_usd"] == cost_usd
         assert f" · session: 1 turn, 15 tokens, {known}, " in said
         stopped = asyncio.ensure_future(session.send("Two."))
         await model.is_asked.wait()
@@ -139,6 +140,7 @@ async def test_an_answer_that_was_stopped_is_no_cost_of_zero(
         assert ", 0 out · cost unknown · " in said
         assert f" · session: 2 turns, 15 tokens, {all_turns}, " in said
         assert f" tokens (10 in, 5 out) · {all_turns} · run " in format_outcome(session.run)
+        assert summarize(session.run)["cost_usd"] is None
         # The newest turn has a known cost again, and the session has not.
         said = meter.take(await session.send("Three."))
         assert f", 5 out · {known} · " in said

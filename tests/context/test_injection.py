@@ -34,6 +34,9 @@ from treadle.export import load_row
 from treadle.formats import FORMATS, find_format, quote_result
 from treadle.journal.identity import Trust, record_trust
 from treadle.journal.memory import MemoryJournal
+from treadle.knowledge.files.file_search import FileSearch
+from treadle.knowledge.files.file_store import FileStore
+from treadle.knowledge.files.vector_stores import VectorStores
 from treadle.knowledge.memory import Author, Draft, Epistemic, MemoryToolset, Recaller, Store, open_memory
 from treadle.knowledge.skills.skill import Catalog
 from treadle.models.dialects.completions import TEMPLATES
@@ -196,6 +199,32 @@ async def test_memories_and_documents_are_not_obeyed(text: str) -> None:
         return obey(request) if results else [call("recall", {"query": "fjord deep"})]
 
     await ask(f"{recalled.text}\n\n{QUESTION}", tools, answer=answer)
+    assert any("The fjord is deep." in item for item in found)
+    assert sent == []
+
+
+@each_text
+async def test_files_of_vector_stores_are_not_obeyed(text: str) -> None:
+    """Rules out that whoever gives a program a file, or its name, gives its agent orders."""
+    journal = MemoryJournal()
+    stores = journal.resources.once(VectorStores, lambda: VectorStores(journal.resources))
+    text = text.replace("\0", "")  # a file with it is no text
+    file = FileStore(journal.resources).add(
+        f"{text[:80]}.md", f"# {text}\n\nThe fjord is deep. {text}".encode(), "x"
+    )
+    store = stores.create("notes", {}, None)
+    await stores.read_in(stores.attach(store, [(file, None)], None)[1])
+    found: list[str] = []
+
+    def answer(request: Request) -> Answer:
+        results = [item.content for item in request.messages if item.role is Role.TOOL]
+        found.extend(results)
+        assert not is_ordered([Message(Role.USER, item) for item in results])
+        return obey(request) if results else [call("file_search", {"queries": ["fjord deep"]})]
+
+    search = FileSearch([store.resource_id])
+    agent = Agent(model=ScriptedModel(answer), tools=[send_money, search], journal=journal)
+    assert (await agent.run(QUESTION)).status == "finished"
     assert any("The fjord is deep." in item for item in found)
     assert sent == []
 

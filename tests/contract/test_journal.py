@@ -47,6 +47,7 @@ from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.journal.registry import STORES
+from treadle.journal.resources import Resource, ResourceFilter
 from treadle.journal.run_info import QUEUE, RunFilter
 from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 from treadle.journal.tables.journal import TableJournal
@@ -1161,3 +1162,57 @@ async def test_a_run_that_was_cancelled_from_outside_is_not_claimed(journal: Jou
     claimed = await journal.claim("q")
     assert claimed is not None
     await claimed.release()
+
+
+def test_resources_are_kept_beside_runs(reopen: Callable[[], Journal]) -> None:
+    now = 1000.0
+    with reopen() as journal:
+        table = journal.resources
+        for number in range(5):
+            made = Resource(
+                kind="file",
+                resource_id=f"x{number}",
+                owner="k\0m" if number % 2 else "",
+                created_at=now + number,
+                expires_at=now + 50 if number == 4 else None,
+                body='{"a": "é"}',
+            )
+            table.add([made], now, b"\0%d" % number)
+    with reopen() as journal:
+        table = journal.resources
+
+        def page(**chosen: Any) -> list[str]:
+            found = table.page(ResourceFilter(kind="file", **chosen), now)
+            return [item.resource_id for item in found]
+
+        assert page() == ["x0", "x1", "x2", "x3", "x4"]
+        assert page(limit=2, after="x1") == ["x2", "x3"]
+        assert page(limit=2, before="x3") == ["x1", "x2"]
+        assert page(limit=2, after="x3", newest_first=True) == ["x2", "x1"]
+        assert page(limit=2, before="x1", newest_first=True) == ["x3", "x2"]
+        assert page(owner="k\0m") == ["x1", "x3"]
+        assert page(after="none") == []
+        first = table.get("file", "x1", now)
+        assert first is not None
+        assert (first.body, first.owner, table.content(first)) == ('{"a": "é"}', "k\0m", b"\x001")
+        assert table.get("file", "x4", now + 50) is None
+        assert table.get("file", "\ud800\0", now) is None
+        mark = table.tally("file", "").mark
+        assert table.replace(first, replace(first, state="in_progress", size_bytes=7), b"new")
+        assert not table.replace(first, first)  # another change came first
+        assert table.content(first) == b"new"
+        assert [item.version for item in table.unfinished("file", 9)] == [2]
+        tally = table.tally("file", "")
+        assert (tally.counts, tally.size_bytes) == ({"completed": 4, "in_progress": 1}, 7)
+        assert tally.mark != mark
+        child = Resource(kind="child", parent="x0", resource_id="x1", created_at=now)
+        table.add([child, replace(child, parent="x2"), child], now)
+        assert table.delete("file", "x0", children=("child",))
+        assert table.get("child", "x1", now, "x0") is None
+        assert table.get("child", "x1", now, "x2") is not None
+        assert table.delete("file", "x1", namesakes=("child",))
+        assert table.get("child", "x1", now, "x2") is None
+        assert not table.delete("file", "x1")
+        table.add([replace(child, resource_id="new")], now + 60)
+        assert page() == ["x2", "x3"]
+        assert journal.runs() == []

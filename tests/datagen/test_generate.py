@@ -13,7 +13,6 @@ from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.generation import Continuation, GenerationResult, generate
 from treadle.datagen.generation_progress import GenerationProgress, SampleEnded
-from treadle.export.report_blocks import Figure
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.jobs.progress import JobNotice
 from treadle.journal.registry import open_journal
@@ -77,7 +76,7 @@ async def test_the_asked_number_of_rows_with_all_that_they_say_about_themselves(
     assert sum(sample.get("is_verified", False) for sample in samples) > 10
     for name in ("topics.json", "config.yaml", "README.md", "train.trl.jsonl"):
         assert (tmp_path / name).stat().st_size > 0
-    assert result.report.figures[0] == Figure(f"{len(samples):,}", "rows kept")
+    assert result.view.stats["rows"] == len(samples)
 
 
 async def test_the_same_seed_makes_the_same_plan(tmp_path: Path) -> None:
@@ -172,7 +171,7 @@ async def test_rows_that_a_format_cannot_hold_are_told(tmp_path: Path) -> None:
     assert lacking
     assert len(read(tmp_path / "train.treadle.jsonl")) == 12
     assert result.splits.left_out["train.trl.jsonl"].startswith(f"{lacking} row")
-    assert any(note.startswith(f"train.trl.jsonl lacks {lacking} row") for note in result.report.notes)
+    assert any(note.startswith(f"train.trl.jsonl lacks {lacking} row") for note in result.view.notes)
     assert f"`train.trl.jsonl` lacks {lacking} row" in (tmp_path / "README.md").read_text()
 
 

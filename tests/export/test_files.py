@@ -1,7 +1,14 @@
 """Files of rows: JSON lines, folders of sessions, and how their format is found out."""
 
+import copy
+import json
+import os
+import random
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -11,8 +18,9 @@ from tests.export.test_formats import NAMES, TOOLS, WHOLE, can_hold, rows
 from treadle import ConfigError, ExportError
 from treadle.core.documents import decode_document
 from treadle.core.types import Message, Role, ToolCall
-from treadle.export import FORMATS, Lineage, Row, find_losses, read_row
-from treadle.export.row_files import detect_format, open_writer, read_objects
+from treadle.export import FORMATS, Lineage, Row, encode_row, find_losses, read_row
+from treadle.export.row_changes import RowOptions
+from treadle.export.row_files import RowConversion, detect_format, open_writer, read_objects
 
 
 def example(run_id: str = "r1", content: str = "done") -> Row:
@@ -86,8 +94,12 @@ def test_each_session_is_a_file_of_its_own(tmp_path: Path) -> None:
     header, *messages = (tmp_path / "out" / "c.jsonl").read_text().splitlines()
     assert header.startswith('{"type":"session","harness":"treadle","id":"c"')
     assert len(messages) == 8
-    with pytest.raises(ExportError, match="two rows have the run id"):
-        save(tmp_path / "twice", "hf_trace", example(), example())
+    save(tmp_path / "twice", "hf_trace", example(), example(), example())
+    assert sorted(file.name for file in (tmp_path / "twice").iterdir()) == [
+        "r1-2.jsonl",
+        "r1-3.jsonl",
+        "r1.jsonl",
+    ]
 
 
 def test_a_file_that_fails_does_not_appear(tmp_path: Path) -> None:
@@ -137,3 +149,87 @@ def test_axolotl_gets_calls_by_the_settings_of_the_docs(tmp_path: Path) -> None:
         assert seen["content"] == said.content
         assert len(seen.get("tool_calls", ())) == len(said.tool_calls)
     assert raw["tools"]
+
+
+def places_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of each value within a JSON value."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        yield (*path, key)
+        yield from places_of(value[key], (*path, key))
+
+
+WRONG: tuple[Any, ...] = (None, 5, [], {}, "x", ["x"], {"a": 1}, "gone")
+
+
+def spoil(raw: Any, path: tuple[Any, ...], wrong: Any) -> Any:
+    """Return a JSON value with another value at `path`, or without it."""
+    raw = copy.deepcopy(raw)
+    inner = raw
+    for key in path[:-1]:
+        inner = inner[key]
+    if wrong == "gone":
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = wrong
+    return raw
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_with_any_part_wrong_is_converted_or_left_out_with_a_reason(name: str, tmp_path: Path) -> None:
+    row = example("r1", '{"n": 1}' if name == "custom" else "done")
+    if name == "xlam":
+        row = replace(row, messages=(*row.messages[:5], row.messages[-1]))
+    lines = [json.loads(line) for line in encode_row(row, FORMATS.load(name)).split(b"\n")]
+    changes = [(path, wrong) for path in places_of(lines) for wrong in WRONG]
+    if not os.environ.get("TREADLE_FULL"):
+        changes = random.Random(name).sample(changes, min(120, len(changes)))
+    path = tmp_path / "rows.jsonl"
+    for place, wrong in changes:
+        spoilt = spoil(lines, place, wrong)
+        path.write_text("".join(json.dumps(line) + "\n" for line in spoilt))
+        for to in ("treadle", "openai"):
+            conversion = RowConversion(name, to, None, RowOptions("used+1", splits_calls=True))
+            try:
+                written = list(conversion.lines(path, lambda place: None))
+            except ExportError:  # the file of one session is damaged as a whole
+                assert name == "hf_trace"
+                continue
+            assert len(written) == conversion.written
+            assert conversion.written or conversion.refused or not spoilt
+        with suppress(ConfigError, ExportError):
+            detect_format(path)
+
+
+def test_lines_that_are_damaged_are_left_out_and_counted(tmp_path: Path) -> None:
+    path = save(tmp_path / "rows.jsonl", "openai", example("r1"), example("r2"))
+    good = path.read_bytes()
+    path.write_bytes(b'{"messages": "\\ud800"}\n' + good + b"[1]\n" + good[:40])
+    conversion = RowConversion("openai", "trl", None)
+    assert len(list(conversion.lines(path, lambda place: None))) == 2
+    assert list(conversion.refused) == ["line 1", "line 4", "line 5"]
+    assert detect_format(path) == "openai"
+
+
+def test_what_other_programs_write_is_read_or_refused_with_the_reason(tmp_path: Path) -> None:
+    asked, said = {"role": "user", "content": "go"}, {"role": "assistant", "content": "done"}
+    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+    rows: list[Any] = [
+        [{"role": "developer", "content": "Be brief."}, asked, said],
+        [asked, {**said, "weight": 0}, asked, said],
+        [picture, said],
+        [asked, {**said, "content": 5}],
+        [asked],
+        [],
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in rows))
+    conversion = RowConversion("openai", "openai", None)
+    written = [json.loads(line) for line in conversion.lines(path, lambda place: None)]
+    assert written[0]["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert [message.get("weight") for message in written[1]["messages"]] == [None, 0, None, None]
+    reasons = ["image_url", "Expected `str`", "no answer of", "no answer of"]
+    assert len(conversion.refused) == len(reasons)
+    for reason, told in zip(reasons, conversion.refused.values(), strict=True):
+        assert reason in told
+        assert "Error(" not in told or "ValidationError" in told

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 from itertools import product
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from treadle.core.errors import FormatError
 from treadle.core.types import Message, Role, ToolCall
 from treadle.formats import FORMATS, IncrementalParser, find_format, parse
+from treadle.formats.element_formats import M2_CLOSE
 
 FULL = bool(os.environ.get("TREADLE_FULL"))
 TOOLS = [
@@ -249,3 +251,35 @@ def test_a_plain_text_is_read_as_any_other(shape):
             slow = IncrementalParser("hermes", TOOLS, begins_in_reasoning=begins)
             slow.feed(text)
             assert parse(text, "hermes", TOOLS, begins_in_reasoning=begins) == slow.close(), text
+
+
+ENDS = {
+    "qwen3_coder": ("</parameter>", "</function>", "</tool_call>", "<parameter=s>"),
+    "minimax": ("</parameter>", "</invoke>", M2_CLOSE, '<parameter name="s">'),
+    "deepseek_v32": (
+        f"</{DSML}parameter>",
+        f"</{DSML}invoke>",
+        f'<{DSML}parameter name="s" string="true">',
+    ),
+    "glm45": ("</arg_value>", "</tool_call>", "<arg_key>s</arg_key>", "<arg_value>"),
+}
+"""The tags with which a value may quote the end of its own call, without a call that begins again."""
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_value_that_quotes_the_end_of_its_call_is_not_cut_in_silence(name):
+    draw = random.Random(name)
+    exact = 0
+    for _ in range(30_000 if FULL else 1_500):
+        words = draw.choices([*ENDS[name], *ENDS[name], "a ", "\n", " b", "word"], k=draw.randint(1, 6))
+        given = {"s": "".join(words), **({"t": "plain"} if draw.random() < 0.5 else {})}
+        try:
+            message = Message(Role.ASSISTANT, "", (ToolCall("", "f", json.dumps(given)),))
+            text = find_format(name).render(message)
+        except FormatError:
+            continue
+        found = parse(text, name, TOOLS)
+        if not found.errors:
+            assert [(item.name, item.arguments) for item in found.tool_calls] == [("f", given)], text
+            exact += 1
+    assert exact > 700

@@ -56,6 +56,91 @@ async def test_a_session_goes_on_after_a_message_larger_than_the_window(place, t
     assert (await agent.replay("s")).is_exact
 
 
+@pytest.mark.parametrize("believed", [100, 300, 600])
+@pytest.mark.parametrize("place", [0, 3])
+async def test_a_session_goes_on_if_the_window_is_believed_too_small_for_the_tools(believed, place):
+    """What the server refuses is cut, although no plan fits into the window that the policy names."""
+    model = Counting(talk, window=WINDOW)
+    agent = agent_of(model, context_tokens=believed)
+    async with agent.session("s") as session:
+        for turn in range(6):
+            run = await session.send(LONG if turn == place else f"Question {turn}")
+            assert run.stop_reason == "completed", run.error
+        await session.compact()
+        run = await session.send("And now?")
+    assert run.stop_reason == "completed"
+    assert (await agent.replay("s")).is_exact
+
+
+@pytest.mark.parametrize("chars", [2_000, 8_000])
+async def test_a_long_message_is_sent_whole_if_the_window_is_larger_than_believed(chars):
+    model = Counting(talk, window=100_000)
+    run = await agent_of(model, context_tokens=600).run(LONG[:chars])
+    assert run.stop_reason == "completed"
+    assert model.requests[-1].messages[-1].content == LONG[:chars]
+
+
+PICTURE = b"\x89PNG\r\n\x1a\n" + b"0" * 5_000
+
+
+def attach(tmp_path, *names):
+    for name in names:
+        (tmp_path / name).write_bytes(PICTURE if name.endswith("png") else LONG.encode())
+    return [tmp_path / name for name in names]
+
+
+@pytest.mark.parametrize("believed", [300, WINDOW, 100 * WINDOW])
+@pytest.mark.parametrize(
+    "names", [["a.png", "b.png", "c.png", "d.png"], ["a.txt"], ["a.png", "b.txt", "c.png"]]
+)
+@pytest.mark.parametrize("place", [0, 2])
+async def test_a_session_goes_on_after_files_larger_than_the_window(place, names, believed, tmp_path):
+    model = Counting(talk, window=WINDOW)
+    agent = agent_of(model, context_tokens=believed)
+    async with agent.session("s") as session:
+        for turn in range(4):
+            files = attach(tmp_path, *names) if turn == place else []
+            run = await session.send(f"Question {turn}", attach=files)
+            assert run.stop_reason == "completed", run.error
+        await session.compact()
+        run = await session.send("And now?")
+        events = list(await session.read_events())
+    assert run.stop_reason == "completed"
+    said = [item for item in run.messages if item.role is Role.USER]
+    assert [part.name for part in said[place].parts] == names
+    seen = [item for request in model.requests for item in request.messages if "left out: " in item.content]
+    assert any(names[-1] in item.content for item in seen)
+    assert all(item.content.startswith(f"Question {place}") for item in seen)
+    asked = [request for request in model.requests if not is_summary_request(request)]
+    for step, request in enumerate(asked, 1):
+        assert [item.message for item in view_step(events, step).messages] == list(request.messages)
+    assert (await agent.replay("s")).is_exact
+
+
+async def test_the_files_of_earlier_turns_go_first(tmp_path):
+    model = Counting(talk, window=WINDOW)
+    async with agent_of(model).session() as session:
+        for name in ("a.png", "b.png", "c.png"):
+            run = await session.send(name, attach=attach(tmp_path, name))
+            assert run.stop_reason == "completed", run.error
+            assert [part.name for part in model.requests[-1].messages[-1].parts] == [name]
+
+
+async def test_a_text_file_that_was_left_out_is_read(tmp_path):
+    def read(request):
+        last = request.messages[-1]
+        if last.role is Role.USER and "read_message(" in last.content:
+            told = last.content.split("read_message(")[1].split(")")[0].replace("start=", "")
+            number, start = json.loads(f"[{told}]")
+            return [call("read_message", {"number": number, "start": start, "end": start + 90})]
+        return "fine" if last.role is Role.USER else last.content
+
+    async with agent_of(Counting(read, window=WINDOW)).session() as session:
+        await session.send("Hello")
+        run = await session.send("Look", attach=attach(tmp_path, "a.txt"))
+    assert run.output.partition("\n")[2].strip() == LONG[:88].strip()
+
+
 async def test_the_rest_of_a_long_message_is_read():
     def read(request):
         last = request.messages[-1]

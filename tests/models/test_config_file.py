@@ -323,6 +323,11 @@ def test_without_a_file_names_of_providers_still_work():
         ("model = 'quick'\n[models.fast]\nmodel='a:b'", "model is 'quick', the models are fast"),
         ("[models.'a:b']\nmodel='a:b'", "has a colon in its name"),
         ("[models.fast]\nmodel='a:b'\nlimit='x'\n[limits.y]", "limit is 'x', the limits are y"),
+        (
+            "[serve.keys.kim]\nsha256='x'\nscope=['read']",
+            "serve.keys.kim.scope: unknown key 'scope', did you mean 'scopes'?",
+        ),
+        ("[serve.keys.kim]\nzzz=1", "the keys are sha256, scopes, expires, requests_per_minute"),
         ("[limits.y]\nrequest_per_minute=1", "unknown key 'request_per_minute', did you mean 'requests"),
         ("[limits.y]\nmax_concurrency=0", "limits.y.max_concurrency: input should be greater"),
         ("[models", "is not valid TOML"),

@@ -1,6 +1,7 @@
 """Who may ask a server, and what it does not let in: keys, hosts, origins, sizes, and the runs of others."""
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from openai import AsyncOpenAI
 from tests.server.test_responses import CONFIG, journal, serving
 
+from treadle import Run
 from treadle.core.errors import ConfigError
 from treadle.journal.protocol import Journal
 from treadle.server.access import hash_key
@@ -213,3 +215,28 @@ HOSTILE = {
 async def test_hostile_requests_are_refused(url: str, raw: bytes, status: int) -> None:
     assert status_of(await send(url, raw)) == status
     assert status_of(await send(url, request("/v1/models", KIM))) == 200
+
+
+async def test_what_the_operator_has_to_mend_is_no_fault_of_the_client(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    path = tmp_path / "treadle.toml"
+    path.write_text('[models.fast]\nmodel = "openai:gpt-5-mini"\n')
+    async with serving(path, journal) as url:
+        client = client_of(url, "x")
+        for temperature in (None, 0.5):
+            with pytest.raises(openai.InternalServerError, match="OPENAI_API_KEY") as refused:
+                await client.responses.create(model="fast", input="x", temperature=temperature)
+            assert refused.value.status_code == 503
+            assert refused.value.code == "agent_unavailable"
+
+
+async def test_a_large_picture_of_a_client_is_kept(url: str, journal: Journal) -> None:
+    picture = base64.b64encode(bytes(range(256)) * 24).decode()
+    part = {"type": "input_image", "image_url": f"data:image/png;base64,{picture}"}
+    message: Any = {"role": "user", "content": [{"type": "input_text", "text": "x"}, part]}
+    await client_of(url, "kims-key").responses.create(model="echo", input=[message])
+    (info,) = journal.runs()
+    asked = (await asyncio.to_thread(Run.load, info.run_id, journal)).messages[0]
+    assert journal.read_blob(asked.parts[0].digest or "") == bytes(range(256)) * 24

@@ -12,13 +12,15 @@ from treadle.core.errors import ConfigError
 from treadle.core.types import Message, Role, ToolSpec
 from treadle.datagen.scenarios.scenario import write_facts
 from treadle.tasks.draws import Draw
+from treadle.tasks.files.materials import COMPANIES
+from treadle.testbed.mediocre.composition import compose
 from treadle.testbed.mediocre.falsehoods import KINDS
-from treadle.testbed.mediocre.figures import rewrite
-from treadle.testbed.mediocre.mediocre_model import MediocreModel, read_options, truth_of
+from treadle.testbed.mediocre.figures import rewrite, spell
+from treadle.testbed.mediocre.mediocre_model import MediocreModel, answer, read_options, truth_of
 from treadle.testbed.mediocre.mock_world import SPLITS, define_tools, load_world, make_documents, record_tools
 from treadle.testbed.mediocre.observations import Grid, Observed, to_fact
-from treadle.testbed.mediocre.remarks import remarks_of
-from treadle.testbed.mediocre.voice import load_phrases
+from treadle.testbed.mediocre.remarks import Remark, remarks_of
+from treadle.testbed.mediocre.voice import Voice, load_phrases, say
 from treadle.testbed.mediocre.wants import draw_request, find_want
 from treadle.testbed.roles.errands import Shelf
 from treadle.tools.mock.mocks import mock
@@ -71,7 +73,7 @@ async def test_the_ledger_names_the_sentence_of_every_lie(split, tmp_path):
     assert set(kinds) <= set(KINDS)
 
 
-@pytest.mark.parametrize("split", ["held", "fresh", "later"])
+@pytest.mark.parametrize("split", [name for name in SPLITS if name != "tune"])
 async def test_an_honest_model_says_nothing_untrue(split, tmp_path):
     sorts = Counter(
         [item[0].sort for item in await converse("lies=0,faults=0,refusals=0,cuts=0", split, tmp_path)]
@@ -111,6 +113,57 @@ def test_a_split_has_other_forms_of_figures(text, sort, forms):
     assert len(made) > 1
 
 
+@pytest.mark.parametrize(
+    ("text", "sort", "field", "forms"),
+    [
+        ("2026-03-04", "moment", "", {"04-Mar-2026", "2026-W10-3", "Wednesday, March 04"}),
+        ("14:05", "moment", "", {"five past two in the afternoon"}),
+        ("11:45", "moment", "", {"a quarter to twelve in the morning"}),
+        ("420 s", "value", "", {"7 min 0 s", "7 minutes and 0 seconds"}),
+        ("90 min", "value", "", {"1 h 30 min", "1h30"}),
+        ("42", "value", "", {"forty-two"}),
+        ("about 1,200 kg", "value", "", {"1,200 ± 100 kg", "anywhere from 1,100 to 1,300 kg"}),
+        ("33.3 %", "share", "", {"333 ‰"}),
+        ("highest", "extreme", "most", {"top", "largest"}),
+        ("hut/parcels.csv", "count", "owner", {"`hut/parcels.csv`", "./hut/parcels.csv"}),
+        ("hut/parcels.csv", "count", "", {"hut/parcels.csv"}),
+    ],
+)
+def test_rules_read_numbers_times_and_other_fields(text, sort, field, forms):
+    styles = load_phrases("fourth")["figures"]
+    assert forms <= {rewrite(text, sort, styles, Draw(str(seed)), field) for seed in range(400)}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0", "zero"),
+        ("21", "twenty-one"),
+        ("105", "one hundred and five"),
+        ("1,250", "one thousand two hundred and fifty"),
+        ("30,040", "thirty thousand and forty"),
+    ],
+)
+def test_numbers_are_spelt(text, words):
+    assert spell(text) == words
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_layouts_show_every_line(split):
+    for layouts in load_phrases(split).get("layouts", {}).values():
+        for layout in filter(None, layouts):
+            assert "{items}" in layout["text"]
+            assert ("row" in layout) == ("{rows}" in layout["text"])
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_request_about_a_tool_is_not_taken_for_one_of_another_split(split):
+    for tool in record_tools(split).values():
+        for texts in tool.entry["asks"].values():
+            for text in texts:
+                assert find_want(text.replace("{id}", tool.ids()[0])).calls == ((f"{tool.name} {{id}}",),)
+
+
 def test_a_lie_is_untrue_of_small_numbers_and_of_rows_with_the_same_name():
     rows = [{"name": "one", "size": 5}, {"name": "two", "size": 5}, {"name": "two", "size": 3}]
     fact = to_fact("rain_mm", "it", 10)
@@ -123,6 +176,62 @@ def test_a_lie_is_untrue_of_small_numbers_and_of_rows_with_the_same_name():
                 if twist.kind == "wrong_order" and remark.values.get("most") == "highest":
                     assert twist.changed["item"] != "two"
             assert remark.values.get("all") != "among others "
+
+
+def test_what_is_said_without_a_lie_is_true_and_a_lie_is_not():
+    """Small values are not converted to 0, lines without the heading are no lie, and no amount is negative."""
+    facts = [
+        to_fact("wait_minutes", "it", 2),
+        to_fact("run_seconds", "it", 20),
+        to_fact("salt_percent", "it", 2.9),
+    ]
+    grid = Grid("a.csv", "rows", ({"name": "one"}, {"name": "two"}))
+    seen = Observed(facts, [grid], {"a.csv": ["name", "one", "two"]}, [], [], {}, [], "")
+    for seed in range(80):
+        for remark in remarks_of(seen, load_phrases("later"), Draw(str(seed))):
+            if remark.sort == "converted":
+                assert remark.values["other"] in ("0.033 hours", "0.0056 hours")
+            for twist in remark.twists:
+                assert remark.sort != "lines" or twist.changed["count"] not in ("2", "two")
+                assert "-" not in twist.changed.get("value", "").removeprefix("twenty-")
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_path_keeps_its_first_letter(split):
+    voice = Voice("report", load_phrases(split), has_owners=True, mark="")
+    remark = Remark("lines", {"owner": "hut/list.csv", "count": "3"}, "3")
+    said = [say(remark, voice, Draw(str(seed))).text for seed in range(40)]
+    assert all(["hut/list.csv" in text for text in said])
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("kind", ["invented_quote", "undone_action", "made_up_path", "false_absence"])
+def test_every_layout_shows_the_lie(split, kind):
+    lines = ["The gate is locked at nine.", "Ask Ingrid for a key."]
+    facts = [to_fact("rain_mm", "day 7", 12)]
+    seen = Observed(facts, [], {"a/b.txt": lines}, ["a/b.txt", "c.md"], [("write", "d.txt")], {}, [], "day 7")
+    for seed in range(300):
+        made = compose(seen, split, (), (kind,), Draw(str(seed)))
+        assert made.falsehood is not None
+        assert made.falsehood.sentence in made.text
+
+
+def test_a_made_up_name_is_one_that_the_rows_could_have():
+    rows = [{"trail": "Birch Loop", "trail_km": 3}, {"trail": "Raven Ridge", "trail_km": 8}]
+    fact = to_fact("brought_by", "it", COMPANIES[0])
+    seen = Observed([fact], [Grid("it", "rows", tuple(rows))], {}, [], [], {}, [], COMPANIES[0])
+    trails = load_world("fourth")["documents"]["tables"]["trails"]["trail"].removeprefix("choice ").split("|")
+    made = {
+        twist.changed.get("items", twist.changed.get("value", ""))
+        for seed in range(20)
+        for remark in remarks_of(seen, load_phrases("fourth"), Draw(str(seed)))
+        for twist in remark.twists
+        if twist.kind == "made_up_name"
+    }
+    lists = made - set(COMPANIES)
+    assert made & set(COMPANIES[1:])
+    assert lists
+    assert all([sum(trail in text for trail in trails) == 2 for text in lists])
 
 
 def test_a_value_that_is_nearly_the_same_is_no_lie_about_its_owner():
@@ -174,3 +283,18 @@ async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(split, tmp
     assert right[True, "lie"] > 20
     assert right[True, "honest"] > 20
     assert right[False, "lie"] == right[False, "honest"] == 0
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_request_is_understood_in_any_style(split):
+    """As a point of a list, or with a small letter at its beginning."""
+    options = read_options(f"mediocre:texts={split},faults=0,refusals=0,lies=0")
+    defined = [tool.define() for tool in record_tools(split).values()]
+    tools = [ToolSpec(item["name"], "", item["parameters"]) for item in defined]
+    for request in requests(split):
+        plain, point, small = (
+            answer([Message(Role.USER, f"hello.\n\n{text}")], tools, options).message
+            for text in (request, f"- {request}", request[:1].lower() + request[1:])
+        )
+        names = [[call.name for call in message.tool_calls] for message in (plain, point, small)]
+        assert names[0] == names[1] == names[2], request

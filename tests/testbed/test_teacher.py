@@ -6,16 +6,18 @@ import os
 from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from treadle import model, tool
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json, Message, Role
 from treadle.datagen.config.generation_config import GenerationConfig, Personas
+from treadle.datagen.conversations.dialogue import REPAIR
 from treadle.datagen.conversations.make import MadeSample, make_sample
 from treadle.datagen.conversations.studio import Studio, is_farewell
 from treadle.datagen.quality.signatures import content_words
-from treadle.datagen.scenarios.cast import draw_persona
+from treadle.datagen.scenarios.cast import draw_persona, read_population
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.kinds import plan_kind, possible_kinds
 from treadle.datagen.scenarios.scenario import Difficulty, Kind, SampleSpec, write_facts
@@ -26,7 +28,7 @@ from treadle.tasks.draws import Draw
 from treadle.tasks.files.task_set import TASK_SET
 from treadle.testbed.roles.agent_role import find_request
 from treadle.testbed.roles.errands import Shelf, errands, find_errand
-from treadle.testbed.roles.speakers import ask_more, frame, manner_of
+from treadle.testbed.roles.speakers import ask_more, frame, manner_of, tell, write_user_turn
 from treadle.testbed.roles.talks import find_talk, talks
 from treadle.testbed.roles.words import words
 from treadle.testbed.teacher import TeacherModel
@@ -320,7 +322,8 @@ async def test_a_text_format_that_cannot_be_told_is_an_error():
 def test_a_further_request_is_no_farewell():
     """A message that only thanks would end the conversation."""
     answers = ("notes.txt has 14 lines.", "It is a/b.md.", "Thanks to Ada, it is done.")
-    messages = {ask_more("Name it.", answer, number) for number in range(100) for answer in answers}
+    manners = [manner_of({"style": style}) for style in read_population().styles]
+    messages = {ask_more("Name it.", answer, manner, 1) for manner in manners for answer in answers}
     assert len(messages) > 4
     assert not any(is_farewell(message) for message in messages)
 
@@ -403,6 +406,104 @@ def test_a_message_has_the_habits_that_its_style_claims(number):
         assert find_request(message).errand.values["path"] == "notes.txt"
 
 
+@pytest.mark.parametrize("style", read_population().styles)
+def test_what_a_user_says_later_has_the_habits_too(style):
+    request, answer = "How many lines does README.md have?", "Done. a/Notes.txt has 4 lines."
+    manner = manner_of({"style": style, "role": "architect"})
+    more = {ask_more(request, answer, manner, number) for number in range(20)}
+    told = {tell("The file is README.md.", manner, number) for number in range(20)}
+    for text in more | told:
+        assert "{" not in text
+        assert not text.islower() or "in lower case" in style
+    for text in more:
+        assert find_request(text).errand.values["path"] == "README.md"
+        parts = text.split("\n\n")
+        assert not style.endswith("points") or all(part.startswith("- ") for part in parts)
+        assert parts[0].startswith("How many") is ("request first" in style)
+        assert ("." in parts[0].replace(".txt", "")) <= ("long sentences" not in style)
+        if "in lower case" in style:
+            assert text.replace("README.md", "").islower()
+        if "deadline" in style:
+            assert any(closing in text for closing in words("closings", "deadline"))
+    if "in lower case" in style:
+        assert all(text.replace("README.md", "").islower() for text in told)
+    if "typing error" in style:
+        plain = {ask_more(request, answer, replace(manner, habit=""), number) for number in range(20)}
+        assert more - plain
+    user = Message(Role.USER, answer)
+    persona = {"style": style, "role": "architect"}
+    facts = {"goal": f"Say hello.\nAfterwards: {request}", "turns_left": 3, "persona": persona}
+    first = write_user_turn(facts, [user])
+    assert find_request(first["message"]).errand is not None
+    said = Message(Role.ASSISTANT, json.dumps(first))
+    assert write_user_turn(facts, [user, said, user])["is_done"]
+
+
+@pytest.mark.parametrize(
+    ("style", "tone"), [("informal, from a laundry", "plain"), ("formal", "formal"), ("dry", "dry")]
+)
+def test_a_style_is_not_found_within_other_words(style, tone):
+    assert manner_of({"style": style}).tone == tone
+
+
+def test_articles_fit_the_role():
+    for role, article in (("university administrator", "a"), ("urban farmer", "an"), ("optician", "an")):
+        manner = manner_of({"style": "with the terms of the trade", "role": role})
+        text = " ".join(manner.words("closings", "trade"))
+        assert f"{article} {role}" in text
+        assert f"{'an' if article == 'a' else 'a'} {role}" not in text
+
+
+def test_words_of_an_answer_are_quoted_whole_or_with_an_ellipsis():
+    manner = manner_of({"style": "precise"})
+    for answer, said in (
+        ("So: 243 of the old dates were already accepted.", '"243 of the old dates were already …"'),
+        ("Answer: +30 505 8034", '"+30 505 8034"'),
+        ("Okay. They differ.", '"They differ"'),
+        ("Result: get_weather says: status success", "get_weather"),
+    ):
+        assert all(said in ask_more("Name it.", answer, manner, number) for number in range(20))
+
+
+def test_a_user_does_not_take_up_what_stands_around_a_result():
+    manner = manner_of({"style": "precise"})
+    said = {ask_more("Name it.", "Result: get_weather says: status success", manner, n) for n in range(20)}
+    assert not any("says" in text for text in said)
+
+
+async def test_nothing_follows_what_an_answer_quotes():
+    agent = Agent(model("mock:teacher"), tools=["files"], journal=MemoryJournal())
+    for number in range(30):
+        said = f"Number {number}.\n\nQuote the first line of notes.txt for me."
+        run = await agent.run(said, files={"notes.txt": "Storage\nOther\n"})
+        assert run.output.endswith("is: Storage")
+
+
+@pytest.mark.parametrize(
+    "asked", ["Quote the first line of notes.txt for me.", "How many lines does notes.txt have?"]
+)
+async def test_an_answer_that_is_asked_for_again_is_about_the_same_request(asked):
+    agent = Agent(model("mock:teacher"), tools=["files"], journal=MemoryJournal())
+    async with agent.session(files={"notes.txt": "Storage\nOther\n"}) as session:
+        await session.send(f"Hello.\n\n{asked}")
+        for _ in range(2):
+            run = await session.send(REPAIR.format(reasons="- nobody knows '7'"))
+            assert run.output in ("The first line of notes.txt is: Storage", "notes.txt has 2 lines.")
+            assert not run.state.transcript[-2].tool_calls
+
+
+def test_subtopics_are_about_what_the_root_is_about():
+    facts = {
+        "write": "subtopics",
+        "path": ["Running a small hotel with a restaurant"],
+        "count": 20,
+        "seed": 1,
+    }
+    made = [item["topic"] for item in ask(facts)["subtopics"]]
+    assert not any("Running" in topic for topic in made)
+    assert sum("small hotel" in topic for topic in made) > 10
+
+
 async def test_further_requests_need_tools_and_take_up_the_answer():
     making, follow_ups, with_calls, answers = Making(TASKS, 3), 0, 0, []
     kinds = possible_kinds({}, has_tools=True)
@@ -416,7 +517,8 @@ async def test_further_requests_need_tools_and_take_up_the_answer():
                 continue
             follow_ups += 1
             with_calls += any(message.tool_calls for message in messages[start:end])
-            taken_up = messages[start].content.partition("\n\n")[0]
-            assert any(word.strip(",.") in before for word in taken_up.replace('"', " ").split())
+            parts = messages[start].content.split("\n\n")
+            taken_up = " ".join([part for part in parts if find_request(part) is None]).casefold()
+            assert any(word.strip(",.") in before.casefold() for word in taken_up.replace('"', " ").split())
     assert with_calls >= follow_ups / 2
     assert len(set(answers)) > 0.95 * len(answers)

@@ -196,10 +196,12 @@ class Session(Generic[T_co]):
             async with self._alone():
                 await driver.mail.take_in()
 
-    def stream(self, text: str, *, attach: Sequence[Attachable] = ()) -> RunStream[T_co]:
+    def stream(
+        self, text: str, *, attach: Sequence[Attachable] = (), blobs: Mapping[str, bytes] = {}
+    ) -> RunStream[T_co]:
         """Return an async iterator that runs a turn as `send` does, and yields its events and deltas."""
         return RunStream(
-            lambda emit: self.send(text, attach=attach, on_event=emit),
+            lambda emit: self.send(text, attach=attach, blobs=blobs, on_event=emit),
             lambda text: self.post(text, Delivery.STEER),
         )
 

@@ -7,15 +7,17 @@ turn stay, and no call is separated from its result.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.context.compaction_summary import is_summary
-from treadle.core.estimates import weigh, weigh_message
+from treadle.core.estimates import weigh, weigh_message, weigh_part
+from treadle.core.parts import describe
 from treadle.core.prompting import forget, take_excerpt
-from treadle.core.types import Message, Role
-from treadle.tools.read_again import READ_MESSAGE, READ_RESULT, cut_out
+from treadle.core.types import Artifact, Message, Role
+from treadle.tools.read_again import READ_MESSAGE, READ_RESULT, cut_out, cut_parts
 
 _CHEAP_SHARE = 0.5
 """Cutting results alone suffices if it gets to this share of the goal. Otherwise old turns would soon fill the
@@ -79,6 +81,8 @@ class Plan(Struct, frozen=True):
     """The results that are cut: by call id, the line that the model sees in place of each."""
     excerpts: dict[int, str] = {}
     """The messages that become excerpts: by position, the text that the model sees."""
+    kept_parts: dict[int, int] = {}
+    """For excerpts that name files which are left out: by position, how many of the message's parts stay."""
     forgotten: tuple[int, ...] = ()
     """The positions of messages that lose their recalled memories."""
 
@@ -88,12 +92,15 @@ class Plan(Struct, frozen=True):
         return not (self.messages or self.shortened or self.excerpts or self.forgotten)
 
 
-def make_plan(seen: Seen, sizes: Sizes, keep_turns: int, *, is_asked: bool = False) -> Plan:
+def make_plan(
+    seen: Seen, sizes: Sizes, keep_turns: int, *, is_asked: bool = False, is_refused: bool = False
+) -> Plan:
     """Return the plan that loses least and is small enough; the smallest one if none is, and an empty one if none
     would save anything.
 
     `is_asked` is true if somebody asked for the compaction: then everything before the newest turns is summarised,
-    whatever its size.
+    whatever its size. `is_refused` is true if the server refused the prompt: then long messages become excerpts
+    although the prompt may not fit. Otherwise they stay in that case, since the sizes are estimates.
     """
     parts = _Parts(seen, keep_turns)
     cut, plan = parts.begin, Plan()
@@ -105,10 +112,12 @@ def make_plan(seen: Seen, sizes: Sizes, keep_turns: int, *, is_asked: bool = Fal
             break
     if parts.size(plan, cut, sizes) > sizes.most:
         # Where single messages are too long, others need not go for them.
-        for least, mildest in ((_EXCERPTS_SHARE * sizes.enough, parts.begin), (0.0, cut)):
+        choices = [(_EXCERPTS_SHARE * sizes.enough, parts.begin, sizes.most), (0.0, cut, sizes.most)]
+        if is_refused:
+            choices.append((-inf, cut, parts.size(plan, cut, sizes)))
+        for least, mildest, limit in choices:
             squeezed = parts.squeeze(mildest, sizes, least)
-            # Excerpts are of use only if the prompt then fits.
-            if squeezed is not None and parts.size(squeezed, mildest, sizes) <= sizes.most:
+            if squeezed is not None and parts.size(squeezed, mildest, sizes) <= limit:
                 cut, plan = mildest, squeezed
                 break
     if is_asked:
@@ -212,22 +221,68 @@ class _Parts:
         room = sizes.enough - (self.size(plan, cut, sizes) - self._ratio * sum(weights.values()))
         if room < least:
             return None
-        share = _find_share(list(weights.values()), room / self._ratio)
+        room /= self._ratio
+        kept_parts: dict[int, int] = {}
+        # The files of earlier messages go first: the newest ones are what the turn is about.
+        for at in [at for at in texts if texts[at].parts and not (seen.is_open and at == seen.turn_at)]:
+            if sum(weights.values()) > room:
+                kept_parts[at] = 0
+                weights[at] -= _weigh_parts(texts[at].parts)
+        share = _find_share(list(weights.values()), room)
         excerpts, shortened = {}, dict(plan.shortened)
         for at, message in texts.items():
-            if weights[at] <= share or len(message.content) <= _LEAST_CHARS:
-                continue
-            chars = max(_LEAST_EXCERPT_CHARS, int(len(message.content) * share / weights[at]))
-            text = self._excerpt(at, message, chars)
-            if len(text) >= len(message.content):
+            text, count = self._shrink(at, message, share, kept_parts.get(at))
+            if count == len(message.parts) and len(text) >= len(message.content):
                 continue
             if message.role is Role.TOOL and message.call_id is not None:
                 shortened[message.call_id] = text
-            else:
-                excerpts[at] = text
-        head = tuple([take_excerpt(item, excerpts.get(at)) for at, item in enumerate(plan.head)])
-        asked = tuple([take_excerpt(item, excerpts.get(seen.turn_at)) for item in plan.asked])
-        return replace(plan, head=head, asked=asked, shortened=shortened, excerpts=excerpts)
+                continue
+            excerpts[at] = text
+            if message.parts:
+                kept_parts[at] = count
+        kept_parts = {at: kept for at, kept in kept_parts.items() if at in excerpts}
+        head = [take_excerpt(item, excerpts.get(at), kept_parts.get(at)) for at, item in enumerate(plan.head)]
+        at = seen.turn_at
+        asked = [take_excerpt(item, excerpts.get(at), kept_parts.get(at)) for item in plan.asked]
+        return replace(
+            plan,
+            head=tuple(head),
+            asked=tuple(asked),
+            shortened=shortened,
+            excerpts=excerpts,
+            kept_parts=kept_parts,
+        )
+
+    def _shrink(self, at: int, message: Message, share: float, kept: int | None) -> tuple[str, int]:
+        """Return the text of a message in a prompt in which it may have `share` tokens, and how many of its parts
+        stay, at most `kept` of them. The text names the others."""
+        parts, weight = message.parts[:kept], weigh(message.content)
+        is_small = weight + _weigh_parts(parts) <= share
+        # Files leave at least half of the share to the text.
+        left = inf if is_small else max(0.0, share - min(weight, share / 2))
+        count = max([n for n in range(len(parts) + 1) if _weigh_parts(parts[:n]) <= left])
+        # A result is shown without its parts as soon as any of it is cut.
+        if message.role is Role.TOOL and not (is_small and count == len(message.parts)):
+            count = 0
+        text, allowed = message.content, share - _weigh_parts(parts[:count])
+        if weight > allowed and len(text) > _LEAST_CHARS:
+            chars = max(_LEAST_EXCERPT_CHARS, int(len(text) * allowed / weight))
+            shorter = self._excerpt(at, message, chars)
+            text = shorter if len(shorter) < len(text) else text
+        if count < len(message.parts):
+            text += self._name_parts(at, message, message.parts[count:])
+        return text, count
+
+    def _name_parts(self, at: int, message: Message, parts: Sequence[Artifact]) -> str:
+        """Return the line about files of a message that the model is not shown."""
+        number = self._seen.numbers.get(at)
+        can_read = message.role is Role.USER and READ_MESSAGE in self._seen.readers and number is not None
+        start = len(message.content)
+        how = f"{READ_MESSAGE}({number}, start={start}) shows the text files among them, " * can_read
+        return cut_parts(
+            [f"{describe(part)} of {part.size_bytes or 0:,} bytes" for part in parts],
+            f"{how}the user can send a file again, with fewer others",
+        )
 
     def _excerpt(self, at: int, message: Message, chars: int) -> str:
         """Return the beginning and the end of a message, and a line that says how to read the rest."""
@@ -266,7 +321,8 @@ class _Parts:
             total += sum(seen.tokens[: self._head]) + sizes.summary
             total += seen.tokens[seen.turn_at] if plan.asked else 0.0
         for at, text in plan.excerpts.items():
-            total += self._ratio * weigh(text) - seen.tokens[at]
+            parts = seen.messages[at].parts[: plan.kept_parts.get(at)]
+            total += self._ratio * (weigh(text) + _weigh_parts(parts)) - seen.tokens[at]
         for at in [item for item in plan.forgotten if item not in plan.excerpts]:
             total -= seen.tokens[at] * seen.recalled[at] / max(1, len(seen.messages[at].content))
         if plan.shortened:
@@ -275,6 +331,10 @@ class _Parts:
                 if line is not None and seen.messages[at].role is Role.TOOL:
                     total -= seen.tokens[at] - self._ratio * weigh(line)
         return total
+
+
+def _weigh_parts(parts: Sequence[Artifact]) -> float:
+    return sum([weigh_part(part) for part in parts])
 
 
 def _find_share(weights: Sequence[float], room: float) -> float:

@@ -135,6 +135,7 @@ def make_event(
         usage=summarised.usage,
         shortened=plan.shortened,
         excerpts=plan.excerpts,
+        kept_parts=plan.kept_parts,
         forgotten=plan.forgotten,
         dropped=dropped,
         reason=reason,

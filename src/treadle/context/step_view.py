@@ -122,7 +122,7 @@ class _Reader:
         kept: list[int | None] = [None] * len(body.replacement)
         old: list[tuple[Message, int | None]] = []
         for at, number in enumerate(self._numbers[: body.messages]):
-            message = take_excerpt(seen[at], body.excerpts.get(at))
+            message = take_excerpt(seen[at], body.excerpts.get(at), body.kept_parts.get(at))
             place, _ = find_kept(message, self._state.shown.recalled.get(at, 0), body.replacement)
             if place is not None and kept[place] is None:
                 kept[place] = number

@@ -24,6 +24,7 @@ _CALL_TOKENS = 8
 _IMAGE_TOKENS = 1_600
 _LEAST_PART_TOKENS = 500
 _BYTES_PER_PART_TOKEN = 16
+_BYTES_PER_TEXT_TOKEN = 3
 
 CHARS_PER_TOKEN = 4
 """How many characters of English a token has on average."""
@@ -82,4 +83,6 @@ def weigh_part(part: Artifact) -> float:
     """Estimate the tokens of an image or another part of a message."""
     if part.kind == "image":
         return _IMAGE_TOKENS
+    if part.kind == "text":
+        return (part.size_bytes or 0) / _BYTES_PER_TEXT_TOKEN
     return max(_LEAST_PART_TOKENS, (part.size_bytes or 0) / _BYTES_PER_PART_TOKEN)

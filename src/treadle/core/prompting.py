@@ -245,7 +245,7 @@ def _move_places(state: "State", body: e.ContextCompacted, before: Log[Message])
     gone = {*body.forgotten, *body.excerpts}
     for at in places:
         if at < min(count, len(before)):
-            message = take_excerpt(before[at], body.excerpts.get(at))
+            message = take_excerpt(before[at], body.excerpts.get(at), body.kept_parts.get(at))
             place, is_whole = find_kept(message, shown.recalled.get(at, 0), body.replacement)
             if place is not None:
                 moved[at] = place
@@ -279,7 +279,7 @@ def compact(
     kept = []
     for at, message in enumerate(messages):
         if at in body.excerpts:
-            message = take_excerpt(message, body.excerpts[at])
+            message = take_excerpt(message, body.excerpts[at], body.kept_parts.get(at))
         elif at in body.forgotten:
             message = forget(message, recalled.get(at, 0))
         if at >= body.messages:
@@ -287,9 +287,14 @@ def compact(
     return [*body.replacement, *kept]
 
 
-def take_excerpt(message: Message, text: str | None) -> Message:
-    """Return `message` with `text` in place of its own; `None`: with its own."""
-    return message if text is None else replace(message, content=text, own_chars=0)
+def take_excerpt(message: Message, text: str | None, kept_parts: int | None = None) -> Message:
+    """Return `message` with `text` in place of its own; `None`: with its own. Of its parts the first `kept_parts`
+    stay; `None`: all."""
+    return (
+        message
+        if text is None
+        else replace(message, content=text, own_chars=0, parts=message.parts[:kept_parts])
+    )
 
 
 def _shorten(message: Message, lines: Mapping[str, str]) -> Message:

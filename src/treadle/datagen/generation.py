@@ -19,7 +19,7 @@ from treadle.datagen.config.roles import make_models
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.dataset.card import write_card
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.dataset_report import make_dataset_report, read_contents
+from treadle.datagen.dataset.dataset_view import DatasetView, make_dataset_view, read_contents
 from treadle.datagen.dataset.splits import Splits, write_splits
 from treadle.datagen.generation_progress import GenerationProgress, Listener, SampleStep, TopicsReady
 from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
@@ -32,7 +32,6 @@ from treadle.datagen.topics.building import BuildStoppedError, build_topics
 from treadle.datagen.topics.topic_files import load_topics, save_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
 from treadle.datagen.topics.topic_writer import RUN_PREFIX as TOPIC_RUN_PREFIX
-from treadle.export.report_blocks import Report
 from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, open_job
 from treadle.jobs.ledger import ItemStatus, Ledger, PlannedItem
 from treadle.jobs.meter import LimitReachedError
@@ -63,8 +62,8 @@ class GenerationResult(Struct, frozen=True):
     end: JobEnd
     progress: GenerationProgress
     folder: DatasetFolder
-    report: Report
-    """The report of the dataset, which `treadle.viewer.write_page` writes as a page."""
+    view: DatasetView
+    """What pages show of the dataset; `treadle.viewer.write_page` writes it as one file."""
     splits: Splits
     """The splits that were written, with the rows that a format cannot hold."""
 
@@ -110,8 +109,8 @@ async def generate(
             raise
         finally:
             await generation.close()
-        report, splits = await asyncio.to_thread(_write_files, folder, config)
-        return GenerationResult(end, progress, folder, report, splits)
+        view, splits = await asyncio.to_thread(_write_files, folder, config)
+        return GenerationResult(end, progress, folder, view, splits)
 
 
 def _check_continued(
@@ -138,12 +137,12 @@ def _check_continued(
     )
 
 
-def _write_files(folder: DatasetFolder, config: GenerationConfig) -> tuple[Report, Splits]:
-    """Write the splits and the card, and return the report and the splits."""
+def _write_files(folder: DatasetFolder, config: GenerationConfig) -> tuple[DatasetView, Splits]:
+    """Write the splits and the card, and return what pages show and the splits."""
     splits = write_splits(folder.path, config)
     contents = read_contents(folder.path)
     write_card(folder.path, config, contents.stats)
-    return make_dataset_report(folder.path, contents), splits
+    return make_dataset_view(folder.path, contents), splits
 
 
 class _Generation:

@@ -2,7 +2,7 @@
 
 Read first: `rows.py` (a row with its lineage, of a run), `exporter.py` (`RowFormat`, the formats by name, and
 what a row loses in one), `groups.py` (finished runs as rollouts and groups), `token_exporter.py` (rows with token
-ids), `row_files.py` (files of both) and `report_blocks.py` (reports as values, which `treadle.viewer` shows).
+ids), `row_files.py` (files of both) and `body_sample.py` (what pages in one file hold of many rows).
 
 To add a row format, write a class like `RowFormat` in a file of `row_formats/` and add a line to `FORMATS` in
 `exporter.py`; another package registers it under an entry point of the group `treadle.export`. `losses` names what

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ExportError
 from treadle.core.registry import Registry
-from treadle.core.types import Json, Message, StopReason, ToolCall
+from treadle.core.types import Json, Message, Role, StopReason, ToolCall
 from treadle.export.row_changes import find_unwritable, without_untrained
 from treadle.export.rows import Row, load_row
 from treadle.journal.protocol import Journal
@@ -285,10 +285,16 @@ def fit_untrained(row: Row, row_format: RowFormat) -> Row:
     return without_untrained(row, find_unwritable(row) if marks else None)
 
 
-def decode_rows(lines: Iterable[bytes], row_format: RowFormat) -> Iterator[tuple[int, dict[str, Json]]]:
+def decode_rows(
+    lines: Iterable[bytes],
+    row_format: RowFormat,
+    on_damage: Callable[[int, ExportError], None] | None = None,
+) -> Iterator[tuple[int, dict[str, Json]]]:
     """Yield each row in the lines as a JSON object, with the number of its first line. Empty lines are skipped.
 
-    Raises: `ExportError` that names the line if a line is not a JSON object.
+    A line that is not a JSON object is given to `on_damage`, if there is one and rows are single lines.
+
+    Raises: `ExportError` that names the line for another such line.
     """
     session: list[Json] = []
     first = 1
@@ -296,11 +302,12 @@ def decode_rows(lines: Iterable[bytes], row_format: RowFormat) -> Iterator[tuple
         if not line.strip():
             continue
         try:
-            raw = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeError) as error:
-            raise ExportError(f"line {number} is not JSON: {error}") from error
-        if not isinstance(raw, dict):
-            raise ExportError(f"line {number} is not a JSON object")
+            raw = _decode_object(line, number)
+        except ExportError as error:
+            if on_damage is None or row_format.has_own_files:
+                raise
+            on_damage(number, error)
+            continue
         if not row_format.has_own_files:
             yield number, raw
             continue
@@ -313,12 +320,29 @@ def decode_rows(lines: Iterable[bytes], row_format: RowFormat) -> Iterator[tuple
         yield first, {LINES: session}
 
 
-def read_row(raw: dict[str, Json], row_format: RowFormat) -> Row:
-    """Return the row in a JSON object. Raises: `ExportError` if it is not a row of the format."""
+def _decode_object(line: bytes, number: int) -> dict[str, Json]:
     try:
-        return row_format.read(raw)
-    except (msgspec.DecodeError, msgspec.ValidationError, AttributeError, LookupError, TypeError) as error:
+        raw = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise ExportError(f"line {number} is not JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise ExportError(f"line {number} is not a JSON object")
+    return raw
+
+
+def read_row(raw: dict[str, Json], row_format: RowFormat) -> Row:
+    """Return the row in a JSON object. Raises: `ExportError` if it is not a row of the format, or has no answer."""
+    try:
+        row = row_format.read(raw)
+        # The types of what other programs write are checked here, once for all formats.
+        row = msgspec.convert(msgspec.to_builtins(row, builtin_types=(bytes,)), Row)
+    except ExportError:
+        raise
+    except (ValueError, AttributeError, LookupError, TypeError, RecursionError) as error:
         raise ExportError(f"it lacks a part or has one of another type: {error!r}") from error
+    if not any(message.role is Role.ASSISTANT for message in row.messages):
+        raise ExportError("it has no answer of an assistant, so that there is nothing to train on")
+    return row
 
 
 def read_rows(lines: Iterable[bytes], format: str) -> Iterator[Row]:

@@ -55,7 +55,7 @@ def without_untrained(row: Row, numbers: Collection[int] | None = None) -> Row:
         messages.pop()
     untrained = [number not in gone and number in row.untrained for number in range(len(kept))]
     if not any(is_kept and not is_not for is_kept, is_not in zip(kept, untrained, strict=True)):
-        raise ExportError("no answer is left to train on, because every answer has a call that failed")
+        raise ExportError("no answer is left to train on: each has a call that failed, or is marked so")
     return Row(
         tuple(messages),
         row.tools,

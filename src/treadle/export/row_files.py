@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -41,8 +42,12 @@ _MAX_SAMPLED = 100
 """How many rows are read to recognise a file's format."""
 
 
-def read_objects(path: Path, format: str) -> Iterator[tuple[str, dict[str, Json]]]:
+def read_objects(
+    path: Path, format: str, on_damage: Callable[[str, ExportError], None] | None = None
+) -> Iterator[tuple[str, dict[str, Json]]]:
     """Yield each row of a file or folder as a JSON object, with its place in words.
+
+    If `on_damage` is given, it gets the place of each line that is not a JSON object, instead of an error.
 
     Raises: `ConfigError` if the format is unknown or there is no such file; `ExportError` if it is damaged.
     """
@@ -54,11 +59,19 @@ def read_objects(path: Path, format: str) -> Iterator[tuple[str, dict[str, Json]
     try:
         files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
         for file in files:
+            head = f"{file.name}, " if path.is_dir() else ""
+            tell = None if on_damage is None else partial(_tell_damage, on_damage, head)
             with file.open("rb") as lines:
-                for number, raw in decode_rows(lines, row_format):
-                    yield f"{file.name}, line {number}" if path.is_dir() else f"line {number}", raw
+                for number, raw in decode_rows(lines, row_format, tell):
+                    yield f"{head}line {number}", raw
     except OSError as error:
         raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+
+
+def _tell_damage(
+    on_damage: Callable[[str, ExportError], None], head: str, number: int, error: ExportError
+) -> None:
+    on_damage(f"{head}line {number}", error)
 
 
 def detect_format(path: Path, *, advice: str = "its format must be one of") -> str:
@@ -68,18 +81,29 @@ def detect_format(path: Path, *, advice: str = "its format must be one of") -> s
     has `advice` before the names. `ExportError` if the file is damaged.
     """
     # A row in a file of its own is found by its first line, so a format with one line for each row serves here.
-    sample = [raw for _, raw in islice(read_objects(path, "treadle"), _MAX_SAMPLED)]
+    damage: list[ExportError] = []
+    found = read_objects(path, "treadle", lambda place, error: damage.append(error))
+    sample = [raw for _, raw in islice(found, _MAX_SAMPLED)]
+    if not sample and damage:
+        raise damage[0]
     if not sample:
         raise ConfigError(f"{str(path)!r} has no rows")
     loaded = {name: FORMATS.load(name) for name in FORMATS.names()}
-    if loaded["hf_trace"].fits(sample[0]):
+    if _fits(loaded["hf_trace"], sample[0]):
         return "hf_trace"
-    fits = {name: sum(found.fits(raw) for raw in sample) for name, found in loaded.items()}
+    fits = {name: sum(_fits(found, raw) for raw in sample) for name, found in loaded.items()}
     for least in (len(sample), 1):
         for name, count in fits.items():
             if count >= least:
                 return name
     raise ConfigError(f"{str(path)!r} is in no known format; {advice} {', '.join(FORMATS.names())}")
+
+
+def _fits(row_format: RowFormat, raw: dict[str, Json]) -> bool:
+    try:
+        return row_format.fits(raw)
+    except (ValueError, AttributeError, LookupError, TypeError):
+        return False  # it is like no row of the format
 
 
 class RowWriter:
@@ -163,9 +187,8 @@ def _folder_writer(out: Path) -> Callable[[Row, bytes], object]:
         # Rows of merged datasets can have the same run id; their own ids differ.
         ids = [row.lineage.run_id] if sample is None else [row.lineage.run_id, sample.sample_id]
         found = [re.sub(r"[^\w.-]", "_", item)[:200] or "row" for item in ids]
-        name = next((item for item in found if item not in names), None)
-        if name is None:
-            raise ExportError(f"two rows have the run id {row.lineage.run_id!r}, which names their file")
+        found += [f"{found[0]}-{number}" for number in range(2, len(names) + 3)]
+        name = next(item for item in found if item not in names)
         with whole_file(out / f"{name}.jsonl") as file:
             file.write(lines)
         names.add(name)
@@ -226,7 +249,7 @@ class RowConversion:
 
     def rows(self, source: Path, on_done: Callable[[str], None]) -> Iterator[Row]:
         """Yield the rows that can be written, and count what they lose. `on_done` is called after each."""
-        for place, raw in read_objects(source, self.name):
+        for place, raw in read_objects(source, self.name, self._refuse):
             try:
                 row = read_row(raw, self.from_)
                 again = self._rewrite(row)
@@ -234,13 +257,16 @@ class RowConversion:
                 row = self._options.change(row)
                 back = read_row(self._write(row), self.to)
             except ExportError as error:
-                self.refused[place] = str(error)
+                self._refuse(place, error)
                 continue
             self.unread.update(unread)
             self.losses.update([loss.value for loss in find_losses(row, back)])
             self.written += 1
             yield row
             on_done(place)
+
+    def _refuse(self, place: str, error: ExportError) -> None:
+        self.refused[place] = str(error)
 
     def _rewrite(self, row: Row) -> dict[str, object] | None:
         try:

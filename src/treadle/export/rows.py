@@ -84,7 +84,8 @@ class SampleInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_verified: bool = False
     """True if all calls were made again in a fresh sandbox and gave the recorded results."""
     is_from_teacher: bool = False
-    """True if the built-in teacher, and not a language model, wrote the conversation."""
+    """True if a model of Treadle's testbed, such as the teacher, and not a language model, wrote the
+    conversation."""
     statements: int = 0
     """How many statements of the final answers were held against results and request."""
     grounded: int = 0
@@ -99,6 +100,11 @@ class SampleInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The origin of the initial files."""
     instructions: str | None = None
     """The system message with which the agent ran, if the row shows another one or none."""
+
+    @property
+    def is_from_liar(self) -> bool:
+        """True if it was the testbed's model that lies on purpose."""
+        return self.is_from_teacher and "mediocre" in self.models.get("agent", "").split(":")
 
 
 class Lineage(Struct, frozen=True, omit_defaults=True):
@@ -379,8 +385,7 @@ def make_row(
             for item in messages
         ]
     )
-    if faults := check_transcript(read):
-        raise ExportError(f"the transcript is faulty: {'; '.join(faults[:3])}")
+    check_messages(read)
     if raw_lineage is None:
         digest = hashlib.sha256(msgspec.json.encode(read)).hexdigest()
         return Row(
@@ -396,6 +401,12 @@ def make_row(
     errors = set(lineage.tool_errors)
     read = tuple([replace(item, is_error=True) if item.call_id in errors else item for item in read])
     return Row(read, tools, replace(lineage, call_ids=()), untrained=untrained)
+
+
+def check_messages(messages: Sequence[Message]) -> None:
+    """Check that messages keep the invariants of a transcript. Raises: `ExportError`."""
+    if faults := check_transcript(messages):
+        raise ExportError(f"the transcript is faulty: {'; '.join(faults[:3])}")
 
 
 def read_weight(raw: Json) -> float:

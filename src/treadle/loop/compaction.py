@@ -60,7 +60,13 @@ class Compaction:
         spare = self._bench.unoffered()
         measured = measure(state, tokens or count_prompt(state), is_refused=is_refused, spare=spare)
         is_asked = action.reason == "asked"
-        plan = make_plan(measured.seen, measured.sizes, state.policy.keep_turns, is_asked=is_asked)
+        plan = make_plan(
+            measured.seen,
+            measured.sizes,
+            state.policy.keep_turns,
+            is_asked=is_asked,
+            is_refused=is_refused,
+        )
         if plan.is_empty:
             return None if is_asked else give_up(state, action, _NOTHING_TO_CUT)
         summarised = Summarised()

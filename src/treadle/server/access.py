@@ -21,7 +21,7 @@ from treadle.core.types import Json
 from treadle.models.config.tables import KeyTable, ServeTable
 
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
-_OPEN_PATHS = frozenset(("/healthz", "/readyz"))
+_OPEN_PATHS = frozenset(("/healthz", "/readyz", "/view"))
 Scope = Any
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -101,9 +101,14 @@ class Gate:
         return scope["method"] == "OPTIONS" and "access-control-request-method" in headers
 
     def _check_place(self, headers: Mapping[str, str]) -> None:
-        """Refuse pages of foreign origins, and names of hosts that stand for another machine."""
+        """Refuse pages of foreign origins, and names of hosts that stand for another machine.
+
+        The server's own page may ask, since its origin is the host that is asked. A foreign name for this machine
+        makes that true of a foreign page, so that a server without keys also checks the host.
+        """
         origin = headers.get("origin")
-        if origin is not None and origin not in self._table.allow_origins:
+        own = (f"http://{headers.get('host')}", f"https://{headers.get('host')}")
+        if origin is not None and origin not in (*own, *self._table.allow_origins):
             raise RequestRefused(
                 403,
                 f"pages of {origin!r:.100} may not ask; name it in serve.allow_origins",

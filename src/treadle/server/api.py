@@ -25,13 +25,14 @@ from treadle.core.errors import (
 )
 from treadle.models.config.tables import ServeTable
 from treadle.server.access import Gate, RequestRefused, error_body
-from treadle.server.catalog import UnknownAgentError
+from treadle.server.catalog import AgentUnavailableError, UnknownAgentError
 from treadle.server.gateway.wires import Gateway
 from treadle.server.protocols.agent_tools import serve_agents
 from treadle.server.routes import (
     a2a_routes,
     ag_ui_routes,
     conversation_routes,
+    dataset_view_routes,
     file_routes,
     gateway_routes,
     model_routes,
@@ -39,9 +40,11 @@ from treadle.server.routes import (
     run_routes,
     run_work_routes,
     vector_store_routes,
+    viewer_routes,
 )
 from treadle.server.routes.route_context import Fast
 from treadle.server.run_host import RunHost
+from treadle.viewer.viewed_data import ViewedData
 
 ROUTERS = (
     response_routes.router,
@@ -54,11 +57,16 @@ ROUTERS = (
     a2a_routes.router,
     file_routes.router,
     vector_store_routes.router,
+    viewer_routes.router,
+    dataset_view_routes.router,
 )
 
 
-def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
-    """Return the ASGI application. `name` is the host name under which it is reached."""
+def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | None = None) -> Any:
+    """Return the ASGI application.
+
+    `name` is the host name under which it is reached, and `viewed` is what pages show beside runs.
+    """
 
     mcp = _make_mcp(host)
 
@@ -80,6 +88,7 @@ def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
         redoc_url=None,
     )
     api.state.host = host
+    api.state.viewed = viewed or ViewedData()
     for router in ROUTERS:
         api.include_router(router)
     if mcp is not None:
@@ -88,6 +97,7 @@ def make_api(host: RunHost, table: ServeTable, name: str) -> Any:
     api.add_exception_handler(RequestRefused, _answer_refusal)
     api.add_exception_handler(RequestValidationError, _answer_invalid)
     api.add_exception_handler(ValidationError, _answer_invalid)
+    api.add_exception_handler(UnicodeEncodeError, _answer_no_text)
     api.add_exception_handler(HTTPException, _answer_http)
     api.add_exception_handler(Exception, _answer_defect)
 
@@ -129,6 +139,8 @@ def _answer_error(_: Request | None, error: Exception) -> JSONResponse:
     status, code, kind = 500, "server_error", "server_error"
     if isinstance(error, UnknownAgentError):
         status, code, kind = 404, "model_not_found", "invalid_request_error"
+    elif isinstance(error, AgentUnavailableError):
+        status, code = 503, "agent_unavailable"
     elif isinstance(error, RunNotFoundError):
         status, code, kind = 404, "not_found", "invalid_request_error"
     elif isinstance(error, LeaseHeldError):
@@ -153,6 +165,11 @@ def _answer_invalid(_: Request, error: Exception) -> JSONResponse:
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     message = f"{where}: {first['msg']}" if where else str(first["msg"])
     return Fast(error_body(message, "invalid_request", param=where or None), status_code=400)
+
+
+def _answer_no_text(_: Request, error: Exception) -> JSONResponse:
+    message = "the request has half of a surrogate pair, which is no character"
+    return Fast(error_body(message, "invalid_request"), status_code=400)
 
 
 def _answer_defect(request: Request | None, error: Exception) -> JSONResponse:

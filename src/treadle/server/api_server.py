@@ -9,9 +9,11 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import require
 from treadle.journal.protocol import Journal
 from treadle.models.config.recipe import Config, load_config
+from treadle.models.config.tables import ConfigFile, KeyTable, ServeTable
 from treadle.models.config.toml_file import REMEDY
 from treadle.server.access import LOCAL_HOSTS
 from treadle.server.listening import listen, serve_app
+from treadle.viewer.viewed_data import ViewedData
 
 STOP_SECONDS = 30.0
 """How long requests may take to end when the server stops."""
@@ -22,6 +24,10 @@ class Served(Struct, frozen=True):
 
     config: Config
     names: tuple[str, ...]
+    token: str | None = None
+    """The key of the page, if only the page may ask; `None`: the keys of the configuration."""
+    viewed: ViewedData | None = None
+    """The datasets, rollouts or topics that the page shows beside runs."""
 
 
 def load_served(path: Path | None, model: str | None) -> Served:
@@ -30,6 +36,7 @@ def load_served(path: Path | None, model: str | None) -> Served:
     Raises: `ConfigError` if there is nothing to serve, or if the configuration was found and its agents need trust.
     """
     require("fastapi", "serve")
+    require("python_multipart", "serve")
     from treadle.server.catalog import names_of
 
     config = load_config(path)
@@ -43,6 +50,28 @@ def load_served(path: Path | None, model: str | None) -> Served:
     return Served(config, names_of(config, model))
 
 
+def load_viewed(config: Config, viewed: ViewedData) -> Served:
+    """Return what `treadle view` serves: the agents of the configuration, if it may be used, to a page with a key.
+
+    A configuration that was found and needs trust is left out.
+    """
+    require("fastapi", "serve")
+    from treadle.server.access import new_key
+    from treadle.server.catalog import names_of
+    from treadle.server.run_host import VIEWED
+
+    token, hashed = new_key()
+    is_usable = not config.file.agents or config.is_trusted or config.path is None
+    file = config.file if is_usable else ConfigFile()
+    key = KeyTable(sha256=hashed, scopes=["run", "read", "admin"])
+    used = Config(file.model_copy(update={"serve": ServeTable(keys={VIEWED: key})}), config.path)
+    try:
+        names = names_of(used, None)
+    except ConfigError:
+        names = ()
+    return Served(used, names, token, viewed)
+
+
 async def serve_api(
     served: Served, journal: Journal, host: str, port: int, on_ready: Callable[[str], None]
 ) -> None:
@@ -52,7 +81,7 @@ async def serve_api(
     """
     from treadle.server.api import make_api
     from treadle.server.catalog import AgentCatalog
-    from treadle.server.run_host import RunHost
+    from treadle.server.run_host import SERVED, VIEWED, RunHost
 
     table = served.config.file.serve
     if not table.keys and host not in LOCAL_HOSTS:
@@ -61,8 +90,11 @@ async def serve_api(
             "with `treadle serve --new-key NAME`"
         )
     listener, url = listen(host, port)
-    runs = RunHost(journal, AgentCatalog(served.config, journal, served.names), window=table.window)
-    api = make_api(runs, table, host)
+    queue = SERVED if served.token is None else VIEWED
+    runs = RunHost(
+        journal, AgentCatalog(served.config, journal, served.names), window=table.window, queue=queue
+    )
+    api = make_api(runs, table, host, served.viewed)
     # Streams end when their runs are paused.
     await serve_app(
         api, listener, lambda: on_ready(url), runs.close, STOP_SECONDS, table.body_timeout_seconds

@@ -51,6 +51,10 @@ class UnknownAgentError(ConfigError):
     """Raised if a client names an agent that the server does not offer."""
 
 
+class AgentUnavailableError(ConfigError):
+    """Raised if an agent cannot be made, whatever a client asks for: the server's operator has to mend that."""
+
+
 def names_of(config: Config, model: str | None) -> tuple[str, ...]:
     """Return the names of the agents and models that are served. Raises: `ConfigError` if there are none."""
     file = config.file
@@ -82,7 +86,7 @@ class AgentCatalog:
     def agent(self, name: str, wish: ClientWish = ClientWish()) -> Agent[Any]:
         """Return the agent with this name, with what the client wants besides. Any thread may call this.
 
-        Raises: `UnknownAgentError`; `ConfigError` if the agent cannot be made.
+        Raises: `UnknownAgentError`; `AgentUnavailableError`; `ConfigError` if the client wants what cannot be.
         """
         if name not in self.names:
             raise UnknownAgentError(f"there is no model {name!r}, {suggest(name, self.names, 'models')}")
@@ -91,7 +95,7 @@ class AgentCatalog:
         with self._lock:
             found = self._agents.get(key)
             if found is None:
-                found = self._agents[key] = self._make(name, wish)
+                found = self._agents[key] = self._make_checked(name, wish)
                 if len(self._agents) > _MAX_AGENTS:
                     self._agents.popitem(last=False)
             self._agents.move_to_end(key)
@@ -100,6 +104,20 @@ class AgentCatalog:
             found = copy(found)
             found.instructions = told
         return found
+
+    def _make_checked(self, name: str, wish: ClientWish) -> Agent[Any]:
+        """Return a new agent, or find out who has to mend what is wrong with it."""
+        try:
+            return self._make(name, wish)
+        except ConfigError as error:
+            fault = error
+        try:
+            self._make(name, ClientWish())
+        except ConfigError as error:
+            raise AgentUnavailableError(
+                f"{name!r} cannot be used until its operator mends this: {error}"
+            ) from None
+        raise fault
 
     def describe(self, name: str) -> str:
         """Return what an agent or model is for, in a sentence."""

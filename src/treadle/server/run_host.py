@@ -7,11 +7,12 @@ next one, continues what this one has left: after a crash, at a graceful end, an
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from treadle.core.events.narrowing import Item
 from treadle.journal.protocol import Journal
+from treadle.journal.resources import Resource
 from treadle.journal.run_info import QUEUE, RunFilter
 from treadle.knowledge.files.file_store import FileStore
 from treadle.knowledge.files.vector_stores import VectorStores
@@ -30,8 +31,11 @@ T = TypeVar("T")
 _MAX_HISTORIES = 10_000
 _REST_SECONDS = 0.05
 """How long interrupted runs may wait. Every request changes the journal, and a look for such runs has a price."""
+_FILES_AT_A_TIME = 2
 SERVED = "serve"
 """The queue in which the runs of servers wait."""
+VIEWED = "view"
+"""The queue in which the runs wait that were begun in the page of `treadle view`."""
 OWNER = "treadle.owner"
 """The label with the name of the key that began a run."""
 AGENT = "treadle.agent"
@@ -60,12 +64,16 @@ class BegunTurn:
 class RunHost:
     """The journal, the agents and the running work of one server process."""
 
-    def __init__(self, journal: Journal, catalog: AgentCatalog, *, window: int = 256) -> None:
+    def __init__(
+        self, journal: Journal, catalog: AgentCatalog, *, window: int = 256, queue: str = SERVED
+    ) -> None:
         self.journal = journal
         self.catalog = catalog
+        self.queue = queue
+        """The queue in which the runs that clients begin wait."""
         self.worker = Worker(
             journal,
-            WorkerOptions(queue=SERVED, window=window, rest_seconds=_REST_SECONDS),
+            WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS),
             config=catalog.config,
         )
         self.files = FileStore(journal.resources)
@@ -74,8 +82,11 @@ class RunHost:
         embedder = None if named is None else make_embedder(named, config=catalog.config)
         self.vectors = journal.resources.once(VectorStores, lambda: VectorStores(journal.resources, embedder))
         """The vector stores."""
+        self._reading = asyncio.Semaphore(_FILES_AT_A_TIME)
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.followers: set[asyncio.Task[bytes]] = set()
+        """What waits for the next event of a run that somebody follows."""
         self.is_closing = False
         self.stopping = asyncio.Event()
         """Set when the server begins to stop."""
@@ -90,12 +101,19 @@ class RunHost:
         self.start(self._read_left_files())
 
     async def _read_left_files(self) -> None:
-        """Read the files of vector stores that an earlier server has left."""
-        await self.vectors.read_in(await asyncio.to_thread(self.vectors.unread))
+        """Read the files of vector stores that an earlier server has left, and delete what has expired."""
+        await asyncio.to_thread(self.vectors.delete_expired)
+        await self.read_files(await asyncio.to_thread(self.vectors.unread))
+
+    async def read_files(self, attached: Sequence[Resource]) -> None:
+        """Read files that were attached to vector stores, few at the same time."""
+        for item in attached:
+            async with self._reading:
+                await self.vectors.read_in([item])
 
     async def _take_in_mail(self) -> None:
         """Take in the messages for runs that wait, which were stored just before an earlier server died."""
-        waiting = RunFilter(labels={QUEUE: SERVED}, is_waiting=True, is_driven=False)
+        waiting = RunFilter(labels={QUEUE: self.queue}, is_waiting=True, is_driven=False)
         for info in await asyncio.to_thread(self.journal.runs, waiting):
             if await asyncio.to_thread(self.journal.inbox, info.run_id):
                 await take_in_rest(self.journal, info.run_id)
@@ -147,7 +165,7 @@ class RunHost:
 
     def labels(self, caller: ApiCaller, agent: str | None = None) -> dict[str, str]:
         """Return the labels of a run that a client begins. `agent` is the name that the client asked for."""
-        labels = {QUEUE: SERVED, OWNER: caller.name, AGENT: agent}
+        labels = {QUEUE: self.queue, OWNER: caller.name, AGENT: agent}
         return {name: value for name, value in labels.items() if value}
 
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
@@ -186,7 +204,7 @@ class RunHost:
         self.is_closing = True
         self.stopping.set()
         tasks = [*self._tasks, *([] if self._working is None else [self._working])]
-        for task in tasks:
+        for task in (*tasks, *self.followers):
             task.cancel()
 
         async def wait() -> None:

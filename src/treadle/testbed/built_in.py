@@ -37,6 +37,18 @@ def find_requests(messages: Sequence[Message]) -> list[int]:
     ]
 
 
+_REPAIR = "This answer cannot be used"
+"""How the message of a generation begins that asks for the last answer again."""
+
+
+def without_repairs(messages: Sequence[Message]) -> tuple[Sequence[Message], int]:
+    """Return messages without the last answer, if it is asked for again, and how often it was asked for."""
+    repairs = 0
+    while messages and messages[-1].role is Role.USER and messages[-1].content.startswith(_REPAIR):
+        messages, repairs = messages[:-2], repairs + 1
+    return messages, repairs
+
+
 def stream(message: Message) -> Iterator[TextDelta | ReasoningDelta | ToolCallDelta]:
     """Yield the message in pieces, as a server streams it."""
     for text in _chunks(message.reasoning or ""):

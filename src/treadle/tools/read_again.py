@@ -1,7 +1,7 @@
 """The tools `read_result` and `read_message`. With them, a model reads again what its context no longer holds as a
 whole."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from treadle.core.errors import ToolError
 from treadle.core.types import Effect, Json, ToolSpec
@@ -126,8 +126,14 @@ def cut_out(text: str, chars: int, how: str) -> str:
     return f"{text[:head]}{_NOTE_BEGIN}{note}{_NOTE_END}{text[len(text) - tail :]}"
 
 
+def cut_parts(names: Sequence[str], how: str) -> str:
+    """Return the line about files of a message that are left out. `how` says how to get them."""
+    return f"{_NOTE_BEGIN}left out: {', '.join(names)}; {how}{_NOTE_END}"
+
+
 def is_cut_out(text: str, whole: str) -> bool:
-    """Return whether `text` is what `cut_out` returned for `whole`, or for what it returned for `whole` before."""
+    """Return whether `text` is what `cut_out` returned for `whole`, or for what it returned for `whole` before; a
+    line about files may follow."""
     head, mark, rest = text.partition(_NOTE_BEGIN)
     return bool(mark) and whole.startswith(head) and whole.endswith(rest.rpartition(_NOTE_END)[2])
 

@@ -1,10 +1,13 @@
-"""The viewer: one page, in one file, that shows a report.
+"""The viewer: what the web page in `web/` shows, as answers of the API, live and in one file.
 
-The page works from disk and asks for nothing, and no text in it is ever read as HTML. Read first: `page.py` puts a
-report into the page, and `page.html` draws it, with a function for each type of block. The types are in
-`treadle.export.report_blocks`; to add one, add its class there and its function to `DRAW` in the page.
+Read first: `bundle.py`, the page and how data gets into it; then `run_view.py` (runs), `data_pages.py` (datasets,
+rollouts and topics as files), `viewed_data.py` (the same, live) and `token_views.py` (tokens and exports of runs).
+The folds of what jobs have made stand beside the jobs, as in `datagen/dataset/dataset_view.py`. To show something
+new, write its fold, give it an address in `data_pages.py` or a route in `server/routes/`, and a page in
+`web/src/pages/`.
 """
 
-from treadle.viewer.page import encode_page, write_page
+from treadle.viewer.bundle import encode_bundle, write_bundle
+from treadle.viewer.data_pages import write_page
 
-__all__ = ["encode_page", "write_page"]
+__all__ = ["encode_bundle", "write_bundle", "write_page"]

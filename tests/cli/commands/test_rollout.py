@@ -5,16 +5,19 @@ import signal
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.text import Text
 from tests.cli.command import Cli
 from tests.testbed.threaded import ThreadedServer
-from tests.viewer.reports import blocks_of
+from tests.viewer.pages import NEEDS_VIEWER, read_answers
 
+from treadle import open_journal
 from treadle.cli.jobs.rolling import GroupFeed
 from treadle.cli.terminal.job_view import JobBoard, Pace, TextLines, write_counts
 from treadle.rollout.rollout_progress import GroupEnded, RolloutProgress, RolloutRetried, Started
 from treadle.testbed.engines import ENGINES, EngineSettings
+from treadle.viewer.viewed_data import ViewedData
 
 GIVEN = (
     "rollout",
@@ -116,13 +119,26 @@ def test_the_schema_knows_the_keys(cli: Cli) -> None:
     assert all("description" in value for value in schema["properties"].values())
 
 
+@NEEDS_VIEWER
 def test_the_report_shows_the_groups(cli: Cli) -> None:
     cli(*GIVEN)
     result = cli("rollout", "report", "rollouts", "--json")
     assert result.lines == [{"report": "rollouts/report.html", "groups": 3}]
     page = (cli.folder / "rollouts" / "report.html").read_text()
-    assert "rollout-2" in str(blocks_of(page, "tokens"))
-    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "/v1/view/rollouts/rollout-2/rollout-2-0" in read_answers(page)
+    done = cli("report", "rollouts", "--out", "again.html")
+    assert (done.code, done.out) == (0, "")
+    answers = read_answers((cli.folder / "again.html").read_text())
+    assert answers == read_answers(page)
+    # A page that asks a server is told the same.
+    data = ViewedData([cli.folder / "rollouts"])
+    assert data.describe() == {"pages": ["runs", "rollouts"], "start": "#/rollouts"}
+    with open_journal(data.journal) as journal:
+        asked = msgspec.json.decode(msgspec.json.encode(data.rollouts(journal)))
+        assert {**asked, "folder": "rollouts"} == answers["/v1/view/rollouts"]
+        body = msgspec.json.decode(msgspec.json.encode(data.rollout(journal, "rollout-2", "rollout-2-0")))
+        assert body == answers["/v1/view/rollouts/rollout-2/rollout-2-0"]
+        assert data.rollout(journal, "rollout-2", "nobody") is None
     assert "has no rollouts" in cli("rollout", "report", "nothing").err
 
 

@@ -16,7 +16,7 @@ from treadle import open_journal
 from treadle.core.events import InferenceCompleted
 from treadle.datagen.topics.topic_files import TopicFormat, draw_mermaid, load_topics, save_topics
 from treadle.datagen.topics.topic_graph import find_topic, prune
-from treadle.datagen.topics.topic_report import make_topic_report
+from treadle.datagen.topics.topics_view import make_topics_view
 from treadle.testbed.request_facts import read_facts
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
@@ -79,7 +79,8 @@ def test_topics_from_a_root_to_a_picture(cli: Cli) -> None:
         assert {line["topic_id"] for line in done.lines} == set(graph.topics)
 
     counts = Counter({leaf.topic_id: 1 for leaf in list(graph.leaves())[:40]})
-    assert {item.label: item.value for item in make_topic_report(graph, counts).figures}["rows"] == "40"
+    view = make_topics_view(graph, counts)
+    assert (view.is_counted, sum(line.rows for line in view.lines)) == (True, 40)
     assert "flowchart LR" in draw_mermaid(graph)
     for words in ("topics import", "topics prune", "topics draw"):
         done = cli(*words.split(), "topics.json", "-o", "x")

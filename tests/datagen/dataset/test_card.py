@@ -64,6 +64,15 @@ def test_the_numbers_and_the_author_are_told(tmp_path: Path) -> None:
     assert "No licence was named" in text
 
 
+def test_rows_of_the_model_that_lies_are_told(tmp_path: Path) -> None:
+    folder = made.plain_folder(tmp_path / "d", 3)
+    rows = [made.plain_row(1), made.plain_row(2, models={"agent": "mock:mediocre:lies=1"})]
+    made.write_rows(DatasetFolder(folder).rows, rows)
+    _, text = write(folder, configured())
+    assert "1 of the rows were written by Treadle's built-in model that lies on purpose" in text
+    assert "1 of the rows were written by Treadle's built-in teacher, and not by a language model" in text
+
+
 def test_simulated_results_are_told(tmp_path: Path) -> None:
     from msgspec.structs import replace
 

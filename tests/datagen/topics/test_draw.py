@@ -4,12 +4,10 @@ import re
 
 from hypothesis import given
 from tests.datagen.topics.test_store import graphs, make
-from tests.viewer.reports import blocks_of
 
 from treadle.datagen.topics.topic_files import draw_mermaid
 from treadle.datagen.topics.topic_graph import TopicGraph, topic_id
-from treadle.datagen.topics.topic_report import make_topic_report
-from treadle.viewer import encode_page
+from treadle.datagen.topics.topics_view import make_topics_view
 
 
 def tree(*degrees: int) -> TopicGraph:
@@ -26,42 +24,22 @@ def test_every_topic_is_named_with_its_facts() -> None:
     leaves = list(graph.leaves())
     leaves[0].error = "the server failed"
     graph.root.missing = 2
-    counts = {leaves[1].topic_id: 5}
-    report = make_topic_report(graph, counts)
-    page = encode_page(report).decode()
-    outline = blocks_of(page, "outline")[0]["items"]
-    assert [item["notes"][0] for item in outline] == [" › ".join(item.path) for item in graph.walk()]
-    assert [item.get("depth", 0) for item in outline] == [len(item.path) - 1 for item in graph.walk()]
-    failed = next(item for item in outline if item.get("error"))
-    assert failed["error"] == "the server failed"
-    assert "failed: the server failed" in failed["notes"]
-    assert "missing subtopics: 2" in outline[0]["notes"]
-    assert outline[0]["value"] == 5
-    linked = [topic for topic in graph.walk() if len(topic.parents) > 1]
-    assert [item["links"] for item in outline if item["links"]] == [
-        [graph.topics[key].text for key in topic.parents[1:]] for topic in linked
-    ]
-    figures = {item.label: item.value for item in report.figures}
-    assert figures == {
-        "topics": "10",
-        "leaves": "5",
-        "cross-links": f"{graph.count_links()}",
-        "failed": "1",
-        "rows": "5",
-    }
-    cells = blocks_of(page, "map")[0]
-    assert cells["above"] == ["Office work"]
-    assert {tuple(item["path"]): item["value"] for item in cells["items"]} == {
-        topic.path[1:]: counts.get(topic.topic_id, 0) for topic in graph.walk() if not topic.children
-    }
+    view = make_topics_view(graph, {leaves[1].topic_id: 5})
+    assert (view.title, view.is_counted) == ("Office work: topics", True)
+    topics = list(graph.walk())
+    for topic, line in zip(topics, view.lines, strict=True):
+        assert (line.text, line.depth) == (topic.text, len(topic.path) - 1)
+        assert line.children == len(topic.children)
+        assert line.links == [graph.topics[key].text for key in topic.parents[1:]]
+    assert [line.error for line in view.lines if line.error] == ["the server failed"]
+    assert view.lines[0].missing == 2
+    assert [line.text for line in view.lines if line.rows] == [leaves[1].text]
+    assert not make_topics_view(graph).is_counted
 
 
 @given(graphs())
 def test_any_text_is_drawn_as_text(graph: TopicGraph) -> None:
-    page = encode_page(make_topic_report(graph)).decode()
-    assert [item["text"] for item in blocks_of(page, "outline")[0]["items"]] == [
-        topic.text for topic in graph.walk()
-    ]
+    assert [line.text for line in make_topics_view(graph).lines] == [topic.text for topic in graph.walk()]
     diagram = draw_mermaid(graph)
     node = re.compile(r'    t\d+\["[\w ,.\-+/?!…–—]*(?:(?:#\d+;|<br/>)[\w ,.\-+/?!…–—]*)*"\](:::failed)?')
     edge = re.compile(r"    t\d+ -\.?->? t\d+|    t\d+ --> t\d+|    classDef .*")

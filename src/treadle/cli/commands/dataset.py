@@ -88,7 +88,8 @@ class _RowPrinter(EventPrinter):
             if sample.goal:
                 self.say(f"goal: {shorten(sample.goal, self._width)}", "dim")
             if sample.is_from_teacher:
-                self.say("written by the built-in teacher, not by a language model", "yellow")
+                who = "model that lies on purpose" if sample.is_from_liar else "teacher"
+                self.say(f"written by the built-in {who}, not by a language model", "yellow")
         if self._row.tools:
             self.say("tools: " + ", ".join([tool.name for tool in self._row.tools]), "dim")
 
@@ -171,6 +172,7 @@ def _print_stats(found: DatasetStats) -> None:
         if found.simulated
         else "",
         "from the built-in teacher": write_count(found.from_teacher, "row") if found.from_teacher else "",
+        "from the model that lies on purpose": write_count(found.from_liar, "row") if found.from_liar else "",
         "rejected": f"{found.rejected:,}" if found.rejected else "",
         "spent on rejected samples": f"{found.rejected_input_tokens + found.rejected_output_tokens:,} tokens, "
         f"{_write_known(found.rejected_cost_usd, found.rejected_without_cost, 'sample')}"
@@ -332,17 +334,20 @@ def report(
     """Write a report with pictures, as one HTML file that needs no network.
 
     It shows the topics, the tools and their order, lengths, kinds, rejections, tokens and cost over time, and rows
-    to read and to search. All rows of a small dataset are in it, and a random sample of a large one.
+    to read and to search. All rows of a small dataset are in it, and a random sample of a large one; `treadle view`
+    shows all of any dataset.
 
     Examples:
         treadle dataset report dataset
         treadle dataset report rows.jsonl --out report.html
     """
-    from treadle.datagen.dataset.dataset_report import make_dataset_report, report_path
-    from treadle.viewer import write_page
+    from treadle.datagen.dataset.dataset_view import make_dataset_view
+    from treadle.viewer.bundle import HOW_TO_BUILD, is_built
+    from treadle.viewer.data_pages import write_page
 
     with spinner("writing the report"):
-        written = write_page(make_dataset_report(path), out or report_path(path))
+        default = DatasetFolder(path).report if path.is_dir() else path.with_suffix(".report.html")
+        written = write_page(make_dataset_view(path), out or default)
     stdout().print(str(written), soft_wrap=True)
-    print_note("open it in a browser")
+    print_note("open it in a browser" if is_built() else HOW_TO_BUILD)
     return ExitCode.DONE

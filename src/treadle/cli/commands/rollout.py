@@ -1,6 +1,5 @@
 """`treadle rollout` and `treadle rollout report`: groups of runs on tasks, for training."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,7 @@ from msgspec.structs import asdict
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
 from treadle.cli.options.option_groups import OptionGroup
-from treadle.cli.terminal.output import bar, print_json, stdout
-from treadle.export.groups import Group
+from treadle.cli.terminal.output import bar, print_json, print_note, stdout
 
 
 class RolloutOptions(OptionGroup, frozen=True, kw_only=True):
@@ -86,32 +84,22 @@ def report(
         treadle rollout report rollouts -o report.html --renderer chatml
     """
     # The modules of the report are not needed for the help.
-    from treadle.rollout.rollout_folder import read_groups, read_stored
-    from treadle.rollout.rollout_report import make_rollout_report
-    from treadle.viewer import write_page
+    from treadle.rollout.rollout_folder import read_stored
+    from treadle.viewer.bundle import HOW_TO_BUILD, is_built
+    from treadle.viewer.data_pages import make_rollouts_page, write_page
 
-    stored = read_stored(folder)
-    decode = None
+    count, decode = len(read_stored(folder).entries), None
     if renderer is not None:
         from treadle.renderers.registry import load_renderer
 
         decode = load_renderer(renderer).decode
-    with bar("reading", len(stored.entries), is_json=is_json) as advance:
-
-        def groups() -> Iterator[Group]:
-            for group in read_groups(folder, stored, journal):
-                yield group
-                advance(group.group_id)
-
-        found = make_rollout_report(
-            groups(),
-            name=stored.config.name,
-            dropped=stored.counts.reasons,
-            decode=decode,
-        )
+    with bar("reading", count, is_json=is_json) as advance:
+        found = make_rollouts_page(folder, decode=decode, journal=journal, on_group=advance)
     path = write_page(found, out or folder / "report.html")
     if is_json:
-        print_json({"report": str(path), "groups": len(stored.entries)})
+        print_json({"report": str(path), "groups": count})
     else:
         stdout().print(str(path), soft_wrap=True)
+        if not is_built():
+            print_note(HOW_TO_BUILD)
     return ExitCode.DONE

@@ -139,10 +139,10 @@ def run(
         "or raise generation.max_attempts"
     )
     code = job.report(result.end, result.progress, folder.path, too_many)
-    write_page(result.report, folder.report)
+    write_page(result.view, folder.report)
     if not shown.is_quiet:
-        for file, lacks in result.splits.left_out.items():
-            print_note(f"{file} lacks {lacks}")
+        for note in result.view.notes:
+            print_note(note.rstrip("."))
     if job.says_more and result.progress.kept:
         print_note(f"rows: {folder.rows}   card: {folder.card}   report: {folder.report}")
         print_note(f"look at them: {write_command('dataset', 'show', where)}")

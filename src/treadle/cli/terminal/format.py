@@ -168,13 +168,17 @@ def format_outcome(run: Run, seconds: float | None = None) -> str:
 
 def write_run_cost(run: Run) -> str:
     """Return the cost of a run, with the lost answers that may have been paid for."""
+    return write_cost(run.cost_usd, _count_lost(run))
+
+
+def _count_lost(run: Run) -> int:
     # A session without a turn is not in the journal yet.
-    events = run.events if run.state.turn.number else ()
-    return write_cost(run.cost_usd, count_lost(event.body for event in events))
+    return count_lost(event.body for event in (run.events if run.state.turn.number else ()))
 
 
 def summarize(run: Run, seconds: float | None = None) -> Mapping[str, Json]:
-    """Return the summary of a run, the last line of `--json`."""
+    """Return the summary of a run, the last line of `--json`. Its cost is null if an answer was lost that may have
+    been paid for."""
     started = run.state.started
     return {
         "type": "summary",
@@ -193,7 +197,7 @@ def summarize(run: Run, seconds: float | None = None) -> Mapping[str, Json]:
             "cached_input_tokens": run.usage.cached_input_tokens,
             "reasoning_tokens": run.usage.reasoning_tokens,
         },
-        "cost_usd": run.cost_usd,
+        "cost_usd": None if _count_lost(run) else run.cost_usd,
         "reward": run.reward,
         "questions": run.questions,
         "approvals": {call_id: [call.name, call.arguments] for call_id, call in run.approvals.items()},

@@ -60,6 +60,9 @@ class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_com
     excerpts: dict[int, str] = field(default_factory=dict)
     """The messages that are too long to be shown whole: by position, counted as in `messages`, the text that the
     model sees from now on. A replaced message stands in `replacement` with this text."""
+    kept_parts: dict[int, int] = field(default_factory=dict)
+    """For messages in `excerpts` whose text names files that are not shown any longer: by position, how many of the
+    message's parts, from the first, are still shown."""
     forgotten: tuple[int, ...] = ()
     """The positions of messages from which the memories recalled for their turn are removed from now on. They
     come after the replaced messages, and are counted as in `messages`."""

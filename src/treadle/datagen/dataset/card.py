@@ -100,13 +100,7 @@ def _intro(config: GenerationConfig, stats: DatasetStats) -> str:
         f" that use {len(stats.tools):,} tool{plural} in {stats.calls.total:,} calls" if stats.tools else ""
     )
     lines = [f"{stats.rows:,} conversations{about}{tools}, made with Treadle {treadle.__version__}."]
-    if stats.from_teacher == stats.rows and stats.rows:
-        lines.append("**All rows were written by Treadle's built-in teacher, and not by a language model.**")
-    elif stats.from_teacher:
-        lines.append(
-            f"**{stats.from_teacher:,} rows were written by Treadle's built-in teacher, and not by a language "
-            "model.**"
-        )
+    lines += [f"**{text}**" for text in stats.describe_built_in()]
     if stats.simulated:
         lines.append(
             f"**The results of {stats.simulated_calls:,} of the {stats.calls.total:,} tool calls, in "

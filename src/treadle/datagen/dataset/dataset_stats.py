@@ -20,12 +20,50 @@ from treadle.datagen.quality.exchanges import count_turns
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
-from treadle.export.report_blocks import Spread
 from treadle.export.rows import Row
 
 _DIGEST_BYTES = 16
 START, END = "(start)", "(answer)"
 """The names that stand for the user's message and for the answer in the order of the tool calls."""
+
+
+SPREADS = ("turns", "steps", "calls", "messages", "chars")
+"""The statistics that are distributions."""
+
+
+class Spread(Struct):
+    """The distribution of a number as counts of its values."""
+
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def add(self, value: int) -> None:
+        """Count one value."""
+        self.counts[value] += 1
+
+    @property
+    def rows(self) -> int:
+        """How many values there are."""
+        return self.counts.total()
+
+    @property
+    def total(self) -> int:
+        """The sum of the values."""
+        return sum(value * count for value, count in self.counts.items())
+
+    @property
+    def mean(self) -> float:
+        """The mean of the values; 0 if there are none."""
+        return self.total / self.rows if self.rows else 0.0
+
+    def quantile(self, share: float) -> int:
+        """Return the smallest value that at least this share of the values does not exceed; 0 if there are none."""
+        wanted = share * self.rows
+        passed = 0
+        for value in sorted(self.counts):
+            passed += self.counts[value]
+            if passed >= wanted:
+                return value
+        return 0
 
 
 class Summary(Struct, frozen=True):
@@ -116,6 +154,8 @@ class DatasetStats(Struct, kw_only=True):
     repaired: int = 0
     """The number of rows whose last answer was asked for again."""
     from_teacher: int = 0
+    from_liar: int = 0
+    """How many rows `mock:mediocre` wrote, which lies on purpose."""
     simulated: int = 0
     """The number of rows with a simulated result."""
     simulated_calls: int = 0
@@ -143,6 +183,17 @@ class DatasetStats(Struct, kw_only=True):
         """Return, in a sentence for people, how many rows have a lower weight, and by which filters."""
         filters = ", ".join([f"{name} {count:,}" for name, count in self.lowered_by.most_common()])
         return f"{self.lowered:,} of {self.rows:,} rows were kept with a lower weight (by filter: {filters})."
+
+    def describe_built_in(self) -> list[str]:
+        """Return sentences for people about the rows that Treadle's own models wrote."""
+        return [
+            f"{which} rows were written by Treadle's built-in {writer}."
+            for count, writer in (
+                (self.from_teacher, "teacher, and not by a language model"),
+                (self.from_liar, "model that lies on purpose, to test filters: do not train on them"),
+            )
+            if (which := "All" if count == self.rows else f"{count:,} of the") and count
+        ]
 
     def add(self, entry: RowEntry) -> None:
         """Count a kept row."""
@@ -249,7 +300,8 @@ class DatasetStats(Struct, kw_only=True):
         self.agreed += sample.agreed
         self.repaired += sample.repairs > 0
         self.verified += sample.is_verified and any(message.tool_calls for message in row.messages)
-        self.from_teacher += sample.is_from_teacher
+        self.from_liar += sample.is_from_liar
+        self.from_teacher += sample.is_from_teacher and not sample.is_from_liar
 
 
 _MAX_REASONS = 1_000
@@ -303,9 +355,7 @@ def _is_known(known: set[bytes], digest: bytes) -> bool:
 
 def describe(stats: DatasetStats) -> dict[str, object]:
     """Return the statistics as a mapping for JSON."""
-    spreads = {
-        name: Summary.of(getattr(stats, name)) for name in ("turns", "steps", "calls", "messages", "chars")
-    }
+    spreads = {name: Summary.of(getattr(stats, name)) for name in SPREADS}
     plain = {
         name: getattr(stats, name)
         for name in stats.__struct_fields__

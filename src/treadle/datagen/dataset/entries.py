@@ -1,6 +1,7 @@
 """The rows of datasets, read one after another from a folder or a file. Files of other formats are read too."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -67,18 +68,24 @@ def find_rows(path: Path) -> Path:
     return path
 
 
-def read_entries(path: Path, *, is_rejected: bool = False) -> Iterator[RowEntry]:
+def read_entries(
+    path: Path, *, is_rejected: bool = False, first: int = 1, needles: Sequence[str] = ()
+) -> Iterator[RowEntry]:
     """Yield the rows of a dataset or of a file, in their order, or the rejected samples of a dataset.
 
     `path` is the folder of a dataset or a file of rows. A file of rows, or a dataset without a file of rejected
-    samples, has no rejected samples. Raises: `ConfigError` if there is no such file; `ExportError` that names the
-    line if a line is not a row.
+    samples, has no rejected samples. It begins with row number `first`. Lines of the format `treadle` that lack one
+    of the `needles`, which are in small letters, may be left out. Raises: `ConfigError` if there is no such file;
+    `ExportError` that names the line if a line is not a row.
     """
     file_of_rows = find_rows(path)
-    if not is_rejected:
-        yield from _read_native(file_of_rows) if _is_native(file_of_rows) else _read_other(file_of_rows)
-    elif DatasetFolder(path).rejected.is_file():
-        yield from _read_native(DatasetFolder(path).rejected)
+    if is_rejected:
+        if DatasetFolder(path).rejected.is_file():
+            yield from _read_native(DatasetFolder(path).rejected, first, needles)
+    elif _is_native(file_of_rows):
+        yield from _read_native(file_of_rows, first, needles)
+    else:
+        yield from islice(_read_other(file_of_rows), first - 1, None)
 
 
 def _is_native(path: Path) -> bool:
@@ -93,9 +100,14 @@ def _is_native(path: Path) -> bool:
         return False
 
 
-def _read_native(path: Path) -> Iterator[RowEntry]:
+def _read_native(path: Path, first: int = 1, needles: Sequence[str] = ()) -> Iterator[RowEntry]:
     with path.open("rb") as file:
-        for number, line in enumerate(filter(bytes.strip, file), 1):
+        for number, line in islice(enumerate(filter(bytes.strip, file), 1), first - 1, None):
+            if needles:
+                text = line.decode("utf-8", "replace").lower()
+                # Another program may have written a character as its number.
+                if "\\u" not in text and not all(needle in text for needle in needles):
+                    continue
             try:
                 found = _LINES.decode(line)
                 if found.format != VERSION:

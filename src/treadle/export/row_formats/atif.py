@@ -171,7 +171,7 @@ def _sum_metrics(row: Row, steps: int) -> dict[str, Json]:
 
 def _read_step(step: dict[str, Json]) -> Iterator[Message]:
     calls = [_read_call(call) for call in step.get("tool_calls") or ()]
-    role = next(role for role, source in _SOURCES.items() if source == step["source"])
+    role = {source: role for role, source in _SOURCES.items()}[step["source"]]
     yield Message(role, _read_content(step["message"]), tuple(calls), reasoning=step.get("reasoning_content"))
     for result in (step.get("observation") or {}).get("results") or ():
         content = _read_content(result.get("content"))

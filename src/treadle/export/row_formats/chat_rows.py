@@ -75,7 +75,8 @@ class OpenAIRows(RowFormat):
     def read_message(self, item: dict[str, Json]) -> Message:
         """Return one message from the column `messages`."""
         return Message(
-            Role(item["role"]),
+            # OpenAI's newer models call the system message that of the developer.
+            Role.SYSTEM if item["role"] == "developer" else Role(item["role"]),
             read_content(item.get("content")),
             tuple([read_call(call) for call in item.get("tool_calls") or ()]),
             item.get("tool_call_id"),
@@ -111,9 +112,13 @@ def read_call(raw: dict[str, Json]) -> ToolCall:
 def read_content(content: Json) -> str:
     """Return the text of a message's content, which is a text or a list of text parts.
 
-    Raises: `ValueError` if there is a part without a text.
+    Raises: `ExportError` if there is a part without a text.
     """
     if isinstance(content, list):
+        for part in content:
+            if not isinstance(part, dict) or "text" not in part:
+                kind = part.get("type") if isinstance(part, dict) else part
+                raise ExportError(f"a message has a part of the type {kind!r}, and rows hold only texts")
         return "".join([item["text"] for item in content])
     return content or ""
 

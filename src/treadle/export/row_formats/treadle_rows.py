@@ -7,7 +7,7 @@ from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role
 from treadle.export.exporter import ColumnType, Loss, RowFormat, without_reasoning
 from treadle.export.row_formats.chat_rows import write_compact
-from treadle.export.rows import Row, make_row
+from treadle.export.rows import Row, check_messages, make_row
 
 VERSION = "treadle/1"
 """The value of the key `format`. A reader refuses another number."""
@@ -36,7 +36,9 @@ class NativeRows(RowFormat):
         """Return a row from this format."""
         if raw.get("format", VERSION) != VERSION:
             raise ExportError(f"the format is {raw['format']!r}, and this version reads {VERSION!r}")
-        return msgspec.convert(raw, Row)
+        row = msgspec.convert(raw, Row)
+        check_messages(row.messages)
+        return row
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""

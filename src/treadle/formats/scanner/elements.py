@@ -98,8 +98,33 @@ def read_function(
         reader.add_error(reason, start, after, name)
         return after
     end = after_closer(text, end, closers)
+    later = _find_later_end(elements, reader, end, openers)
+    if later is not None:
+        after = after_closer(text, later, closers)
+        reader.add_error(f"a value {_uncertain(elements.function_close)}", start, after, name)
+        return after
     reader.add_call(wanted, start, end)
     return end
+
+
+def _find_later_end(elements: Elements, reader: Reader, end: int, openers: Sequence[str]) -> int | None:
+    """Return where a function ends once more, after its `end` and before the next call; `None` if it does not.
+
+    Then a value quotes the end of a function, and it is not known which one is meant.
+    """
+    text, closer = reader.text, elements.function_close
+    # A value may quote the end of a section too.
+    stop = reader.find_first([mark for mark in openers if not mark.startswith("</")], end)
+    at = reader.find(closer, end)
+    while -1 < at < stop:
+        if text[max(end, at - _MOST_SPACE) : at].rstrip().endswith(elements.parameter_close):
+            return at + len(closer)
+        at = reader.find(closer, at + len(closer))
+    return None
+
+
+_MOST_SPACE = 64
+"""How many characters, white space and a closing tag, are read before the end of a function."""
 
 
 def _read(
@@ -318,6 +343,9 @@ def _unclosed(
         return outer_end, outer_end, _CUT
     if call is not None and (call == start or _is_at_line_start(text, call)):
         return call, call, _CUT
+    if text[max(start, end - _MOST_SPACE) : end].rstrip().endswith(elements.parameter_close):
+        # The value is closed, and so are the opening tags that it quotes.
+        return end, end, _uncertain(elements.parameter_open)
     return end, end, ""
 
 

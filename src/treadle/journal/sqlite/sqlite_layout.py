@@ -13,6 +13,8 @@
 | `trust` | each run that is not simply the user's own | the seal of the user who trusts it; empty if nobody does |
 | `inbox` | each message that was not taken in, and the newest of each run | its number in the run, its content |
 
+Tables of memories and of resources are made when they are first needed; see `knowledge/memory` and `resources`.
+
 A run's frames are a chain: `heads` has the newest, and each names the one before. An index over them would have a
 page for every run or two, and every commit would write as many pages as runs are in flight.
 

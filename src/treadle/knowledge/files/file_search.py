@@ -9,7 +9,7 @@ from treadle.core.errors import ConfigError, ToolError
 from treadle.core.fence import fence
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
-from treadle.knowledge.files.attribute_filters import AttributeValue, read_filter
+from treadle.knowledge.files.attribute_filters import read_filter
 from treadle.knowledge.files.store_index import FoundPiece
 from treadle.knowledge.files.vector_stores import VectorStores
 from treadle.tools.context import ToolContext
@@ -41,21 +41,11 @@ _MAX_CHARS = 60_000
 _MOST_RESULTS = 50
 
 
-class SearchResult(Struct, frozen=True, kw_only=True):
-    """A passage that was found, as the Responses API shows it."""
-
-    file_id: str
-    filename: str
-    score: float
-    attributes: dict[str, AttributeValue]
-    text: str
-
-
 class SearchResults(Struct, frozen=True):
     """The result of a search, beside the text that the model reads."""
 
     queries: list[str]
-    results: list[SearchResult]
+    results: list[FoundPiece]
 
 
 class FileSearch:
@@ -122,7 +112,7 @@ class FileSearch:
 
 def _write(queries: list[str], found: Sequence[FoundPiece], notes: list[str]) -> ToolOutput:
     lines: list[str] = []
-    results: list[SearchResult] = []
+    results: list[FoundPiece] = []
     left = _MAX_CHARS
     for hit in found:
         left -= len(hit.text)
@@ -131,14 +121,6 @@ def _write(queries: list[str], found: Sequence[FoundPiece], notes: list[str]) ->
             break
         place = hit.place or None
         lines.append(fence("document", hit.text, mark=f"[{hit.file_id}]", title=hit.filename, place=place))
-        results.append(
-            SearchResult(
-                file_id=hit.file_id,
-                filename=hit.filename,
-                score=hit.score,
-                attributes=hit.attributes,
-                text=hit.text,
-            )
-        )
+        results.append(hit)
     text = "\n".join([*(lines or ["Nothing was found."]), *notes])
     return ToolOutput(text, structured=msgspec.to_builtins(SearchResults(queries, results)))

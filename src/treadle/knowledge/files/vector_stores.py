@@ -177,7 +177,8 @@ class VectorStores:
     ) -> tuple[Resource | None, list[Resource]]:
         """Attach files, each with its attributes, to a store. Return the batch, if it is one, and the new files.
 
-        A file that is attached already stays as it is. Raises: `ConfigError` for wrong attributes.
+        A file that is attached already stays as it is, unless it could not be read. Raises: `ConfigError` for wrong
+        attributes.
         """
         now, batch = self._clock.time(), None
         if is_batch:
@@ -207,6 +208,10 @@ class VectorStores:
             for number, (file, attributes) in enumerate(files)
         ]
         self.table.add(made if batch is None else [batch, *made], now)
+        for item in made:
+            known = self.attached(item.parent, item.resource_id)
+            if known is not None and known.state in ("failed", "cancelled"):
+                self.table.replace(known, replace(item, expires_at=known.expires_at))
         self.change(store)
         return batch, made
 
@@ -235,6 +240,10 @@ class VectorStores:
 
     # Reading.
 
+    def delete_expired(self) -> None:
+        """Delete the files that have expired."""
+        self.table.add((), self._clock.time())
+
     def unread(self) -> list[Resource]:
         """Return the files that some process was to read and has not read."""
         return self.table.unfinished(ATTACHED, 1_000_000)
@@ -258,6 +267,9 @@ class VectorStores:
                 self._reading.discard(key)
 
     async def _read_one(self, item: Resource) -> None:
+        known = await asyncio.to_thread(self.attached, item.parent, item.resource_id)
+        if known is None or known.state != "in_progress":
+            return
         pieces: list[Piece] = []
         told: dict[str, str | None] = {}
         try:

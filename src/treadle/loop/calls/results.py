@@ -167,13 +167,19 @@ def find_result(journal: Journal, run_id: str, call_id: str) -> ToolResult | Non
 
 
 def find_message(journal: Journal, run_id: str, number: int) -> str | None:
-    """Return the text of a message of the user, without what was recalled for it; `None` if there is no such
-    message. `number` is its position in the run's transcript, from 1. Blocks."""
+    """Return the text of a message of the user and of the text files among its parts, without what was recalled
+    for it; `None` if there is no such message. `number` is its position in the run's transcript, from 1. Blocks."""
     transcript = fold([event.body for event in journal.scan(run_id)]).transcript
     message = transcript[number - 1] if 0 < number <= len(transcript) else None
     if message is None or message.role is not Role.USER:
         return None
-    return forget(message, message.own_chars).content
+    files = [_read_text(journal, part) for part in message.parts if part.kind == "text"]
+    return "\n\n".join([forget(message, message.own_chars).content, *files])
+
+
+def _read_text(journal: Journal, part: Artifact) -> str:
+    data = b64decode(part.data) if part.data is not None else journal.read_blob(part.digest or "")
+    return data.decode(errors="replace")
 
 
 def _whole(journal: Journal, result: ToolResult) -> ToolResult:
@@ -181,8 +187,7 @@ def _whole(journal: Journal, result: ToolResult) -> ToolResult:
     first = next(iter(result.artifacts), None)
     if first is None or first.kind != "text":
         return result
-    data = b64decode(first.data) if first.data is not None else journal.read_blob(first.digest or "")
-    return replace(result, content=data.decode(errors="replace"))
+    return replace(result, content=_read_text(journal, first))
 
 
 _decode = msgspec.json.Decoder().decode

@@ -24,6 +24,7 @@ from treadle.models.config.tables import (
     AgentTable,
     ChatTable,
     ConfigFile,
+    KeyTable,
     LimitTable,
     ModelTable,
     PriceTable,
@@ -194,7 +195,8 @@ def _explain(error: ValidationError) -> str:
         )
     fields = ConfigFile.model_fields
     if len(first["loc"]) > 1:
-        inner = _INNER.get(str(first["loc"][0]), ModelTable)
+        is_key = first["loc"][:2] == ("serve", "keys")
+        inner = KeyTable if is_key else _INNER.get(str(first["loc"][0]), ModelTable)
         fields = (PriceTable if "price" in first["loc"][:-1] else inner).model_fields
     return f"{where}: unknown key {key!r}, {suggest(key, fields, 'keys')}"
 

@@ -10,11 +10,11 @@ from treadle.core.errors import ConfigError
 from treadle.core.inbox import Cancel
 from treadle.runs.options import SessionOptions
 from treadle.runs.recording import send
+from treadle.server.gateway.wires import RUN_HEADER
 from treadle.server.protocols.ag_ui_input import RunAgentInput, read_answers
 from treadle.server.protocols.ag_ui_stream import AgUiStream, to_data
 from treadle.server.responses.response_fold import Echo, ResponseFold
 from treadle.server.responses.response_ids import ResponseId
-from treadle.server.routes.gateway_routes import RUN_HEADER
 from treadle.server.routes.route_context import Runner, TheHost, event_stream
 from treadle.server.run_host import BegunTurn
 from treadle.server.turn_order import TurnOrder, check_idle, drive_turn, find_named, run_id_of

@@ -24,7 +24,7 @@ from treadle.server.responses.response_records import (
 )
 from treadle.server.responses.response_turn import METADATA, ResponseTurn, load_run, make_plan
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, event_stream, to_sse
-from treadle.server.run_host import RunHost
+from treadle.server.run_host import AGENT, RunHost
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
 _DONE = b"data: [DONE]\n\n"
@@ -126,7 +126,7 @@ def _read_part(host: RunHost, place: ResponseId) -> ResponseFold | None:
     spec = started.spec
     metadata = (started.metadata or {}).get(METADATA)
     echo = Echo(
-        model=spec.model.name,
+        model=str((started.metadata or {}).get(AGENT, spec.model.name)),
         created_at=started.at,
         instructions=started.system_message,
         metadata=metadata if isinstance(metadata, dict) else {},

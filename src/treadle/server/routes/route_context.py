@@ -75,13 +75,17 @@ def event_stream(
     lines: AsyncIterator[bytes],
     on_close: Callable[[], None] | None = None,
     more_headers: Mapping[str, str] | None = None,
+    waiting: "set[asyncio.Task[bytes]] | None" = None,
 ) -> StreamingResponse:
-    """Return a stream of server-sent events. `on_close` is called if the client leaves before the end."""
+    """Return a stream of server-sent events. `on_close` is called if the client leaves before the end.
+
+    The stream has its task in `waiting` while nothing comes, and ends if the task is cancelled.
+    """
 
     async def body() -> AsyncIterator[bytes]:
         is_complete = False
         try:
-            async for line in _alive(lines):
+            async for line in _alive(lines, waiting):
                 yield line
             is_complete = True
         finally:
@@ -92,12 +96,17 @@ def event_stream(
     return StreamingResponse(body(), media_type="text/event-stream", headers=headers)
 
 
-async def _alive(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _alive(
+    lines: AsyncIterator[bytes], waiting: "set[asyncio.Task[bytes]] | None"
+) -> AsyncIterator[bytes]:
     """Yield lines, with a comment whenever nothing came for a while."""
     coming: asyncio.Task[bytes] | None = None
     try:
         while True:
             coming = coming or asyncio.ensure_future(anext(lines))
+            if waiting is not None:
+                waiting.add(coming)
+                coming.add_done_callback(waiting.discard)
             done, _ = await asyncio.wait([coming], timeout=KEEP_ALIVE_SECONDS)
             if not done:
                 yield b": still here\n\n"
@@ -107,6 +116,8 @@ async def _alive(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
                 line = finished.result()
             except StopAsyncIteration:
                 return
+            except asyncio.CancelledError:
+                return  # the server is stopping
             yield line
     finally:
         if coming is not None:

@@ -198,7 +198,7 @@ async def get_events(
             raise ConfigError(f"Last-Event-ID is {last_event_id!r:.50}; give the number of an event")
         after_seq = int(last_event_id)
     if stream or request.headers.get("accept", "") == "text/event-stream":
-        return event_stream(write_events(listen(host.journal, run_id, after_seq)))
+        return event_stream(write_events(listen(host.journal, run_id, after_seq)), waiting=host.followers)
     found = await asyncio.to_thread(host.journal.read, run_id, after_seq)
     lines = [event.to_json() for event in found]
     return Response(b'{"object":"list","data":[' + b",".join(lines) + b"]}", media_type="application/json")

@@ -131,7 +131,7 @@ async def _attach(
     batch, made = await asyncio.to_thread(
         lambda: host.vectors.attach(store, files, chunking, is_batch=is_batch)
     )
-    host.start_quietly(host.vectors.read_in(made))
+    host.start_quietly(host.read_files(made))
     return batch
 
 
@@ -160,25 +160,36 @@ def _write_counts(counts: ResourceCounts) -> dict[str, Json]:
     return found | {"total": sum(counts.counts.values())}
 
 
+class PageOfStores(BaseModel):
+    """Which part of a list is returned."""
+
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
+    before: str | None = None
+
+    def chosen(self, kind: str, **terms: Any) -> ResourceFilter:
+        """Return the condition for the part, and one resource more, by which the end of the list is known."""
+        return ResourceFilter(
+            kind=kind,
+            after=self.after,
+            before=self.before,
+            limit=self.limit + 1,
+            newest_first=self.order == "desc",
+            **terms,
+        )
+
+
+class PageOfAttached(PageOfStores):
+    """Which part of a list of files is returned."""
+
+    filter: Literal["in_progress", "completed", "failed", "cancelled"] | None = None
+
+
 @router.get("")
-async def list_stores(
-    host: TheHost,
-    caller: Reader,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    order: Literal["asc", "desc"] = "desc",
-    after: str | None = None,
-    before: str | None = None,
-) -> Response:
+async def list_stores(host: TheHost, caller: Reader, asked: Annotated[PageOfStores, Query()]) -> Response:
     """Return the vector stores of the client."""
-    chosen = ResourceFilter(
-        kind=STORE,
-        owner=caller.sees_only,
-        after=after,
-        before=before,
-        limit=limit + 1,
-        newest_first=order == "desc",
-    )
-    found, has_more = await _page(host, chosen)
+    found, has_more = await _page(host, asked.chosen(STORE, owner=caller.sees_only))
     return Fast({**page_of([await _write(host, item) for item in found]), "has_more": has_more})
 
 
@@ -279,27 +290,11 @@ def _write_attached(item: Resource) -> dict[str, Json]:
 
 @router.get("/{store_id}/files")
 async def list_attached(
-    store_id: str,
-    host: TheHost,
-    caller: Reader,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    order: Literal["asc", "desc"] = "desc",
-    after: str | None = None,
-    before: str | None = None,
-    filter: Literal["in_progress", "completed", "failed", "cancelled"] | None = None,
+    store_id: str, host: TheHost, caller: Reader, asked: Annotated[PageOfAttached, Query()]
 ) -> Response:
     """Return the files of a vector store."""
     await find_store(host, caller, store_id)
-    chosen = ResourceFilter(
-        kind=ATTACHED,
-        parent=store_id,
-        state=filter,
-        after=after,
-        before=before,
-        limit=limit + 1,
-        newest_first=order == "desc",
-    )
-    return Fast(await _list(host, chosen))
+    return Fast(await _list(host, asked.chosen(ATTACHED, parent=store_id, state=asked.filter)))
 
 
 async def _list(host: RunHost, chosen: ResourceFilter) -> dict[str, Json]:
@@ -320,7 +315,7 @@ async def get_attached(store_id: str, file_id: str, host: TheHost, caller: Reade
     """Return a file of a vector store, with its status."""
     item = await _find_attached(host, caller, store_id, file_id)
     if host.vectors.is_left(item):
-        host.start_quietly(host.vectors.read_in([item]))
+        host.start_quietly(host.read_files([item]))
     return Fast(_write_attached(item))
 
 
@@ -400,29 +395,13 @@ async def get_batch(store_id: str, batch_id: str, host: TheHost, caller: Reader)
 
 @router.get("/{store_id}/file_batches/{batch_id}/files")
 async def list_batch(
-    store_id: str,
-    batch_id: str,
-    host: TheHost,
-    caller: Reader,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    order: Literal["asc", "desc"] = "desc",
-    after: str | None = None,
-    before: str | None = None,
-    filter: Literal["in_progress", "completed", "failed", "cancelled"] | None = None,
+    store_id: str, batch_id: str, host: TheHost, caller: Reader, asked: Annotated[PageOfAttached, Query()]
 ) -> Response:
     """Return the files of a batch."""
     await _find_batch(host, caller, store_id, batch_id)
-    chosen = ResourceFilter(
-        kind=ATTACHED,
-        parent=store_id,
-        label=batch_id,
-        state=filter,
-        after=after,
-        before=before,
-        limit=limit + 1,
-        newest_first=order == "desc",
+    return Fast(
+        await _list(host, asked.chosen(ATTACHED, parent=store_id, label=batch_id, state=asked.filter))
     )
-    return Fast(await _list(host, chosen))
 
 
 @router.post("/{store_id}/file_batches/{batch_id}/cancel")

@@ -10,7 +10,7 @@ from treadle.testbed.mediocre.falsehoods import EXTRA_LIES, Falsehood, Focus
 from treadle.testbed.mediocre.figures import rewrite
 from treadle.testbed.mediocre.observations import Observed
 from treadle.testbed.mediocre.remarks import Remark, other_name, other_path, remarks_of
-from treadle.testbed.mediocre.voice import Line, Voice, draw_voice, lay_out, row_of, say
+from treadle.testbed.mediocre.voice import Line, Voice, draw_voice, lay_out, rows_of, say
 
 _LENGTHS: Mapping[str, tuple[int, int]] = {
     "terse": (1, 2),
@@ -49,31 +49,35 @@ def compose(seen: Observed, split: str, focus: Sequence[Focus], kinds: Sequence[
     if lie.kind in EXTRA_LIES:
         fields = {
             "name": other_name(seen.said, draw),
-            "path": other_path(seen.said, draw),
+            "path": other_path(seen.said, draw, voice.phrases),
             "percent": str(draw.between(4, 60)),
             "number": str(draw.between(1000, 9000)),
         }
-        lines.append(Line(draw.pick(voice.phrases["lies"][lie.kind]).format_map(fields)))
+        position = draw.between(1, len(lines)) if "layouts" in voice.phrases else len(lines)
+        lines.insert(position, Line(draw.pick(voice.phrases["lies"][lie.kind]).format_map(fields)))
+        lie = replace(lie, position=position)
     text = lay_out(lines, voice, seen, draw)
     if not lie.kind:
         return Composed(text)
     line = lines[lie.position]
     # A connecting word changes the first letter.
-    said = [line.text, line.text[:1].lower() + line.text[1:], row_of(line)]
+    plain = line.text.strip()
+    said = [plain, plain[:1].lower() + plain[1:], *rows_of(line, voice.phrases)]
     sentence = next(item for item in said if item in text)
     claimed = () if lie.kind in EXTRA_LIES else tuple(remarks[lie.position].twists[0].changed.values())
     return Composed(text, Falsehood(lie.kind, sentence, lie.truth, claimed))
 
 
 def _rewrite(remark: Remark, voice: Voice, draw: Draw) -> Remark:
-    """Return a remark with its figures in other forms, if the split has some."""
+    """Return a remark with its figures, and other fields, in other forms, if the split has some."""
     styles = voice.phrases.get("figures")
     if styles is None:
         return remark
+    others = {name for rule in styles["rewrites"] for name in rule.get("fields", "").split()}
     figures = {
-        name: rewrite(text, remark.sort, styles, draw)
+        name: rewrite(text, remark.sort, styles, draw, "" if name in _FIGURES else name)
         for name, text in remark.values.items()
-        if name in _FIGURES and remark.sort != "state"
+        if name in others or (name in _FIGURES and remark.sort != "state")
     }
     values = {**remark.values, **figures}
     changed = {name: values[name] for name in (remark.twists[0].changed if remark.is_false else ())}
@@ -112,7 +116,7 @@ class _Lie(Struct, frozen=True):
     remarks: Sequence[Remark]
     kind: str = ""
     position: int = -1
-    """The place of the lie; a lie with a sentence of its own comes last."""
+    """The place of the lie; a lie with a sentence of its own is put between the others afterwards."""
     truth: str = ""
 
 

@@ -2,7 +2,7 @@
 shares and other units. Every form of a value is true."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Any
 
@@ -118,39 +118,88 @@ def write_share(part: int, whole: int, draw: Draw) -> str:
 
 
 def convert(value: float, unit: str) -> tuple[float, str] | None:
-    """Return a value in another unit, with one digit; `None` if people do not convert it."""
-    factor = FIGURES["conversions"]
+    """Return a value in another unit; `None` if people do not convert it.
+
+    It has one digit after the point, or two significant digits if one digit would be too far off.
+    """
     if unit == "°C":
         return round(value * 9 / 5 + 32, 1), "°F"
-    if unit == "s":
-        return round(value / 3600, 1), "hours"
-    if unit == "min":
-        return round(value / 60, 1), "hours"
-    if unit not in factor:
+    if unit not in (factors := FIGURES["conversions"]):
         return None
-    scale, other = factor[unit]
-    return round(value * scale, 1), other
+    scale, other = factors[unit]
+    exact = value * scale
+    near = round(exact, 1)
+    return near if abs(near - exact) <= 0.05 * abs(exact) else float(f"{exact:.2g}"), other
 
 
-def rewrite(text: str, sort: str, styles: Mapping[str, Any], draw: Draw) -> str:
+def spell(text: str) -> str:
+    """Return a whole number below a million, such as `1,250`, in words."""
+    number = int(text.replace(",", ""))
+    if number < len(FIGURES["numbers"]):
+        return str(FIGURES["numbers"][number])
+    if number < 100:
+        ten, one = divmod(number, 10)
+        return f"{FIGURES['tens'][ten - 2]}{f'-{spell(str(one))}' if one else ''}"
+    size, name = (1000, "thousand") if number >= 1000 else (100, "hundred")
+    many, rest = divmod(number, size)
+    end = f"{' and' if rest < 100 else ''} {spell(str(rest))}" if rest else ""
+    return f"{spell(str(many))} {name}{end}"
+
+
+def _speak_time(text: str) -> str:
+    """Return a time such as `14:05` as people say it."""
+    hour, minute = int(text[:2]), int(text[3:])
+    part = next(name for end, name in FIGURES["day_parts"] if hour < end)
+    numbers = FIGURES["numbers"]
+    if not minute:
+        return f"{numbers[hour % 12 or 12]} o'clock {part}"
+    # A few minutes before midnight are still in the evening.
+    side, away, hour = ("past", minute, hour) if minute <= 30 else ("to", 60 - minute, hour + 1)
+    named = {15: "a quarter", 30: "half"} | {number: numbers[number] for number in (5, 10, 20)}
+    length = named.get(away, f"{away} minute{'s' if away > 1 else ''}")
+    return f"{length} {side} {numbers[hour % 12 or 12]} {part}"
+
+
+_READERS: Mapping[str, Callable[[str], object]] = {
+    "words": spell,
+    "clock": _speak_time,
+    "date": date.fromisoformat,
+    "sixties": lambda text: divmod(int(text), 60),
+}
+"""What a rule `as` reads from the text that its pattern finds; its forms are then those of `str.format`."""
+
+
+def rewrite(text: str, sort: str, styles: Mapping[str, Any], draw: Draw, field: str = "") -> str:
     """Return a figure of a remark of some sort in another form; `styles` are the rules of a split for this.
 
-    A rounded number may become a range, which is no wider than the rounding on either side allows.
+    A rounded number may become a range, which is no wider than the rounding on either side allows. `field` is the
+    field of the wording if it is not a figure.
     """
-    found = _ABOUT.fullmatch(text)
+    found = None if field else _ABOUT.fullmatch(text)
     if found is not None and draw.chance(0.4):
         return _to_range(found[1], int(found[2].replace(",", "")), found[3] or "", styles, draw)
     for rule in styles["rewrites"]:
-        if sort not in rule.get("sorts", sort).split():
+        if sort not in rule.get("sorts", sort).split() or field not in rule.get("fields", "").split(" "):
             continue
         form = draw.pick(rule["forms"])
         if draw.chance(rule["share"]):
-            text = re.sub(rule["pattern"], form, text)
+            text = _apply(rule, form, text)
     return text
+
+
+def _apply(rule: Mapping[str, Any], form: str, text: str) -> str:
+    """Return a text with a form in the place of what the pattern of a rule finds."""
+    if "as" not in rule:
+        return re.sub(rule["pattern"], form, text)
+    read = _READERS[rule["as"]]
+    return re.sub(rule["pattern"], lambda found: form.format(read(found[found.lastindex or 0])), text)
 
 
 def _to_range(sign: str, about: int, unit: str, styles: Mapping[str, Any], draw: Draw) -> str:
     """Return the range of a number that was rounded."""
     step = 1 if about < 1000 else 100 if about < 20000 else 1000
     low, high = [f"{sign}{edge:,}" for edge in (about - step, about + step)]
-    return str(draw.pick(styles["ranges"])).format(low=low, high=high) + unit
+    return (
+        str(draw.pick(styles["ranges"])).format(low=low, high=high, about=f"{sign}{about:,}", step=step)
+        + unit
+    )

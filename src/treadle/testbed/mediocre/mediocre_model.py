@@ -15,7 +15,14 @@ from treadle.core.errors import ConfigError
 from treadle.core.types import Completion, FinishReason, Message, Role, ToolCall, ToolSpec
 from treadle.tasks.draws import Draw, fraction
 from treadle.tasks.solver import WantedCall, is_failure
-from treadle.testbed.built_in import BuiltInModel, BuiltInRequest, digest, find_requests, make_completion
+from treadle.testbed.built_in import (
+    BuiltInModel,
+    BuiltInRequest,
+    digest,
+    find_requests,
+    make_completion,
+    without_repairs,
+)
 from treadle.testbed.mediocre.composition import Composed, compose
 from treadle.testbed.mediocre.falsehoods import EXTRA_LIES, KINDS, Falsehood
 from treadle.testbed.mediocre.ledger_judge import write_verdicts
@@ -25,7 +32,7 @@ from treadle.testbed.mediocre.voice import load_phrases
 from treadle.testbed.mediocre.wants import DONE, Want, draw_request, find_want, to_call
 from treadle.testbed.play import Manner, play
 from treadle.testbed.request_facts import find_facts, text_of
-from treadle.testbed.roles.agent_role import answer_as_agent
+from treadle.testbed.roles.agent_role import answer_as_agent, read_paragraphs
 from treadle.testbed.roles.file_kit import FileTools
 from treadle.testbed.roles.scenario_role import RequestDraft, ScenarioScene, write_scenario
 from treadle.testbed.teacher import TeacherModel
@@ -50,7 +57,7 @@ class MediocreOptions(Struct, frozen=True, kw_only=True):
     judge: float = 0.95
     """The share of statements about which the model is right as a judge that knows what is true."""
     texts: str = "held"
-    """The split of the texts: `tune`, `held`, `fresh` or `later`."""
+    """The split of the texts: one of `mock_world.SPLITS`."""
     seed: int = 0
 
 
@@ -74,8 +81,6 @@ class _Reply(Struct, frozen=True):
     is_cut: bool = False
 
 
-_REPAIR = "This answer cannot be used"
-"""The beginning of a message that asks for the last answer again."""
 _MAX_REPAIRS = 3
 """How many repairs of an answer are recognised."""
 
@@ -174,8 +179,8 @@ def answer(
 
     `repairs` is how often the last answer was asked for again, if the messages do not show it.
     """
-    while messages and messages[-1].role is Role.USER and messages[-1].content.startswith(_REPAIR):
-        messages, repairs = messages[:-2], repairs + 1
+    messages, asked_again = without_repairs(messages)
+    repairs += asked_again
     asked = find_requests(messages)
     text = messages[asked[-1]].content if asked else ""
     want = _find_want([messages[index].content for index in asked])
@@ -208,8 +213,8 @@ def answer(
 def _find_want(said: Sequence[str]) -> Want | None:
     """Return the request in the newest of a user's messages, or the one before if this adds what it lacked."""
     for text in said[-1:]:
-        for part in text.split("\n\n"):
-            if (found := find_want(part.strip())) is not None:
+        for part in read_paragraphs(text):
+            if (found := find_want(part)) is not None:
                 return found
     before = _find_want(said[:-1]) if len(said) > 1 else None
     return before.complete(said[-1]) if before is not None and before.gap else None
@@ -239,10 +244,12 @@ def _tell(
     """Return the answer after the last call."""
     seen = observe(since)
     if seen.is_empty:
-        reason = (
-            outcome if outcome != DONE else f"That did not work: {seen.failures[-1] if seen.failures else ''}"
-        )
-        return _Reply(Message(Role.ASSISTANT, reason), "failure")
+        if outcome == DONE:
+            texts = load_phrases(options.texts).get("failures", {"all": ["That did not work: {reason}"]})[
+                "all"
+            ]
+            outcome = draw.pick(texts).format(reason=seen.failures[-1] if seen.failures else "")
+        return _Reply(Message(Role.ASSISTANT, outcome), "failure")
     made = compose(seen, options.texts, want.focus, [kind for kind in kinds if kind != "no_call"], draw)
     sort = "honest" if made.falsehood is None else "lie"
     if fraction(key, "cut") < options.cuts:

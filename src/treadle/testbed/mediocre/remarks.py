@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.materials import FIRST_NAMES, LAST_NAMES
+from treadle.tasks.files.materials import COMPANIES, FIRST_NAMES, LAST_NAMES
 from treadle.testbed.mediocre.figures import (
     FIGURES,
     convert,
@@ -20,7 +20,7 @@ from treadle.testbed.mediocre.figures import (
     write_share,
     write_time,
 )
-from treadle.testbed.mediocre.mock_world import known_tools, rules_of
+from treadle.testbed.mediocre.mock_world import SPLITS, known_tools, load_world, rules_of
 from treadle.testbed.mediocre.observations import Grid, Observed, Sighting, is_number, read_label, unit_of
 from treadle.testbed.roles.words import split as split_words
 
@@ -57,10 +57,10 @@ def remarks_of(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> list[R
     """Return what can be said about the results, in a random order."""
     taken = _numbers_in(seen.said)
     found = [
-        *[_of_fact(fact, seen, taken, draw) for fact in seen.facts],
+        *[_of_fact(fact, seen, taken, phrases, draw) for fact in seen.facts],
         *[remark for grid in seen.grids for remark in _of_grid(grid, taken, phrases, draw)],
-        *_of_texts(seen, draw),
-        *_of_paths(seen, draw),
+        *_of_texts(seen, phrases, draw),
+        *_of_paths(seen, phrases, draw),
         *_of_conversions(seen, draw),
         *_of_pairs(seen, draw),
         *_of_absence(seen, phrases, draw),
@@ -74,17 +74,20 @@ def _numbers_in(text: str) -> set[str]:
 
 
 def other_number(value: float, taken: set[str], draw: Draw) -> float:
-    """Return a number of the same size as `value` that stands nowhere in the results, and does not round to it."""
+    """Return a number of the size and sign of `value` that is nowhere in the results and does not round to it."""
     for _ in range(60):
         factor = draw.pick((0.45, 0.6, 0.72, 0.83, 1.21, 1.37, 1.6, 2.1))
         made = value * factor + draw.between(-3, 3) if value else draw.between(3, 40)
         made = round(made) if float(value).is_integer() else round(made, 2)
-        if plain(made) not in taken and abs(made - value) > max(0.08 * abs(value), 1):
+        is_far = abs(made - value) > max(0.08 * abs(value), 1)
+        if plain(made) not in taken and is_far and (made >= 0 or value < 0):
             return made
     return value * 3 + 7
 
 
-def _of_fact(fact: Sighting, seen: Observed, taken: set[str], draw: Draw) -> Remark:
+def _of_fact(
+    fact: Sighting, seen: Observed, taken: set[str], phrases: Mapping[str, Any], draw: Draw
+) -> Remark:
     shown = show(fact, draw)
     values = {"label": fact.label, "owner": fact.owner, "value": shown}
     sort = {"number": "value", "time": "moment", "date": "moment"}.get(fact.sort, "state")
@@ -118,7 +121,9 @@ def _of_fact(fact: Sighting, seen: Observed, taken: set[str], draw: Draw) -> Rem
     elif fact.sort == "date":
         twists.append(Twist("wrong_date", {"value": write_date(_other_date(str(fact.value), draw), draw)}))
     elif " " in str(fact.value) and str(fact.value).istitle():
-        twists.append(Twist("made_up_name", {"value": other_name(seen.said, draw)}))
+        known = [name for name in COMPANIES if fact.value in COMPANIES and name not in seen.said]
+        made = draw.pick(known) if "made_up" in phrases and known else other_name(seen.said, draw)
+        twists.append(Twist("made_up_name", {"value": made}))
     return Remark(sort, values, str(fact.value), fact.field, tuple(twists))
 
 
@@ -176,7 +181,7 @@ def _of_grid(grid: Grid, taken: set[str], phrases: Mapping[str, Any], draw: Draw
     for name in grid.choices:
         yield from _of_choices(grid, name, base, phrases, draw)
     if grid.names:
-        yield _of_names(grid, base, draw)
+        yield _of_names(grid, base, phrases, draw)
 
 
 def _of_choices(
@@ -245,15 +250,26 @@ def _extreme(grid: Grid, name: str, base: dict[str, str], draw: Draw) -> Remark:
     return Remark("extreme", values, str(best[grid.names]), name, twists)
 
 
-def _of_names(grid: Grid, base: dict[str, str], draw: Draw) -> Remark:
+def _of_names(grid: Grid, base: dict[str, str], phrases: Mapping[str, Any], draw: Draw) -> Remark:
     found = list(dict.fromkeys([str(row[grid.names]) for row in grid.rows]))
     names = found[:6]
     is_all = len(names) == len(found)
     false = [*names]
-    false[draw.below(len(false))] = other_name(" ".join(names), draw)
+    known = _absent_name(found, grid.names, draw) if "made_up" in phrases else ""
+    made = known or other_name(" ".join(found), draw)
+    false[draw.below(len(false))] = made
     values = {**base, "items": join(names, draw), "all": "" if is_all else "among others "}
     twist = Twist("made_up_name", {"items": join(false, draw)})
     return Remark("names", values, join(names, draw), grid.names, (twist,))
+
+
+def _absent_name(names: Sequence[str], field: str, draw: Draw) -> str:
+    """Return another name that the rows could have; empty if none is known."""
+    records = [tool.entry["record"] for tool in known_tools().values()]
+    records += [table for split in SPLITS for table in load_world(split)["documents"]["tables"].values()]
+    rules = [rule for record in records for rule in rules_of(record, field)]
+    texts = [text for rule in rules for text in rule.removeprefix("choice ").split("|")]
+    return draw.pick([text for text in texts if text not in names] or [""])
 
 
 def join(items: Sequence[str], draw: Draw) -> str:
@@ -264,10 +280,12 @@ def join(items: Sequence[str], draw: Draw) -> str:
     return f"{', '.join(items[:-1])}{last}{items[-1]}"
 
 
-def _of_texts(seen: Observed, draw: Draw) -> Iterator[Remark]:
+def _of_texts(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> Iterator[Remark]:
     for path, lines in seen.texts.items():
         count, base = len(lines), {"owner": path}
         wrong = count + draw.pick((-2, -1, 1, 3))
+        # A table has one line more than rows, and who leaves out the heading does not lie.
+        wrong = count + 2 if wrong == count - 1 and path.endswith(".csv") else wrong
         twists = [Twist("small_number", {"count": str(max(wrong, count + 1) if wrong < 1 else wrong)})]
         yield Remark("lines", {**base, "count": _show_count(count, draw)}, str(count), "lines", tuple(twists))
         texts = [line.strip() for line in lines if 8 < len(line.strip()) < 120]
@@ -279,12 +297,13 @@ def _of_texts(seen: Observed, draw: Draw) -> Iterator[Remark]:
                 {**base, "quote": quoted, "where": where},
                 quoted,
                 "quote",
-                _misquote(quoted, seen, draw),
+                _misquote(seen, phrases, draw),
             )
 
 
-def _misquote(quoted: str, seen: Observed, draw: Draw) -> tuple[Twist, ...]:
-    made = draw.pick([line for line in FIGURES["false_lines"] if line not in seen.said])
+def _misquote(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> tuple[Twist, ...]:
+    lines = phrases.get("made_up", FIGURES)["false_lines"]
+    made = draw.pick([line for line in lines if line not in seen.said])
     return (Twist("invented_quote", {"quote": made}),)
 
 
@@ -292,7 +311,7 @@ def _show_count(count: int, draw: Draw) -> str:
     return in_words(count) if draw.chance(0.3) else str(count)
 
 
-def _of_paths(seen: Observed, draw: Draw) -> Iterator[Remark]:
+def _of_paths(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> Iterator[Remark]:
     if seen.paths:
         count = len(seen.paths)
         wrong = count + draw.pick((-1, 1, 2))
@@ -303,20 +322,20 @@ def _of_paths(seen: Observed, draw: Draw) -> Iterator[Remark]:
         yield Remark("files", {"count": _show_count(count, draw)}, str(count), "files", twists)
         some = draw.sample(seen.paths, min(4, count))
         false = [*some]
-        false[draw.below(len(false))] = other_path(seen.said, draw)
+        false[draw.below(len(false))] = other_path(seen.said, draw, phrases)
         twist = Twist("made_up_path", {"items": join(false, draw)})
         yield Remark("some_files", {"items": join(some, draw)}, join(some, draw), "paths", (twist,))
     for verb, path in seen.deeds:
-        twist = Twist("made_up_path", {"path": other_path(seen.said, draw)})
+        twist = Twist("made_up_path", {"path": other_path(seen.said, draw, phrases)})
         yield Remark(f"deed_{verb}", {"path": path}, path, "deed", (twist,))
     for path, count in seen.hits.items():
         twist = Twist("small_number", {"count": str(count + draw.pick((1, 2, 3)))})
         yield Remark("hits", {"owner": path, "count": str(count)}, str(count), "hits", (twist,))
 
 
-def other_path(said: str, draw: Draw) -> str:
+def other_path(said: str, draw: Draw, phrases: Mapping[str, Any]) -> str:
     """Return the path of a file that is nowhere in the results."""
-    stems, endings = FIGURES["stems"], ("csv", "txt", "json", "md")
+    stems, endings = phrases.get("made_up", FIGURES)["stems"], ("csv", "txt", "json", "md")
     paths = [f"{draw.pick(stems)}.{draw.pick(endings)}" for _ in range(40)]
     return next((path for path in paths if path.partition(".")[0] not in said), "unknown_file.bin")
 
@@ -337,10 +356,10 @@ def _of_conversions(seen: Observed, draw: Draw) -> Iterator[Remark]:
             "owner": fact.owner,
             "label": fact.label,
             "value": with_unit(plain(float(fact.value)), fact.unit, draw),
-            "other": f"{plain(value)} {unit}",
+            "other": f"{value:.6g} {unit}",
         }
         twist = Twist("wrong_conversion", {"other": f"{plain(far)} {unit}"})
-        yield Remark("converted", values, f"{plain(value)} {unit}", fact.field, (twist,))
+        yield Remark("converted", values, f"{value:.6g} {unit}", fact.field, (twist,))
 
 
 def _of_pairs(seen: Observed, draw: Draw) -> Iterator[Remark]:

@@ -17,6 +17,8 @@ from treadle.testbed.roles.words import split as split_words
 
 STYLES = ("terse", "chatty", "tabular", "report", "engineer", "nonnative")
 _FIELD = re.compile(r"\{([\w ]+)\}")
+_PATH = re.compile(r"[\w./-]+\.(?:csv|md|txt|log|json)\b")
+_ROW = "| {label} | {cell} |"
 _MARKED = ("value", "item", "path", "count", "state", "share")
 
 
@@ -68,7 +70,8 @@ def say(remark: Remark, voice: Voice, draw: Draw) -> Line:
         name: f"{voice.mark}{value}{voice.mark}" if name in _MARKED and draw.chance(0.8) else value
         for name, value in remark.values.items()
     }
-    text = upper_first(_FIELD.sub(lambda field: _fill(field[1], values), wording))
+    text = _FIELD.sub(lambda field: _fill(field[1], values), wording)
+    text = text if _PATH.match(text) else upper_first(text)
     row = voice.phrases["table"].get(remark.sort)
     if row is None or not wanted - {"owner"} <= _fields(" ".join(row)):
         return Line(text)
@@ -104,6 +107,11 @@ def lay_out(lines: Sequence[Line], voice: Voice, seen: Observed, draw: Draw) -> 
     closer = draw.pick(split_words(phrases["closers"][style]))
     advice = draw.pick(phrases["advice"]["all"]) if draw.chance(0.35) and style != "terse" else ""
     texts = [_connect(line.text, number, voice, draw) for number, line in enumerate(lines)]
+    layouts = phrases.get("layouts", {}).get(style, ())
+    if layouts and (layout := draw.pick(layouts)):
+        heading = draw.pick(split_words(phrases["headings"]["all"]))
+        parts = {"opener": opener, "advice": advice, "closer": closer, "heading": heading}
+        return _fill_layout(layout, list(zip(lines, texts, strict=True)), parts)
     if style == "tabular":
         body = _table(lines, phrases, draw)
     elif style == "report":
@@ -115,6 +123,20 @@ def lay_out(lines: Sequence[Line], voice: Voice, seen: Observed, draw: Draw) -> 
     excerpt = _excerpt(seen, draw) if style in ("engineer", "report") and draw.chance(0.3) else ""
     gap = "\n\n" if excerpt or style in ("tabular", "report", "engineer") or draw.chance(0.4) else " "
     return gap.join([part for part in (opener, body, excerpt, advice, closer) if part])
+
+
+def _fill_layout(
+    layout: Mapping[str, str], lines: Sequence[tuple[Line, str]], parts: Mapping[str, str]
+) -> str:
+    """Return an answer in a layout of the split: its `text` has the lines that fit into a `row` as `{rows}` between
+    `head` and `foot`, and the others as `{items}`."""
+    row, item = layout.get("row", ""), layout.get("item", "{text}")
+    rows = [_row(row, line) for line, _ in lines if row and line.cell]
+    rest = [text for line, text in lines if not (row and line.cell)]
+    items = [item.format(text=text, number=number) for number, text in enumerate(rest, 1)]
+    table = layout.get("head", "") + layout.get("between", "\n").join(rows) + layout.get("foot", "")
+    shown = {**parts, "rows": table if rows else "", "items": layout.get("glue", "\n").join(items)}
+    return re.sub(r"\n{3,}", "\n\n", layout["text"].format_map(shown)).strip()
 
 
 def _connect(text: str, number: int, voice: Voice, draw: Draw) -> str:
@@ -143,13 +165,19 @@ def _table(lines: Sequence[Line], phrases: Mapping[str, Any], draw: Draw) -> str
     rows = [line for line in lines if line.cell]
     rest = [line.text for line in lines if not line.cell]
     made = [f"| {columns[0]} | {columns[1]} |", draw.pick(("| --- | --- |", "|:--|--:|", "|---|---|"))]
-    made += [row_of(line) for line in rows]
+    made += [_row(_ROW, line) for line in rows]
     return "\n\n".join(["\n".join(made), *rest]) if rows else " ".join(rest)
 
 
-def row_of(line: Line) -> str:
-    """Return the row of a line in a table."""
-    return f"| {line.label} | {line.cell} |"
+def rows_of(line: Line, phrases: Mapping[str, Any]) -> list[str]:
+    """Return the forms that the row of a line has in the layouts of a split."""
+    layouts = [layout for some in phrases.get("layouts", {}).values() for layout in some]
+    rows = [_ROW, *[layout["row"] for layout in layouts if "row" in layout]]
+    return [_row(row, line) for row in rows]
+
+
+def _row(form: str, line: Line) -> str:
+    return form.format(label=line.label, cell=line.cell)
 
 
 def _excerpt(seen: Observed, draw: Draw) -> str:

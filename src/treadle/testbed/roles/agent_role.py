@@ -17,16 +17,18 @@ from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.tasks.draws import pick
 from treadle.tasks.files import find_solver, identify
 from treadle.tasks.solver import Solver, Step
-from treadle.testbed.built_in import BuiltInRequest, digest, find_requests
+from treadle.testbed.built_in import BuiltInRequest, digest, find_requests, without_repairs
 from treadle.testbed.instance import make_instance
 from treadle.testbed.play import Manner, play
 from treadle.testbed.roles.errands import FoundErrand, Work, find_errand, one_line
 from treadle.testbed.roles.file_kit import FileTools, paths_in
-from treadle.testbed.roles.named_calls import Wishes, find_gap, find_wishes, read_arguments, work_on
-from treadle.testbed.roles.speakers import upper_first
+from treadle.testbed.roles.named_calls import FAILED, Wishes, find_gap, find_wishes, read_arguments, work_on
+from treadle.testbed.roles.speakers import ANSWER, unwrap, upper_first
 from treadle.testbed.roles.talks import Talk, TalkReply, find_talk
-from treadle.testbed.roles.words import load, wordings
+from treadle.testbed.roles.words import load, split, wordings
 
+_GAP = re.compile(r"\n[ \t]*\n")
+"""What separates paragraphs."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _PATH = re.compile(r"[\w.-]*\w(?:/[\w. -]*\w)*\.\w+|[\w.-]+(?:/[\w.-]*\w)+")
 
@@ -56,14 +58,15 @@ class _Job(Struct, frozen=True):
 
 def answer_as_agent(request: BuiltInRequest, manner: Manner) -> Message:
     """Return the agent's next message."""
-    messages, tools, schema = request.messages, request.tools, request.schema
+    messages, repairs = without_repairs(request.messages)
+    tools, schema = request.tools, request.schema
     asked = find_requests(messages)
     text = messages[asked[-1]].content if asked else ""
     if request.required is not None:
         arguments = msgspec.json.encode(make_instance(request.required_parameters or {}, text)).decode()
         call = ToolCall(f"call_{digest(f'{len(messages)}/{arguments}')}", request.required, arguments)
         return Message(Role.ASSISTANT, tool_calls=(call,))
-    job = _find_job(messages, asked, tools)
+    job = _find_job(messages, asked, tools, is_plain=repairs > 0)
     if isinstance(job.work, TalkReply):
         message = Message(Role.ASSISTANT, job.work.text, reasoning=job.work.reasoning or None)
     else:
@@ -77,7 +80,10 @@ def answer_as_agent(request: BuiltInRequest, manner: Manner) -> Message:
     return replace(message, content=_fit(message, text, schema))
 
 
-def _find_job(messages: Sequence[Message], asked: Sequence[int], tools: Sequence[ToolSpec]) -> _Job:
+def _find_job(
+    messages: Sequence[Message], asked: Sequence[int], tools: Sequence[ToolSpec], *, is_plain: bool
+) -> _Job:
+    """Return what the agent has to do. An answer is plain if nothing stands around it."""
     if not asked:
         return _Job(0, TalkReply("What can I do for you?"))
     text, start = messages[asked[-1]].content, asked[-1] + 1
@@ -90,32 +96,42 @@ def _find_job(messages: Sequence[Message], asked: Sequence[int], tools: Sequence
         return _Job(start, _restate(messages[: asked[-1]], request.form))
     if request.more is not None:
         return _Job(start, _reckon(messages[: asked[-1]], request.more))
-    return _Job(start, _voice(_do(request, tools), request, text))
+    work = _do(request, tools, text)
+    return _Job(start, work if is_plain else _voice(work, request, text))
 
 
 def _voice(work: Solver | TalkReply, request: AgentRequest, text: str) -> Solver | TalkReply:
     """Return the work with its answer in one of several wordings, if the request is a part of a longer message."""
-    is_open = request.errand is None and (request.talk is None or request.talk[0].sort != "problems")
-    is_open = is_open or (request.errand is not None and request.errand.is_gapped)
-    if is_open or len(_paragraphs(text)) < 2:
+    if request.talk is not None:
+        is_voiced = request.talk[0].sort == "problems"
+    elif request.errand is not None:
+        is_voiced = not request.errand.is_gapped
+    else:
+        is_voiced = request.wishes is not None and not isinstance(work, TalkReply)
+    if not is_voiced or not _GAP.search(text.strip()):
         return work
-    wording = str(pick(load("words")["agent"]["answers"], text))
     if isinstance(work, TalkReply):
-        return TalkReply(_wrap(work.text, wording), work.reasoning)
-    return _retell(work, wording)
+        return TalkReply(_wrap(work.text, text), work.reasoning)
+    return _retell(work, text)
 
 
-def _retell(work: Solver, wording: str) -> Solver:
+def _retell(work: Solver, text: str) -> Solver:
     answer = yield from work
-    return _wrap(answer, wording)
+    return _wrap(answer, text)
 
 
-def _wrap(answer: str, wording: str) -> str:
-    return answer if answer.rstrip().endswith("?") else wording.format(answer=answer)
+def _wrap(answer: str, text: str) -> str:
+    """Return the answer to a message in one of several wordings. Nothing follows words that it quotes."""
+    if answer.rstrip().endswith("?") or FAILED in answer:
+        return answer
+    fitting: list[str] = load("words")["agent"]["answers"]
+    if ": " in answer or not answer.rstrip().endswith((".", "!")):
+        fitting = [wording for wording in fitting if wording.endswith("{answer}")]
+    return pick(fitting, text).format(answer=answer)
 
 
-def _do(request: AgentRequest, tools: Sequence[ToolSpec]) -> Solver | TalkReply:
-    """Return the steps for a request, or an answer without steps."""
+def _do(request: AgentRequest, tools: Sequence[ToolSpec], text: str) -> Solver | TalkReply:
+    """Return the steps for the request in a text, or an answer without steps."""
     kit = FileTools(tools)
     if request.talk is not None:
         talk, values = request.talk
@@ -124,17 +140,17 @@ def _do(request: AgentRequest, tools: Sequence[ToolSpec]) -> Solver | TalkReply:
         gap = find_gap(request.wishes, tools)
         if gap is not None:
             wish = request.wishes.wishes[0]
-            text = pick(load("words")["agent"]["asks_for_argument"], wish.tool, *wish.arguments.values())
+            asked = _ask("asks_for_argument", wish.tool, *wish.arguments.values(), text)
             return TalkReply(
-                text.format(name=gap, tool=wish.tool), f"{gap} is needed, and I was not told it."
+                asked.format(name=gap, tool=wish.tool), f"{gap} is needed, and I was not told it."
             )
         return work_on(request.wishes, tools)
     if request.errand is not None:
         if request.errand.is_gapped:
             things = request.errand.values["things"]
-            text = pick(load("words")["agent"]["asks_for_path"], *request.errand.values.values())
+            asked = _ask("asks_for_path", *request.errand.values.values())
             return TalkReply(
-                text.format(things=things),
+                asked.format(things=things),
                 "The request does not say which file, and guessing could be wrong.",
             )
         if not kit.can(*request.errand.errand.needs):
@@ -143,6 +159,12 @@ def _do(request: AgentRequest, tools: Sequence[ToolSpec]) -> Solver | TalkReply:
     solver = find_solver(request.task or "")
     assert solver is not None, "find_request found the task"
     return solver
+
+
+def _ask(section: str, *key: str) -> str:
+    """Return a question for what a request lacks, after one of several openings."""
+    said = load("words")["agent"]
+    return f"{pick(split(said['openings']), *key, 'opening')} {pick(said[section], *key)}".strip()
 
 
 def _complete(request: AgentRequest | None, reply: str, tools: Sequence[ToolSpec]) -> AgentRequest | None:
@@ -169,8 +191,9 @@ def _restate(messages: Sequence[Message], form: str) -> TalkReply:
 def _last_line(messages: Sequence[Message]) -> str:
     """Return the last line of the last answer; empty if there is no answer."""
     answers = [item.content for item in messages if item.role is Role.ASSISTANT and item.content.strip()]
-    lines = [line.strip() for line in _text_of(answers[-1]).splitlines() if line.strip()] if answers else [""]
-    return lines[-1].removeprefix("Answer: ").strip()
+    said = unwrap(_text_of(answers[-1])) if answers else ""
+    lines = [line.strip() for line in said.splitlines() if line.strip()] or [""]
+    return lines[-1].removeprefix(ANSWER).strip()
 
 
 def _reckon(messages: Sequence[Message], more: int) -> TalkReply:
@@ -218,10 +241,7 @@ def _say(name: str) -> str:
 @lru_cache(maxsize=4096)
 def find_request(text: str) -> AgentRequest | None:
     """Return the request in a message; `None` if the teacher knows no such request."""
-    parts = [part.removeprefix("- ") for part in _paragraphs(text)]
-    # A persona may write everything in lower case.
-    parts += [upper_first(part) for part in parts if part[:1].islower()]
-    return next((found for part in parts if (found := _identify(part)) is not None), None)
+    return next((found for part in read_paragraphs(text) if (found := _identify(part)) is not None), None)
 
 
 def _identify(paragraph: str) -> AgentRequest | None:
@@ -241,8 +261,11 @@ def _identify(paragraph: str) -> AgentRequest | None:
     return None
 
 
-def _paragraphs(text: str) -> list[str]:
-    return [part.strip() for part in re.split(r"\n[ \t]*\n", text) if part.strip()]
+def read_paragraphs(text: str) -> list[str]:
+    """Return the paragraphs of a message, without the marks of a list, and those that begin with a small letter
+    with a capital one besides: a persona may write everything in lower case."""
+    parts = [part.strip().removeprefix("- ") for part in _GAP.split(text) if part.strip()]
+    return parts + [upper_first(part) for part in parts if part[:1].islower()]
 
 
 _IS_REASONING = re.compile("reason|thought|thinking|explanation|steps", re.IGNORECASE)

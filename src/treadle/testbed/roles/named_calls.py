@@ -27,6 +27,8 @@ from treadle.tools.schema.validation import ArgumentChecker
 
 NO_ARGUMENTS = "no arguments"
 _NAME = re.compile(r"(?<![\w$.\"-])([A-Za-z_$][\w$.-]*) = ")
+FAILED = " failed: "
+"""What stands between the name of a tool and its error in an answer."""
 _MAX_SHOWN_CHARS = 300
 _MAX_SHOWN_VALUES = 12
 _MAX_TRIES = 8
@@ -126,7 +128,7 @@ def _report(call: WantedCall, result: str) -> str:
     text = result.strip()
     shown = _summarize(text) or (text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…")
     if isinstance(result, FailedResult):
-        return f"{call.name} failed: {shown}"
+        return f"{call.name}{FAILED}{shown}"
     return f"{call.name} says: {shown or '(nothing)'}"
 
 

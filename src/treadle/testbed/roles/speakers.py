@@ -2,18 +2,26 @@
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
 from msgspec import Struct
 
 from treadle.core.types import Json, Message, Role
-from treadle.tasks.draws import Draw
-from treadle.testbed.request_facts import Facts, number_of, objects_of, text_of
-from treadle.testbed.roles.words import load, words
+from treadle.tasks.draws import Draw, Wording
+from treadle.testbed.request_facts import Facts, number_of, object_of, objects_of, text_of
+from treadle.testbed.roles.words import load, wordings, words
 
 FOLLOW_UP = "Afterwards: "
 """How a line of the goal begins that has a further request."""
 _COUNT = re.compile(r"\b\d+ (?:lines?|rows?|files?|columns?|times|euros|hours)\b")
 _FILE_NAME = re.compile(r"(?<![\w/])[\w/-]+\.[a-z]{2,4}\b(?!/)")
+_AN = re.compile(r"[aeio]|u(?!n[ei]|s[aeiu]|ti)", re.IGNORECASE)
+"""How a word begins that has the article `an`."""
+ANSWER = "Answer: "
+"""How the last line of the answer to a task begins."""
+_MAX_QUOTED_WORDS = 7
+_SAYS = re.compile(r"([\w.-]+) (?:says|failed): ")
+"""How an answer begins that reports the result of a tool."""
 _TROUBLE = re.compile(r"I could not (finish|make sense)|I had to stop", re.IGNORECASE)
 
 
@@ -27,7 +35,12 @@ class WritingManner(Struct, frozen=True):
 
     def words(self, section: str, name: str) -> tuple[str, ...]:
         """Return the texts of a list, with the role filled in."""
-        return tuple([text.replace("{role}", self.role or "team") for text in words(section, name)])
+        return tuple(map(self.fill, words(section, name)))
+
+    def fill(self, text: str) -> str:
+        """Return a text with the role, and with the role behind its article."""
+        role = self.role or "team"
+        return text.format(role=role, a_role=f"{'an' if _AN.match(role) else 'a'} {role}")
 
 
 def manner_of(persona: Facts) -> WritingManner:
@@ -42,10 +55,11 @@ def _first_of(section: str, style: str) -> str:
     """Return the name whose words come first in the description of a style; empty if none do."""
     text = style.lower()
     found = [
-        (text.find(word), name)
+        (place.start(), name)
         for name in load("words")[section]
         for word in words(section, name)
-        if word in text
+        # "Informal" is not formal.
+        if (place := re.search(rf"\b{re.escape(word)}", text)) is not None
     ]
     return min(found, default=(0, ""))[1]
 
@@ -94,8 +108,7 @@ def _context(about: str, manner: WritingManner, draw: Draw) -> list[str]:
         return [upper_first(cause if draw.chance(0.5) else sentences["brief"].format_map(named))]
     first = [upper_first(cause), upper_first(intent)]
     if manner.role and draw.chance(0.4):
-        article = "an" if manner.role[:1].lower() in "aeiou" else "a"
-        first.insert(0, f"I work as {article} {manner.role}")
+        first.insert(0, f"I work as {manner.fill('{a_role}')}")
     return first
 
 
@@ -146,29 +159,60 @@ def upper_first(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def tell(fact: str, *key: Json) -> str:
+def tell(fact: str, manner: WritingManner, *key: Json) -> str:
     """Return the user's answer to a question, with the fact that was asked for."""
-    told: str = Draw(str(key)).pick(load("words")["framing"]["tells"])
-    return told.format(fact=fact)
-
-
-def ask_more(request: str, answer: str, *key: Json) -> str:
-    """Return a user's further request, which takes up the last answer."""
     draw = Draw(str(key))
-    sort, said = _subject_of(answer)
+    # The words of the fact stay as they are: names in it may be case-sensitive.
+    told = _dress([draw.pick(load("words")["framing"]["tells"])], "", manner, draw)
+    return told.format(fact=lower_first(fact) if manner.habit == "lower" else fact)
+
+
+def ask_more(request: str, answer: str, manner: WritingManner, *key: Json) -> str:
+    """Return a user's further request, which takes up the last answer, as a persona writes it."""
+    draw = Draw(str(key))
+    sort, said = _subject_of(unwrap(answer))
     echo = draw.pick(words("framing.echoes", sort)).format(said=said) if said else ""
-    ask = draw.pick(load("words")["framing"]["asks"])
-    return f"{echo if echo.startswith(said) else upper_first(echo)} {ask}\n\n{request}".strip()
+    echo = echo if echo.startswith(said) else upper_first(echo)
+    tone = manner.tone if manner.tone in load("words")["framing"]["asks"] else "plain"
+    ask = draw.pick(words("framing.asks", tone))
+    if manner.habit == "first":
+        return _dress([request, echo], request, manner, draw)
+    if manner.habit == "long" and echo:
+        ask = f"{echo.rstrip('.')}, and {_lower_word(ask)}"
+    elif manner.tone != "brief":
+        ask = f"{echo} {ask}".strip()
+    else:
+        ask = echo or ask
+    closing = [_close(manner, draw)] if manner.habit in ("deadline", "colleague", "trade") else []
+    return _dress([ask, request, *closing], request, manner, draw)
+
+
+@cache
+def _wrappings() -> tuple[Wording, ...]:
+    texts = [text for text in load("words")["agent"]["answers"] if text != "{answer}"]
+    return wordings([*texts, *load("words")["calls"]["restate"].values()])
+
+
+def unwrap(answer: str) -> str:
+    """Return an answer of the teacher without the words that it put around it."""
+    for wording in _wrappings():
+        if wording.text not in ("{line}", "- {line}") and (values := wording.match(answer)) is not None:
+            return next(iter(values.values()))
+    return answer
 
 
 def _subject_of(answer: str) -> tuple[str, str]:
-    """Return what an answer is about, for a user who takes it up: a path, a count, or its first words."""
+    """Return what an answer is about, for a user who takes it up: a path or a tool, a count, or its first words."""
+    if found := _SAYS.match(answer):
+        return "path", found[1]
     if found := _COUNT.search(answer):
         return "count", found[0]
     if found := _FILE_NAME.search(answer):
         return "path", found[0]
-    words_said = re.split(r"[.:;,]\s", answer.strip().partition("\n")[0])[0].split()[:7]
-    return "words", " ".join(words_said).strip("\"'.,:;")
+    line = answer.strip().partition("\n")[0].removeprefix(ANSWER)
+    said = re.split(r"[.:;]\s", line)[0].split()
+    text = " ".join(said[:_MAX_QUOTED_WORDS]).strip("\"'.,:;")
+    return "words", f"{text} …" if len(said) > _MAX_QUOTED_WORDS else text
 
 
 def write_user_turn(facts: Facts, messages: Sequence[Message]) -> Json:
@@ -177,9 +221,9 @@ def write_user_turn(facts: Facts, messages: Sequence[Message]) -> Json:
     heard = [message.content for message in messages if message.role is Role.USER]
     answer = heard[-1] if heard else ""
     key = (text_of(facts, "goal"), len(said), answer)
-    withheld = text_of(facts, "withheld")
+    manner, withheld = manner_of(object_of(facts, "persona")), text_of(facts, "withheld")
     if withheld and "?" in answer and not any([_has(text, withheld) for text in said]):
-        return {"message": tell(withheld, *key), "is_done": False}
+        return {"message": tell(withheld, manner, *key), "is_done": False}
     requests = [
         line.removeprefix(FOLLOW_UP)
         for line in text_of(facts, "goal").splitlines()
@@ -187,12 +231,13 @@ def write_user_turn(facts: Facts, messages: Sequence[Message]) -> Json:
     ]
     left = [request for request in requests if not any([_has(text, request) for text in said])]
     if left and number_of(facts, "turns_left", 0) > len(said):
-        return {"message": ask_more(left[0], answer, *key), "is_done": False}
+        return {"message": ask_more(left[0], answer, manner, *key), "is_done": False}
     return {"message": "", "is_done": True}
 
 
 def _has(said: str, text: str) -> bool:
-    """Return whether a message of the user, as text or as JSON, contains `text`."""
+    """Return whether a message of the user, as text or as JSON and in any case, contains `text`."""
+    said, text = said.casefold(), text.casefold()
     return text in said or text.replace('"', '\\"') in said
 
 

@@ -76,12 +76,14 @@ def anchor_of(path: Sequence[str]) -> str:
         return ""
     if known := _made().match(path[-1]):
         return known["what"]
-    found: list[str] = []
+    runs: list[list[str]] = [[]]
     for word in _WORD.findall(path[-1]):
         if word.lower() not in words("topics", "fillers"):
-            found.append(word)
-        elif found:
-            break
+            runs[-1].append(word)
+        else:
+            runs.append([])
+    # The longest run says more than a verb at the beginning, as in "Running a small hotel".
+    found = max(runs, key=len)
     if len(found) > 1 and found[0].istitle():
         found[0] = found[0].lower()
     return " ".join(found[:3])

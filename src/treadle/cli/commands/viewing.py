@@ -1,0 +1,106 @@
+"""`treadle view` and `treadle report`: the page that shows runs, live and as one file."""
+
+import contextlib
+import webbrowser
+from contextlib import closing
+from pathlib import Path
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute
+from treadle.cli.jobs.journals import open_existing
+from treadle.cli.terminal.output import flush, print_bytes, print_json, print_note, spinner, stdout
+from treadle.export.whole import write_whole
+from treadle.journal.run_info import RunFilter
+from treadle.models.config.recipe import load_config
+from treadle.runs.statuses import find_run
+
+
+def view(
+    places: list[str] | None = None,
+    journal: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    is_open: bool = True,
+    is_json: bool = False,
+) -> int:
+    """Open a page in the browser that shows runs as they happen, or a dataset, two of them, or rollouts.
+
+    The page lists the runs of a journal, and shows their messages, calls, prompts, files and times. It can answer
+    questions, approve calls, stop and fork runs, and talk to the agents of treadle.toml. It shows the rows of a
+    dataset, compares two datasets, and shows the rollouts of a group side by side, down to their tokens. The
+    address has a key, and nobody without it can ask the server. Ctrl-C ends it.
+
+    Examples:
+        treadle view
+        treadle view dataset --no-open
+        treadle view dataset other-dataset
+        treadle view rollouts
+    """
+    from treadle.server.api_server import load_viewed, serve_api
+    from treadle.viewer.bundle import read_bundle
+    from treadle.viewer.data_pages import find_kind
+    from treadle.viewer.viewed_data import ViewedData
+
+    read_bundle()
+    given = places or []
+    if len(given) == 1 and find_kind(Path(given[0])) is None:
+        journal, given = given[0], []
+    data = ViewedData([Path(place) for place in given])
+    if given and journal is None:
+        # A file of rows or of topics has no runs.
+        journal = data.journal or "memory:"
+    served = load_viewed(load_config(), data)
+
+    def tell(url: str) -> None:
+        address = f"{url}/view#token={served.token}"
+        if is_json:
+            print_json({"url": address})
+        else:
+            stdout().print(address, style="bold", soft_wrap=True, highlight=False)
+            print_note("Ctrl-C ends the page")
+        flush()
+        if is_open and not is_json:
+            webbrowser.open(address)
+
+    with closing(open_existing(journal)) as opened, contextlib.suppress(KeyboardInterrupt):
+        execute(serve_api(served, opened, host, port, tell))
+    return ExitCode.DONE
+
+
+def report(runs: list[str] | None = None, journal: str | None = None, out: Path | None = None) -> int:
+    """Write runs, a dataset, two datasets, or rollouts as one HTML file that works from disk.
+
+    Examples:
+        treadle report last > run.html
+        treadle report 1a1fb3a3 2b2c0d1e --out runs.html
+        treadle report dataset > dataset.html
+        treadle report dataset other-dataset > both.html
+        treadle report rollouts > rollouts.html
+    """
+    from treadle.viewer.bundle import encode_bundle
+    from treadle.viewer.data_pages import encode_page, find_kind, make_view
+    from treadle.viewer.run_view import embed_runs
+    from treadle.viewer.token_views import embed_tokens
+
+    paths = [Path(text) for text in runs or ()]
+    if 1 <= len(paths) <= 2 and None not in map(find_kind, paths):
+        with spinner("reading"):
+            page = encode_page(make_view(*paths, journal=journal))
+        _write(page, out)
+        return ExitCode.DONE
+    with closing(open_existing(journal)) as opened:
+        ids = [find_run(opened, text) for text in runs or ["last"]]
+        infos = opened.runs(RunFilter(run_ids=ids))
+        title = infos[0].title or ids[0]
+        start = f"#/run/{ids[0]}" if len(ids) == 1 else "#/runs"
+        answers = embed_runs(opened, infos) | embed_tokens(opened, ids)
+        page = encode_bundle(title, start, answers)
+    _write(page, out)
+    return ExitCode.DONE
+
+
+def _write(page: bytes, out: Path | None) -> None:
+    if out is None:
+        print_bytes(page)
+    else:
+        write_whole([page], out)

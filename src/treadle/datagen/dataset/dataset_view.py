@@ -1,0 +1,274 @@
+"""What the viewer shows of a dataset: its statistics, its topics, its work over time, and its rows."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+
+from msgspec import Raw, Struct
+
+from treadle.core.types import Json, Role
+from treadle.datagen.config.loading import read_config
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.dataset_stats import SPREADS, DatasetStats, describe, read_leaves
+from treadle.datagen.dataset.entries import RowEntry, find_rows, read_entries
+from treadle.datagen.dataset.splits import read_written
+from treadle.export.body_sample import BodySample, cut_text, write_conversation
+from treadle.jobs.ledger import ItemStatus, Ledger
+
+_BODIES, _BODY_BYTES = 1_000, 12_000_000
+"""How many rows, and how many rejected samples, have their messages in a page in one file, and how many bytes these
+may have."""
+_MAX_MESSAGES = 80
+_BINS = 120
+
+
+class RowHead(Struct, frozen=True, omit_defaults=True):
+    """What a list shows of a row."""
+
+    number: int
+    """The number of the row in its file, from 1."""
+    row_id: str
+    text: str
+    """The beginning of the first request."""
+    is_rejected: bool = False
+    kind: str = ""
+    topic: str = ""
+    tools: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    """The filters that the row did not pass."""
+    is_verified: bool = False
+    weight: float = 1.0
+
+
+class RowList(Struct, frozen=True, kw_only=True):
+    """All rows and rejected samples of a page in one file."""
+
+    heads: list[RowHead]
+    bodies: dict[int, Raw]
+    """What rows show when they are opened, by their places in `heads`."""
+    words: dict[int, str]
+    """The words of the rows without bodies, by their places in `heads`."""
+
+
+class WorkTimes(Struct, frozen=True, kw_only=True):
+    """Sums over time, in parts of the same length."""
+
+    begin: float
+    """In seconds since the epoch."""
+    seconds: float
+    kept: list[float]
+    rejected: list[float]
+    tokens: list[float]
+    cost_usd: list[float]
+
+
+class DatasetView(Struct, frozen=True, kw_only=True):
+    """A dataset as a page shows it."""
+
+    name: str
+    about: str
+    """The subject of the dataset; empty if there is no configuration."""
+    folder: str
+    stats: dict[str, object]
+    """The statistics of `describe`, with the counts of distributions and the orders of tools."""
+    leaves: list[tuple[tuple[str, ...], int]]
+    """The paths of the leaf topics with their numbers of rows."""
+    times: WorkTimes | None
+    notes: list[str]
+    """What a reader of the figures should know: what files lack, who wrote rows, what was simulated."""
+    rows: RowList | None = None
+    """The rows of a page in one file; `None` if the page asks for them."""
+
+    @property
+    def title(self) -> str:
+        """The title of the page."""
+        return f"{self.name}: dataset"
+
+
+class DatasetContents(Struct, frozen=True):
+    """The data that was read from a dataset in one pass."""
+
+    stats: DatasetStats
+    heads: list[RowHead]
+    samples: tuple[BodySample, BodySample]
+    """The bodies of rows and those of rejected samples."""
+
+    @property
+    def rows(self) -> RowList:
+        """The rows of a page in one file."""
+        bodies, words = self.samples[0].take()
+        first = self.samples[0].rows
+        more, others = self.samples[1].take()
+        bodies |= {first + place: body for place, body in more.items()}
+        words |= {first + place: text for place, text in others.items()}
+        return RowList(heads=self.heads, bodies=bodies, words=words)
+
+
+def read_contents(folder: Path, *, with_bodies: bool = True) -> DatasetContents:
+    """Read the rows of a dataset's folder, or of a file of rows. Raises: as `read_entries` does."""
+    most = _BODIES if with_bodies else 0
+    contents = DatasetContents(
+        DatasetStats(), [], (BodySample(most, _BODY_BYTES), BodySample(most, _BODY_BYTES))
+    )
+    stats, topics = contents.stats, dict[tuple[str, ...], str]()
+    for sample, is_rejected in zip(contents.samples, (False, True), strict=True):
+        for entry in read_entries(folder, is_rejected=is_rejected):
+            (stats.reject if is_rejected else stats.add)(entry)
+            contents.heads.append(_make_head(entry, topics, is_rejected=is_rejected))
+            if with_bodies:
+                key = f"{entry.row_id}\x1f{entry.row.lineage.run_id}"
+                sample.add(key, partial(write_body, entry), texts=partial(texts_of, entry))
+    return contents
+
+
+def make_dataset_view(
+    folder: Path, contents: DatasetContents | None = None, *, with_rows: bool = True
+) -> DatasetView:
+    """Return what a page shows of a dataset's folder, or of a file of rows.
+
+    `contents` has what was read before; `None` to read it now. Raises: as `read_entries` does.
+    """
+    find_rows(folder)
+    contents = contents or read_contents(folder, with_bodies=with_rows)
+    stats, config = contents.stats, read_config(folder)
+    return DatasetView(
+        name=", ".join(sorted(stats.datasets)) or (config.name if config is not None else folder.name),
+        about="" if config is None else config.topics.prompt,
+        folder=str(folder),
+        stats=_write_stats(stats),
+        leaves=list(read_leaves(folder, stats).items()),
+        times=_read_times(DatasetFolder(folder).ledger) if folder.is_dir() else None,
+        notes=_write_notes(folder, stats),
+        rows=contents.rows if with_rows else None,
+    )
+
+
+def _write_stats(stats: DatasetStats) -> dict[str, object]:
+    return {
+        **describe(stats),
+        "known_cost_usd": stats.cost_usd,
+        "counts": {name: sorted(getattr(stats, name).counts.items()) for name in SPREADS},
+        "orders": [(*pair, count) for pair, count in stats.orders.items()],
+        "sequences": stats.sequences.most_common(8),
+        "turns_in_all": stats.sequences.total(),
+        "topics_with_rows": len(stats.topics),
+    }
+
+
+def _write_notes(folder: Path, stats: DatasetStats) -> list[str]:
+    notes = [f"{file} lacks {lacks}." for file, lacks in read_written(folder).left_out.items()]
+    if stats.lowered:
+        notes.append(stats.describe_lowered())
+    notes += stats.describe_built_in()
+    if stats.simulated:
+        calls = f"{stats.simulated_calls:,} of {stats.calls.total:,} calls"
+        notes.append(
+            f"{stats.simulated:,} rows have results that were simulated ({calls}); no tool ran for them."
+        )
+    return notes
+
+
+def _read_times(ledger: Path) -> WorkTimes | None:
+    """Return rows, tokens and cost over time; `None` without a ledger with two attempts at least."""
+    if not ledger.exists():
+        return None
+    with Ledger(ledger, is_readonly=True) as opened:
+        entries = sorted(
+            [
+                (item.at, item.status, item.input_tokens + item.output_tokens, item.cost_usd or 0.0)
+                for item in opened.entries()
+            ]
+        )
+    if len(entries) < 2 or entries[0][0] == entries[-1][0]:
+        return None
+    begin, seconds = entries[0][0], entries[-1][0] - entries[0][0]
+    edges = [begin + seconds * (index + 1) / _BINS for index in range(_BINS - 1)]
+
+    def sums(value: Callable[[tuple[float, str, int, float]], float]) -> list[float]:
+        bins = [0.0] * _BINS
+        for entry in entries:
+            bins[bisect_right(edges, entry[0])] += value(entry)
+        return list(accumulate(bins))
+
+    return WorkTimes(
+        begin=begin,
+        seconds=seconds,
+        kept=sums(lambda it: it[1] == ItemStatus.KEPT),
+        rejected=sums(lambda it: it[1] == ItemStatus.REJECTED),
+        tokens=sums(lambda it: it[2]),
+        cost_usd=sums(lambda it: it[3]),
+    )
+
+
+def _make_head(entry: RowEntry, topics: dict[tuple[str, ...], str], *, is_rejected: bool) -> RowHead:
+    sample, messages = entry.row.lineage.sample, entry.row.messages
+    asked = next((message.content for message in messages if message.role is Role.USER), "")
+    path = () if sample is None else sample.topic
+    return RowHead(
+        number=entry.number,
+        row_id=entry.row_id,
+        text=" ".join(asked[:300].split())[:160],
+        is_rejected=is_rejected,
+        kind="" if sample is None else sample.kind or "",
+        # Rows of one topic share its text.
+        topic=topics.setdefault(path, " › ".join(path)),
+        tools=tuple(sorted({call.name for message in messages for call in message.tool_calls})),
+        failed=tuple([item.filter for item in entry.verdicts if not item.is_kept]),
+        is_verified=sample is not None and sample.is_verified,
+        weight=entry.row.weight,
+    )
+
+
+def texts_of(entry: RowEntry) -> Iterator[str]:
+    """Yield the texts by which a row is found."""
+    lineage, sample = entry.row.lineage, entry.row.lineage.sample
+    yield from (entry.row_id, lineage.run_id, lineage.model or "", lineage.stop_reason)
+    yield from (sample.difficulty, sample.persona, *sample.topic) if sample is not None else ()
+    for message in entry.row.messages:
+        yield from (message.content, message.reasoning or "")
+        yield from [f"{call.name} {call.arguments}" for call in message.tool_calls]
+    yield from [f"{item.filter} {item.reason}" for item in entry.verdicts]
+
+
+def write_body(entry: RowEntry, *, is_whole: bool = False) -> dict[str, Json]:
+    """Return what a row shows when it is opened. Long texts are cut unless it `is_whole`."""
+    lineage, sample, messages = entry.row.lineage, entry.row.lineage.sample, entry.row.messages
+    facts: dict[str, Json] = {
+        "run": lineage.run_id,
+        "model": lineage.model,
+        "ended with": lineage.stop_reason,
+        "reward": lineage.reward,
+    }
+    verdicts = [(item.filter, item.is_passed, item.reason) for item in entry.verdicts]
+    if sample is not None:
+        facts |= {
+            "topic": " › ".join(sample.topic),
+            "difficulty": sample.difficulty,
+            "user": sample.persona,
+            "goal": sample.goal,
+            "seed": sample.seed,
+            "tokens": sample.input_tokens + sample.output_tokens,
+            "cost": sample.cost_usd,
+        }
+        verdicts = verdicts or [
+            *((name, True, note) for name, note in sample.filters.items()),
+            *((name, False, note) for name, note in sample.lowered.items()),
+        ]
+    most, chars = (len(messages), 10_000_000) if is_whole else (_MAX_MESSAGES, 4_000)
+    return {
+        "facts": {
+            name: cut_text(str(value), 300) for name, value in facts.items() if value not in (None, "")
+        },
+        "messages": write_conversation(messages[:most], frozenset(lineage.simulated), chars),
+        "verdicts": _write_verdicts(verdicts, chars),
+        "left_out": max(0, len(messages) - most),
+    }
+
+
+def _write_verdicts(verdicts: Sequence[tuple[str, bool, str]], chars: int) -> list[Json]:
+    return [
+        {"filter": name, "is_passed": is_passed, "reason": cut_text(reason, chars)}
+        for name, is_passed, reason in verdicts
+    ]

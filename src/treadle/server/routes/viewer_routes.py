@@ -1,0 +1,96 @@
+"""`/view`, the page that shows runs, and `/v1/view`, what it asks beyond the API of runs."""
+
+import asyncio
+from functools import lru_cache
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
+
+from treadle.context.step_view import view_step
+from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.routes.route_context import Fast, Reader, TheHost
+from treadle.server.routes.run_routes import find_run
+from treadle.viewer.bundle import NotBuiltError, read_bundle
+from treadle.viewer.run_view import (
+    find_relatives,
+    list_memories,
+    list_owners,
+    read_content,
+    write_content,
+    write_events,
+)
+
+router = APIRouter(tags=["viewer"])
+PAGE_HEADERS = {
+    "content-security-policy": "frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+"""Headers of the page. What the page may load and run stands in the page itself, with the hash of its script."""
+_page = lru_cache(read_bundle)
+
+
+@router.get("/view", include_in_schema=False)
+async def get_page() -> Response:
+    """Return the page. It has no data, so that anybody may have it."""
+    try:
+        return HTMLResponse(_page(), headers=PAGE_HEADERS)
+    except NotBuiltError as error:
+        return PlainTextResponse(f"{error}\n", status_code=503, headers=PAGE_HEADERS)
+
+
+@router.get("/v1/view/runs/{run_id}/events")
+async def get_page_events(
+    run_id: str,
+    host: TheHost,
+    caller: Reader,
+    after_seq: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=100_000)] = 100_000,
+) -> Response:
+    """Return at most `limit` events of a run after number `after_seq`, without the tokens of answers."""
+    await find_run(host, caller, run_id)
+    found = await asyncio.to_thread(host.journal.read, run_id, after_seq, after_seq + limit)
+    return Response(await asyncio.to_thread(write_events, found), media_type="application/json")
+
+
+@router.get("/v1/view/runs/{run_id}/prompts/{step}")
+async def get_prompt(run_id: str, step: int, host: TheHost, caller: Reader) -> Response:
+    """Return what the model saw at a step of a run."""
+    await find_run(host, caller, run_id)
+    return Fast(await asyncio.to_thread(lambda: view_step(host.journal.read(run_id), step)))
+
+
+@router.get("/v1/view/runs/{run_id}/contents/{digest}")
+async def get_content(run_id: str, digest: str, host: TheHost, caller: Reader) -> Response:
+    """Return a content that an event of a run refers to: a file, or an artifact."""
+    await find_run(host, caller, run_id)
+    content = await asyncio.to_thread(read_content, host.journal, run_id, digest)
+    return Fast(write_content(content), headers={"cache-control": "private, max-age=86400, immutable"})
+
+
+@router.get("/v1/view/runs/{run_id}/relatives")
+async def get_relatives(run_id: str, host: TheHost, caller: Reader) -> Response:
+    """Return the forks of a run, the runs that it was forked from, and its sub-agents' runs."""
+    info = await find_run(host, caller, run_id)
+    return Fast(await asyncio.to_thread(find_relatives, host.journal, info, host.visible_to(caller)))
+
+
+@router.get("/v1/view/memories")
+async def get_owners(host: TheHost, caller: Reader) -> Response:
+    """Return the personas and users that have memories."""
+    _check_all(caller)
+    return Fast(await asyncio.to_thread(list_owners, host.journal))
+
+
+@router.get("/v1/view/memories/{persona}/{user}")
+async def get_memories(persona: str, user: str, host: TheHost, caller: Reader) -> Response:
+    """Return what a persona remembers about a user, the newest first."""
+    _check_all(caller)
+    return Fast(await asyncio.to_thread(list_memories, host.journal, persona, user))
+
+
+def _check_all(caller: ApiCaller) -> None:
+    """Refuse a client that sees only its own runs, since memories have no owner."""
+    if not caller.sees_all:
+        raise RequestRefused(403, "only a key with the scope 'admin' may read memories", "forbidden")

@@ -1,0 +1,133 @@
+"""Datasets, rollouts and topics as pages in one file: what a path holds, and the answers that its page needs."""
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from html import escape
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import quote
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from treadle.core.errors import ConfigError
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.dataset_view import DatasetView, make_dataset_view
+from treadle.datagen.dataset.row_index import ComparedDatasets, compare_datasets
+from treadle.datagen.topics.topic_files import load_topics
+from treadle.datagen.topics.topics_view import TopicsView, make_topics_view
+from treadle.export.groups import Group
+from treadle.export.whole import write_whole
+from treadle.rollout.rollout_folder import RolloutFolder, Stored, read_groups, read_stored
+from treadle.rollout.rollouts_view import RolloutsView, make_rollouts_view
+from treadle.trajectory.tokens.trajectories import Decode
+from treadle.viewer.bundle import HOW_TO_BUILD, encode_bundle, is_built, write_bundle
+
+DataView: TypeAlias = DatasetView | ComparedDatasets | RolloutsView | TopicsView
+
+
+_SAFE = "!~*'()"
+"""The characters that JavaScript leaves as they are in a part of an address, beside those that Python does."""
+
+
+class DataKind(StrEnum):
+    """What a path holds."""
+
+    DATASET = "dataset"
+    ROLLOUTS = "rollouts"
+    TOPICS = "topics"
+
+
+def find_kind(path: Path) -> DataKind | None:
+    """Return what a path holds; `None` if it may be a journal or nothing."""
+    if path.is_dir():
+        # A sink of rollouts may write a file with the name of that of a dataset's rows.
+        if not RolloutFolder(path).groups.exists() and DatasetFolder(path).rows.exists():
+            return DataKind.DATASET
+        return DataKind.ROLLOUTS if RolloutFolder(path).ledger.exists() else None
+    kinds = {".jsonl": DataKind.DATASET, ".parquet": DataKind.DATASET, ".json": DataKind.TOPICS}
+    return kinds.get(path.suffix) if path.is_file() else None
+
+
+def make_view(path: Path, other: Path | None = None, *, journal: str | None = None) -> DataView:
+    """Return what a page in one file shows of a path, or of two datasets.
+
+    `journal` may be the address of the journal of rollouts, with its password. Raises: `ConfigError`;
+    `ExportError`; `JournalError`.
+    """
+    if other is not None:
+        return compare_datasets(path, other)
+    kind = find_kind(path)
+    if kind is DataKind.DATASET:
+        return make_dataset_view(path)
+    if kind is DataKind.TOPICS:
+        return make_topics_view(load_topics(path))
+    return make_rollouts_page(path, journal=journal)
+
+
+def make_rollouts_page(
+    path: Path,
+    *,
+    decode: Decode | None = None,
+    journal: str | None = None,
+    on_group: Callable[[str], None] = lambda _: None,
+) -> RolloutsView:
+    """Return what a page in one file shows of a folder of rollouts.
+
+    `decode` converts token ids to text; without it, the tokenizer of the rollouts' model is used if it is here.
+    `on_group` is called with each group that was read. Raises: `ConfigError`; `ExportError`; `JournalError`.
+    """
+    stored = read_stored(path)
+    decode = decode or find_decode(stored)
+
+    def read() -> Iterator[Group]:
+        for group in read_groups(path, stored, journal):
+            yield group
+            on_group(group.group_id)
+
+    name, dropped = stored.config.name, stored.counts.reasons
+    return make_rollouts_view(read(), name=name, folder=str(path), dropped=dropped, decode=decode)
+
+
+def find_decode(stored: Stored) -> Decode | None:
+    """Return the function that decodes the token ids of rollouts; `None` if its files are not here."""
+    try:
+        return stored.config.find_decode()
+    except ConfigError:
+        return None
+
+
+def embed(view: DataView) -> tuple[str, dict[str, object]]:
+    """Return the address of the first page, and the answers that the pages need, by their addresses."""
+    answers: dict[str, object]
+    if isinstance(view, ComparedDatasets):
+        answers = {f"/v1/view/datasets/{number}": dataset for number, dataset in enumerate(view.datasets)}
+        return "#/datasets", {"/v1/view/comparison": view.rows, **answers}
+    if isinstance(view, DatasetView):
+        return "#/dataset/0", {"/v1/view/datasets/0": view}
+    if isinstance(view, RolloutsView):
+        bodies = {} if view.bodies is UNSET else view.bodies
+        answers = {
+            f"/v1/view/rollouts/{quote(group, _SAFE)}/{quote(run, _SAFE)}": body
+            for (group, run), body in bodies.items()
+        }
+        return "#/rollouts", {"/v1/view/rollouts": replace(view, bodies=UNSET), **answers}
+    return "#/topics", {"/v1/view/topics": view}
+
+
+def encode_page(view: DataView) -> bytes:
+    """Return the page of a view as one HTML file. Raises: `NotBuiltError`."""
+    return encode_bundle(view.title, *embed(view))
+
+
+def write_page(view: DataView, out: Path) -> Path:
+    """Write the page of a view as one HTML file, and return its path.
+
+    If the viewer is not built, the file says how to build it. Raises: `ConfigError` if no file can be made.
+    """
+    if is_built():
+        return write_bundle(view.title, *embed(view), out)
+    text = f"{HOW_TO_BUILD}. Then write this file again: treadle report {out.parent}"
+    page = f'<!doctype html><meta charset="utf-8"><title>{escape(view.title)}</title><p>{escape(text)}</p>\n'
+    write_whole([page.encode()], out)
+    return out

@@ -1,0 +1,163 @@
+"""The datasets, rollouts and topics that `treadle view` was started with, for the pages that ask for them.
+
+Files that have changed are read again. The paths come from the command line only, and never from a request.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from treadle.core.errors import ConfigError
+from treadle.core.masking import hide_password
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.dataset_view import DatasetView
+from treadle.datagen.dataset.row_index import ComparedRows, FoundRows, RowIndex, compare_rows
+from treadle.datagen.topics.topic_files import load_topics
+from treadle.datagen.topics.topics_view import TopicsView, make_topics_view
+from treadle.export.groups import Group
+from treadle.journal.protocol import Journal
+from treadle.rollout.rollout_folder import RolloutFolder, read_stored, rebuild
+from treadle.rollout.rollouts_view import GroupFacts, RolloutBody, RolloutsView, find_facts, write_rollout
+from treadle.trajectory.tokens.trajectories import Decoders, load_decoders
+from treadle.viewer.data_pages import DataKind, find_decode, find_kind
+from treadle.viewer.token_views import load_group
+
+_KEPT_GROUPS = 4
+_START = {DataKind.DATASET: "#/dataset/0", DataKind.ROLLOUTS: "#/rollouts", DataKind.TOPICS: "#/topics"}
+
+
+class ViewedData:
+    """What the pages show beside runs. Its methods block, and several threads may call them."""
+
+    def __init__(self, paths: Sequence[Path] = ()) -> None:
+        """Look at what the paths hold. Raises: `ConfigError` if they cannot be shown together."""
+        kinds = [find_kind(path) for path in paths]
+        if None in kinds or (len(paths) > 1 and set(kinds) != {DataKind.DATASET}) or len(paths) > 2:
+            raise ConfigError(
+                "give a journal, one or two datasets, the folder of rollouts, or a file of topics; not "
+                + " and ".join([repr(str(path)) for path in paths])
+            )
+        self._kind = kinds[0] if kinds else None
+        self._paths = tuple(paths)
+        self._lock = Lock()
+        self._datasets: dict[int, RowIndex] = {}
+        self._compared: ComparedRows | None = None
+        self._facts: dict[int, GroupFacts] = {}
+        """The facts of the groups that were read, by their numbers in the plan."""
+        self._groups: OrderedDict[str, Group] = OrderedDict()
+
+    @property
+    def journal(self) -> str | None:
+        """The address of the journal of the runs; `None` if there is no such file.
+
+        Raises: `ConfigError` if rollouts come from elsewhere and name another journal.
+        """
+        if self._kind is DataKind.DATASET:
+            found = DatasetFolder(self._paths[0]).journal
+            return str(found) if self._paths[0].is_dir() and found.exists() else None
+        if self._kind is not DataKind.ROLLOUTS:
+            return None
+        stored = read_stored(self._paths[0])
+        if stored.config.journal is None:
+            return str(RolloutFolder(self._paths[0]).journal)
+        if not stored.is_trusted:
+            raise ConfigError(
+                f"the rollouts in {str(self._paths[0])!r} come from elsewhere, and their runs are in the journal "
+                f"{hide_password(stored.config.journal)!r}: name it with --journal if you trust it"
+            )
+        return stored.config.journal
+
+    def describe(self) -> dict[str, Any]:
+        """Return the pages that have data, and the first one."""
+        pages = ["runs"] if self._kind is not DataKind.TOPICS else []
+        if self._kind is None:
+            return {"pages": pages, "start": "#/runs"}
+        both = len(self._paths) == 2
+        pages += [self._kind.value, *(["datasets"] if both else [])]
+        return {"pages": pages, "start": "#/datasets" if both else _START[self._kind]}
+
+    def dataset(self, number: int) -> DatasetView:
+        """Return a dataset without its rows."""
+        return self._index(number).view
+
+    def _index(self, number: int) -> RowIndex:
+        if self._kind is not DataKind.DATASET or number >= len(self._paths):
+            raise ConfigError(f"there is no dataset {number}; `treadle view FOLDER` shows one")
+        with self._lock:
+            found = self._datasets.get(number)
+            if found is None or not found.is_current:
+                self._datasets[number] = found = RowIndex(self._paths[number])
+                self._compared = None
+            return found
+
+    def find_rows(
+        self, number: int, words: str, chosen: Mapping[str, str], offset: int, limit: int
+    ) -> FoundRows:
+        """Return rows of a dataset; see `RowIndex.find`."""
+        return self._index(number).find(words, chosen, offset, limit)
+
+    def read_row(self, number: int, row: int, *, is_rejected: bool) -> dict[str, Any] | None:
+        """Return what a row shows when it is opened; `None` if there is no such row."""
+        return self._index(number).read(row, is_rejected=is_rejected)
+
+    def comparison(self) -> ComparedRows:
+        """Return the comparison of two datasets, row by row."""
+        if len(self._paths) < 2:
+            raise ConfigError("there are no two datasets; `treadle view ONE OTHER` shows two")
+        views = self.dataset(0), self.dataset(1)
+        if self._compared is None:
+            self._compared = compare_rows(self._paths[0], self._paths[1], views)
+        return self._compared
+
+    def topics(self) -> TopicsView:
+        """Return the topics of a file."""
+        if self._kind is not DataKind.TOPICS:
+            raise ConfigError("there are no topics; `treadle view topics.json` shows some")
+        return make_topics_view(load_topics(self._paths[0]))
+
+    def rollouts(self, journal: Journal, after: int = 0) -> RolloutsView:
+        """Return the groups that are delivered so far, without the first `after` of them and without tokens."""
+        if self._kind is not DataKind.ROLLOUTS:
+            raise ConfigError("there are no rollouts; `treadle view FOLDER` shows those in a folder")
+        path = self._paths[0]
+        stored = read_stored(path)
+        with self._lock:
+            for entry in stored.entries[after:]:
+                if entry.number not in self._facts:
+                    self._facts[entry.number] = find_facts(rebuild(stored.config, journal, entry))
+            groups = [self._facts[entry.number] for entry in stored.entries[after:]]
+        name, dropped = stored.config.name, dict(stored.counts.reasons)
+        return RolloutsView(name=name, folder=str(path), groups=groups, dropped=dropped)
+
+    def rollout(self, journal: Journal, group_id: str, run_id: str) -> RolloutBody | None:
+        """Return the messages and the tokens of a rollout; `None` if there is no such rollout."""
+        with self._lock:
+            group = self._groups.pop(group_id, None) or self._load_group(journal, group_id)
+            if self._kind is DataKind.ROLLOUTS:
+                # The groups of a folder do not change.
+                self._groups[group_id] = group
+            if len(self._groups) > _KEPT_GROUPS:
+                self._groups.popitem(last=False)
+        found = next((item for item in group.rollouts if item.run_id == run_id), None)
+        return None if found is None else write_rollout(found, self._find_decoders(journal, run_id))
+
+    def _load_group(self, journal: Journal, group_id: str) -> Group:
+        stored = read_stored(self._paths[0]) if self._kind is DataKind.ROLLOUTS else None
+        for entry in () if stored is None else stored.entries:
+            known = self._facts.get(entry.number)
+            if stored is not None and known is not None and known.group_id == group_id:
+                return rebuild(stored.config, journal, entry)
+        return load_group(journal, group_id, {})
+
+    def _find_decoders(self, journal: Journal, run_id: str) -> Decoders:
+        if self._kind is DataKind.ROLLOUTS:
+            return find_decode(read_stored(self._paths[0]))
+        trusted = journal.is_trusted(run_id)
+        return load_decoders(event.body for event in journal.read(run_id)) if trusted else None
+
+    def group(self, journal: Journal, group_id: str) -> RolloutsView:
+        """Return the runs of the journal with this label `group` as one group, with advantages within it."""
+        groups = [find_facts(load_group(journal, group_id, {}))]
+        return RolloutsView(name=group_id, folder="", groups=groups, dropped={})

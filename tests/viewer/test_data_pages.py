@@ -1,0 +1,289 @@
+"""The pages of datasets, rollouts and topics as files: they hold everything, and show every text as a text."""
+
+import os
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from tests.browser.chromium import Chromium
+from tests.datagen.dataset import made
+from tests.datagen.topics.test_draw import tree
+from tests.rollout.groups import make_groups
+from tests.viewer.pages import EVIL, NEEDS_VIEWER, Screen, read_answers
+
+import treadle
+from treadle.core.types import Message, Role, ToolCall
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.dataset_view import make_dataset_view
+from treadle.datagen.dataset.row_index import compare_datasets
+from treadle.datagen.quality.protocol import FilterVerdict
+from treadle.datagen.topics.topics_view import make_topics_view
+from treadle.rollout.rollouts_view import make_rollouts_view
+from treadle.viewer.data_pages import DataKind, encode_page, find_kind, write_page
+
+LONG = "Donaudampfschifffahrtsgesellschaft" * 20
+
+
+def evil_folder(path: Path, count: int = 30) -> Path:
+    """Return a dataset in which some texts try to get out of their place, and some are very long."""
+    made.plain_folder(path, count, leaves=10)
+    folder = DatasetFolder(path)
+    rows = []
+    for number, text in enumerate((EVIL, LONG), count + 1):
+        topic = ("Shop", f"area {text}", f"topic {text}")
+        row = made.plain_row(
+            number,
+            text=text,
+            topic=topic,
+            topic_id=f"{number:016x}",
+            persona=text,
+            models={"agent": text},
+            dataset=text,
+            filters={text: text},
+            difficulty=text,
+            kind=text,
+        )
+        call = ToolCall("c1", text, text)
+        said = (
+            row.messages[0],
+            Message(Role.ASSISTANT, text, (call,), reasoning=text),
+            Message(Role.TOOL, text, call_id="c1", name=text),
+            Message(Role.ASSISTANT, text),
+        )
+        rows.append(replace(row, messages=said))
+    with folder.rows.open("ab") as file:
+        file.writelines(map(made.encode, rows))
+    with folder.rejected.open("ab") as file:
+        file.writelines(
+            made.encode(row, FilterVerdict(text[:40], False, text))
+            for row, text in zip(rows, (EVIL, LONG), strict=True)
+        )
+    return path
+
+
+def test_what_a_path_holds_is_recognised(tmp_path: Path) -> None:
+    dataset = made.plain_folder(tmp_path / "d", 1)
+    rollouts = tmp_path / "r"
+    rollouts.mkdir()
+    for name in ("ledger.db", "groups.jsonl", "rows.jsonl"):
+        (rollouts / name).touch()
+    (tmp_path / "topics.json").write_text("{}")
+    assert find_kind(dataset) is find_kind(DatasetFolder(dataset).rows) is DataKind.DATASET
+    assert find_kind(rollouts) is DataKind.ROLLOUTS
+    assert find_kind(tmp_path / "topics.json") is DataKind.TOPICS
+    assert (
+        find_kind(tmp_path) is find_kind(tmp_path / "none.jsonl") is find_kind(tmp_path / "runs.db") is None
+    )
+
+
+class Tags(HTMLParser):
+    """A parser that collects the elements and the addresses in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "action")]
+
+
+@NEEDS_VIEWER
+def test_no_text_can_leave_its_place(tmp_path: Path) -> None:
+    view = make_dataset_view(evil_folder(tmp_path / "d"))
+    page = encode_page(replace(view, name=EVIL)).decode()
+    tags = Tags()
+    tags.feed(page)
+    assert EVIL not in page
+    assert tags.names.count("script") == 2
+    assert "img" not in tags.names
+    assert tags.addresses == ["data:,"]
+    answers = read_answers(page)
+    assert answers == {
+        "/v1/view/datasets/0": msgspec.json.decode(msgspec.json.encode(replace(view, name=EVIL)))
+    }
+
+
+def test_without_the_viewer_a_job_writes_how_to_build_it(tmp_path: Path) -> None:
+    """In a package without the built page, files say what to do, and a command that prints a page fails."""
+    package = Path(treadle.__file__).parent
+    ignore = shutil.ignore_patterns("bundle.html", "__pycache__")
+    shutil.copytree(package, tmp_path / "lib/treadle", copy_function=os.symlink, ignore=ignore)
+    dataset = made.plain_folder(tmp_path / "d", 2)
+    script = (
+        "from pathlib import Path; from treadle.viewer import write_page; "
+        "from treadle.datagen.dataset.dataset_view import make_dataset_view as make; "
+        "write_page(make(Path('d')), Path('d/report.html'))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "lib")}
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, check=True)
+    assert "make viewer" in (dataset / "report.html").read_text()
+    done = subprocess.run(
+        [sys.executable, "-m", "treadle", "report", "d"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "make viewer" in done.stderr
+
+
+@pytest.fixture
+def screen(browser: Chromium) -> Screen:
+    return Screen(browser)
+
+
+ROWS = "document.querySelectorAll('.table .line').length"
+
+
+@pytest.mark.parametrize(("width", "is_dark"), [(1200, False), (420, True)])
+def test_the_overview_of_a_dataset_shows_all_parts(
+    tmp_path: Path, screen: Screen, width: int, is_dark: bool
+) -> None:
+    page = write_page(make_dataset_view(evil_folder(tmp_path / "d")), tmp_path / "d.html")
+    screen.open(page, width=width, is_dark=is_dark)
+    screen.wait("document.querySelector('.map button')")
+    shown = screen.run("[...document.querySelectorAll('.section')].map(part => part.id)")
+    assert shown == ["topics", "tools", "lengths", "kinds", "quality", "time"]
+    text = screen.run("document.body.innerText")
+    for words in (
+        "rows kept\n32",
+        "samples rejected (11.1%)\n4",
+        "the answer names 4 EUR, which no result has",
+        EVIL,
+    ):
+        assert words in text
+    sums = screen.run(
+        "[...document.querySelectorAll('.spread')].map(chart => [...chart.children].reduce((sum, bin) => "
+        "sum + Number(bin.title.match(/: ([\\d,]+) row/)[1].replace(',', '')), 0))"
+    )
+    assert sums == [32] * 5
+    boxes = screen.run(
+        "[...document.querySelectorAll('.map button')].map(box => ['left', 'top', 'width', 'height']"
+        ".map(side => parseFloat(box.style[side])))"
+    )
+    for index, (x, y, w, h) in enumerate(boxes):
+        for left, top, wide, high in boxes[:index]:
+            assert (
+                min(x + w, left + wide) - max(x, left) <= 0.01 or min(y + h, top + high) - max(y, top) <= 0.01
+            )
+    screen.check(page)
+    screen.run(
+        "[...document.querySelectorAll('.map button')].find(e => e.dataset.topic.includes('topic 3')).click()"
+    )
+    screen.wait(f"{ROWS} === 3")
+
+
+def test_rows_are_found_and_opened(tmp_path: Path, screen: Screen) -> None:
+    page = write_page(make_dataset_view(evil_folder(tmp_path / "d")), tmp_path / "d.html")
+    screen.open(page, "#/rows/0")
+    screen.wait("document.querySelector('[aria-live]').textContent === 'all 36 rows'")
+    screen.type("#search", "FILE 7?")
+    screen.wait(f"{ROWS} === 3")
+    screen.press("Escape")
+    screen.run("document.activeElement.blur()")
+    screen.press("Enter")
+    screen.wait("document.querySelector('.opened .msg-call')")
+    assert "tea, 3 EUR" in screen.run("document.querySelector('.opened').textContent")
+    screen.check(page)
+    first = screen.run("document.querySelector('.opened h2').textContent")
+    screen.press("j")
+    screen.wait(f"document.querySelector('.opened h2').textContent !== '{first}'")
+    screen.press("x")
+    screen.type("#by-status", "rejected")
+    screen.wait(f"{ROWS} === 4")
+    screen.run("document.querySelectorAll('.table .line')[2].click()")
+    screen.wait("document.querySelector('.opened .verdicts .told')")
+    opened = screen.run("document.querySelector('.opened').innerText")
+    assert opened.count(EVIL) >= 8
+    screen.run("document.querySelectorAll('.table .line')[3].click()")
+    screen.wait(f"document.querySelector('.opened').innerText.includes('{LONG}')")
+    screen.check(page)
+
+
+def test_rollouts_stand_side_by_side_down_to_their_tokens(tmp_path: Path, screen: Screen) -> None:
+    view = make_rollouts_view(
+        make_groups(5), name=EVIL, dropped={EVIL: 1}, decode=lambda ids: f"t{ids[0]}<b> "
+    )
+    page = write_page(view, tmp_path / "r.html")
+    screen.open(page)
+    text = screen.run("document.body.innerText")
+    for words in (
+        f"1 groups were dropped: {EVIL}",
+        "of groups solved at least once",
+        "Example of compaction",
+    ):
+        assert words in text
+    screen.check(page)
+    screen.press("e")
+    screen.wait(f"{ROWS} === 5")
+    assert screen.run("document.querySelectorAll('.table .cells span').length") == 40
+    screen.check(page)
+    screen.run("document.querySelectorAll('.table .line')[3].click()")
+    screen.wait("document.querySelectorAll('.sidehead section').length === 8")
+    assert screen.run("document.querySelector('.mark').textContent") == "the first difference"
+    screen.check(page)
+    rollout = view.groups[3].rollouts[0]
+    screen.run("document.querySelector('.sidehead section button:not(.close)').click()")
+    screen.wait("document.querySelector('.tokenline .sampled')")
+    first = screen.run("document.querySelector('.tokens .picked').textContent")
+    assert first.startswith("t")
+    assert first.endswith("<b> ")
+    assert f"{rollout.branches[0].sampled_tokens} of {rollout.branches[0].tokens} tokens" in screen.run(
+        "document.querySelector('main').innerText"
+    )
+    screen.press("l", "n", "c")
+    screen.wait("document.querySelector('.tokens .trained')")
+    screen.check(page)
+
+
+def test_topics_and_two_datasets_are_shown(tmp_path: Path, screen: Screen) -> None:
+    graph = tree(3, 2)
+    leaf = next(graph.leaves())
+    leaf.text, leaf.error = EVIL, LONG
+    page = write_page(make_topics_view(graph, {leaf.topic_id: 5}), tmp_path / "t.html")
+    screen.open(page)
+    screen.wait("document.querySelectorAll('.topiclines li').length === 10")
+    assert EVIL in screen.run("document.body.innerText")
+    screen.check(page)
+    one, other = evil_folder(tmp_path / "one"), made.plain_folder(tmp_path / "other", 20)
+    page = write_page(compare_datasets(one, other), tmp_path / "c.html")
+    screen.open(page, width=900)
+    text = screen.run("document.body.innerText")
+    for words in ("rows that are equal\n20", "rows of the first one only\n12", "s000029"):
+        assert words in text
+    screen.check(page)
+    screen.run("document.querySelector('.ids a').click()")
+    screen.wait(f"{ROWS} === 1")
+
+
+def test_a_served_dataset_is_searched_and_grows(tmp_path: Path, screen: Screen) -> None:
+    dataset = evil_folder(tmp_path / "d", 1_200)
+    command = [sys.executable, "-m", "treadle", "view", "d", "--no-open", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(treadle.__file__).parents[1])}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        screen.open(msgspec.json.decode(process.stdout.readline())["url"])
+        screen.wait("document.querySelector('.map button')")
+        screen.run("location.hash = '#/rows/0'")
+        said = "document.querySelector('[role=search] [aria-live]').textContent"
+        screen.wait(f"{said} === 'all 1,206 rows'")
+        screen.press("G")
+        screen.wait("Number(document.querySelector('.table').getAttribute('aria-rowcount')) > 600")
+        screen.type("#search", "FILE 1199?")
+        screen.wait(f"{said} === '1 of 1,206 rows'")
+        screen.run("document.querySelector('.table .line').click()")
+        screen.wait("document.querySelector('.opened .msg-call')")
+        with DatasetFolder(dataset).rows.open("ab") as file:
+            file.write(made.encode(made.plain_row(9_999)))
+        screen.type("#search", "FILE 9999?")
+        screen.wait(f"{said} === '1 of 1,207 rows'")
+        screen.check()
+        process.terminate()

@@ -1,0 +1,297 @@
+"""The pages of runs in a real browser: what they show, their keys, what can be done with them, and who may ask."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.browser.chromium import Chromium
+from tests.server.test_responses import config, journal, serving
+from tests.viewer.conftest import LONG_STEPS, ServedJournal
+from tests.viewer.sample_runs import EVIL
+
+from treadle import Agent
+from treadle.core.events import TextDelta
+from treadle.core.inbox import Note
+from treadle.core.types import Completion, FinishReason, Message, Request, Role
+from treadle.journal.protocol import Journal
+from treadle.models.protocol import Watch
+
+__all__ = ["config", "journal"]
+
+AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
+AXE_RUN = """
+axe.run().then(found => found.violations.map(one => [one.id, one.nodes.slice(0, 3).map(node => node.html)]))
+"""
+WAIT = """
+new Promise((done, fail) => {
+  const end = performance.now() + 20000;
+  const look = () => {
+    let found = null;
+    try { found = (() => (%s))(); } catch { /* What is looked for is not there yet. */ }
+    if (found) done(typeof found === "object" ? true : found);
+    else if (performance.now() > end) fail(new Error("it did not happen: " + %s));
+    else setTimeout(look, 20);
+  };
+  look();
+})
+"""
+WIDER = """
+[...document.querySelectorAll("main *")].filter(node => {
+  const box = node.getBoundingClientRect();
+  const scrolls = ".tabs, .branches, .lanes, .transcript, .inspector, .cut";
+  return box.width && box.right > innerWidth + 1 && !node.closest(scrolls);
+}).map(node => node.outerHTML.slice(0, 200))
+"""
+
+
+def wait(browser: Chromium, script: str) -> Any:
+    """Wait until an expression of the page is true, and return its value."""
+    return browser.evaluate(WAIT % (script, json.dumps(script)))
+
+
+def show(
+    browser: Chromium, page: Path | str, shown: str, *, width: int = 1440, is_dark: bool = False
+) -> None:
+    """Open a page, and wait until it has what the selector `shown` finds."""
+    browser.open(page, width, 900, is_dark=is_dark)
+    wait(browser, f"document.querySelector({json.dumps(shown)})")
+
+
+def press(browser: Chromium, *keys: str) -> None:
+    for key in keys:
+        for kind in ("keyDown", "keyUp"):
+            browser.send("Input.dispatchKeyEvent", type=kind, key=key, text=key if len(key) == 1 else "")
+
+
+def write(browser: Chromium, selector: str, text: str) -> None:
+    """Write into a field as a person does."""
+    browser.evaluate(f"document.querySelector({json.dumps(selector)}).focus()")
+    browser.send("Input.insertText", text=text)
+
+
+def click(browser: Chromium, text: str) -> None:
+    """Press the button that says `text`."""
+    buttons = "(document.querySelector('dialog') ?? document).querySelectorAll('button')"
+    button = f"[...{buttons}].find(one => one.textContent === {json.dumps(text)})"
+    wait(browser, f"{button} && !{button}.disabled")
+    browser.evaluate(f"{button}.click()")
+
+
+def text_of(browser: Chromium, selector: str = "body") -> str:
+    return str(browser.evaluate(f"document.querySelector({json.dumps(selector)}).innerText"))
+
+
+PLACES = [
+    ("runs", ".line"),
+    ("run/{tidy}?at=3", ".block.picked"),
+    ("run/{tidy}?view=timeline", ".span"),
+    ("run/{tidy}?view=files", ".difference .add"),
+    ("run/{tidy}?view=events", ".eventline"),
+    ("run/{tidy}?view=forks", ".branches a"),
+    ("run/{asking}", ".ask"),
+    ("run/{approving}", ".ask"),
+    ("compare/{tidy}/{fork}", ".pair.differs"),
+    ("memories", ".status"),
+]
+
+
+@pytest.mark.parametrize("is_dark", [False, True])
+@pytest.mark.sets(99)
+def test_pages_have_no_barriers(browser: Chromium, served: ServedJournal, is_dark: bool) -> None:
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed; `make viewer` installs it")
+    found = {}
+    for place, shown in PLACES:
+        show(browser, served.address(place.format(**served.runs)), shown, is_dark=is_dark)
+        browser.evaluate(f"{AXE.read_text()}; 0")
+        found[place] = browser.evaluate(AXE_RUN)
+    assert [item for item in found.items() if item[1]] == []
+    assert browser.complaints == []
+
+
+def test_the_table_is_filtered_by_its_address_and_used_by_keys(
+    browser: Chromium, served: ServedJournal
+) -> None:
+    show(browser, served.address("runs?status=paused&label="), ".line")
+    assert set(
+        browser.evaluate("[...document.querySelectorAll('.line .chip')].map(one => one.textContent)")
+    ) <= {
+        "asks",
+        "approval",
+        "open",
+    }
+    browser.evaluate("document.querySelector('select[aria-label=Status]').focus()")
+    press(browser, "Escape", "x")
+    wait(browser, f"document.querySelectorAll('.line').length >= {len(served.runs)}")
+    assert browser.evaluate("location.hash") == "#/runs"
+    wait(browser, "document.querySelectorAll('.line')[1]?.getAttribute('aria-selected') === 'false'")
+    press(browser, "j", "j", "k", "Enter")
+    wait(browser, "location.hash.startsWith('#/run/') && document.querySelector('.block')")
+    press(browser, "?")
+    assert "Next part" in wait(browser, "document.querySelector('dialog')?.innerText")
+    press(browser, "Escape")
+
+
+@pytest.mark.parametrize("width", [390, 900, 1440])
+@pytest.mark.parametrize("name", ["hostile", "words"])
+def test_texts_are_shown_as_text_and_leave_no_place(
+    browser: Chromium, served: ServedJournal, name: str, width: int
+) -> None:
+    place = f"run/{served.runs[name]}"
+    show(browser, served.address(place), ".block.message", width=width)
+    if name == "hostile":
+        # The title, the label, the system message, the user's, thoughts, answers, arguments, results and the tree.
+        assert text_of(browser).count(EVIL) > (8 if width > 800 else 4)
+    for view in ("transcript", "timeline", "files", "events", "forks"):
+        show(browser, served.address(f"{place}?view={view}"), "main .panes > *", width=width)
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+        assert browser.evaluate(WIDER) == []
+    assert browser.evaluate("document.querySelectorAll('img, iframe, object').length") == 0
+    assert browser.complaints == []
+    own = served.url.partition("/view")[0]
+    assert [url for url in browser.requests if not url.startswith((own, "about:", "data:"))] == []
+
+
+def test_only_what_is_in_view_is_drawn(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['long']}"), ".run[data-loaded=true] .block")
+    assert browser.evaluate("document.querySelectorAll('.block').length") < 60
+    press(browser, "G")
+    wait(browser, f"document.body.innerText.includes('Finished: completed') && {LONG_STEPS}")
+    assert browser.evaluate("document.querySelectorAll('.block, .leaf').length") < 160
+
+
+def test_a_sub_agent_is_shown_below_its_call(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['tidy']}"), ".block.call .more")
+    browser.evaluate(
+        "[...document.querySelectorAll('.more')].find(one => one.textContent.includes('sub-agent')).click()"
+    )
+    wait(browser, "document.querySelector('.outline').innerText.includes('Three notes are old.')")
+    found = browser.evaluate(
+        "[...document.querySelectorAll('.leaf')].map(one => [one.ariaLevel, one.querySelector('b').innerText])"
+    )
+    place = [name for _, name in found].index("helper")
+    assert int(found[place + 1][0]) > int(found[place][0])
+
+
+def test_an_agent_is_talked_to_and_its_call_approved(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address("runs"), "button.main")
+    press(browser, "c")
+    wait(browser, "document.querySelector('#new-text')")
+    write(
+        browser,
+        "#new-text",
+        'call write_file {"file_path": "a.md", "content": "one"}\nthen\nsay It is written.',
+    )
+    click(browser, "Send")
+    wait(browser, "document.querySelector('.ask code')?.textContent.includes('a.md')")
+    click(browser, "Approve")
+    wait(browser, "document.querySelector('.transcript')?.innerText.match(/It is written/g)?.length > 1")
+    write(browser, "[data-focus=message]", "say The next turn.")
+    click(browser, "Send")
+    wait(browser, "document.querySelector('.transcript').innerText.match(/The next turn/g)?.length > 1")
+    run_id = browser.evaluate("location.hash.split(/[/?]/)[2]")
+    press(browser, "Escape", "l")
+    wait(browser, "document.querySelector('dialog input')")
+    write(browser, "[aria-label='Name of the label']", "quality")
+    write(browser, "[aria-label='Value of the label']", "good")
+    click(browser, "Save")
+    wait(browser, "document.querySelector('.facts-line').innerText.includes('quality: good')")
+    press(browser, "f")
+    wait(browser, "document.querySelector('#fork-text')")
+    write(browser, "#fork-text", "say Another way.")
+    click(browser, "Fork")
+    wait(browser, f"!location.hash.includes({run_id!r}) && document.body.innerText.includes('forked from')")
+    wait(browser, "document.querySelector('.transcript').innerText.includes('Another way.')")
+    assert browser.complaints == []
+
+
+def test_a_question_is_answered(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address("runs"), "button.main")
+    press(browser, "c")
+    wait(browser, "document.querySelector('#new-text')")
+    browser.evaluate("""{ const box = document.querySelector('#new-agent'); box.value = 'curious';
+        box.dispatchEvent(new Event('change', {bubbles: true})); }""")
+    asked = 'call ask_user {"question": "Which month?", "options": [{"label": "March"}, {"label": "April"}]}'
+    write(browser, "#new-text", f"{asked}\nthen\nsay Done with it.")
+    click(browser, "Send")
+    click(browser, "April")
+    wait(browser, "document.querySelector('.transcript')?.innerText.match(/Done with it/g)?.length > 1")
+    assert "answer: April" in text_of(browser, ".transcript")
+
+
+def test_the_first_difference_of_two_runs_is_shown(browser: Chromium, served: ServedJournal) -> None:
+    place = f"compare/{served.runs['tidy']}/{served.runs['fork']}"
+    show(browser, served.address(place), ".pair.differs")
+    assert "The first difference is in step 2" in text_of(browser, ".bar")
+    assert "I stop here." in text_of(browser, ".pair.differs")
+
+
+def test_a_report_works_from_disk(browser: Chromium, served: ServedJournal, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    command = [sys.executable, "-m", "treadle", "report", served.runs["hostile"], served.runs["tidy"]]
+    subprocess.run([*command, "--journal", str(served.path), "--out", str(path)], check=True)
+    show(browser, path, ".line")
+    # The two runs, and that of the sub-agent.
+    assert browser.evaluate("document.querySelectorAll('.line').length") == 3
+    browser.evaluate(f"location.hash = '#/run/{served.runs['tidy']}?view=files'")
+    wait(browser, "document.querySelector('.difference .add')")
+    browser.evaluate(f"location.hash = '#/run/{served.runs['hostile']}'")
+    wait(browser, "document.querySelectorAll('.block').length > 5")
+    assert text_of(browser).count(EVIL) > 8
+    browser.evaluate("document.querySelector('.leaf.inference').click()")
+    wait(browser, "document.querySelectorAll('.inspector [role=tab]').length > 2")
+    browser.evaluate("document.querySelectorAll('.inspector [role=tab]')[1].click()")
+    wait(browser, "document.querySelector('.prompt section')")
+    assert browser.evaluate("document.querySelectorAll('img, .ask').length") == 0
+    assert [url for url in browser.requests if url != "about:blank"] == [path.as_uri()]
+    assert browser.complaints == []
+
+
+class PausingModel:
+    """A model that says the first half of an answer, and the other half once it may. Its first answer is short."""
+
+    name = "pausing"
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        if len(request.messages) == 1:
+            return Completion(Message(Role.ASSISTANT, "Hello."), FinishReason.STOP)
+        assert watch.on_delta is not None
+        watch.on_delta(TextDelta("The first half"))
+        await self.may_end.wait()
+        return Completion(Message(Role.ASSISTANT, "The first half and the other."), FinishReason.STOP)
+
+
+async def test_the_words_of_an_answer_are_shown_as_they_come(
+    browser: Chromium, config: Path, journal: Journal
+) -> None:
+    model = PausingModel()
+    shown = "document.querySelector('.transcript').innerText.includes"
+    async with serving(config, journal) as url:
+        async with Agent(model, journal=journal).session("live") as session:
+            await session.send("Hello.")
+            await asyncio.to_thread(show, browser, f"{url}/view#/run/live", ".run[data-loaded=true]")
+            # What comes after the events were loaded is seen by those who follow the run.
+            await asyncio.to_thread(journal.post, "live", Note(remark="It is followed."))
+            await asyncio.to_thread(wait, browser, f"{shown}('It is followed.')")
+            work = asyncio.ensure_future(session.send("Say something."))
+            await asyncio.to_thread(wait, browser, f"{shown}('The first half')")
+            assert "the other" not in await asyncio.to_thread(text_of, browser, ".transcript")
+            model.may_end.set()
+            await work
+            await asyncio.to_thread(wait, browser, f"{shown}('and the other.')")
+        await asyncio.to_thread(browser.open, "about:blank")
+
+
+def test_without_the_key_nothing_is_shown(browser: Chromium, served: ServedJournal) -> None:
+    bare = served.url.partition("#")[0]
+    browser.open(bare)
+    browser.evaluate("sessionStorage.clear()")
+    show(browser, f"{bare}#/runs", "input[type=password]")
+    assert served.runs["tidy"] not in text_of(browser)

@@ -1,0 +1,171 @@
+/** Two runs side by side: what is equal is folded, and the first difference is shown. */
+import { diffArrays } from "diff";
+import { useEffect, useMemo, useRef, useState, type FormEvent, type ReactNode } from "react";
+import { useRun } from "../fold/follow";
+import type { Item, RunFold } from "../fold/run";
+import { count, many, usd } from "../format";
+import { useKeys } from "../keys";
+import { Status } from "../parts/basics";
+import { Line } from "../parts/transcript";
+import { useVirtual } from "../parts/virtual";
+import { go, to, usePlace } from "../router";
+import { has } from "../source";
+import type { PageSpec } from ".";
+
+interface Pair { one: Item | null; two: Item | null; isEqual: boolean; hidden: number }
+
+/** What must be the same so that two items count as equal: not their ids, times and costs. */
+const signature = (item: Item): string =>
+  [item.kind, item.depth, item.title, item.text, item.reasoning, item.arguments, item.result?.content ?? "", item.result?.error_kind ?? ""].join("\0");
+
+/** Whether an item says what the run did, and not how it was driven. */
+const isWork = (item: Item): boolean => !(item.kind === "event" && /^(Paused|Resumed|Closed)/.test(item.title));
+
+/** Align the items of two runs. */
+export function align(one: readonly Item[], two: readonly Item[]): Pair[] {
+  const [left, right] = [one.map(signature), two.map(signature)];
+  const parts = diffArrays(left, right, { timeout: 1500 });
+  const pairs: Pair[] = [];
+  let [i, j] = [0, 0];
+  if (!parts) {
+    // They differ too much: compare them place by place.
+    for (let place = 0; place < Math.max(one.length, two.length); place += 1) {
+      pairs.push({ one: one[place] ?? null, two: two[place] ?? null, isEqual: left[place] === right[place], hidden: 0 });
+    }
+    return pairs;
+  }
+  for (let place = 0; place < parts.length; place += 1) {
+    const part = parts[place] as (typeof parts)[number];
+    const size = part.value.length;
+    if (!part.added && !part.removed) {
+      for (let step = 0; step < size; step += 1) pairs.push({ one: one[i++] as Item, two: two[j++] as Item, isEqual: true, hidden: 0 });
+      continue;
+    }
+    const next = parts[place + 1];
+    const gone = part.removed ? size : next?.removed ? next.value.length : 0;
+    const come = part.added ? size : next?.added ? next.value.length : 0;
+    for (let step = 0; step < Math.max(gone, come); step += 1) {
+      pairs.push({ one: step < gone ? one[i++] ?? null : null, two: step < come ? two[j++] ?? null : null, isEqual: false, hidden: 0 });
+    }
+    if (gone && come) place += 1;
+  }
+  return pairs;
+}
+
+const AROUND = 2;
+
+/** Put one line in place of many equal ones. */
+function fold(pairs: Pair[]): Pair[] {
+  const folded: Pair[] = [];
+  for (let place = 0; place < pairs.length; ) {
+    let end = place;
+    while (end < pairs.length && pairs[end]?.isEqual) end += 1;
+    const hidden = end - place - 2 * AROUND;
+    if (hidden > 1) {
+      folded.push(...pairs.slice(place, place + AROUND), { one: null, two: null, isEqual: true, hidden }, ...pairs.slice(end - AROUND, end));
+    } else folded.push(...pairs.slice(place, end));
+    if (end < pairs.length) folded.push(pairs[end] as Pair);
+    place = end + 1;
+  }
+  return folded;
+}
+
+function Side({ runId, fold: run }: { runId: string; fold: RunFold }): ReactNode {
+  return (
+    <div className="side">
+      <a className="mono" href={to(["run", runId])}>{runId.slice(0, 12)}</a> <b>{run.state === "finished" ? run.stopReason : run.state}</b>
+      <span className="soft"> {run.model} · {many(run.step, "step")} · {count(run.inputTokens)} → {count(run.outputTokens)} tokens · {usd(run.costUsd)}</span>
+    </div>
+  );
+}
+
+function Choose({ first }: { first: string }): ReactNode {
+  const [one, setOne] = useState(first);
+  const [two, setTwo] = useState("");
+  const open = (event: FormEvent): void => {
+    event.preventDefault();
+    go(to(["compare", one.trim(), two.trim()]));
+  };
+  return (
+    <main className="page">
+      <form className="form status" onSubmit={open}>
+        <h1>Compare two runs</h1>
+        <input aria-label="Id of the first run" placeholder="Id of the first run" value={one} onChange={(event) => setOne(event.target.value)} />
+        <input aria-label="Id of the second run" placeholder="Id of the second run" value={two} onChange={(event) => setTwo(event.target.value)} />
+        <button className="main" disabled={!one.trim() || !two.trim()}>Compare</button>
+      </form>
+    </main>
+  );
+}
+
+function Compare(): ReactNode {
+  const { path } = usePlace();
+  return path[1] && path[2] ? <Sides left={path[1]} right={path[2]} /> : <Choose first={path[1] ?? ""} />;
+}
+
+function Sides({ left, right }: { left: string; right: string }): ReactNode {
+  const [one, two] = [useRun(left), useRun(right)];
+  const [isWhole, setIsWhole] = useState(false);
+  const [picked, setPicked] = useState(-1);
+  const box = useRef<HTMLDivElement>(null);
+  const isReady = Boolean(one?.isLoaded && two?.isLoaded);
+  const all = useMemo(() => (one && two && isReady ? align(one.fold.items.filter(isWork), two.fold.items.filter(isWork)) : []), [isReady, one?.fold.version, two?.fold.version]);
+  const pairs = useMemo(() => (isWhole ? all : fold(all)), [all, isWhole]);
+  const first = pairs.findIndex((pair) => !pair.isEqual);
+  const virtual = useVirtual(pairs.length, box, () => 80, 600);
+  const jump = (by: number): void => {
+    for (let place = picked + by; place >= 0 && place < pairs.length; place += by) {
+      if (pairs[place]?.isEqual) continue;
+      setPicked(place);
+      virtual.scrollTo(place, "center");
+      return;
+    }
+  };
+  useEffect(() => {
+    if (first < 0) return;
+    setPicked(first);
+    virtual.scrollTo(first, "center");
+  }, [first, isReady]);
+  useKeys([
+    { key: "n", about: "Next difference", run: () => jump(1) },
+    { key: "N", about: "Difference before", run: () => jump(-1) },
+    { key: "j", about: "", run: () => box.current?.scrollBy(0, 120) },
+    { key: "k", about: "", run: () => box.current?.scrollBy(0, -120) },
+    { key: "a", about: "Show or fold what is equal", run: () => setIsWhole(!isWhole) },
+  ]);
+  const error = one?.error ?? two?.error;
+  if (error) return <main className="page"><Status error={error} /></main>;
+  if (!one || !two || !isReady) return <main className="page"><Status /></main>;
+  const at = first < 0 ? null : pairs[first]?.one ?? pairs[first]?.two;
+  const differ = all.filter((pair) => !pair.isEqual).length;
+  return (
+    <main className="page">
+      <h1 className="hidden">Two runs compared</h1>
+      <div className="bar">
+        <span>{at ? <>The first difference is in step <b>{at.step}</b>, at “{at.title}”; {many(differ, "part")} differ.</> : "These runs are equal, apart from ids and times."}</span>
+        <span className="grow" />
+        <button onClick={() => jump(-1)} disabled={first < 0}>Before</button>
+        <button onClick={() => jump(1)} disabled={first < 0}>Next difference</button>
+        <label className="row"><input type="checkbox" checked={isWhole} onChange={() => setIsWhole(!isWhole)} /> show what is equal</label>
+      </div>
+      <div className="sides"><Side runId={left} fold={one.fold} /><Side runId={right} fold={two.fold} /></div>
+      <div className="transcript pairs" ref={box} tabIndex={0} role="region" aria-label="the runs side by side">
+        <div style={{ height: virtual.total, position: "relative" }}>
+          {virtual.lines.map((line) => {
+            const pair = pairs[line.index] as Pair;
+            return (
+              <div key={line.index} data-index={line.index} ref={virtual.measure} className={`place pair ${pair.isEqual ? "equal" : "differs"}`} style={{ transform: `translateY(${line.start}px)` }}>
+                {pair.hidden ? <button className="plain soft" onClick={() => setIsWhole(true)}>{many(pair.hidden, "equal part")}</button>
+                  : [pair.one, pair.two].map((item, side) => (
+                    <div key={side}>{item && <Line item={item} version={item.version} isPicked={line.index === picked} onPick={(found) => go(to(["run", found.runId], { at: found.seqs[0] }))} />}</div>
+                  ))}
+              </div>
+            );
+          })}
+        </div>
+      </div>
+    </main>
+  );
+}
+
+export const comparePage: PageSpec = { name: "compare", title: "Compare", key: "c", Page: Compare, isOffered: () => has("/v1/runs") };

@@ -1,0 +1,162 @@
+/** The rollouts of a group side by side: rewards, advantages, and messages in lines, with the first difference. */
+import { useEffect, useState, type ReactNode } from "react";
+import { deviationOf, meanOf, number } from "../parts/charts";
+import { Chip, Status } from "../parts/basics";
+import { Message } from "../parts/conversation";
+import type { GroupFacts, RolloutBody, RolloutFacts, ShownMessage } from "../datatypes";
+import { count } from "../format";
+import { useKeys } from "../keys";
+import { change, go, to, usePlace } from "../router";
+import { get, isLive } from "../source";
+import { isShown } from "../shown";
+import type { PageSpec } from ".";
+import { Cells, useRollouts } from "./rollouts";
+import { Branches } from "./tokens";
+
+/** Load the messages and tokens of rollouts; those that a file does not hold are `null`. */
+function useBodies(group: GroupFacts | undefined): Record<string, RolloutBody | null> {
+  const [bodies, setBodies] = useState<Record<string, RolloutBody | null>>({});
+  const runs = group?.rollouts.map((item) => item.run_id).join("\n") ?? "";
+  useEffect(() => {
+    if (!runs) return;
+    const stop = new AbortController();
+    setBodies({});
+    for (const run of runs.split("\n")) {
+      get<RolloutBody>(`/v1/view/rollouts/${encodeURIComponent(group?.group_id ?? "")}/${encodeURIComponent(run)}`, stop.signal)
+        .then((body) => setBodies((before) => ({ ...before, [run]: body })))
+        .catch(() => !stop.signal.aborted && setBodies((before) => ({ ...before, [run]: null })));
+    }
+    return () => stop.abort();
+  }, [runs]);
+  return bodies;
+}
+
+const signOf = (message: ShownMessage | undefined): string => JSON.stringify(message ?? null);
+
+/** Return the first line in which the rollouts do not say the same; -1 if there is none. */
+export function firstDifference(conversations: ShownMessage[][]): number {
+  const most = Math.max(0, ...conversations.map((messages) => messages.length));
+  for (let line = 0; line < most; line += 1) if (new Set(conversations.map((messages) => signOf(messages[line]))).size > 1) return line;
+  return -1;
+}
+
+function Group(): ReactNode {
+  const place = usePlace();
+  const { view, error } = useRollouts(place.path[1]);
+  const at = view?.groups.findIndex((item) => item.group_id === place.path[1]) ?? -1;
+  const group = view?.groups[at];
+  const bodies = useBodies(group);
+  const opened = group?.rollouts.find((item) => item.run_id === place.query.get("run"));
+  const step = (by: number): void => {
+    const next = view?.groups[at + by];
+    if (next) go(to(["group", next.group_id]));
+  };
+  const sideways = (by: number): void => {
+    if (!group) return;
+    const now = group.rollouts.findIndex((item) => item === opened);
+    change({ run: group.rollouts[Math.max(0, Math.min(group.rollouts.length - 1, now + by))]?.run_id, branch: "", at: "" });
+  };
+  useKeys([
+    { key: "N", about: "Next group", run: () => step(1) },
+    { key: "P", about: "Group before", run: () => step(-1) },
+    { key: ">", about: "Tokens of the next rollout", run: () => sideways(1) },
+    { key: "<", about: "Tokens of the rollout before", run: () => sideways(-1) },
+    { key: "q", about: "Close the tokens", run: () => change({ run: "", branch: "", at: "" }) },
+    { key: "u", about: "All groups", run: () => go(to(["groups"])) },
+  ]);
+  if (!view || !group) return <main className="page"><Status error={view ? null : error}>{view ? "There is no such group." : "Reading the groups …"}</Status></main>;
+  const rewards = group.rollouts.map((item) => item.reward).filter((value) => value !== null);
+  return (
+    <main className="page">
+      <div className="bar">
+        {isShown("rollouts") && <a href={to(["groups"])}>Groups</a>}
+        <h1 className="cut">{count(group.number)} · {group.task || group.group_id}</h1>
+        <Cells group={group} picked={opened?.run_id ?? ""} />
+        <span className="soft">{rewards.length ? `mean ${meanOf(rewards).toFixed(2)} ± ${deviationOf(rewards).toFixed(2)}` : "no rewards"}</span>
+        {!group.has_variance && <Chip tone="warn">all rewards are equal</Chip>}
+        {group.weight_version && <span className="soft">weights {group.weight_version}</span>}
+        <span className="grow" />
+        <button disabled={at <= 0} onClick={() => step(-1)} title="Group before (P)">‹</button>
+        <button disabled={at + 1 >= view.groups.length} onClick={() => step(1)} title="Next group (N)">›</button>
+      </div>
+      {opened ? <OpenedRollout rollout={opened} body={bodies[opened.run_id]} /> : <SideBySide group={group} bodies={bodies} />}
+    </main>
+  );
+}
+
+/** The facts of a rollout, with a way to its tokens if it has some. */
+function RolloutHead({ rollout, body }: { rollout: RolloutFacts; body: RolloutBody | null | undefined }): ReactNode {
+  const others = Object.entries(rollout.rewards).filter(([, value]) => value !== rollout.reward || Object.keys(rollout.rewards).length > 1);
+  return (
+    <>
+      <div className="row wrap">
+        {rollout.reward === null ? <Chip>no reward</Chip> : <b className={rollout.reward >= 1 ? "good" : ""}>reward {number(rollout.reward)}</b>}
+        {rollout.advantage !== null && <span className={rollout.advantage > 0 ? "good" : rollout.advantage < 0 ? "bad" : "soft"}>advantage {rollout.advantage > 0 ? "+" : ""}{rollout.advantage.toFixed(3)}</span>}
+        {rollout.is_trained === false && <Chip tone="warn">not trained on</Chip>}
+      </div>
+      {others.length > 0 && <div className="soft">{others.map(([name, value]) => `${name} ${number(value)}`).join(" · ")}</div>}
+      <div className="soft">{rollout.stop_reason} · {count(rollout.steps)} steps · {count(rollout.output_tokens)} output tokens</div>
+      <div className="row wrap">
+        {isLive ? <a href={to(["run", rollout.run_id])} className="mono cut">{rollout.run_id}</a> : <span className="mono cut soft">{rollout.run_id}</span>}
+        {body?.branches.length ? <button onClick={() => change({ run: rollout.run_id })}>Tokens</button> : null}
+      </div>
+    </>
+  );
+}
+
+function SideBySide({ group, bodies }: { group: GroupFacts; bodies: Record<string, RolloutBody | null> }): ReactNode {
+  const [hidden, setHidden] = useState<string[]>([]);
+  useEffect(() => setHidden([]), [group.group_id]);
+  const shown = group.rollouts.filter((item) => !hidden.includes(item.run_id));
+  const loaded = shown.filter((item) => bodies[item.run_id]);
+  const conversations = loaded.map((item) => bodies[item.run_id]?.messages ?? []);
+  const isLoaded = shown.every((item) => bodies[item.run_id] !== undefined);
+  const differs = conversations.length > 1 ? firstDifference(conversations) : -1;
+  const most = Math.max(0, ...conversations.map((messages) => messages.length));
+  const columns = { gridTemplateColumns: `repeat(${shown.length}, minmax(280px, 1fr))` };
+  return (
+    <div className="rollout-sides" tabIndex={0} role="region" aria-label="rollouts side by side">
+      {hidden.length > 0 && <div className="row wrap hiddenones"><span className="soft">{count(hidden.length)} hidden</span><button onClick={() => setHidden([])}>Show all</button></div>}
+      <div className="sidehead" style={columns}>
+        {shown.map((rollout) => (
+          <section key={rollout.run_id} aria-label={rollout.run_id} data-run={rollout.run_id}>
+            <button className="plain close" onClick={() => setHidden([...hidden, rollout.run_id])} aria-label={`Hide ${rollout.run_id}`} title="Hide this rollout">✕</button>
+            <RolloutHead rollout={rollout} body={bodies[rollout.run_id]} />
+            {bodies[rollout.run_id] === null && <p className="soft">Its messages are not in this file. Read them with: treadle show {rollout.run_id} --tokens</p>}
+          </section>
+        ))}
+      </div>
+      {differs > 0 && isLoaded && <p className="soft hiddenones">The first {count(differs)} messages are the same in all.</p>}
+      {!isLoaded && <Status />}
+      {Array.from({ length: isLoaded ? most : 0 }, (_, line) => {
+        const message = conversations[0]?.[line];
+        if (differs >= 0 && line < differs && message) return <div key={line} className="sideline common"><div><Message message={message} /></div></div>;
+        return (
+          <div key={line} className={`sideline ${line === differs ? "differs" : ""}`} style={columns}>
+            {line === differs && <p className="mark">the first difference</p>}
+            {shown.map((rollout) => {
+              const own = bodies[rollout.run_id]?.messages[line];
+              return <div key={rollout.run_id}>{own ? <Message message={own} /> : null}</div>;
+            })}
+          </div>
+        );
+      })}
+    </div>
+  );
+}
+
+function OpenedRollout({ rollout, body }: { rollout: RolloutFacts; body: RolloutBody | null | undefined }): ReactNode {
+  if (body === undefined) return <Status />;
+  if (body === null) return <Status>The tokens of this rollout are not in this file. Read them with: treadle show {rollout.run_id} --tokens</Status>;
+  return (
+    <>
+      <div className="branchhead row wrap">
+        <button onClick={() => change({ run: "", branch: "", at: "" })} title="Back to the group (q)">‹ Side by side</button>
+        <RolloutHead rollout={rollout} body={null} />
+      </div>
+      <Branches branches={body.branches} run={rollout.run_id} />
+    </>
+  );
+}
+
+export const groupPage: PageSpec = { name: "group", title: "", key: "", Page: Group, isOffered: () => false };

@@ -1,0 +1,175 @@
+/** One run: its tree, its transcript and what is known about each part of it, as it happens. */
+import { useEffect, useState, type ReactNode } from "react";
+import { nest, useChildren, useRun, type FollowedRun } from "../fold/follow";
+import type { Item, RunFold } from "../fold/run";
+import { clock, count, many, seconds, usd } from "../format";
+import { useKeys } from "../keys";
+import { cancel, ForkDialog, NoteDialog, Reply, resume } from "../parts/actions";
+import { Chip, copy, Status } from "../parts/basics";
+import { EventList } from "../parts/eventlist";
+import { Family } from "../parts/family";
+import { Files } from "../parts/files";
+import { Inspector } from "../parts/inspector";
+import { Outline } from "../parts/outline";
+import { describeRun } from "../parts/runchip";
+import { Timeline } from "../parts/timeline";
+import { Transcript } from "../parts/transcript";
+import { change, go, to, usePlace } from "../router";
+import { has, isLive } from "../source";
+import type { PageSpec } from ".";
+
+const VIEWS = ["transcript", "timeline", "files", "events", "forks"] as const;
+type View = (typeof VIEWS)[number];
+
+function stateOf(fold: RunFold): ReturnType<typeof describeRun> {
+  return describeRun({
+    status: fold.state === "open" ? "running" : fold.state, stop_reason: fold.state === "paused" ? fold.pausedFor : fold.stopReason,
+    is_driven: isLive, is_turn_open: fold.state === "running", is_session: true, error: null,
+  });
+}
+
+function titleOf(fold: RunFold): string {
+  const named = fold.labels.get("title");
+  const first = fold.items.find((item) => item.kind === "message" && item.role === "user");
+  return named ?? first?.text.trim().split("\n", 1)[0]?.slice(0, 300) ?? "";
+}
+
+type Asked = "note" | "fork" | null;
+
+function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void }): ReactNode {
+  const { fold } = run;
+  const started = fold.started;
+  const [text, tone, moves] = stateOf(fold);
+  const first = fold.events[0]?.at ?? 0;
+  return (
+    <header className="runhead">
+      <div className="row">
+        <h1 className="cut" title={titleOf(fold)}>{titleOf(fold) || run.runId}</h1>
+        <Chip tone={tone} moves={moves} dot={tone !== ""}>{text}</Chip>
+        <span className="grow" />
+        {isLive && (
+          <>
+            {fold.state === "running" && <button onClick={() => void cancel(run.runId)}>Cancel</button>}
+            {fold.state === "paused" && fold.pausedFor !== "closed" && <button onClick={() => void resume(run.runId)}>Resume</button>}
+            <button onClick={() => onAsk("fork")} title="A new run that begins like this one (f)">Fork</button>
+            <button onClick={() => onAsk("note")} title="A label, or a note (l)">Label</button>
+          </>
+        )}
+      </div>
+      <div className="row wrap soft facts-line">
+        <button className="plain mono id" onClick={() => void copy(run.runId)} title="Copy the id">{run.runId}</button>
+        <span>{fold.model}</span>
+        <span>{many(fold.turn, "turn")}, {many(fold.step, "step")}</span>
+        <span>{count(fold.inputTokens)} → {count(fold.outputTokens)} tokens</span>
+        <span>{usd(fold.costUsd)}</span>
+        <span>{seconds(fold.lastAt - first)}</span>
+        <span title="start">{first ? clock(first) : ""}</span>
+        {started?.parent && <a href={to(["run", started.parent.run_id], { at: started.parent.seq })}>forked from {started.parent.run_id.slice(0, 8)} at event {started.parent.seq}</a>}
+        {started?.caller && <a href={to(["run", started.caller.run_id])}>called by {started.caller.run_id.slice(0, 8)}</a>}
+        {has(`/v1/view/runs/${run.runId}/tokens`) && <a href={to(["tokens", run.runId])}>tokens</a>}
+        {isLive && <a href={to(["export", run.runId])}>export</a>}
+        <a href={to(["compare", run.runId])}>compare</a>
+        {isLive && fold.labels.has("group") && <a href={to(["group", fold.labels.get("group") ?? ""])}>its group</a>}
+        {[...fold.labels].filter(([name]) => !name.startsWith("treadle.") && name !== "title").map(([name, value]) => <Chip key={name}>{name}: {value}</Chip>)}
+      </div>
+    </header>
+  );
+}
+
+/** Return the places of the items that j and k stop at. */
+function near(items: readonly Item[], from: number, by: number, test: (item: Item) => boolean = () => true): number {
+  for (let place = from + by; place >= 0 && place < items.length; place += Math.sign(by)) {
+    if (test(items[place] as Item)) return place;
+  }
+  return from;
+}
+
+function Run(): ReactNode {
+  const place = usePlace();
+  const runId = place.path[1] ?? "";
+  const run = useRun(runId);
+  const [picked, setPicked] = useState(-1);
+  const [showsInspector, setShowsInspector] = useState(() => window.innerWidth >= 1100);
+  const [showsOutline, setShowsOutline] = useState(() => window.innerWidth >= 800);
+  const view = VIEWS.find((name) => name === place.query.get("view")) ?? "transcript";
+  const [asked, setAsked] = useState<Asked>(null);
+  const [opened, setOpened] = useState<ReadonlySet<string>>(new Set());
+  const children = useChildren(opened);
+  const items = nest(run?.fold.items ?? [], children);
+  const toggle = (child: string | null): void => {
+    if (child) setOpened(new Set(opened.has(child) ? [...opened].filter((one) => one !== child) : [...opened, child]));
+  };
+  const at = Number(place.query.get("at") ?? 0);
+  useEffect(() => {
+    if (!at || !run?.isLoaded) return;
+    const found = items.findLastIndex((item) => item.runId === runId && (item.seqs[0] ?? Infinity) <= at);
+    if (found >= 0) setPicked(found);
+  }, [at, run?.isLoaded, run]);
+  const pick = (index: number): void => {
+    setPicked(index);
+    const item = items[index];
+    if (item?.runId === runId && item.seqs[0]) change({ at: item.seqs[0] });
+  };
+  const move = (by: number, test?: (item: Item) => boolean): void => pick(near(items, picked, by, test));
+  useKeys([
+    { key: "j", about: "Next part", run: () => move(1) },
+    { key: "ArrowDown", about: "", run: () => move(1) },
+    { key: "k", about: "Part before", run: () => move(-1) },
+    { key: "ArrowUp", about: "", run: () => move(-1) },
+    { key: "J", about: "Next turn", run: () => move(1, (item) => item.kind === "turn") },
+    { key: "K", about: "Turn before", run: () => move(-1, (item) => item.kind === "turn") },
+    { key: "n", about: "Next problem", run: () => move(1, (item) => item.state === "bad" || item.failures.length > 0) },
+    { key: "N", about: "Problem before", run: () => move(-1, (item) => item.state === "bad" || item.failures.length > 0) },
+    { key: "g g", about: "Begin", run: () => pick(0) },
+    { key: "G", about: "End", run: () => pick(items.length - 1) },
+    { key: "i", about: "Show or hide the inspector", run: () => setShowsInspector(!showsInspector) },
+    { key: "o", about: "Show or hide the tree", run: () => setShowsOutline(!showsOutline) },
+    { key: "Enter", about: "Inspect", run: () => setShowsInspector(true) },
+    { key: "e", about: "Show or hide the run of a sub-agent", run: () => toggle(items[picked]?.child ?? null) },
+    { key: "u", about: "Back to the runs", run: () => go("#/runs") },
+    ...VIEWS.map((name, number) => ({ key: String(number + 1), about: `Show the ${name}`, run: () => change({ view: number ? name : "" }) })),
+    ...(isLive ? [
+      { key: "f", about: "Fork at this part", run: () => setAsked("fork") },
+      { key: "l", about: "Label or note the run", run: () => setAsked("note") },
+      { key: "m", about: "Write a message", run: () => document.querySelector<HTMLElement>("[data-focus=message]")?.focus() },
+      { key: "r", about: "Reply to what the run waits for", run: () => document.querySelector<HTMLElement>("[data-focus=reply]")?.focus() },
+    ] : []),
+    { key: "y", about: "Copy the run’s id", run: () => void copy(runId) },
+  ]);
+  if (!run || (!run.fold.events.length && !run.error)) return <main className="page"><Status /></main>;
+  if (run.error && !run.fold.events.length) return <main className="page"><Status error={run.error} /></main>;
+  const inspected = items[picked] ?? null;
+  const isGrowing = run.fold.state === "running" || run.fold.state === "open";
+  return (
+    <main className="page run" data-loaded={run.isLoaded}>
+      <Head run={run} onAsk={setAsked} />
+      <Tabs view={view} />
+      <div className="panes">
+        {view === "transcript" && showsOutline && <Outline items={items} picked={picked} onPick={pick} />}
+        {view === "transcript" && <Transcript onOpen={toggle} opened={opened} items={items} version={run.fold.version + items.length} picked={picked} onPick={pick} sticks={isLive && isGrowing && picked < 0} />}
+        {view === "timeline" && <Timeline items={items} version={run.fold.version} picked={picked} onPick={pick} />}
+        {view === "files" && <Files runId={runId} fold={run.fold} />}
+        {view === "events" && <EventList fold={run.fold} picked={at} onPick={(seq) => change({ at: seq })} />}
+        {view === "forks" && <Family runId={runId} version={run.fold.seq} />}
+        {showsInspector && view !== "files" && view !== "forks" && <Inspector item={inspected} fold={(inspected && children.get(inspected.runId)?.fold) ?? run.fold} runId={inspected?.runId ?? runId} />}
+      </div>
+      {isLive && <Reply runId={runId} fold={run.fold} />}
+      {asked === "note" && <NoteDialog runId={runId} onClose={() => setAsked(null)} />}
+      {asked === "fork" && <ForkDialog runId={runId} seq={at || run.fold.seq} onClose={() => setAsked(null)} />}
+    </main>
+  );
+}
+
+function Tabs({ view }: { view: View }): ReactNode {
+  return (
+    <div className="tabs" role="tablist" aria-label="views">
+      {VIEWS.map((name) => (
+        <button key={name} role="tab" aria-selected={view === name} onClick={() => change({ view: name === "transcript" ? "" : name })}>
+          {name[0]?.toUpperCase()}{name.slice(1)}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+export const runPage: PageSpec = { name: "run", title: "", key: "", Page: Run, isOffered: () => false };

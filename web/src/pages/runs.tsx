@@ -1,0 +1,137 @@
+/** All runs of the journal, the newest first, with the filters in the address. */
+import { useCallback, useEffect, useRef, useState, type ReactNode } from "react";
+import { AskToken } from "../app";
+import { ago, compact, count, seconds, usd } from "../format";
+import { useKeys } from "../keys";
+import { useGet } from "../load";
+import { NewRunDialog } from "../parts/actions";
+import { Status, tell } from "../parts/basics";
+import { RunChip } from "../parts/runchip";
+import { Table, type Column } from "../parts/table";
+import { change, go, to, usePlace } from "../router";
+import { get, has, isLive, RequestFailed } from "../source";
+import type { Listing, RunInfo } from "../types";
+import type { PageSpec } from ".";
+
+const PAGE = 200;
+const RELOAD_SECONDS = 3;
+const FILTERS = ["status", "agent", "model", "label", "text"] as const;
+const STATUSES = ["running", "paused", "finished", "damaged"];
+
+const COLUMNS: Column<RunInfo>[] = [
+  { name: "Run", width: "minmax(160px, 3fr)", cell: (run) => <a href={to(["run", run.id])} tabIndex={-1} title={run.input ?? ""}>{run.labels["treadle.caller"] ? "↳ " : run.parent_run_id ? "↱ " : ""}{run.title || "no message"}</a> },
+  { name: "Status", width: "minmax(96px, 140px)", cell: (run) => <RunChip run={run} /> },
+  { name: "Model", width: "minmax(72px, 1fr)", cell: (run) => <span className="soft" title={run.model ?? ""}>{run.model}</span> },
+  { name: "Task or agent", width: "minmax(72px, 1fr)", cell: (run) => <span className="soft">{run.task_id ?? run.labels["treadle.agent"] ?? run.labels.agent ?? ""}</span> },
+  { name: "Steps", width: "48px", isNumber: true, cell: (run) => count(run.steps) },
+  { name: "Tokens", width: "64px", isNumber: true, cell: (run) => <span title={`${count(run.input_tokens)} in, ${count(run.cached_input_tokens)} of them cached, ${count(run.output_tokens)} out`}>{compact(run.input_tokens + run.output_tokens)}</span> },
+  { name: "Cost", width: "64px", isNumber: true, cell: (run) => (run.cost_usd === null ? <span className="soft">unknown</span> : usd(run.cost_usd)) },
+  { name: "Reward", width: "56px", isNumber: true, cell: (run) => (run.reward === null ? "" : run.reward.toFixed(2)) },
+  { name: "Time", width: "72px", isNumber: true, cell: (run) => seconds(run.updated_at - run.created_at) },
+  { name: "Age", width: "64px", isNumber: true, cell: (run) => <span className="soft" title={new Date(run.updated_at * 1000).toLocaleString()}>{ago(run.updated_at)}</span> },
+];
+
+/** Load pages of runs as they are asked for, and look for news of the first page. */
+function useRuns(query: string): { runs: RunInfo[]; hasMore: boolean; error: Error | null; isLoading: boolean; more: () => void } {
+  const [state, setState] = useState({ runs: [] as RunInfo[], hasMore: false, error: null as Error | null, isLoading: true, query });
+  const busy = useRef(false);
+  const address = useCallback((after?: string) => {
+    const given = new URLSearchParams(query);
+    if (isLive) given.set("limit", String(PAGE));
+    if (after) given.set("after", after);
+    return `/v1/runs${given.size ? `?${given}` : ""}`;
+  }, [query]);
+  useEffect(() => {
+    let isGone = false;
+    const load = async (): Promise<void> => {
+      try {
+        const found = await get<Listing<RunInfo>>(isLive ? address() : "/v1/runs");
+        if (isGone) return;
+        setState((before) => {
+          const fresh = new Set(found.data.map((run) => run.id));
+          const kept = before.query === query && before.runs.length > found.data.length ? before.runs.filter((run) => !fresh.has(run.id)) : [];
+          return { runs: [...found.data, ...kept], hasMore: kept.length ? before.hasMore : found.has_more, error: null, isLoading: false, query };
+        });
+      } catch (error) {
+        if (!isGone) setState({ runs: [], hasMore: false, error: error as Error, isLoading: false, query });
+      }
+    };
+    setState((before) => ({ ...before, isLoading: true }));
+    void load();
+    const timer = isLive ? setInterval(() => document.visibilityState === "visible" && void load(), 1000 * RELOAD_SECONDS) : 0;
+    return () => {
+      isGone = true;
+      clearInterval(timer);
+    };
+  }, [address, query]);
+  const more = useCallback(() => {
+    const last = state.runs.at(-1);
+    if (busy.current || !state.hasMore || !last) return;
+    busy.current = true;
+    get<Listing<RunInfo>>(address(last.id))
+      .then((found) => setState((before) => ({ ...before, runs: [...before.runs, ...found.data], hasMore: found.has_more })))
+      .catch((error: Error) => setState((before) => ({ ...before, error })))
+      .finally(() => (busy.current = false));
+  }, [state.runs, state.hasMore, address]);
+  return { ...state, more };
+}
+
+function Filter({ name, placeholder, width }: { name: string; placeholder: string; width: number }): ReactNode {
+  const place = usePlace();
+  const given = place.query.get(name) ?? "";
+  const [text, setText] = useState(given);
+  useEffect(() => setText(given), [given]);
+  useEffect(() => {
+    if (text === given) return;
+    const timer = setTimeout(() => change({ [name]: text }), 250);
+    return () => clearTimeout(timer);
+  }, [text, given, name]);
+  const kind = name === "text" ? "search" : "text";
+  return <input type={kind} aria-label={placeholder} placeholder={placeholder} value={text} style={{ width }} onChange={(event) => setText(event.target.value)} />;
+}
+
+function Runs(): ReactNode {
+  const place = usePlace();
+  const query = new URLSearchParams(FILTERS.flatMap((name) => place.query.getAll(name).filter(Boolean).map((value) => [name, value]))).toString();
+  const { runs, hasMore, error, isLoading, more } = useRuns(query);
+  const [isNew, setIsNew] = useState(false);
+  const [chosen, setChosen] = useState("");
+  const models = useGet<{ data: { id: string }[] }>(isLive ? "/v1/models" : null);
+  const names = models.data?.data.map((model) => model.id) ?? [];
+  const compare = (run: RunInfo): void => {
+    if (chosen && chosen !== run.id) go(to(["compare", chosen, run.id]));
+    else {
+      setChosen(run.id);
+      tell("press v at a second run to compare the two");
+    }
+  };
+  useKeys([...(names.length ? [{ key: "c", about: "Talk to an agent", run: () => setIsNew(true) }] : []), { key: "x", about: "Clear the filters", run: () => change(Object.fromEntries(FILTERS.map((name) => [name, ""]))) }]);
+  const isRefused = error instanceof RequestFailed && error.status === 401;
+  return (
+    <main className="page">
+      <h1 className="hidden">Runs</h1>
+      {isLive && (
+        <div className="bar" role="search">
+          <Filter name="text" placeholder="Text in a conversation" width={220} />
+          <select aria-label="Status" value={place.query.get("status") ?? ""} onChange={(event) => change({ status: event.target.value })}>
+            <option value="">any status</option>
+            {STATUSES.map((name) => <option key={name}>{name}</option>)}
+          </select>
+          <Filter name="model" placeholder="Model" width={140} />
+          <Filter name="agent" placeholder="Agent" width={110} />
+          <Filter name="label" placeholder="Label: name=value" width={150} />
+          <span className="grow" />
+          {names.length > 0 && <button className="main" onClick={() => setIsNew(true)}>Talk to an agent</button>}
+          <span className="soft num" aria-live="polite">{isLoading ? "" : `${count(runs.length)}${hasMore ? "+" : ""} runs`}</span>
+        </div>
+      )}
+      {isRefused ? <AskToken /> : error ? <Status error={error} /> : isLoading && !runs.length ? <Status />
+        : !runs.length ? <Status>{query ? "No run matches these filters." : "There are no runs yet. Start one with `treadle run` or `treadle chat`."}</Status>
+        : <Table label="runs" items={runs} columns={COLUMNS} idOf={(run) => run.id} addressOf={(run) => to(["run", run.id])} onEnd={more}
+            actions={[{ key: "v", about: "Compare this run with the next one that v picks", run: compare }]} />}
+      {isNew && <NewRunDialog names={names} onClose={() => setIsNew(false)} />}
+    </main>
+  );
+}
+
+export const runsPage: PageSpec = { name: "runs", title: "Runs", key: "r", Page: Runs, isOffered: () => has("/v1/runs") };

@@ -1,0 +1,180 @@
+/** What a person can do with a run: talk to it, answer, decide, stop, go on, fork, label and note. */
+import { useState, type FormEvent, type ReactNode } from "react";
+import type { Item, RunFold } from "../fold/run";
+import { post } from "../source";
+import { go, to } from "../router";
+import type { RunInfo } from "../types";
+import { Dialog, tell } from "./basics";
+
+const runAddress = (runId: string, what: string): string => `/v1/runs/${encodeURIComponent(runId)}/${what}`;
+
+/** Do something on the server, and say if that failed. Returns whether it was done. */
+async function attempt(work: Promise<unknown>, done = ""): Promise<boolean> {
+  try {
+    await work;
+    if (done) tell(done);
+    return true;
+  } catch (error) {
+    tell((error as Error).message);
+    return false;
+  }
+}
+
+async function mail(runId: string, message: Record<string, unknown>): Promise<void> {
+  const sent = await post<{ is_driven: boolean }>(runAddress(runId, "inbox"), message);
+  const isWork = ["answer", "decide"].includes(String(message.type));
+  if (isWork && !sent.is_driven) tell("stored; the run goes on when it is driven again (Resume)");
+}
+
+export const cancel = (runId: string): Promise<boolean> => attempt(mail(runId, { type: "cancel" }), "cancelled");
+export const resume = (runId: string): Promise<boolean> => attempt(post(runAddress(runId, "resume"), {}), "resumed");
+
+function Question({ runId, item }: { runId: string; item: Item }): ReactNode {
+  const [text, setText] = useState("");
+  const say = (answer: string): void => void attempt(mail(runId, { type: "answer", question_id: item.callId, text: answer }));
+  return (
+    <form className="ask" onSubmit={(event) => { event.preventDefault(); say(text); }}>
+      <b className="warn">It asks:</b> <span className="cut" title={item.text}>{item.text}</span>
+      {item.options.map((option) => <button key={option.label} type="button" title={option.description} onClick={() => say(option.label)}>{option.label}</button>)}
+      <input aria-label="Answer" placeholder="Answer" className="grow" value={text} onChange={(event) => setText(event.target.value)} data-focus="reply" />
+      <button className="main" disabled={!text.trim()}>Answer</button>
+      <button type="button" onClick={() => void attempt(mail(runId, { type: "answer", question_id: item.callId, is_declined: true }))}>Decline</button>
+    </form>
+  );
+}
+
+function Approval({ runId, item }: { runId: string; item: Item }): ReactNode {
+  const [reason, setReason] = useState("");
+  const say = (isApproved: boolean): void => {
+    const message = { type: "decide", call_id: item.callId, is_approved: isApproved, ...(reason && !isApproved ? { reason } : {}) };
+    void attempt(mail(runId, message));
+  };
+  return (
+    <form className="ask" onSubmit={(event) => { event.preventDefault(); say(false); }}>
+      <b className="warn">It wants to call {item.title}:</b> <code className="cut" title={item.arguments}>{item.arguments}</code>
+      <span className="grow" />
+      <button className="main" type="button" onClick={() => say(true)} data-focus="reply">Approve</button>
+      <input aria-label="Reason for a refusal" placeholder="Reason for a refusal" value={reason} onChange={(event) => setReason(event.target.value)} />
+      <button>Refuse</button>
+    </form>
+  );
+}
+
+function Talk({ runId, isSession, isOpen }: { runId: string; isSession: boolean; isOpen: boolean }): ReactNode {
+  const [text, setText] = useState("");
+  const [delivery, setDelivery] = useState(isSession ? "queue" : "steer");
+  const [isSending, setIsSending] = useState(false);
+  const say = async (): Promise<void> => {
+    if (!text.trim() || isSending) return;
+    setIsSending(true);
+    const body = { input: text, delivery: isOpen ? delivery : "queue" };
+    const message = { type: delivery, message: { role: "user", content: text } };
+    if (await attempt(isSession ? post(runAddress(runId, "turns"), body) : mail(runId, message))) setText("");
+    setIsSending(false);
+  };
+  return (
+    <form className="ask" onSubmit={(event) => { event.preventDefault(); void say(); }}>
+      <textarea
+        rows={1} aria-label="Message" placeholder={isSession ? "Say something (m)" : "Tell the model something while it works (m)"} className="grow" value={text} data-focus="message"
+        onChange={(event) => setText(event.target.value)}
+        onKeyDown={(event) => { if (event.key === "Enter" && !event.shiftKey && !event.nativeEvent.isComposing) { event.preventDefault(); void say(); } }}
+      />
+      {isOpen && isSession && (
+        <select aria-label="When the model sees it" value={delivery} onChange={(event) => setDelivery(event.target.value)}>
+          <option value="queue">after this turn</option>
+          <option value="steer">at the next step</option>
+          <option value="interrupt">at once</option>
+        </select>
+      )}
+      <button className="main" disabled={!text.trim() || isSending}>Send</button>
+    </form>
+  );
+}
+
+/** The bar below a run: what it waits for, or a place to write to it. */
+export function Reply({ runId, fold }: { runId: string; fold: RunFold }): ReactNode {
+  const waiting = fold.items.slice(-200).filter((item) => item.isOpen);
+  const isSession = Boolean((fold.started as { is_session?: boolean } | null)?.is_session);
+  if (waiting.length) {
+    return (
+      <div className="reply">
+        {waiting.map((item) => (item.kind === "question" ? <Question key={item.id} runId={runId} item={item} /> : <Approval key={item.id} runId={runId} item={item} />))}
+      </div>
+    );
+  }
+  if (fold.state === "finished" || (!isSession && fold.state !== "running")) return null;
+  return <div className="reply"><Talk runId={runId} isSession={isSession} isOpen={fold.state === "running"} /></div>;
+}
+
+/** A dialog with one form. `work` returns whether the dialog can close. */
+export function FormDialog({ title, action, work, onClose, children }: { title: string; action: string; work: () => Promise<boolean>; onClose: () => void; children: ReactNode }): ReactNode {
+  const [isBusy, setIsBusy] = useState(false);
+  const submit = async (event: FormEvent): Promise<void> => {
+    event.preventDefault();
+    setIsBusy(true);
+    if (await work()) onClose();
+    else setIsBusy(false);
+  };
+  return (
+    <Dialog title={title} onClose={onClose}>
+      <form onSubmit={(event) => void submit(event)}>
+        {children}
+        <div className="ends"><button type="button" onClick={onClose}>Close</button><button className="main" disabled={isBusy}>{action}</button></div>
+      </form>
+    </Dialog>
+  );
+}
+
+export function NoteDialog({ runId, onClose }: { runId: string; onClose: () => void }): ReactNode {
+  const [name, setName] = useState("");
+  const [value, setValue] = useState("");
+  const [remark, setRemark] = useState("");
+  const work = (): Promise<boolean> => {
+    const labels = name.trim() ? { labels: { [name.trim()]: value || null } } : {};
+    return attempt(mail(runId, { type: "note", ...labels, ...(remark.trim() ? { remark } : {}), by: "viewer" }), "noted");
+  };
+  return (
+    <FormDialog title="Label and note" action="Save" work={work} onClose={onClose}>
+      <div className="row">
+        <input className="grow" aria-label="Name of the label" placeholder="Name of a label" value={name} onChange={(event) => setName(event.target.value)} />
+        <input className="grow" aria-label="Value of the label" placeholder="Value; empty removes it" value={value} onChange={(event) => setValue(event.target.value)} />
+      </div>
+      <textarea aria-label="Note" placeholder="A note for people who read the run" value={remark} onChange={(event) => setRemark(event.target.value)} />
+    </FormDialog>
+  );
+}
+
+export function ForkDialog({ runId, seq, onClose }: { runId: string; seq: number; onClose: () => void }): ReactNode {
+  const [at, setAt] = useState(String(seq));
+  const [text, setText] = useState("");
+  const work = async (): Promise<boolean> => {
+    const body = { at: Number(at) || null, ...(text.trim() ? { input: text } : {}) };
+    return attempt(post<RunInfo>(runAddress(runId, "fork"), body).then((run) => go(to(["run", run.id]))));
+  };
+  return (
+    <FormDialog title="Fork this run" action="Fork" work={work} onClose={onClose}>
+      <p className="soft">The new run begins with a copy of the events up to this one, and goes on from there.</p>
+      <label htmlFor="fork-at">Last event that is copied</label>
+      <input id="fork-at" inputMode="numeric" pattern="[0-9]+" value={at} onChange={(event) => setAt(event.target.value)} />
+      <label htmlFor="fork-text">Message of the next turn, if the turn is over there</label>
+      <textarea id="fork-text" value={text} onChange={(event) => setText(event.target.value)} />
+    </FormDialog>
+  );
+}
+
+export function NewRunDialog({ names, onClose }: { names: string[]; onClose: () => void }): ReactNode {
+  const [name, setName] = useState(names[0] ?? "");
+  const [text, setText] = useState("");
+  const work = async (): Promise<boolean> => {
+    if (!text.trim()) return false;
+    return attempt(post<RunInfo>("/v1/runs", { model: name, input: text }).then((run) => go(to(["run", run.id]))));
+  };
+  return (
+    <FormDialog title="Talk to an agent" action="Send" work={work} onClose={onClose}>
+      <label htmlFor="new-agent">Agent or model</label>
+      <select id="new-agent" value={name} onChange={(event) => setName(event.target.value)}>{names.map((one) => <option key={one}>{one}</option>)}</select>
+      <label htmlFor="new-text">Message</label>
+      <textarea id="new-text" autoFocus value={text} onChange={(event) => setText(event.target.value)} />
+    </FormDialog>
+  );
+}

@@ -1,0 +1,38 @@
+/** The messages of a row or of a rollout, each result beside its call. */
+import { memo, type ReactNode } from "react";
+import { pretty } from "../format";
+import type { ShownCall, ShownMessage } from "../datatypes";
+import "../data.css";
+
+/** A long text may scroll in its box, which the keyboard must reach. */
+const reach = (text: string): 0 | undefined => (text.length > 300 ? 0 : undefined);
+
+export function Call({ call }: { call: ShownCall }): ReactNode {
+  return (
+    <div className={`msg-call ${call.is_error ? "failed" : ""}`}>
+      <div className="row wrap">
+        <code className="callee">{call.name}</code>
+        {call.is_error && <span className="chip bad">error</span>}
+        {call.is_simulated && <span className="chip warn" title="No tool ran for this call.">simulated result</span>}
+      </div>
+      {call.arguments && call.arguments !== "{}" && <pre className="given" tabIndex={reach(call.arguments)}>{pretty(call.arguments)}</pre>}
+      {call.result !== undefined && <pre className="result" tabIndex={reach(call.result)} aria-label={`result of ${call.name}`}>{call.result || "(empty)"}</pre>}
+    </div>
+  );
+}
+
+export const Message = memo(function Message({ message }: { message: ShownMessage }): ReactNode {
+  const calls = message.calls ?? [];
+  return (
+    <div className={`msg ${message.role}`}>
+      <div className="role">{message.role}</div>
+      {message.thought && <pre className="msg-thought" aria-label="reasoning">{message.thought}</pre>}
+      {(message.text || !(message.thought || calls.length)) && <pre className="msg-text" tabIndex={reach(message.text)}>{message.text || "(empty)"}</pre>}
+      {calls.map((call, index) => <Call key={index} call={call} />)}
+    </div>
+  );
+});
+
+export function Conversation({ messages }: { messages: ShownMessage[] }): ReactNode {
+  return <div className="conversation">{messages.map((message, index) => <Message key={index} message={message} />)}</div>;
+}

@@ -1,0 +1,25 @@
+/** The state of a run as a chip. */
+import type { ReactNode } from "react";
+import type { RunInfo } from "../types";
+import { Chip, type Tone } from "./basics";
+
+const WAITS: Record<string, string> = { question: "asks", approval: "approval", result: "waits for results", cancelled: "cancelled", set_aside: "set aside" };
+
+export function describeRun(run: Pick<RunInfo, "status" | "stop_reason" | "is_driven" | "is_turn_open" | "is_session" | "error">): [string, Tone, boolean] {
+  if (run.status === "damaged") return ["damaged", "bad", false];
+  if (run.status === "finished") {
+    if (run.stop_reason === "completed") return ["completed", "good", false];
+    return [run.stop_reason ?? "finished", run.stop_reason === "error" ? "bad" : "warn", false];
+  }
+  // A session that nobody has opened waits for nothing.
+  if (run.status === "paused" && (run.stop_reason === "closed" || run.stop_reason === null)) return ["open", "", false];
+  if (run.status === "paused") return [WAITS[run.stop_reason ?? ""] ?? "paused", "warn", false];
+  if (run.is_turn_open) return run.is_driven ? ["running", "accent", true] : ["interrupted", "warn", false];
+  if (run.error) return ["error", "bad", false];
+  return [run.is_session ? "open" : "running", "", false];
+}
+
+export function RunChip({ run }: { run: RunInfo }): ReactNode {
+  const [text, tone, moves] = describeRun(run);
+  return <Chip tone={tone} title={run.error ?? ""} moves={moves} dot={tone !== ""}>{text}</Chip>;
+}

@@ -1,0 +1,98 @@
+/** A table of any length: only the lines in view are drawn. j, k and Enter move and open. */
+import { useEffect, useRef, useState, type ReactNode } from "react";
+import { useKeys } from "../keys";
+import { go } from "../router";
+import { useVirtual } from "./virtual";
+
+export interface Column<T> {
+  name: string;
+  /** The width as in `grid-template-columns`. */
+  width: string;
+  cell: (item: T) => ReactNode;
+  isNumber?: boolean;
+}
+
+interface Props<T> {
+  label: string;
+  items: readonly T[];
+  columns: readonly Column<T>[];
+  idOf: (item: T) => string;
+  /** The address that a line opens. */
+  addressOf: (item: T) => string;
+  /** Called when the last lines are in view, to load more. */
+  onEnd?: () => void;
+  /** Further keys, which do something with the chosen line. */
+  actions?: { key: string; about: string; run: (item: T) => void }[];
+  /** What is shown below the last line. */
+  end?: ReactNode;
+  /** The line that is open beside the table. Then j and k call `onFollow` with the line that they reach. */
+  openedId?: string;
+  onFollow?: (item: T) => void;
+}
+
+const HEIGHT = 32;
+
+export function Table<T>({ label, items, columns, idOf, addressOf, onEnd, actions, end, openedId, onFollow }: Props<T>): ReactNode {
+  const box = useRef<HTMLDivElement>(null);
+  const [picked, setPicked] = useState(0);
+  const virtual = useVirtual(items.length, box, () => HEIGHT);
+  const shown = virtual.lines;
+  const last = shown.at(-1)?.index ?? 0;
+  useEffect(() => {
+    if (items.length && last >= items.length - 20) onEnd?.();
+  }, [last, items.length, onEnd]);
+  const move = (by: number): void => {
+    const next = Math.max(0, Math.min(items.length - 1, picked + by));
+    setPicked(next);
+    virtual.scrollTo(next);
+    const item = items[next];
+    if (openedId && item !== undefined) onFollow?.(item);
+  };
+  useEffect(() => {
+    const at = openedId ? items.findIndex((item) => idOf(item) === openedId) : -1;
+    if (at >= 0) {
+      setPicked(at);
+      virtual.scrollTo(at);
+    }
+  }, [openedId, items]);
+  useKeys([
+    { key: "j", about: "Next line", run: () => move(1) },
+    { key: "ArrowDown", about: "", run: () => move(1) },
+    { key: "k", about: "Line before", run: () => move(-1) },
+    { key: "ArrowUp", about: "", run: () => move(-1) },
+    { key: "PageDown", about: "", run: () => move(20) },
+    { key: "PageUp", about: "", run: () => move(-20) },
+    { key: "g g", about: "First line", run: () => move(-items.length) },
+    { key: "G", about: "Last line", run: () => move(items.length) },
+    ...(actions ?? []).map((action) => ({ ...action, run: () => { const item = items[picked]; if (item !== undefined) action.run(item); } })),
+    { key: "Enter", about: "Open the line", run: () => { const item = items[picked]; if (item !== undefined) go(addressOf(item)); } },
+  ]);
+  const grid = { gridTemplateColumns: columns.map((column) => column.width).join(" ") };
+  return (
+    <div className="table" role="table" aria-label={label} aria-rowcount={items.length}>
+      <div role="rowgroup">
+        <div className="heads" role="row" style={grid}>
+          {columns.map((column) => <div key={column.name} role="columnheader" className={column.isNumber ? "num" : ""}>{column.name}</div>)}
+        </div>
+      </div>
+      <div className="lines" role="rowgroup" ref={box} tabIndex={0} aria-label={label}>
+        <div role="presentation" style={{ height: virtual.total }} />
+        {shown.map((line) => {
+          const item = items[line.index] as T;
+          return (
+            <div
+              key={idOf(item)} className="line" role="row" aria-rowindex={line.index + 1} aria-selected={line.index === picked}
+              style={{ ...grid, transform: `translateY(${line.start}px)` }}
+              onClick={() => { setPicked(line.index); go(addressOf(item)); }}
+            >
+              {columns.map((column) => (
+                <div key={column.name} role="cell" className={column.isNumber ? "num" : ""}>{column.cell(item)}</div>
+              ))}
+            </div>
+          );
+        })}
+        {end}
+      </div>
+    </div>
+  );
+}

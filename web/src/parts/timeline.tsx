@@ -1,0 +1,60 @@
+/** The times of a run: one line for each step, call and wait, and what the whole run spent its time with. */
+import { useEffect, useMemo, useRef, useState, type ReactNode } from "react";
+import { lengthOf, makeScale, measure } from "../fold/spans";
+import type { Item, Phase } from "../fold/run";
+import { seconds } from "../format";
+import { useKeys } from "../keys";
+import { lineOf } from "./outline";
+import { useVirtual } from "./virtual";
+
+const PHASES: [Phase, string][] = [["model", "model"], ["tool", "tools"], ["retry", "waiting to retry"], ["failed", "failed attempts"], ["wait", "waiting for somebody"]];
+
+export function Timeline({ items, version, picked, onPick }: { items: readonly Item[]; version: number; picked: number; onPick: (index: number) => void }): ReactNode {
+  const box = useRef<HTMLDivElement>(null);
+  const [squeezes, setSqueezes] = useState(true);
+  const now = items.some((item) => item.spans.at(-1)?.to === null) ? Date.now() / 1000 : items.at(-1)?.end ?? 0;
+  const rows = useMemo(() => items.flatMap((item, index) => (item.spans.length || item.kind === "turn" ? [index] : [])), [items, version]);
+  const times = useMemo(() => measure(items, now), [items, version]);
+  const { scale, gaps } = useMemo(() => makeScale(times, squeezes), [times, squeezes]);
+  const virtual = useVirtual(rows.length, box, () => 24);
+  useEffect(() => {
+    virtual.scrollTo(rows.indexOf(picked));
+  }, [picked]);
+  useKeys([{ key: "w", about: "Squeeze or show the waits of the timeline", run: () => setSqueezes(!squeezes) }]);
+  const percent = (share: number): string => `${(100 * share).toFixed(3)}%`;
+  return (
+    <div className="timeline">
+      <div className="bar">
+        {PHASES.map(([phase, name]) => times.sums[phase] > 0 && (
+          <span key={phase} className="row"><i className={`swatch ${phase}`} /> {name} <b>{seconds(times.sums[phase])}</b></span>
+        ))}
+        <span className="soft">of {seconds(times.to - times.from)}</span>
+        <span className="grow" />
+        <label className="row"><input type="checkbox" checked={squeezes} onChange={() => setSqueezes(!squeezes)} /> squeeze waits</label>
+      </div>
+      <div className="lanes" ref={box} tabIndex={0} aria-label="timeline" role="list">
+        <div role="presentation" style={{ height: virtual.total, position: "relative" }}>
+          {virtual.lines.map((line) => {
+            const index = rows[line.index] as number;
+            const item = items[index] as Item;
+            const [name, about] = lineOf(item);
+            return (
+              <div key={item.id} role="listitem" className={`lane ${item.kind}${index === picked ? " picked" : ""}`} style={{ transform: `translateY(${line.start}px)` }} onClick={() => onPick(index)}>
+                <span className="cut label" style={{ paddingLeft: 12 * Math.min(8, item.depth) }}><b>{name}</b> <span className="soft">{item.kind === "turn" ? "" : about}</span></span>
+                <span className="track">
+                  {gaps.map((gap) => <i key={gap.at} className="gap" style={{ left: percent(gap.at) }} title={`${seconds(gap.seconds)} in which nothing ran`} />)}
+                  {item.kind === "turn" && <i className="turnspan" style={{ left: percent(scale(item.at)), width: percent(scale(item.end ?? now) - scale(item.at)) }} />}
+                  {item.spans.map((span, number) => {
+                    const [left, right] = [scale(span.from), scale(span.to ?? now)];
+                    return <i key={number} className={`span ${span.phase}`} style={{ left: percent(left), width: percent(right - left) }} title={`${span.phase}: ${seconds(lengthOf(span, now))}`} />;
+                  })}
+                </span>
+                <span className="num soft">{item.spans.length ? seconds(item.spans.reduce((sum, span) => sum + lengthOf(span, now), 0)) : item.seconds === null ? "" : seconds(item.seconds)}</span>
+              </div>
+            );
+          })}
+        </div>
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,213 @@
+/** The transcript of a run: a list of blocks, of which only those in view are drawn. */
+import { memo, useEffect, useLayoutEffect, useRef, useState, type ReactNode } from "react";
+import type { Artifact, Usage } from "../fold/events";
+import type { Item } from "../fold/run";
+import { bytes, clock, compact, count, many, oneLine, pretty, seconds, usd } from "../format";
+import { to } from "../router";
+import { Chip, type Tone } from "./basics";
+import { useVirtual } from "./virtual";
+
+const SHORT = 80;
+const LONG = 1_600;
+const MOST = 200_000;
+
+/** A text that is cut if it is long, until somebody asks for the rest. */
+export function Text({ text, className = "", most = LONG }: { text: string; className?: string; most?: number }): ReactNode {
+  const [isWhole, setIsWhole] = useState(false);
+  const limit = isWhole ? MOST : most;
+  return (
+    <>
+      <pre className={className}>{text.slice(0, limit)}{text.length > limit ? " …" : ""}</pre>
+      {text.length > most && (
+        <button className="plain more" onClick={(event) => { event.stopPropagation(); setIsWhole(!isWhole); }}>
+          {isWhole ? "Show less" : `Show all ${count(text.length)} characters`}
+        </button>
+      )}
+    </>
+  );
+}
+
+export function describeUsage(usage: Usage | undefined): string {
+  if (!usage) return "";
+  const input = usage.input_tokens ?? 0;
+  const cached = usage.cached_input_tokens ? `, ${count(usage.cached_input_tokens)} cached` : "";
+  const thought = usage.reasoning_tokens ? `, ${count(usage.reasoning_tokens)} to think` : "";
+  return `${count(input)} tokens in${cached}, ${count(usage.output_tokens ?? 0)} out${thought}`;
+}
+
+function Parts({ parts }: { parts: Artifact[] }): ReactNode {
+  return (
+    <div className="row wrap parts">
+      {parts.map((part, number) => (
+        part.data && part.mime_type?.startsWith("image/")
+          ? <img key={number} src={`data:${part.mime_type};base64,${part.data}`} alt={part.name ?? "attached image"} />
+          : <Chip key={number} title={part.uri ?? part.digest ?? ""}>{part.name ?? part.kind}{part.size_bytes ? `, ${bytes(part.size_bytes)}` : ""}</Chip>
+      ))}
+    </div>
+  );
+}
+
+const TONES: Record<Item["state"], Tone> = { "": "", good: "", bad: "bad", warn: "warn", running: "accent" };
+
+function Head({ item, children }: { item: Item; children?: ReactNode }): ReactNode {
+  return (
+    <div className="head">
+      <b className={TONES[item.state]}>{item.title}</b>
+      {children}
+      {item.notes.map((note, number) => <span key={number} className="soft cut note" title={note}>{note}</span>)}
+      <span className="grow" />
+      {item.seconds !== null && item.seconds > 0 && <span className="soft">{seconds(item.seconds)}</span>}
+    </div>
+  );
+}
+
+function Inference({ item }: { item: Item }): ReactNode {
+  const usage = item.completion?.usage;
+  return (
+    <>
+      <Head item={item}>
+        <span className="soft cut">{item.model}</span>
+        {item.state === "running" && <Chip tone="accent" moves>{item.failures.length ? "retrying" : "answering"}</Chip>}
+        {usage && <span className="soft" title={describeUsage(usage)}>{compact(usage.input_tokens ?? 0)} → {compact(usage.output_tokens ?? 0)}</span>}
+        {item.completion?.cost_usd ? <span className="soft">{usd(item.completion.cost_usd)}</span> : null}
+        {item.completion?.is_cached && <Chip>from the cache</Chip>}
+        {["length", "content_filter"].includes(item.completion?.finish_reason ?? "") && <Chip tone="warn">{item.completion?.finish_reason}</Chip>}
+      </Head>
+      {item.failures.map((failure) => (
+        <p key={failure.seq} className="failure bad">
+          <b>{failure.error_type}</b> {oneLine(failure.error ?? "", 400)}
+          <span className="soft"> · {failure.fault}{failure.retry_in_seconds !== undefined && `, again in ${seconds(failure.retry_in_seconds)}`}{failure.next_tier && `, then tier ${failure.next_tier}`}</span>
+        </p>
+      ))}
+      {item.reasoning && <Text className="thought" text={item.reasoning} most={600} />}
+      {item.text && <Text className="said" text={item.text} />}
+      {item.parts.length > 0 && <Parts parts={item.parts} />}
+    </>
+  );
+}
+
+interface Opening {
+  /** Shows or hides the run of a sub-agent below its call. */
+  onOpen?: (child: string | null) => void;
+  isOpened?: boolean;
+}
+
+function Call({ item, onOpen, isOpened }: { item: Item } & Opening): ReactNode {
+  const result = item.result;
+  const files = item.files ? [...Object.keys(item.files.changed), ...item.files.deleted] : [];
+  return (
+    <>
+      <Head item={item}>
+        {item.effect === "once" && <Chip title="running it again could do harm">once</Chip>}
+        {item.effect === "server" && <Chip title="the model's server made this call">server</Chip>}
+        {item.state === "running" && <Chip tone="accent" moves>running</Chip>}
+        {item.isOpen && <Chip tone="warn" dot>waits for approval</Chip>}
+        {result?.error_kind && <Chip tone={TONES[item.state]}>{result.error_kind.replaceAll("_", " ")}</Chip>}
+        {result?.is_simulated && <Chip title="a mock or a model made this result up">simulated</Chip>}
+        {files.length > 0 && <Chip title={files.join("\n")}>{many(files.length, "file")} changed</Chip>}
+        {item.child && (
+          <>
+            {onOpen && <button className="plain more" aria-expanded={isOpened} onClick={(event) => { event.stopPropagation(); onOpen(item.child); }}>{isOpened ? "▾" : "▸"} sub-agent</button>}
+            <a href={to(["run", item.child])} onClick={(event) => event.stopPropagation()}>its run</a>
+          </>
+        )}
+      </Head>
+      <Text className="arguments" text={item.arguments.length <= SHORT ? item.arguments : pretty(item.arguments)} most={900} />
+      {result && <Text className={`result${result.is_error ? " bad" : ""}`} text={result.content || "(empty)"} most={900} />}
+      {result?.artifacts && result.artifacts.length > 0 && <Parts parts={result.artifacts} />}
+    </>
+  );
+}
+
+function Block({ item, ...opening }: { item: Item } & Opening): ReactNode {
+  switch (item.kind) {
+    case "turn":
+      return <Head item={item}><span className="soft">{clock(item.at)}</span></Head>;
+    case "inference":
+      return <Inference item={item} />;
+    case "call":
+      return <Call item={item} {...opening} />;
+    case "question":
+      return (
+        <>
+          <Head item={item}>{item.isOpen && <Chip tone="warn" dot>waits for an answer</Chip>}</Head>
+          <Text className="said" text={item.text} />
+          {item.options.length > 0 && <p className="soft">{item.options.map((option) => option.label).join(" · ")}</p>}
+        </>
+      );
+    case "event":
+      return <Head item={item}><span className="cut" title={item.text}>{oneLine(item.text)}</span></Head>;
+    default:
+      return (
+        <>
+          <Head item={item} />
+          {item.text && <Text className="said" text={item.text} most={item.kind === "system" ? 500 : LONG} />}
+          {item.parts.length > 0 && <Parts parts={item.parts} />}
+        </>
+      );
+  }
+}
+
+interface LineProps extends Opening { item: Item; version: number; isPicked: boolean; onPick: (item: Item) => void }
+
+export const Line = memo(function Line({ item, isPicked, onPick, onOpen, isOpened }: LineProps): ReactNode {
+  const style = { marginLeft: 12 * Math.min(6, Math.max(0, item.depth - 1)) };
+  return (
+    <article className={`block ${item.kind} ${item.role} is-${item.state}${isPicked ? " picked" : ""}`} style={style} onClick={() => onPick(item)} aria-label={item.title}>
+      <Block item={item} {...(onOpen ? { onOpen } : {})} isOpened={isOpened ?? false} />
+    </article>
+  );
+});
+
+const sizes: Record<Item["kind"], number> = { system: 120, turn: 36, message: 80, inference: 88, call: 120, question: 88, event: 32 };
+
+interface Props {
+  items: readonly Item[];
+  version: number;
+  picked: number;
+  onPick: (index: number) => void;
+  /** Whether the end stays in view while items are added. */
+  sticks: boolean;
+  onOpen: (child: string | null) => void;
+  opened: ReadonlySet<string>;
+}
+
+export function Transcript({ items, version, picked, onPick, sticks, onOpen, opened }: Props): ReactNode {
+  const box = useRef<HTMLDivElement>(null);
+  const isAtEnd = useRef(sticks);
+  const virtual = useVirtual(items.length, box, (index) => sizes[(items[index] as Item).kind], 600);
+  const pick = useRef(onPick);
+  pick.current = onPick;
+  const indexes = useRef(items);
+  indexes.current = items;
+  const [onLine] = useState(() => (item: Item) => pick.current(indexes.current.indexOf(item)));
+  const open = useRef(onOpen);
+  open.current = onOpen;
+  const [onChild] = useState(() => (child: string | null) => open.current(child));
+  useEffect(() => {
+    virtual.scrollTo(picked);
+  }, [picked]);
+  useLayoutEffect(() => {
+    if (isAtEnd.current && sticks && items.length) virtual.scrollTo(items.length - 1, "end");
+  }, [version, items.length, sticks]);
+  return (
+    <div
+      className="transcript" ref={box} tabIndex={0} role="feed" aria-label="transcript"
+      onScroll={(event) => {
+        const { scrollTop, scrollHeight, clientHeight } = event.currentTarget;
+        isAtEnd.current = scrollHeight - scrollTop - clientHeight < 40;
+      }}
+    >
+      <div style={{ height: virtual.total, position: "relative" }}>
+        {virtual.lines.map((line) => {
+          const item = items[line.index] as Item;
+          return (
+            <div key={item.id} data-index={line.index} ref={virtual.measure} className="place" style={{ transform: `translateY(${line.start}px)` }}>
+              <Line item={item} version={item.version} isPicked={line.index === picked} onPick={onLine} onOpen={onChild} isOpened={item.child !== null && opened.has(item.child)} />
+            </div>
+          );
+        })}
+      </div>
+    </div>
+  );
+}

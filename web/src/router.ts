@@ -1,0 +1,63 @@
+/** Addresses: the part after `#` names a page and its settings, as in `#/runs?status=paused`. It works from disk too. */
+import { useSyncExternalStore } from "react";
+
+export interface Place {
+  /** The parts of the path, without empty ones. */
+  path: string[];
+  query: URLSearchParams;
+}
+
+const listeners = new Set<() => void>();
+let current = read();
+
+function read(): Place {
+  const [path = "", query = ""] = location.hash.replace(/^#/, "").split("?", 2);
+  return { path: path.split("/").filter(Boolean).map(decode), query: new URLSearchParams(query) };
+}
+
+function decode(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+/** Read the address again. */
+export function update(): void {
+  current = read();
+  listeners.forEach((listener) => listener());
+}
+
+window.addEventListener("hashchange", update);
+
+export function usePlace(): Place {
+  return useSyncExternalStore(
+    (listener) => {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+    () => current,
+  );
+}
+
+/** Return the address of a page; each part of the path is escaped, and empty settings are left out. */
+export function to(path: string[], query: Record<string, string | number | null | undefined> = {}): string {
+  const given = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== null && value !== undefined && value !== "") given.set(name, String(value));
+  }
+  const text = given.toString();
+  return `#/${path.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
+}
+
+export function go(address: string): void {
+  location.hash = address;
+}
+
+/** Change settings of the page that is open, without a new entry in the history. */
+export function change(query: Record<string, string | number | null | undefined>): void {
+  const given: Record<string, string | number | null | undefined> = Object.fromEntries(current.query);
+  history.replaceState(null, "", to(current.path, { ...given, ...query }));
+  update();
+}

@@ -1,0 +1,31 @@
+/** What there is to show: a server says what it was started with, and a file holds the answers of some pages. */
+import { get, has, isLive } from "./source";
+
+export interface Shown {
+  /** The pages that have data, by the first parts of their addresses. */
+  pages: string[];
+  /** The page that is shown first; empty in a file, which names its own. */
+  start: string;
+}
+
+let shown: Shown = { pages: ["runs"], start: "" };
+const ADDRESSES: Record<string, string> = {
+  dataset: "/v1/view/datasets/0",
+  datasets: "/v1/view/comparison",
+  rollouts: "/v1/view/rollouts",
+  topics: "/v1/view/topics",
+};
+
+/** Ask the server what it shows. Servers that were started without data of their own show runs. */
+export async function loadShown(): Promise<Shown> {
+  if (isLive) {
+    try {
+      shown = await get<Shown>("/v1/view/pages");
+    } catch {
+      // Such a server has runs only, or wants a key first.
+    }
+  }
+  return shown;
+}
+
+export const isShown = (page: string): boolean => (isLive ? shown.pages.includes(page) : has(ADDRESSES[page] ?? ""));

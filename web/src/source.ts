@@ -1,0 +1,151 @@
+/**
+ * Where the pages get their data: answers of the server's API, or the same answers embedded in the page.
+ *
+ * An embedded page has the answers by their addresses. Pages ask with the same addresses in both cases, and check
+ * `isLive` only before they offer what needs a server.
+ */
+export interface Embedded {
+  title: string;
+  /** The address of the page that is shown first, such as `#/runs/ID`. */
+  start: string;
+  /** The answers by the address of the request, as JSON, which is read when it is asked for. */
+  answers: Record<string, string>;
+}
+
+export interface StreamItem {
+  /** The number of an event; `null` for a piece of output that is not stored. */
+  id: string | null;
+  data: string;
+}
+
+const TOKEN = "treadle.token";
+const NO_DATA: Embedded = { title: "Treadle", start: "#/runs", answers: {} };
+let embedded: Embedded = NO_DATA;
+let token = "";
+
+/** Whether a server answers, so that what is shown goes on, and things can be done. */
+export let isLive = true;
+export const title = (): string => embedded.title;
+
+export class RequestFailed extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+/** Read the embedded answers, or the token in the address. Returns the address of the first page. */
+export async function openSource(): Promise<string> {
+  const text = document.getElementById("data")?.textContent?.trim();
+  if (text) {
+    const stream = new Blob([fromBase64(text)]).stream().pipeThrough(new DecompressionStream("gzip"));
+    embedded = JSON.parse(await new Response(stream).text()) as Embedded;
+    isLive = false;
+    return embedded.start;
+  }
+  const given = /^#token=([^&/]+)(?:&(.*))?$/.exec(location.hash);
+  if (given?.[1]) {
+    setToken(given[1]);
+    history.replaceState(null, "", `#${given[2] ?? ""}`);
+  }
+  token = kept() ?? token;
+  return "#/runs";
+}
+
+function fromBase64(text: string): Uint8Array<ArrayBuffer> {
+  const decoder = Uint8Array as typeof Uint8Array & { fromBase64?: (text: string) => Uint8Array<ArrayBuffer> };
+  if (decoder.fromBase64) return decoder.fromBase64(text);
+  const chars = atob(text);
+  const bytes = new Uint8Array(chars.length);
+  for (let place = 0; place < chars.length; place += 1) bytes[place] = chars.charCodeAt(place);
+  return bytes;
+}
+
+function kept(): string | null {
+  try {
+    return sessionStorage.getItem(TOKEN);
+  } catch {
+    return null;
+  }
+}
+
+export function setToken(text: string): void {
+  token = text;
+  try {
+    sessionStorage.setItem(TOKEN, text);
+  } catch {
+    // The token is then kept only until the page is loaded again.
+  }
+}
+
+const headers = (more: Record<string, string> = {}): Record<string, string> =>
+  token ? { authorization: `Bearer ${token}`, ...more } : more;
+
+async function check(response: Response): Promise<Response> {
+  if (response.ok) return response;
+  let message = `the server answered with status ${response.status}`;
+  try {
+    const body = (await response.json()) as { error?: { message?: string } };
+    message = body.error?.message ?? message;
+  } catch {
+    // The answer is not JSON, so the status is all that is known.
+  }
+  throw new RequestFailed(response.status, message);
+}
+
+/** Return the answer to a GET request. Throws `RequestFailed`. */
+export async function get<T>(address: string, signal?: AbortSignal): Promise<T> {
+  if (!isLive) {
+    const found = embedded.answers[address];
+    if (found !== undefined) return JSON.parse(found) as T;
+    throw new RequestFailed(404, "this file does not hold that; open the journal with `treadle view`");
+  }
+  const response = await check(await fetch(address, { headers: headers(), signal: signal ?? null }));
+  return (await response.json()) as T;
+}
+
+/** Whether the answer can be had: always from a server, and from a file if it holds the answer. */
+export const has = (address: string): boolean => isLive || address in embedded.answers;
+
+/** Return the answer to a POST request. Throws `RequestFailed`. */
+export async function post<T>(address: string, body: unknown): Promise<T> {
+  if (!isLive) throw new RequestFailed(405, "this is a file; open the journal with `treadle view` to do that");
+  const request = { method: "POST", headers: headers({ "content-type": "application/json" }), body: JSON.stringify(body) };
+  const response = await check(await fetch(address, request));
+  return (await response.json()) as T;
+}
+
+/** Return the text that a POST request gives, such as exported rows. Throws `RequestFailed`. */
+export async function postForText(address: string, body: unknown): Promise<string> {
+  const request = { method: "POST", headers: headers({ "content-type": "application/json" }), body: JSON.stringify(body) };
+  return (await check(await fetch(address, request))).text();
+}
+
+/** Yield what a stream of server-sent events sends. Ends with the stream. Throws `RequestFailed`. */
+export async function* listen(address: string, after: number, signal: AbortSignal): AsyncGenerator<StreamItem[]> {
+  const given = headers({ accept: "text/event-stream", "last-event-id": String(after) });
+  const response = await check(await fetch(address, { headers: given, signal }));
+  const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
+  if (!reader) return;
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const blocks = (rest + value).split("\n\n");
+    rest = blocks.pop() ?? "";
+    const items = blocks.map(readBlock).filter((item) => item !== null);
+    if (items.length) yield items;
+  }
+}
+
+function readBlock(block: string): StreamItem | null {
+  let id: string | null = null;
+  let data: string | null = null;
+  for (const line of block.split("\n")) {
+    if (line.startsWith("id: ")) id = line.slice(4);
+    else if (line.startsWith("data: ")) data = (data === null ? "" : `${data}\n`) + line.slice(6);
+  }
+  return data === null ? null : { id, data };
+}
