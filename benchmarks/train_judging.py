@@ -1,8 +1,8 @@
 """Train the classifiers of messages and answers: `python -m benchmarks.train_judging` (needs numpy).
 
-They learn from the files `data/written*.jsonl` and from the split `dev` of `data/messages.jsonl`, by ridge regression, which
-has a solution in closed form: the same data give the same weights. Confidence comes from predictions of
-messages that were left out: each part of the data is predicted from the others.
+They learn from the files `data/written*.jsonl` and from the split `dev` of `data/messages.jsonl`, by ridge
+regression, which has a solution in closed form: the same data give the same weights. Confidence comes from
+predictions of messages that were left out: each part of the data is predicted from the others.
 """
 
 import json
