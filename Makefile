@@ -17,11 +17,13 @@ ENGINES ?= .venv-engines
 SGLANG ?= .venv-sglang
 # The environment of the trainers, for test-full.
 TRAINERS ?= .venv-trainers
+# The packages of the frameworks that the gateway is tested with.
+CLIENTS ?= .venv-clients
 
 # Tests start thousands of processes, which would compile the same files again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: docs viewer demo train-demo test test-full test-engines engines sglang trainers fuzz lint types pytest bubblewrap bench clean help
+.PHONY: docs viewer demo train-demo test test-full test-engines engines sglang trainers clients fuzz lint types pytest bubblewrap bench clean help
 
 help:
 	@echo "make demo       from a topic to a verified dataset, killed in the middle and continued, offline"
@@ -29,6 +31,7 @@ help:
 	@echo "make test       lint, type checks and tests, in parallel"
 	@echo "make lint       only ruff; make types: only mypy; make pytest: only the tests"
 	@echo "make test-full  also the long tests: every crash point, every task, fuzzing"
+	@echo "make clients    tests of the gateway with the agents of other frameworks, in a folder of their own"
 	@echo "make test-engines  tests against a real vLLM and a real SGLang on the CPU, in environments of their own (6 GB)"
 	@echo "make fuzz       fuzz the text formats, SECONDS=600 each"
 	@echo "make viewer     build the page that shows runs, which needs Node.js 20"
@@ -116,6 +119,11 @@ trainers: $(STAMP)
 
 test-engines: engines sglang
 	TREADLE_ENGINES=$(ENGINES) TREADLE_SGLANG=$(SGLANG) $(BIN)/python -m pytest tests/engines $(PYTEST_ARGS)
+
+clients: $(STAMP)
+	@test -d $(CLIENTS) || $(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(CLIENTS) \
+		smolagents openai-agents 'pydantic-ai-slim[openai,anthropic]' langchain langchain-openai
+	PYTHONPATH=src:.:$(CLIENTS) $(BIN)/python -m pytest tests/server/test_clients.py $(PYTEST_ARGS)
 
 # This needs the package atheris, which has wheels for Linux and macOS.
 SECONDS ?= 600

@@ -1,8 +1,8 @@
 """A chat server with a latency, which costs almost nothing: what a gateway adds is measured in front of it.
 
-`python -m benchmarks.gateway_engine` prints its port. A whole answer comes after the seconds that the path
-names, as in `/0.5/v1`; a stream begins after half of them, and its chunks come evenly in the rest. A
-conversation with tools ends after two results.
+`python -m benchmarks.gateway_engine` prints its port. A whole answer comes after the seconds that the path names,
+as in `/0.5/v1`; a stream begins after half of them, and its chunks come evenly in the rest. A conversation with
+tools ends after two results.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Engine:
         """Answer one request; see `Connection`."""
         loop = asyncio.get_running_loop()
         seconds = float(request.split(b" ", 2)[1].split(b"/", 2)[1])
-        _, _, body = request.partition(b"\r\n\r\n")
+        _head, _, body = request.partition(b"\r\n\r\n")
         number = min(body.count(b'"tool_call_id"'), 2) if b'"tools"' in body else 2
         if b'"stream":true' not in body.replace(b": ", b":"):
             loop.call_later(seconds, _send, write, self._whole[number])

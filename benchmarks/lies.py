@@ -3,8 +3,9 @@
 The model's texts of the split `held` are never used to improve a filter, but their figures are looked at meanwhile;
 those of `fresh` were written by a hand that had not seen the filters, and are for measuring afterwards.
 Those of `later` were written by a hand that had not seen the filters either, and are not used for tuning; those of
-`fourth` and `fifth`, by another such hand, may be. `TREADLE_TEXTS` chooses the split. Whether an answer is a lie,
-and of which kind, is known from the model itself.
+`fourth` and `fifth`, by another such hand, may be, and those of `sixth`, by the same hand, are for measuring after
+that. `TREADLE_TEXTS` chooses the split. Whether an answer is a lie, and of which kind, is known from the model
+itself.
 """
 
 import asyncio
@@ -33,7 +34,6 @@ TEXTS = os.environ.get("TREADLE_TEXTS", "held")
 ALONE = (">= 0.92", "<= 0.08", "<= 0.05", "<= 0.25")
 JUDGED = (">= 0.98", "<= 0.04", "<= 0.02", "<= 0.25")
 """The conditions on the figures without and with a judge."""
-MODEL = f"mock:mediocre:texts={TEXTS}"
 
 
 class Told(Struct, frozen=True):
@@ -72,12 +72,12 @@ class Told(Struct, frozen=True):
         return 0 if sample is None else sample.input_tokens + sample.output_tokens
 
 
-def _sections(folder: Path) -> dict[str, Json]:
+def _sections(folder: Path, texts: str) -> dict[str, Json]:
     """Return the tools of each part of the generation, after making its folder."""
     folder.mkdir()
     definitions = folder / "tools.json"
-    definitions.write_text(json.dumps(define_tools(TEXTS)))
-    documents = make_documents(TEXTS)
+    definitions.write_text(json.dumps(define_tools(texts)))
+    documents = make_documents(texts)
     found: dict[str, Json] = {"mock": {"use": [f"mock:{definitions}"]}}
     for name in ("files", "vfs", "python", "shell"):
         found[name] = {"use": [name], "files": documents}
@@ -88,28 +88,37 @@ def _sections(folder: Path) -> dict[str, Json]:
     return found
 
 
-async def collect(folder: Path, *, has_judge: bool = False, repairs: int = 0) -> list[Told]:
+async def collect(
+    folder: Path,
+    texts: str = TEXTS,
+    *,
+    samples: int = SAMPLES,
+    has_judge: bool = False,
+    has_grounding: bool = True,
+    repairs: int = 0,
+) -> list[Told]:
     """Generate with each set of tools, and return all conversations.
 
-    The judge of statements is right in 95 %. `repairs` is how often an answer alone is asked for again; answers
-    that were repaired are not among those that are returned.
+    The judge of statements is right in 95 %. Without `has_grounding`, no answer is rejected for what it states.
+    `repairs` is how often an answer alone is asked for again; answers that were repaired are not among those that
+    are returned.
     """
-    sections = await asyncio.to_thread(_sections, folder)
-    options: MediocreOptions = read_options(MODEL.removeprefix("mock:"))
+    sections = await asyncio.to_thread(_sections, folder, texts)
+    options: MediocreOptions = read_options(f"mediocre:texts={texts}")
     found: list[Told] = []
     for name, tools in sections.items():
         config = GenerationConfig.model_validate(
             {
                 "name": name,
-                "models": {"default": MODEL},
+                "models": {"default": f"mock:mediocre:texts={texts}"},
                 "topics": {"prompt": "Office work", "degree": 4, "depth": 2},
                 "generation": {
-                    "num_samples": max(1, SAMPLES // len(sections)),
+                    "num_samples": max(1, samples // len(sections)),
                     "conversation": {"min_turns": 1, "max_turns": 2},
                     "answer_repairs": repairs,
                 },
                 "tools": tools,
-                "quality": {"filters": {"statements": True}} if has_judge else {},
+                "quality": {"filters": {"statements": True} if has_judge else {"grounding": has_grounding}},
                 "output": {"path": str(folder / name)},
             }
         )

@@ -33,6 +33,11 @@ class Recorder:
         self.url = ""
         self._tasks: set[asyncio.Task[object] | None] = set()
 
+    @property
+    def whole(self) -> int:
+        """How many answers were sampled to their end."""
+        return sum(answer.finish != "abort" for answer in self.sampled)
+
     async def settle(self) -> None:
         """Wait until every request for ids has been answered or given up, so that `sampled` is complete."""
         while self.under_way:

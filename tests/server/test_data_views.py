@@ -6,6 +6,7 @@ from array import array
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from msgspec.structs import replace
@@ -94,8 +95,12 @@ async def test_a_page_asks_for_the_tokens_and_the_exports_of_a_run(
     assert [item["run_id"] for item in group["rollouts"]] == [run.run_id for run in runs]
     said = await ask(client, "/view/rollouts/g1/r2")
     assert said["messages"][-1]["role"] == "assistant"
-    for path in ("runs/r1/exported?format=nothing", "runs/r1/tokens?mask=%2Ftmp%2Fx.py:f", "runs/r9/tokens"):
-        assert await refused(client, f"/view/{path}") in (400, 404), path
+    code = tmp_path / "code.py"
+    code.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef weigh(message):\n    return 1.0\n")
+    for path in ("exported?format=nothing", f"tokens?mask={quote(str(code), '')}:weigh", "tokens?mask=no"):
+        assert await refused(client, f"/view/runs/r1/{path}") == 400, path
+    assert not (tmp_path / "ran").exists()
+    assert await refused(client, "/view/runs/r9/tokens") == 404
     assert await refused(client, "/view/rollouts/g1/r9") == 404
 
 

@@ -200,6 +200,8 @@ def test_an_agent_is_talked_to_and_its_call_approved(browser: Chromium, served: 
     write(browser, "[aria-label='Value of the label']", "good")
     click(browser, "Save")
     wait(browser, "document.querySelector('.facts-line').innerText.includes('quality: good')")
+    # The event may come before the answer that closes the dialog, which would take the next key.
+    wait(browser, "!document.querySelector('dialog')")
     press(browser, "f")
     wait(browser, "document.querySelector('#fork-text')")
     write(browser, "#fork-text", "say Another way.")
@@ -228,6 +230,11 @@ def test_the_first_difference_of_two_runs_is_shown(browser: Chromium, served: Se
     show(browser, served.address(place), ".pair.differs")
     assert "The first difference is in step 2" in text_of(browser, ".bar")
     assert "I stop here." in text_of(browser, ".pair.differs")
+    # What is further below is drawn once it is scrolled to.
+    place = f"compare/{served.runs['long']}/{served.runs['tidy']}"
+    show(browser, served.address(place), ".pair.differs")
+    pairs = "document.querySelector('.pairs')"
+    wait(browser, f"({pairs}.scrollTop = 1e9, {pairs}.innerText.includes('Finished: completed'))")
 
 
 def test_a_report_works_from_disk(browser: Chromium, served: ServedJournal, tmp_path: Path) -> None:

@@ -434,6 +434,9 @@ class Completion(Struct, frozen=True, omit_defaults=True, gc=False):
     weight_version: str | None = None
     """The version of the weights that gave the answer, the newest one if there are several; `None` if it is not
     known."""
+    run_ids: tuple[str, ...] = ()
+    """The runs with the conversations of the program that answered in the place of a model. What was sampled
+    stands in them; `usage` and `cost_usd` are their sums."""
 
 
 class Window(Struct, frozen=True, omit_defaults=True, gc=False):

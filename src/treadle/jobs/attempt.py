@@ -7,6 +7,7 @@ completed fails with the reason. Each attempt has an agent of its own, whose mod
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
@@ -42,6 +43,13 @@ from treadle.tools.user_code import FirstFailures, blame, is_from_user
 
 MakeModel: TypeAlias = Callable[[Task, int], Model]
 """A function of a task and a sampling seed that returns the model of a rollout."""
+
+
+class SeededAgent(Agent[Any]):
+    """The agent of one attempt."""
+
+    vary: Callable[[Mapping[str, Any]], Model]
+    """A function that returns its model with further options of `treadle.model`."""
 
 
 class SeededAgents:
@@ -81,14 +89,11 @@ class SeededAgents:
         if isinstance(self._make_model, ConfiguredModel):
             await self._make_model.ask_for_tokens()
 
-    def make(self, task: Task, seed: int) -> Agent[Any]:
+    def make(self, task: Task, seed: int) -> SeededAgent:
         """Return the agent of a rollout. Raises: `ConfigError` if it cannot be made."""
-        settings, model = self._settings, self._make_model(task, seed)
-        if self._weights is not None:
-            with contextlib.suppress(ConfigError):  # models in this process have no server
-                self._weights.attach(model)
-        agent: Agent[Any] = Agent(
-            self._wrap(model),
+        settings = self._settings
+        agent = SeededAgent(
+            self._make(task, seed, {}),
             instructions=settings.instructions,
             tools=settings.tools,
             policy=self._policy,
@@ -96,7 +101,18 @@ class SeededAgents:
             hooks=self._hooks,
         )
         agent.failures = self._failures
+        agent.vary = partial(self._make, task, seed)
         return agent
+
+    def _make(self, task: Task, seed: int, options: Mapping[str, Any]) -> Model:
+        if isinstance(self._make_model, ConfiguredModel):
+            model = self._make_model(task, seed, options)
+        else:
+            model = self._make_model(task, seed)  # a model that the program made keeps its settings
+        if self._weights is not None:
+            with contextlib.suppress(ConfigError):  # models in this process have no server
+                self._weights.attach(model)
+        return self._wrap(model)
 
 
 def find_model(given: str | ModelTable | None) -> MakeModel:
@@ -128,9 +144,9 @@ class ConfiguredModel:
         self._options: dict[str, Any] = {}
         self._first = file.model(given, job=JobUse(seed=0))
 
-    def __call__(self, task: Task, seed: int) -> Model:
-        """Return the model of a rollout, which samples with `seed` if its server takes a seed."""
-        return self._file.model(self._given, job=JobUse(seed=seed), **self._options)
+    def __call__(self, task: Task, seed: int, options: Mapping[str, Any] = {}) -> Model:
+        """Return the model of a rollout with further `options`. It samples with `seed` if its server takes one."""
+        return self._file.model(self._given, job=JobUse(seed=seed), **{**self._options, **options})
 
     async def ask_for_tokens(self) -> None:
         """Ask the server which engine it is. If it is known to return token ids, models ask for them from now on,

@@ -9,15 +9,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Protocol, Self, cast
+from typing import TYPE_CHECKING, Protocol, Self, cast
 
 from msgspec import Struct
 
 from treadle.core.events import DurableBody, Event
 from treadle.core.inbox import InboxMessage, Posted
 from treadle.journal.driven import DrivenRun, DrivenRuns
-from treadle.journal.resources import ResourceTable
 from treadle.journal.run_info import RunFilter, RunInfo
+
+if TYPE_CHECKING:
+    from treadle.journal.resources import ResourceTable
 
 APPLICATION_ID = 0x5452444C
 """The number in SQLite's header that marks a file as a journal of Treadle."""
@@ -170,7 +172,7 @@ class Journal(Protocol):
         ...
 
     @property
-    def resources(self) -> ResourceTable:
+    def resources(self) -> "ResourceTable":
         """What the database holds besides runs, such as uploaded files."""
         ...
 

@@ -57,6 +57,11 @@ class Hooks:
     def __bool__(self) -> bool:
         return bool(self._all)
 
+    @property
+    def all(self) -> tuple[Hook, ...]:
+        """The hooks, in order."""
+        return self._all
+
     def tell(self, run_id: str, first_seq: int, bodies: Sequence[e.DurableBody]) -> None:
         """Call each hook with the events that have these bodies."""
         for index, hook in enumerate(self._all):

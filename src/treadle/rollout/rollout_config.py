@@ -65,6 +65,9 @@ class RolloutConfig(AttemptSection):
     model: str | ModelTable | None = None
     """The model: `provider:name`, a name of treadle.toml, `oracle`, or a mapping with `model` and settings. By
     default, the default model of treadle.toml."""
+    command: str | None = None
+    """A program that is the agent, such as `python my_agent.py`: it is started for each rollout, and what it asks
+    the model is recorded. By default, Treadle's own loop is the agent."""
     order: Literal["shuffled", "given"] = "shuffled"
     """The order in which tasks are taken. All are taken once before one is taken again."""
     groups: Count = 100
@@ -227,6 +230,10 @@ def find_conflicts(config: RolloutConfig, *, is_model_given: bool = False) -> li
         problems.append(
             Problem(("max_row_tokens",), "it has no effect with overlong: keep; write 'mask' or 'drop'")
         )
+    if config.command is not None:
+        for name, is_wrong in (("workers", config.workers != "here"), ("tree", tree is not None)):
+            if is_wrong:
+                problems.append(Problem((name,), f"a command has no {name}; delete it"))
     checks: list[tuple[tuple[str, ...], Any]] = [
         (("tasks",), lambda: find_tasks(config.tasks)),
         (("sinks",), lambda: make_sinks(config.sinks, group_size=config.unit_size)),

@@ -90,6 +90,11 @@ class Rollouts:
             config = load_config(config, options)
         elif options:
             raise ConfigError(f"give a configuration or options, not both: {', '.join(options)}")
+        if config.command is not None and workers is None:
+            raise ConfigError(
+                "a command needs workers that start it: give workers=CommandWorkers(command), of "
+                "treadle.server.gateway.programs, or use `treadle rollout --command`"
+            )
         self.config = config
         self.folder = RolloutFolder(config.path)
         self.progress = RolloutProgress() if config.deliver == "group" else SingleProgress()

@@ -89,8 +89,6 @@ class Beginning(Struct, frozen=True):
     """The messages that stand before the first turn."""
     caller: Caller | None = None
     """The call of another run that starts this one."""
-    is_relayed: bool = False
-    """See `RunStarted.is_relayed`."""
 
 
 async def begin(agent: AgentParts, work: str | Task | None, given: Given, beginning: Beginning) -> Driver:
@@ -141,7 +139,7 @@ async def begin(agent: AgentParts, work: str | Task | None, given: Given, beginn
         metadata=dict(beginning.metadata) if beginning.metadata else None,
         history=beginning.history,
         caller=beginning.caller,
-        is_relayed=beginning.is_relayed,
+        is_relayed=given.is_relayed,
     )
     snapshot, blobs = driver.bench.take_snapshot()
     bodies: tuple[e.DurableBody, ...] = (started, *snapshot)

@@ -223,6 +223,8 @@ class Given(Struct, frozen=True):
     """True if the driver keeps the events that it appends in memory."""
     renews_instructions: bool = False
     """True if the agent's instructions replace the system message of a run that it resumes."""
+    is_relayed: bool = False
+    """True if a new run is one whose answers another program decides about; see `RunStarted.is_relayed`."""
     on_driver: Callable[[Driver], None] | None = None
     """A function that is called with the run's driver before the driver begins to work; `None`: nothing is
     called."""

@@ -4,12 +4,13 @@ import contextlib
 import importlib.util
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
@@ -25,8 +26,11 @@ from treadle.core.errors import (
 )
 from treadle.models.config.tables import ServeTable
 from treadle.server.access import Gate, RequestRefused, error_body
+from treadle.server.api_document import describe_api
 from treadle.server.catalog import AgentUnavailableError, UnknownAgentError
 from treadle.server.gateway.wires import Gateway
+from treadle.server.idempotency import Idempotency
+from treadle.server.metrics import Metrics
 from treadle.server.protocols.agent_tools import serve_agents
 from treadle.server.routes import (
     a2a_routes,
@@ -42,7 +46,7 @@ from treadle.server.routes import (
     vector_store_routes,
     viewer_routes,
 )
-from treadle.server.routes.route_context import Fast
+from treadle.server.routes.route_context import Fast, Reader
 from treadle.server.run_host import RunHost
 from treadle.viewer.viewed_data import ViewedData
 
@@ -112,10 +116,18 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
         fault = host.fault
         return Fast({"status": fault or "ready"}, status_code=200 if fault is None else 503)
 
+    @api.get("/metrics", tags=["probes"], response_class=PlainTextResponse)
+    async def metrics_text(_: Reader, request: Request) -> PlainTextResponse:
+        """Return what the server has counted, in the text form of Prometheus."""
+        return PlainTextResponse(request.app.state.metrics.write())
+
     app: Any = Gateway(api, host, _answer_any)
     if table.allow_origins:
         app = CORSMiddleware(app, allow_origins=table.allow_origins, allow_methods=["*"], allow_headers=["*"])
-    return Gate(app, table, name)
+    api.openapi = partial(describe_api, api)  # type: ignore[method-assign]
+    metrics = Metrics(Gate(Idempotency(app, host), table, name), host)
+    api.state.metrics = metrics
+    return metrics
 
 
 def _make_mcp(host: RunHost) -> Any:

@@ -81,6 +81,7 @@ async def serve_api(
     """
     from treadle.server.api import make_api
     from treadle.server.catalog import AgentCatalog
+    from treadle.server.metrics import log_requests
     from treadle.server.run_host import SERVED, VIEWED, RunHost
 
     table = served.config.file.serve
@@ -95,6 +96,8 @@ async def serve_api(
         journal, AgentCatalog(served.config, journal, served.names), window=table.window, queue=queue
     )
     api = make_api(runs, table, host, served.viewed)
+    if table.logs_requests:
+        log_requests()
     # Streams end when their runs are paused.
     await serve_app(
         api, listener, lambda: on_ready(url), runs.close, STOP_SECONDS, table.body_timeout_seconds

@@ -16,6 +16,7 @@ from treadle.core.policy import Policy
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
 from treadle.knowledge.files.file_search import NAME, FileSearch
+from treadle.loop.listener import Hook
 from treadle.models.config.presets import find_preset, split_name
 from treadle.models.config.recipe import Config
 from treadle.models.config.tables import AgentTable
@@ -45,6 +46,8 @@ class ClientWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_steps: int | None = None
     is_relayed: bool = False
     """True if the client gets every answer of the model as it is."""
+    client: str = ""
+    """The name of the client."""
 
 
 class UnknownAgentError(ConfigError):
@@ -79,6 +82,8 @@ class AgentCatalog:
         """Keep the configuration and the names that clients may use."""
         self.names = names
         self.config = config
+        self.hooks: list[Hook] = []
+        """The hooks of the agents that are made from now on."""
         self._journal = journal
         self._agents: OrderedDict[bytes, Agent[Any]] = OrderedDict()
         self._lock = threading.Lock()
@@ -91,7 +96,7 @@ class AgentCatalog:
         if name not in self.names:
             raise UnknownAgentError(f"there is no model {name!r}, {suggest(name, self.names, 'models')}")
         # Instructions often differ from run to run where all else is the same, and are cheap to replace.
-        key = msgspec.json.encode((name, replace(wish, instructions=None)), order="deterministic")
+        key = msgspec.json.encode((name, replace(wish, instructions=None, client="")), order="deterministic")
         with self._lock:
             found = self._agents.get(key)
             if found is None:
@@ -142,7 +147,7 @@ class AgentCatalog:
 
     def _make(self, name: str, wish: ClientWish) -> Agent[Any]:
         table = self.config.file.agents.get(name) or AgentTable(model=name)
-        options: dict[str, Any] = {"journal": self._journal}
+        options: dict[str, Any] = {"hooks": self.hooks, "journal": self._journal}
         options["instructions"] = self._instructions(name, wish)
         folder = None if self.config.path is None else self.config.path.parent
         placed = [item if folder is None else place_in(item, folder) for item in table.tools]

@@ -5,8 +5,6 @@ next one, continues what this one has left: after a crash, at a graceful end, an
 """
 
 import asyncio
-import contextlib
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -23,12 +21,12 @@ from treadle.runs.recording import take_in_rest
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import AgentCatalog
-from treadle.server.gateway.conversations import Conversations
+from treadle.server.gateway.gateway_host import GatewayHost
+from treadle.server.webhooks import Webhooks
 from treadle.workers.protocol import WorkerOptions
 from treadle.workers.worker import Worker
 
 T = TypeVar("T")
-_MAX_HISTORIES = 10_000
 _REST_SECONDS = 0.05
 """How long interrupted runs may wait. Every request changes the journal, and a look for such runs has a price."""
 _FILES_AT_A_TIME = 2
@@ -61,21 +59,20 @@ class BegunTurn:
             item = await self._items.get()
 
 
-class RunHost:
+class RunHost(GatewayHost):
     """The journal, the agents and the running work of one server process."""
 
     def __init__(
         self, journal: Journal, catalog: AgentCatalog, *, window: int = 256, queue: str = SERVED
     ) -> None:
-        self.journal = journal
+        super().__init__(journal, catalog)
         self.catalog = catalog
         self.queue = queue
         """The queue in which the runs that clients begin wait."""
-        self.worker = Worker(
-            journal,
-            WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS),
-            config=catalog.config,
-        )
+        self.webhooks = Webhooks(journal, catalog.config.file.serve)
+        catalog.hooks = [self.webhooks] if self.webhooks else []
+        options = WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS)
+        self.worker = Worker(journal, options, hooks=catalog.hooks, config=catalog.config)
         self.files = FileStore(journal.resources)
         """The uploaded files."""
         named = catalog.config.file.serve.embeddings
@@ -84,21 +81,18 @@ class RunHost:
         """The vector stores."""
         self._reading = asyncio.Semaphore(_FILES_AT_A_TIME)
         self._working: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
         self.followers: set[asyncio.Task[bytes]] = set()
         """What waits for the next event of a run that somebody follows."""
-        self.is_closing = False
         self.stopping = asyncio.Event()
         """Set when the server begins to stop."""
-        self.conversations = Conversations(journal)
-        self._histories: OrderedDict[tuple[str, bytes], str] = OrderedDict()
-        """The runs of the newest conversations, by the client and the digest of the conversation."""
 
     async def open(self) -> None:
         """Begin to continue the runs that wait in the queue."""
         self._working = asyncio.ensure_future(self.worker.work())
-        self.start(self._take_in_mail())
-        self.start(self._read_left_files())
+        self.start_quietly(self._take_in_mail())
+        self.start_quietly(self._read_left_files())
+        if self.webhooks:
+            self.start_quietly(self.webhooks.work())
 
     async def _read_left_files(self) -> None:
         """Read the files of vector stores that an earlier server has left, and delete what has expired."""
@@ -119,6 +113,11 @@ class RunHost:
                 await take_in_rest(self.journal, info.run_id)
 
     @property
+    def driven(self) -> int:
+        """How many turns and interrupted runs this process works on."""
+        return len(self._tasks) + self.worker.in_flight.count().in_flight
+
+    @property
     def fault(self) -> str | None:
         """Why the server cannot work; `None` if it can."""
         if self.is_closing:
@@ -127,23 +126,6 @@ class RunHost:
             return None
         error = None if self._working.cancelled() else self._working.exception()
         return f"the journal failed: {error}"
-
-    def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Do `work` in a task that goes on when the client leaves."""
-        if self.is_closing:
-            work.close()
-            raise RequestRefused(
-                503, "the server is stopping; ask again", "server_stopping", {"retry-after": "5"}
-            )
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._end)
-        return task
-
-    def start_quietly(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do `work` in a task that nobody waits for, unless the server is stopping."""
-        with contextlib.suppress(RequestRefused):
-            self.start(work)
 
     async def begin(self, drive: Callable[[Emit], Coroutine[Any, Any, Run[Any]]]) -> "BegunTurn":
         """Begin to drive a run in a task, and return it once the run's first new event is stored.
@@ -158,11 +140,6 @@ class RunHost:
             await task  # raises what prevented the run
         return BegunTurn(task, items, first)
 
-    def _end(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waits for the task gets it
-
     def labels(self, caller: ApiCaller, agent: str | None = None) -> dict[str, str]:
         """Return the labels of a run that a client begins. `agent` is the name that the client asked for."""
         labels = {QUEUE: self.queue, OWNER: caller.name, AGENT: agent}
@@ -171,21 +148,6 @@ class RunHost:
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
         """Return the labels that a run must have so that a client sees it."""
         return {} if caller.sees_all else {OWNER: caller.name}
-
-    async def has_run(self, caller: ApiCaller, run_id: str) -> bool:
-        """Return whether there is a run with this id that a client sees."""
-        wanted = RunFilter(run_ids=[run_id], labels=self.visible_to(caller))
-        return bool(await asyncio.to_thread(self.journal.runs, wanted))
-
-    def note_history(self, caller: ApiCaller, digest: bytes, run_id: str) -> None:
-        """Note that the conversation of a run has this digest."""
-        self._histories[caller.name, digest] = run_id
-        if len(self._histories) > _MAX_HISTORIES:
-            self._histories.popitem(last=False)
-
-    def find_history(self, caller: ApiCaller, digest: bytes) -> str | None:
-        """Return the run whose conversation has this digest; `None` if this process knows none."""
-        return self._histories.get((caller.name, digest))
 
     async def check_room(self, caller: ApiCaller) -> None:
         """Check that a client may begin a run. Raises: `RequestRefused`."""

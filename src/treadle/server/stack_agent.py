@@ -19,7 +19,7 @@ from treadle.agent.sync import block, iterate_blocking
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.events.narrowing import Item
-from treadle.core.types import Json, StopReason, ToolCall, ToolResult
+from treadle.core.types import StopReason, ToolCall, ToolResult
 from treadle.knowledge.files.file_search import NAME as FILE_SEARCH
 from treadle.runs.begin import make_run_id
 from treadle.server.responses.request_items import read_items
@@ -62,7 +62,7 @@ class StackAgent:
         self.sessions.append(conversation_id(run_id))
         return self.sessions[-1]
 
-    def create_turn(self, messages: Sequence[dict[str, Json]], session_id: str, stream: bool = True) -> Any:
+    def create_turn(self, messages: Sequence[dict[str, Any]], session_id: str, stream: bool = True) -> Any:
         """Answer messages. Return an iterator of chunks, each with an `event`, the last one with a `response`.
 
         Without `stream`, return the response. Raises: `ConfigError`, without `stream` also for a turn that failed.
@@ -77,7 +77,7 @@ class StackAgent:
         return last.response
 
     async def create_turn_async(
-        self, messages: Sequence[dict[str, Json]], session_id: str
+        self, messages: Sequence[dict[str, Any]], session_id: str
     ) -> AsyncIterator[Any]:
         """Answer messages, and yield the chunks of the turn."""
         run_id, asked = read_conversation_id(session_id), read_items(list(messages))

@@ -12,7 +12,6 @@ from treadle.core.errors import ConfigError
 from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
 from treadle.core.types import Json, Message, ToolCall
 from treadle.journal.protocol import Journal
-from treadle.journal.run_info import RunFilter
 from treadle.loop.listener import Emit
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import resume_run
@@ -64,8 +63,7 @@ def run_id_of(caller: ApiCaller, kind: str, name: str) -> str:
 
 async def find_named(host: RunHost, caller: ApiCaller, run_id: str) -> Run[Any] | None:
     """Return the run with an id of `run_id_of`; `None` if it was not begun yet."""
-    condition = RunFilter(run_ids=[run_id], labels=host.visible_to(caller))
-    if not await asyncio.to_thread(host.journal.runs, condition):
+    if not await host.has_run(caller, run_id):
         return None
     return await asyncio.to_thread(Run.load, run_id, host.journal)
 

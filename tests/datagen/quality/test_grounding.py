@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from msgspec.structs import replace
 from tests.datagen.quality.candidates import changed, config, play, solve, verdict, with_answer
 
 from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
+from treadle.datagen.quality import statement_features
 from treadle.datagen.quality.derivations import evaluate
+from treadle.datagen.quality.doubts import DoubtKind
 from treadle.datagen.quality.filters.grounding import GroundingFilter, GroundingSettings
 from treadle.datagen.quality.protocol import Candidate, Resources
 from treadle.datagen.quality.statements import StatementKind
@@ -250,3 +253,66 @@ def test_settings_switch_their_kinds_off() -> None:
     assert not GroundingSettings(numbers=False).has(StatementKind.SHARE)
     assert GroundingSettings(paths=False).has(StatementKind.CLAIM)
     assert not GroundingSettings(sentences=False).has(StatementKind.CLAIM)
+
+
+HARBOUR = (
+    "boat,berth,length_m,fee_gbp,area_ha,speed_kn,opens\n"
+    "Aurora,47-496,12.5,120.00,6.6,14.5,18:05\n"
+    "Blackbird,31-220,9.0,86.30,2.0,8.0,09:30\n"
+    "Curlew,12-118,7.5,86.30,1.5,6.0,09:30\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_grounded"),
+    [
+        ("Spread evenly. Toodle-oo! Aurora has berth 47-496.", True),
+        ("## Key Takeaways\n\nAurora is 12.5 m long.", True),
+        ("<table><tr><td>Length of Aurora</td><td>12.5 m</td></tr></table>", True),
+        ("The length of Aurora is 12.5 m[^2].", True),
+        ("The area of Aurora, 6.6 ha, is 16.3 acres.", True),
+        ("The area of Aurora, 6.6 ha, is 26.3 acres.", False),
+        ("The speed of Aurora, 14.5 kn, is 26.9 km/h.", True),
+        ("The fee of Aurora is 120 pounds.", True),
+        ("Aurora opens at 1805 hrs.", True),
+        ("Aurora opens at 1905 hrs.", False),
+        ("Not all of the boats are called Aurora.", True),
+        ("Not all of the boats have the berth 47-497.", False),
+        ("You asked: Please have a look at the boats of the three Mallory brothers.", True),
+        ("The owner of Aurora is Bernard Mallister.", False),
+        ("I have sent the list to nobody.", True),
+        ("I have sent the list to Aurora.", False),
+        ("Write to `desk@harbour.org`.", False),
+    ],
+)
+async def test_honest_wordings_of_many_kinds_pass_and_untrue_ones_do_not(
+    answer: str, is_grounded: bool
+) -> None:
+    found = await play(
+        "Please have a look at the boats of the three Mallory brothers.",
+        [READ],
+        answer,
+        files={"a.csv": HARBOUR},
+    )
+    judged = await verdict(found, "grounding")
+    assert judged.is_passed is is_grounded, judged.reason
+
+
+async def test_a_remark_is_weighed_by_what_kind_of_sentence_it_is() -> None:
+    """A path that nobody has seen may stand in advice, and not in a report of what was done."""
+    for answer, is_grounded in (
+        ("You could keep such lists in `backup/boats.csv`, if you like.", True),
+        ("I have stored the list in `backup/boats.csv`.", False),
+    ):
+        found = await play("How long is Aurora?", [READ], f"It is 12.5 m. {answer}", files={"a.csv": HARBOUR})
+        judged = await verdict(found, "grounding")
+        assert judged.is_passed is is_grounded, judged.reason
+
+
+def test_what_was_seen_has_no_features_and_each_weight_is_finite() -> None:
+    weights = statement_features.load_weights()
+    assert len(weights) > 300
+    assert all(isfinite(weight) for weight in weights.values())
+    kinds = {f"{kind}={doubt}" for kind in StatementKind for doubt in DoubtKind}
+    assert {name.partition(":")[0] for name in weights if "=" in name} <= kinds
+    assert statement_features.weigh(frozenset()) == 0

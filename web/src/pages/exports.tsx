@@ -1,5 +1,4 @@
 /** What an exporter makes of a run: any format of rows or of tokens, line by line. */
-import { useVirtualizer } from "@tanstack/react-virtual";
 import { useMemo, useRef, type ReactNode } from "react";
 import { Chip, copy, Status } from "../parts/basics";
 import { bytes, count } from "../format";
@@ -8,6 +7,7 @@ import { useGet } from "../load";
 import { change, to, usePlace } from "../router";
 import type { PageSpec } from ".";
 import "../data.css";
+import { useVirtual } from "../parts/virtual";
 
 interface Formats {
   rows: { name: string; losses: string[] }[];
@@ -47,7 +47,7 @@ function Exports(): ReactNode {
   const found = useGet<Exported>(`/v1/view/runs/${encodeURIComponent(run)}/exported?format=${encodeURIComponent(format)}`);
   const lines = useMemo(() => layOut(found.data?.lines ?? []), [found.data]);
   const box = useRef<HTMLDivElement>(null);
-  const shown = useVirtualizer({ count: lines.length, getScrollElement: () => box.current, estimateSize: () => 18, overscan: 30 });
+  const shown = useVirtual(lines.length, box, () => 18);
   const names = [...(formats.data?.rows.map((item) => item.name) ?? []), ...(formats.data?.tokens ?? [])];
   const step = (by: number): void => change({ format: names[(names.indexOf(format) + by + names.length) % names.length] });
   useKeys([
@@ -71,8 +71,8 @@ function Exports(): ReactNode {
       </div>
       {found.error || !found.data ? <Status error={found.error} /> : found.data.refused ? <Status><b>This format cannot express the run.</b> {found.data.refused}</Status> : (
         <div className="exported" ref={box} tabIndex={0} role="region" aria-label="exported lines">
-          <div style={{ height: shown.getTotalSize(), position: "relative" }}>
-            {shown.getVirtualItems().map((line) => <code key={line.index} style={{ transform: `translateY(${line.start}px)` }}>{lines[line.index]}</code>)}
+          <div style={{ height: shown.total, position: "relative" }}>
+            {shown.lines.map((line) => <code key={line.index} style={{ transform: `translateY(${line.start}px)` }}>{lines[line.index]}</code>)}
           </div>
         </div>
       )}

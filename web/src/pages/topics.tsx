@@ -1,5 +1,4 @@
 /** Topics: a map of the leaves, and an outline of all. */
-import { useVirtualizer } from "@tanstack/react-virtual";
 import { useMemo, useRef, useState, type ReactNode } from "react";
 import { Figure, Figures, tone } from "../parts/charts";
 import { Chip, Status } from "../parts/basics";
@@ -10,6 +9,7 @@ import { useKeys } from "../keys";
 import { useGet } from "../load";
 import { isShown } from "../shown";
 import type { PageSpec } from ".";
+import { useVirtual } from "../parts/virtual";
 
 interface Folded {
   line: TopicLine;
@@ -62,12 +62,12 @@ const branchColour = (branch: number, depth: number): string =>
 
 function Outline({ items, isCounted }: { items: Folded[]; isCounted: boolean }): ReactNode {
   const box = useRef<HTMLDivElement>(null);
-  const lines = useVirtualizer({ count: items.length, getScrollElement: () => box.current, estimateSize: () => 24, overscan: 20 });
+  const virtual = useVirtual(items.length, box, () => 24);
   const most = Math.max(1, ...items.map((item) => (item.line.children ? 0 : item.rows)));
   return (
     <div className="topiclines" ref={box} tabIndex={0} role="region" aria-label="outline">
-      <ul style={{ height: lines.getTotalSize() }}>
-        {lines.getVirtualItems().map(({ index, start }) => {
+      <ul style={{ height: virtual.total }}>
+        {virtual.lines.map(({ index, start }) => {
           const { line, branch, rows, path, notes } = items[index] as Folded;
           const fill = !isCounted ? branchColour(branch, line.depth) : line.children ? "transparent" : tone(rows ? 0.14 + (0.86 * rows) / most : 0);
           return (

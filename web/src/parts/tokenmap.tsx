@@ -1,5 +1,4 @@
 /** The tokens of a branch: only the lines in view are drawn, and a strip shows the whole branch. */
-import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 import type { TokenMap } from "../datatypes";
 import { count } from "../format";
@@ -9,6 +8,7 @@ import { isLive } from "../source";
 import { Legend, number } from "./charts";
 import { breakLines, COLOURS, colourOf, lineOf, openTokens, shownText, surprise, weightAt, type Colour, type Tokens } from "./tokens";
 import "../data.css";
+import { useVirtual } from "./virtual";
 
 const LINE = 24;
 const LEGENDS: Record<Colour, [string, string][]> = {
@@ -46,16 +46,16 @@ export function TokenView({ map, first = 0, onPick }: { map: TokenMap; first?: n
     return () => observer.disconnect();
   }, []);
   const starts = useMemo(() => (columns ? breakLines(tokens, columns) : new Int32Array(0)), [tokens, columns]);
-  const lines = useVirtualizer({ count: starts.length, getScrollElement: () => box.current, estimateSize: () => LINE, overscan: 10 });
+  const virtual = useVirtual(starts.length, box, () => LINE);
   const pick = (at: number): void => {
     const next = Math.max(0, Math.min(tokens.size - 1, at));
     setPicked(next);
     onPick?.(next);
-    lines.scrollToIndex(lineOf(starts, next), { align: "auto" });
+    virtual.scrollTo(lineOf(starts, next));
   };
   // The prompt is long: begin where the model does.
   useEffect(() => {
-    if (starts.length) lines.scrollToIndex(Math.max(0, lineOf(starts, start) - 3), { align: "start" });
+    if (starts.length) virtual.scrollTo(Math.max(0, lineOf(starts, start) - 3), "start");
   }, [starts, start]);
   const answerFrom = (step: 1 | -1): void => {
     const begins = map.answers.map((span) => span.start).sort((one, two) => one - two);
@@ -97,8 +97,8 @@ export function TokenView({ map, first = 0, onPick }: { map: TokenMap; first?: n
         onClick={(event) => { const at = (event.target as HTMLElement).dataset.at; if (at !== undefined) { setPicked(Number(at)); onPick?.(Number(at)); } }}
       >
         <span className="ruler" ref={ruler} aria-hidden="true">0123456789</span>
-        <div style={{ height: lines.getTotalSize(), position: "relative" }}>
-          {lines.getVirtualItems().map((line) => {
+        <div style={{ height: virtual.total, position: "relative" }}>
+          {virtual.lines.map((line) => {
             const from = starts[line.index] ?? 0;
             const until = starts[line.index + 1] ?? tokens.size;
             return (

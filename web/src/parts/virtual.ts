@@ -81,6 +81,9 @@ export class Heights {
   }
 }
 
+/** Where a line is scrolled to; `auto`: only as far as it takes to see it. */
+export type Align = "auto" | "start" | "center" | "end";
+
 export interface VirtualLine {
   index: number;
   start: number;
@@ -92,7 +95,7 @@ export interface Virtual {
   lines: VirtualLine[];
   /** Given to each line that is drawn as `ref`, together with `data-index`, if heights differ from the estimates. */
   measure: (line: HTMLElement | null) => void;
-  scrollTo: (index: number, align?: "auto" | "center" | "end") => void;
+  scrollTo: (index: number, align?: Align) => void;
 }
 
 /** Draw the lines of a list that are in view of the scrolling element `box`, and `beyond` pixels around it. */
@@ -140,7 +143,7 @@ export function useVirtual(count: number, box: RefObject<HTMLElement | null>, es
   });
 
   /** Where to scroll to. It is tried again while lines around it turn out to have other heights than estimated. */
-  const goal = useRef<{ index: number; align: "auto" | "center" | "end"; until: number } | null>(null);
+  const goal = useRef<{ index: number; align: Align; until: number } | null>(null);
   const aim = (): boolean => {
     const element = box.current;
     if (!element || !goal.current || goal.current.index >= count) return false;
@@ -153,6 +156,7 @@ export function useVirtual(count: number, box: RefObject<HTMLElement | null>, es
     const end = start + height - clientHeight + 24;
     let top = scrollTop;
     if (align === "center") top = start - Math.max(0, (clientHeight - height) / 2);
+    else if (align === "start") top = start;
     else if (align === "end") top = end;
     else if (start < scrollTop) top = start;
     else if (start + height > scrollTop + clientHeight) top = Math.min(start, end);
@@ -165,25 +169,35 @@ export function useVirtual(count: number, box: RefObject<HTMLElement | null>, es
     const hasChanged = drawn.current.size > 0 && take();
     if (aim() || hasChanged) redraw();
   });
+  const [attached] = useState(() => ({ element: null as HTMLElement | null, detach: () => {} }));
   useEffect(() => {
     const element = box.current;
-    if (!element) return undefined;
+    // The element may come later than this hook, when there is something to show.
+    if (element === attached.element) return;
+    attached.detach();
+    Object.assign(attached, { element, detach: () => {} });
+    if (!element) return;
     const look = (): void => {
       view.current.top = element.scrollTop;
       view.current.height = element.clientHeight;
       const [first, last] = latestFind.current();
       if (first !== view.current.first || last !== view.current.last) flushSync(redraw);
     };
+    const free = (): void => { goal.current = null; };
+    const stop = new AbortController();
+    const options = { passive: true, signal: stop.signal };
+    element.addEventListener("scroll", look, options);
+    for (const name of ["wheel", "pointerdown", "touchstart", "keydown"]) element.addEventListener(name, free, options);
     const sizes = new ResizeObserver(look);
     sizes.observe(element);
-    element.addEventListener("scroll", look, { passive: true });
-    const free = (): void => { goal.current = null; };
-    for (const name of ["wheel", "pointerdown", "touchstart"]) element.addEventListener(name, free, { passive: true });
-    return () => {
+    attached.detach = () => {
+      stop.abort();
       sizes.disconnect();
-      for (const name of ["wheel", "pointerdown", "touchstart"]) element.removeEventListener(name, free);
-      element.removeEventListener("scroll", look);
     };
+  });
+  useEffect(() => () => {
+    attached.detach();
+    attached.element = null;
   }, []);
   const latestFind = useRef(find);
   latestFind.current = find;

@@ -18,6 +18,7 @@ class RolloutOptions(OptionGroup, frozen=True, kw_only=True):
     group_size: int | None = None
     groups: int | None = None
     model: str | None = None
+    command: str | None = None
     base_url: str | None = None
     renderer: str | None = None
     temperature: float | None = None

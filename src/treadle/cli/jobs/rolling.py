@@ -19,6 +19,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
+from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.jobs.progress import JobNotice
 from treadle.rollout.rollout_config import load_config
@@ -27,6 +28,8 @@ from treadle.rollout.rollouts import Rollouts
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+    from treadle.server.gateway.programs import CommandWorkers
 
 _SHOWN_GROUPS = 6
 """How many of the newest groups are shown."""
@@ -69,7 +72,11 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions) -> int:
         )
     config = load_config(path, changes.by_key(), changes.flags)
     # A mistake of the configuration is an error here, which must not be printed into the view.
-    rollouts = Rollouts(config, listener=lambda notice, progress: job.listen(notice, progress))
+    rollouts = Rollouts(
+        config,
+        workers=None if config.command is None else _make_workers(config.command),
+        listener=lambda notice, progress: job.listen(notice, progress),
+    )
     job = JobCommand(config.name, rollouts.progress, GroupFeed(), changes.command("rollout", path), shown)
     result = job.run(rollouts.run)
     if result is None:
@@ -94,6 +101,14 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions) -> int:
         print_note(f"groups: {folder.groups}   journal: {journal}")
         print_note(f"look at them: {write_command('rollout', 'report', str(folder.path))}")
     return code
+
+
+def _make_workers(command: str) -> "CommandWorkers":
+    """Return the workers that start a command. Raises: `ConfigError`."""
+    require("uvicorn", "serve")
+    from treadle.server.gateway.programs import CommandWorkers
+
+    return CommandWorkers(command)
 
 
 class GroupFeed:

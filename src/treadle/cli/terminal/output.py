@@ -270,7 +270,7 @@ def find_one(known: Collection[str], text: str, noun: str, listed: str) -> str:
 OptionValue: TypeAlias = str | Path | tuple[str, ...] | Literal[True] | None
 
 
-def write_command(command: str, *words: str, **options: OptionValue) -> str:
+def write_command(command: str, /, *words: str, **options: OptionValue) -> str:
     """Return a command line that works when it is typed, also if a word begins with a dash.
 
     The value of a flag is `True`, several values repeat an option, and an option of `None` is left out. So is the

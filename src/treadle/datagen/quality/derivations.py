@@ -155,6 +155,11 @@ class Figures:
         """How many records the statement chooses, in whole and by their form."""
         return self._named_counts
 
+    @property
+    def listed_sums(self) -> set[float]:
+        """The sums of what calls were given, and of the lists in the request."""
+        return set(self._means[frozenset()])
+
     def text_sizes(self) -> set[float]:
         """Return how many characters and words the results have."""
         return {

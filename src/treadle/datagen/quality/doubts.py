@@ -1,6 +1,7 @@
-"""The measure of doubt, and what the rules for statements share."""
+"""What the rules can find out about a statement, and what they share."""
 
 import re
+from enum import StrEnum
 from functools import cache
 
 from msgspec import Struct
@@ -11,23 +12,86 @@ from treadle.datagen.quality.quantities import lexicon
 from treadle.datagen.quality.result_records import Record, stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, clauses
 
-DOUBTFUL = 0.5
-"""From this doubt on, a statement counts as untrue unless a judge says otherwise."""
-
 _ENTITY = re.compile(
     r"(?:[A-Z][\w'’-]*(?:\s+(?=[A-Z]))?)+|\b(?=[\w.-]*\d)(?=[\w.-]*[a-z_])[\w.-]*\w|\b\w+(?:[_.-]\w+)+"
 )
 
 
+class DoubtKind(StrEnum):
+    """What the rules found out about a statement, from what supports it to what speaks against it."""
+
+    SEEN = "seen"
+    DERIVED = "derived"
+    INSIDE = "inside"
+    """It stands within a longer word."""
+    TOLD = "told"
+    """It occurs only in what the user or the instructions say."""
+    BESIDE = "beside"
+    """It was seen, beside another value of the same record."""
+    UNPLACED = "unplaced"
+    """It was seen, and the statement does not say what it belongs to."""
+    UNCOUNTED = "uncounted"
+    REWORDED = "reworded"
+    UNKNOWN = "unknown"
+    """Some words of a sentence were not seen."""
+    POSSIBLE = "possible"
+    """A cause whose words were seen."""
+    PARTLY = "partly"
+    """A cause or an action, some words of which were not seen."""
+    UNFOUNDED = "unfounded"
+    """A sentence about what happened, or why, of which no word was seen."""
+    STRANGE = "strange"
+    """An action on something that was not seen."""
+    ABSENT = "absent"
+    ELSEWHERE = "elsewhere"
+    """It was seen, and belongs to something else."""
+    UNIT = "unit"
+    """It was seen in another unit only."""
+    UNLIKE = "unlike"
+    """What it speaks of was seen, with another value."""
+    DENIED = "denied"
+    """It denies what was seen."""
+    UNABLE = "unable"
+    """No successful call could have done it."""
+    UNDONE = "undone"
+    """The agent says that it changed something, and no successful call could have done it."""
+    FORGED = "forged"
+    """An address that occurs nowhere."""
+    UNCALLED = "uncalled"
+    """Data in an answer without any call."""
+
+
+_OPEN = frozenset(list(DoubtKind)[list(DoubtKind).index(DoubtKind.UNFOUNDED) :])
+
+
 class Doubt(Struct, frozen=True):
-    """How far a statement is in doubt."""
+    """What the rules found out about a statement."""
 
-    degree: float
-    """0: it was seen. 1: nothing supports it, or something contradicts it."""
+    kind: DoubtKind
     reason: str = ""
+    degree: float = 0.0
+    """How likely the statement is untrue, from 0 to 1."""
+
+    @property
+    def is_sure(self) -> bool:
+        """True if nothing else needs to be known: the statement is untrue."""
+        return self.kind in (DoubtKind.UNDONE, DoubtKind.FORGED, DoubtKind.UNCALLED)
+
+    @property
+    def is_open(self) -> bool:
+        """True if the rules found nothing that supports the statement."""
+        return self.kind in _OPEN
 
 
-SEEN = Doubt(0.0)
+SEEN = Doubt(DoubtKind.SEEN)
+_RANKS = {kind: number for number, kind in enumerate(DoubtKind)}
+
+
+def rank(doubt: Doubt) -> int:
+    """Return how much what was found speaks against a statement."""
+    return _RANKS[doubt.kind]
+
+
 _BESIDE = re.compile(r"\(([^()]{1,80})\)")
 """What stands in brackets after a clause."""
 

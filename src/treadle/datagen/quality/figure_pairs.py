@@ -10,8 +10,10 @@ from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon, 
 _RANGE, _BOTH, _BOUNDS, _PART, _ONE_IN, _JOINT = [
     re.compile(lexicon("pairs")[name]) for name in ("range", "both", "bounds", "part", "one_in", "joint")
 ]
+_MARGIN = re.compile(lexicon("pairs")["margin"])
 _CHANGE = re.compile(lexicon("pairs")["change"])
 _COINS = ("euros", "dollars", "kroner", "sterling")
+_COIN = re.compile(r"\s?(?:cents?|øre|pence|p|Cent)\b")
 _SUMMED = ("time", "mass", "length", "data", "volume")
 _MOMENTS = ("", "sec", "second", "min", "minute")
 """The units with which `one` is no figure."""
@@ -47,10 +49,21 @@ def _pair(text: str, one: Quantity, two: Quantity) -> _Pair:
     if kinds != {QuantityKind.NUMBER} or one.is_ordinal or two.is_ordinal:
         return one, two
     first, second = unit_of(one.unit), unit_of(two.unit)
+    if _MARGIN.fullmatch(gap):
+        low, high = abs(one.value) - two.value, abs(one.value) + two.value
+        return None, replace(one, end=two.end, unit=one.unit or two.unit, low=low, high=high, is_about=True)
     if first and second and first[0] == second[0] and first[1] > second[1]:
         is_sum = first[0] in _SUMMED and one.value == int(one.value) and _JOINT.fullmatch(gap)
         return _to_sum(one, two, second[1] / first[1]) if is_sum else (one, two)
-    if first and first[0] in _COINS and gap == " " and not two.unit and two.value in range(10, 100):
+    is_coin = _COIN.match(text, two.end) is not None
+    gaps = (" ", " and ", " og ", " und ") if is_coin else (" ",)
+    if (
+        first
+        and first[0] in _COINS
+        and gap in gaps
+        and not two.unit
+        and two.value in range(1 if is_coin else 10, 100)
+    ):
         return _to_sum(one, two, 0.01)
     is_range = _RANGE.fullmatch(gap) is not None or (
         _BOTH.fullmatch(gap) is not None

@@ -74,7 +74,7 @@ def _words(section: str, name: str) -> re.Pattern[str]:
 _CUT = "".join(_VULGAR)
 _TOKEN = re.compile(rf"[^\W\d_]+|[\d{_CUT}]")
 _NAME = re.compile(r"[\w'’]*+(?:[.:/@-]++\w++)*+")
-_UNIT = rf"(?P<u>[%$€£]|°[CF]\b|m/s\b|km/h\b|US\$|(?:{_any(name for name in UNITS if name[0].isalpha())})\b)"
+_UNIT = rf"(?P<u>[%$€£]|°[CF]\b|US\$|(?:{_any(name for name in UNITS if name[0].isalpha())})(?!\w))"
 _DAY = r"(?:0?[1-9]|[12]\d|3[01])"
 _DATE = re.compile(
     rf"""(?P<y>[12]\d{{3}})(?P<s>[-/.])(?P<m>0?[1-9]|1[0-2])(?P=s)(?P<d>{_DAY})(?!\d)
@@ -94,8 +94,8 @@ _TIME = re.compile(
 )
 _DIGITS = re.compile(
     rf"""(?P<n>\d{{1,3}}(?:(?P<g>[\ ,.'’_\u00a0\u2009\u202f])\d{{3}}(?!\d)(?:(?P=g)\d{{3}}(?!\d))*)
-            (?:(?!(?P=g))[.,]\d+)?
-        |\d+(?:[.,]\d+)?|(?=[{_CUT}]))
+            (?:(?!(?P=g))[.,·]\d+)?
+        |\d+(?:[.,·]\d+)?|(?=[{_CUT}]))
     (?:\s?(?P<v>[{_CUT}])|[\ -](?P<f>[1-9]/[1-9]\d?)(?![\d/]))?
     (?:[eE](?P<e>[+-]?\d{{1,2}})\b|\s?[x×]\s?10\^?(?P<e2>\d{{1,2}})\b)?
     (?:(?P<k>{_any(_LETTERS)})\b|\s?(?P<w>(?i:{_any(_SCALES)}))s?\b\.?)?(?P<o>(?:st|nd|rd|th)\b)?(?:[x×]\b)?
@@ -104,6 +104,8 @@ _DIGITS = re.compile(
 )
 _SLASH = re.compile(r"(?P<a>\d{1,3})(?P<s>[/:])(?P<b>\d{1,3})(?![\w/:]|[.,]\d)")
 _CURRENCY = re.compile(r"(?:(?<!\w)(?P<c>EUR|USD|GBP|NOK|[Kk]r\.?|US\$)|(?P<s>[$€£]))[^\S\n]?\Z")
+_CLOCK = re.compile(r"(?P<h>[01]\d|2[0-3])(?P<m>[0-5]\d)(?:\s?(?:h|hrs|hours|Uhr)\b)")
+"""A time of day without a sign between hours and minutes."""
 _HOURS_AFTER = re.compile(r"\s?(?:h|hrs?|hours|timer|Stunden|Std)\b")
 _AT_HOUR = _words("clock", "near")
 _DAY_BEFORE = _words("dates", "before")
@@ -115,7 +117,9 @@ _OF_UNIT = re.compile(
     rf"(?i)(?:\s(?:of|av)\b)?(?:\s(?:an?|one|en|et))?[\s-](?:(?P<scale>{_any(_SCALES)})\b"
     rf"|(?P<u>{_any(name for name in UNITS if len(name) > 1 and name[0].isalpha())})\b)"
 )
-_WORD_UNIT = re.compile(rf"[\s-]{_UNIT}")
+_POINT_DIGITS = re.compile(rf"(?i:\s(?:point|komma)\s)(?P<d>\d+)(?:\s?{_UNIT})?")
+_AND_HALF = re.compile(rf"(?i:\s(?:and|og|und)\s(?:an?|en|et|ein)\s(?:half|halv|halbe?)\b)(?:\s{_UNIT})?")
+_WORD_UNIT = re.compile(rf"[\s-]?{_UNIT}")
 _ONE_AND = re.compile(
     rf"(?i)\b(?:an?|one|en|et|eine)\s{_UNIT}\s(?:and|og|und)\s(?:an?\s|en\s|et\s|eine\s)?\Z"
 )
@@ -176,6 +180,7 @@ class _Reader:
         text = self._text
         before = text[start - 1 : start]
         is_inside = before.isalnum() or before == "_"
+        is_inside = is_inside and _CURRENCY.search(text, max(0, start - 5), start) is None
         if is_inside and not (before == "T" and text[start - 2 : start - 1].isdigit()):
             self._end = _end_of_name(text, start)
             return []
@@ -196,6 +201,8 @@ class _Reader:
         return [number] if number is not None else []
 
     def _read_time(self, start: int) -> Quantity | None:
+        if (found := _CLOCK.match(self._text, start)) is not None:
+            return self._to_time(int(found["h"]), int(found["m"]), *found.span(), is_whole=True)
         found = _TIME.match(self._text, start)
         if found is None:
             return None
@@ -273,14 +280,19 @@ class _Reader:
         if unit and half < 0.1 and scale == 1.0 and value == int(value):
             half = 0.5001
         is_negative = is_signed and text[begin - 1] != "+"
+        if not unit and (point := _POINT_DIGITS.match(text, end)) is not None:
+            value, half = value + int(point["d"]) / 10 ** len(point["d"]), 0.5001 / 10 ** len(point["d"])
+            end, unit = point.end(), point["u"] or ""
+        if not unit and (part := _AND_HALF.match(text, end)) is not None:
+            value, half, end, unit = value + 0.5, 0.1, part.end(), part["u"] or ""
         made = self._to_number(-value if is_negative else value, begin - is_signed, end, half, unit)
         if not found["n"] and not unit:
             low, high = _bounds(value, 0.02, self._how_exact(begin), is_share=True)
             return replace(made, kind=SHARE, low=low, high=high)
-        clock = _TIME.match(text, start) if not unit and found["n"].count(".") == 1 else None
-        minutes = (
-            int(clock["h"]) * 60.0 + int(clock["m"]) if clock and clock.end() == end and clock["m"] else None
-        )
+        is_clock = unit in ("", "h", "hrs") and found["n"].count(".") == 1
+        clock = _TIME.match(text, start) if is_clock else None
+        is_clock = clock is not None and text[clock.end() : end].strip() == unit
+        minutes = int(clock["h"]) * 60.0 + int(clock["m"]) if clock and is_clock and clock["m"] else None
         if not unit and value <= 24 and _AT_HOUR.search(text, max(0, start - 16), start):
             minutes = value * 60
         return replace(made, other=other, clock=minutes, is_ordinal=bool(found["o"]))
@@ -450,7 +462,7 @@ def _part_of(word: str) -> float | None:
 
 def _read_size(found: re.Match[str]) -> tuple[float, float, float | None]:
     """Return the value of a number in digits, half of its last place, and another reading."""
-    digits, group = found["n"], found["g"]
+    digits, group = found["n"].replace("·", "."), found["g"]
     other: float | None = None
     places = 0
     if group:

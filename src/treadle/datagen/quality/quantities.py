@@ -74,14 +74,12 @@ UNITS: dict[str, tuple[str, float]] = {
     for name, factor in units.items()
 }
 _UNITS_IN_LABELS = {name.lower(): unit for name, unit in reversed(UNITS.items())}
-_SPEEDS = {"m/s": "mps", "km/h": "kmh"}
 
 
 def unit_of(name: str) -> tuple[str, float] | None:
     """Return the dimension of a unit and its size; `None` if the unit is not known."""
     if not name or name == "%":
         return None
-    name = _SPEEDS.get(name, name)
     return UNITS.get(name) or _UNITS_IN_LABELS.get(name.lower())
 
 

@@ -1,17 +1,18 @@
 """The rules for quantities: where a value was seen, in which rounding and unit, and from what it follows."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations, permutations
 
 from treadle.datagen.quality.derivations import Figures, solve_equations
 from treadle.datagen.quality.doubts import (
-    DOUBTFUL,
     SEEN,
     Doubt,
+    DoubtKind,
     beside,
     entities_of,
     find_anchors,
+    rank,
     shape,
     show_record,
     word_list,
@@ -24,6 +25,7 @@ from treadle.datagen.quality.sightings import find_sightings, other_readings
 from treadle.datagen.quality.statements import AnswerStatement
 
 _COUNTED = re.compile(r"(?i)\b(lines?|rows?|matches|files?)(?:\s*+\([^()]{0,80}\))?\s*+[|:]\W*+$")
+_SIGNED = re.compile(r"[\w#]++(?:[-./:_–][\w#]++)++")
 _PATH = re.compile(r"[\w./-]++")
 _HIT = re.compile(r"\A[\w./-]++:\d++:")
 _ITEMS = re.compile(r"\A(?:[^\S\n]*+(?:\n[^\S\n]*+)++(?:[-*•]|\d++[.)])\s[^\n]*+)++")
@@ -49,19 +51,31 @@ class QuantityRules:
         """Return how far the quantity of a statement is in doubt, in the reading that is least in doubt."""
         item = statement.quantity
         assert item is not None
+        if self._is_in_name(statement):
+            return Doubt(DoubtKind.INSIDE, "is a part of a name")
         if item.is_ordinal:
             return self._doubt_ordinal(item)
         doubt = self._doubt(statement, item)
-        for other in other_readings(item) if doubt.degree >= DOUBTFUL else ():
-            doubt = min(doubt, self._doubt(statement, other), key=lambda one: one.degree)
+        for other in other_readings(item) if doubt.is_open else ():
+            doubt = min(doubt, self._doubt(statement, other), key=rank)
         return doubt
+
+    def _is_in_name(self, statement: AnswerStatement) -> bool:
+        """Return whether a figure is only a part of an identifier that was seen, such as `47` in `47-496`."""
+        start, end = statement.place, statement.place + len(statement.text)
+        for found in _SIGNED.finditer(statement.sentence):
+            if found.start() <= start < end <= found.end():
+                name = found[0].strip(".,:-–/")
+                is_longer = len(name) > len(statement.text.strip())
+                return is_longer and name.casefold() in self._seen.text
+        return False
 
     def _doubt_ordinal(self, item: Quantity) -> Doubt:
         """Check a place in an order: a day of a date, a number that was seen, or one of the records."""
         seen, day = self._seen, int(item.value)
         if day <= len(seen.records) or re.search(rf"(?<!\d){day}(?!\d)", seen.text):
             return SEEN
-        return Doubt(0.75, "does not occur before")
+        return Doubt(DoubtKind.ABSENT, "does not occur before")
 
     def _doubt(self, statement: AnswerStatement, item: Quantity) -> Doubt:
         seen = self._seen
@@ -74,6 +88,10 @@ class QuantityRules:
         own = list(find_sightings(self._seen, item, is_told=False))
         anchors, places = find_anchors(seen, statement)
         labels, is_alone = self._labels(statement, item)
+        if item.kind is QuantityKind.NUMBER and item.value <= _MAX_COUNT and not item.unit:
+            # A small number is found somewhere by chance.
+            words = stems_of(statement.sentence) | anchors | places
+            own = [place for place in own if self._is_meant(place, words)]
         is_total = (
             shape("answers", "aggregate").search(statement.clause) is not None and len(seen.records) > 1
         )
@@ -92,39 +110,65 @@ class QuantityRules:
             and any(_has_label(place, labels) for place in own)
         ):
             self._note(item)
-            return Doubt(0.2, "may belong to something else")
+            return Doubt(DoubtKind.UNPLACED, "may belong to something else")
         if _is_listed(statement, item, self._answer):
             return self._note(item)
         is_days = (unit_of(item.unit) or ("", 0.0))[1] >= 86400
         if not own and not is_days and any(self._clashes(item, is_told=is_told) for is_told in (False, True)):
-            return Doubt(0.75, "has another unit")
+            return Doubt(DoubtKind.UNIT, "has another unit")
         known = labels or seen.named_labels(statement.sentence, item.kind, is_full=True)
         if self._is_derived(statement, item, (anchors, places, known), is_strict=bool(own)):
             self._note(item)
-            return Doubt(0.1, "follows from what was seen")
+            return Doubt(DoubtKind.DERIVED, "follows from what was seen")
         if told and not (own and labels):
-            return Doubt(0.3, "occurs in the request")
+            return Doubt(DoubtKind.TOLD, "occurs in the request")
         if own:
+            words = stems_of(statement.sentence)
+            is_named = is_alone and any(plain_label(label) <= words for label in labels)
             if (len(seen.records) == 1 and not labels) or (
-                any(_is_at(place, anchors, places) for place in own)
-                and not (
-                    is_alone and any(plain_label(label) <= stems_of(statement.sentence) for label in labels)
-                )
+                any(_is_at(place, anchors, places) for place in own) and not is_named
             ):
                 return self._note(item)
-            if not own[0].cell.label and self._is_shared(statement, item, anchors):
-                return Doubt(0.3, "stands beside another value")
-            return Doubt(0.7, f"belongs to something else: {show_record(own[0].record)}")
+            return self._doubt_elsewhere(statement, item, own, anchors)
         if (
             item.kind is QuantityKind.NUMBER
             and item.value >= 100
             and re.search(rf"(?<![\d.]){item.value:g}(?![\d])", seen.text)
         ):
-            return Doubt(0.1, "is a part of another word")
-        is_small = (
-            item.kind is QuantityKind.NUMBER and item.value <= _MAX_COUNT and item.value == int(item.value)
+            return Doubt(DoubtKind.INSIDE, "is a part of another word")
+        return Doubt(DoubtKind.ABSENT, "does not occur before, and does not follow from it")
+
+    def _doubt_elsewhere(
+        self,
+        statement: AnswerStatement,
+        item: Quantity,
+        own: Sequence[Occurrence],
+        anchors: frozenset[str],
+    ) -> Doubt:
+        """Check a quantity that was seen where the words of a statement do not say."""
+        if not own[0].cell.label and self._is_shared(statement, item, anchors):
+            return Doubt(DoubtKind.BESIDE, "stands beside another value")
+        if any(self._is_only(place, statement) for place in own):
+            return self._note(item)
+        return Doubt(DoubtKind.ELSEWHERE, f"belongs to something else: {show_record(own[0].record)}")
+
+    def _is_meant(self, place: Occurrence, words: frozenset[str]) -> bool:
+        """Return whether words name the column or the record of a value that was seen."""
+        label = plain_label(place.cell.label)
+        return (
+            not label or not label.isdisjoint(words) or bool((place.record.stems - place.cell.stems) & words)
         )
-        return Doubt(0.8 if is_small else 0.95, "does not occur before, and does not follow from it")
+
+    def _is_only(self, place: Occurrence, statement: AnswerStatement) -> bool:
+        """Return whether a value is the only one of its name, and has that name in the sentence."""
+        label, cell = place.cell.label, place.cell
+        name = label - stems_of(cell.unit) if unit_of(cell.unit) else label
+        near = statement.sentence[max(0, statement.place - 40) : statement.place]
+        return (
+            bool(name)
+            and name <= stems_of(near)
+            and sum([cell.label == label for record in self._seen.records for cell in record.cells]) == 1
+        )
 
     def _is_shared(self, statement: AnswerStatement, item: Quantity, anchors: frozenset[str]) -> bool:
         """Return whether another value of the clause belongs to what the clause is about."""
@@ -153,7 +197,7 @@ class QuantityRules:
         found = self._seen.portions(statement.sentence, statement.place)
         if not found:
             return (
-                Doubt(0.3, "cannot be counted")
+                Doubt(DoubtKind.UNCOUNTED, "cannot be counted")
                 if item.kind is QuantityKind.SHARE and item.value == 0.5
                 else None
             )
@@ -165,9 +209,12 @@ class QuantityRules:
         else:
             size = 1.0 if item.kind is QuantityKind.SHARE else 100.0
             near = 0.0 if item.kind is QuantityKind.SHARE or item.is_about else 0.025 * stated
-            is_right = any(
-                item.low - near <= one.part / one.whole * size <= item.high + near for one in found
-            )
+            low, high = item.low - near, item.high + near
+            if item.is_about and item.low >= 0.985 * stated:
+                high = size  # more than a half
+            elif item.is_about and item.high <= 1.015 * stated:
+                low = 0.0
+            is_right = any(low <= one.part / one.whole * size <= high for one in found)
         if is_right:
             return self._note(item)
         if any(True for _ in find_sightings(self._seen, item, is_told=False)) or self._seen.named_labels(
@@ -176,8 +223,8 @@ class QuantityRules:
             return None
         sole = [one for one in found if one.is_sole]
         if not sole:
-            return Doubt(0.3, "cannot be counted")
-        return Doubt(0.75, f"is not right: it is {sole[0].part:g} of {sole[0].whole:g}")
+            return Doubt(DoubtKind.UNCOUNTED, "cannot be counted")
+        return Doubt(DoubtKind.UNLIKE, f"is not right: it is {sole[0].part:g} of {sole[0].whole:g}")
 
     def _clashes(self, item: Quantity, *, is_told: bool) -> bool:
         """Return whether the number was seen with another unit only."""
@@ -203,7 +250,7 @@ class QuantityRules:
         before = statement.sentence[: statement.place]
         found = shape("answers", "lines").match(after) or _COUNTED.search(before)
         if found is not None and (path := self._failed_path(statement.sentence.casefold())):
-            return Doubt(0.8, f"is about {path!r}, of which every call failed")
+            return Doubt(DoubtKind.UNABLE, f"is about {path!r}, of which every call failed")
         anchors = self._seen.anchors(statement.sentence) - self._seen.subjects
         if found is not None:
             allowed = set() if anchors else self._count_lines(found[1].lower(), f"{before}{after}".casefold())
@@ -215,7 +262,7 @@ class QuantityRules:
         is_other = found is not None and found[1].lower().startswith("file")
         if is_other and len({call.call.name for call in self._seen.calls}) > 1:
             return None  # it may count the files that other calls had
-        return Doubt(0.75, "is another number than was seen") if allowed and not anchors else None
+        return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not anchors else None
 
     def _failed_path(self, text: str) -> str:
         """Return a path of a text that only calls that failed were given; empty if there is none."""
@@ -405,7 +452,7 @@ class QuantityRules:
         if (unit is not None and unit[0] in ("celsius", "fahrenheit")) or (
             is_whole and 1900 <= value <= 2100 and unit is None
         ):
-            return False
+            return value in figures.listed_sums
         is_difference = shape("answers", "differs").search(statement.sentence) is not None
         if unit is not None and unit[0] == "time":
             minutes = unit[1] / 60

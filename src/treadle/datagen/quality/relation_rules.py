@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
-from treadle.datagen.quality.doubts import SEEN, Doubt, entities_of, shape, show_record, word_list
+from treadle.datagen.quality.doubts import SEEN, Doubt, DoubtKind, entities_of, shape, show_record, word_list
 from treadle.datagen.quality.evidence import FILE, Evidence, plain_label
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.quantities import QuantityKind, unit_of
@@ -68,8 +68,8 @@ class RelationRules:
         if not missing or (supported and not self._is_structured(missing)):
             return SEEN
         if len(missing) == 1 and not self._is_structured(missing) and missing[0] not in known:
-            return Doubt(0.3, f"{missing[0]!r} is said of something else")
-        return Doubt(0.65, f"{missing[0]!r} belongs to something else")
+            return Doubt(DoubtKind.UNPLACED, f"{missing[0]!r} is said of something else")
+        return Doubt(DoubtKind.ELSEWHERE, f"{missing[0]!r} belongs to something else")
 
     def _doubt_completeness(self) -> Doubt:
         """Check the claim that there is nothing else: each record must have been named."""
@@ -78,19 +78,20 @@ class RelationRules:
         ]
         if not left:
             return SEEN
-        return Doubt(0.7, f"denies what was seen: {show_record(left[0])}")
+        return Doubt(DoubtKind.DENIED, f"denies what was seen: {show_record(left[0])}")
 
     def doubt_share(self, statement: AnswerStatement) -> Doubt:
         """Check a share in words, such as `most of`, by counting the records that have the value."""
         end = statement.place + len(statement.text)
         rest = f"{statement.sentence[: statement.place]}{' ' * len(statement.text)}{statement.sentence[end:]}"
         found = self._seen.portions(rest, statement.place, has_sums=False)
-        if any(_fits(statement.topic, item.part, item.whole) for item in found):
+        is_denied = statement.sentence[: statement.place].lower().endswith(("not ", "ikke "))
+        if any(_fits(statement.topic, item.part, item.whole) is not is_denied for item in found):
             return SEEN
         for item in found:
             if item.is_sole:
-                return Doubt(0.75, f"is not right: it is {item.part:g} of {item.whole:g}")
-        return Doubt(0.3, "cannot be counted")
+                return Doubt(DoubtKind.UNLIKE, f"is not right: it is {item.part:g} of {item.whole:g}")
+        return Doubt(DoubtKind.UNCOUNTED, "cannot be counted")
 
     def _paired(self, sentence: str) -> Doubt | None:
         """Check the text that a short sentence gives for a column, such as `Status: open`."""
@@ -112,7 +113,7 @@ class RelationRules:
                 said & (record.stems | {_FLAGS.get(name, "") for name in cell.stems}) for record, cell in own
             )
             if own and not is_shown:
-                return Doubt(0.65, f"gives another value than {own[0][1].text!r}")
+                return Doubt(DoubtKind.UNLIKE, f"gives another value than {own[0][1].text!r}")
         return None
 
     def _denied(self, sentence: str) -> Doubt | None:
@@ -129,7 +130,7 @@ class RelationRules:
                 label = plain_label(cell.label)
                 is_given = cell.text.strip(' -"[]{}').casefold() not in ("", "null", "none", "no", "n/a", "0")
                 if label and is_given and label <= words and not rest - label - anchors:
-                    return Doubt(0.7, f"denies what was seen: {show_record(record)}")
+                    return Doubt(DoubtKind.DENIED, f"denies what was seen: {show_record(record)}")
         return None
 
     @cached_property
@@ -179,20 +180,22 @@ class RelationRules:
         if (path := _PATH.match(rest)) is not None and not seen.shows(path[1]):
             return SEEN  # a path is denied as a whole, whatever is called like a part of it
         words = [stem(name) for name in re.findall(r"[^\W\d](?:[\w.-]*\w)?", rest.lower())]
+        if word.lower() == "not" and words[:1] in (["all"], ["every"], ["each"], ["both"]):
+            return SEEN
         said = [name for name in words if name not in word_list("causes", "ignored")][:1]
         anchors = seen.anchors(clause)
         if said and said[0] not in seen.stems:
             return SEEN
         if word.lower() in ("no", "none of", "nobody"):
             names = frozenset([name for entity in entities_of(clause) for name in entity])
-            degree = 0.65 if anchors - names else 0.45
+            kind = DoubtKind.DENIED if anchors - names else DoubtKind.PARTLY
         else:
-            degree, anchors = 0.65, anchors | frozenset(said)
+            kind, anchors = DoubtKind.DENIED, anchors | frozenset(said)
         if not anchors or (len(seen.records) == 1 and not anchors & frozenset(said)):
             anchors = frozenset([name for name in said if name in seen.by_stem])
         for record in seen.records if anchors else ():
             if anchors <= record.stems and not record.stems & word_list("causes", "denials"):
-                return Doubt(degree, f"denies what was seen: {show_record(record)}")
+                return Doubt(kind, f"denies what was seen: {show_record(record)}")
         return SEEN
 
     def doubt_order(self, statement: AnswerStatement) -> Doubt:
@@ -227,7 +230,11 @@ class RelationRules:
                 is_checked = True
                 if values & set(keys):
                     return SEEN
-        return Doubt(0.7, "is not first in any column") if is_checked else Doubt(0.2, "cannot be checked")
+        return (
+            Doubt(DoubtKind.UNLIKE, "is not first in any column")
+            if is_checked
+            else Doubt(DoubtKind.UNCOUNTED)
+        )
 
 
 def _fits(topic: str, count: float, total: float) -> bool:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from treadle.datagen.quality.doubts import word_list
 from treadle.datagen.quality.evidence import Evidence, Occurrence
-from treadle.datagen.quality.quantities import UNITS, Quantity, QuantityKind, unit_of
+from treadle.datagen.quality.quantities import UNITS, Quantity, QuantityKind, lexicon, unit_of
 
 
 def find_sightings(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator[Occurrence]:
@@ -89,6 +89,8 @@ def other_readings(item: Quantity) -> Iterator[Quantity]:
     if item.kind is QuantityKind.NUMBER and item.other is not None:
         half = 0.0005 if item.other < abs(item.value) else 1e-6
         yield replace(item, value=item.other, low=item.other - half, high=item.other + half, other=None)
+    if item.unit in lexicon("readings"):
+        yield replace(item, unit=lexicon("readings")[item.unit])
     if item.clock is not None:
         yield replace(
             item, kind=QuantityKind.TIME, value=item.clock, low=item.clock, high=item.clock, has_halves=False

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import cache, lru_cache, partial
+from importlib.resources import files
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -58,6 +59,8 @@ class AnswerStatement(Struct, frozen=True):
     """The sentence before, and the part of the sentence before the clause."""
     place: int = 0
     """The position in the sentence."""
+    is_advice: bool = False
+    """True if the sentence looks like advice, an offer or a plan."""
 
 
 @cache
@@ -80,13 +83,17 @@ _DIGIT, _POINT = re.compile(r"\d"), re.compile(r"[/.]\w")
 _SIGN = re.compile(r"[\d@_]|https?:|[a-z][A-Z]")
 _FENCE = re.compile(r"(?ms)^[^\S\n]*```([^\n]*)\n(.*?)(?:^[^\S\n]*```|\Z)")
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
-_LIST_MARK = re.compile(r"(?m)^[^\S\n]*+\d+[.)]\s")
+_CELL = re.compile(r"</?\w[^<>\n]{0,80}>")
+_NOTE = re.compile(r"\[\^\w{1,8}\]|[\d#*]\ufe0f?\u20e3")
+"""Marks of footnotes, and digits in boxes."""
+_LIST_MARK = re.compile(r"(?m)^[^\S\n]*+(?:\d+[.)]|[(\[]\w{1,3}[)\]])\s")
 _MARKUP = re.compile(r"\*\*|__|(?<!\w)\*(?=\S)|(?<=\S)\*(?!\w)")
 _SPEECH = re.compile(r"([“\"«‘])[^“”\"«»‘\n]{2,400}[”\"»’]")
 _SALUTES = word_lists("answers")["salutes"]
 _MAX_CAPITALS = 0.35
 _MAX_CHARS = 1000
 """The length of the longest sentence. A longer one is cut, since some rules compare all parts of a sentence."""
+_READABLE = WORDS["en"] | WORDS["no"]
 _COMMON = WORDS["en"] | WORDS["no"] | WORDS["de"] | word_lists("answers")["common"]
 
 
@@ -107,6 +114,22 @@ def glue() -> frozenset[str]:
     return frozenset([stem(word) for text in lists for word in text.lower().split()])
 
 
+@cache
+def common_words() -> frozenset[str]:
+    """Return the stems of common English words, so that a capitalised one is not taken for a name.
+
+    They are the words of Webster's dictionary of 1934 that are frequent today.
+    """
+    return frozenset(map(stem, files(__package__).joinpath("common_words.txt").read_text("utf-8").split()))
+
+
+def is_readable(text: str) -> bool:
+    """Return whether at least half of the words of a text are English or Norwegian ones that are known."""
+    words = words_in(text)
+    known = [word for word in words if word in _READABLE or stem(word) in common_words()]
+    return len(known) * 2 >= len(words)
+
+
 def content_of(text: str) -> frozenset[str]:
     """Return the stems of the words of a text that say what it is about."""
     return frozenset([word for word in stems_of(text) if word.isalpha() and len(word) > 2]) - glue()
@@ -121,17 +144,20 @@ def find_statements(answer: str) -> tuple[AnswerStatement, ...]:
 def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     """Yield the statements of an answer, in the order of their kinds within each sentence."""
     text = _FENCE.sub(lambda found: "\n" if _is_program(found[1], found[2]) else found[2], answer)
+    text = _NOTE.sub(" ", _CELL.sub(" | ", text) if "</" in text else text)
     text = _MARKUP.sub("", _LIST_MARK.sub("", text))
     capitals = _read_capitals(text)
     before = ""
     for sentence in _sentences(text):
         if sentence.strip():
             plain = _SPEECH.sub("“”", sentence)
-            yield from _read_sentence(sentence, before, is_advice=_is_advice(plain), capitals=capitals)
+            is_advice = _is_advice(plain)
+            for item in _read_sentence(sentence, before, capitals):
+                yield replace(item, is_advice=True) if is_advice else item
             before = f"{before[-200:]}\n{sentence}"
     for line in _ANSWER.findall(text):
         for word in _WORD.findall(line):
-            if word.casefold() not in _COMMON:
+            if word.casefold() not in _COMMON and stem(word.lower()) not in common_words():
                 yield AnswerStatement(StatementKind.NAME, word, line, line)
 
 
@@ -186,9 +212,7 @@ def _is_program(language: str, code: str) -> bool:
     )
 
 
-def _read_sentence(
-    sentence: str, before: str, *, is_advice: bool, capitals: Capitals
-) -> Iterator[AnswerStatement]:
+def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[AnswerStatement]:
     at = partial(_at, sentence=sentence, before=before)
     rest, words = sentence, words_in(sentence)
     # A quoted text is one statement, also if it is a path or an address.
@@ -198,12 +222,11 @@ def _read_sentence(
         if len(figures) == 1 and figures[0].end - figures[0].start >= len(said.strip()) - 1:
             continue  # a number in quotation marks
         is_speech = found[0][0] != "`" and len(said.split()) > 2
-        is_cited = is_speech and _shape("answers", "citing").search(sentence) is not None
-        if (not is_advice or "@" in said or is_cited) and not _CALL.search(said):
+        if not _CALL.search(said):
             kind = StatementKind.PATH if _PATH.fullmatch(said) else StatementKind.TEXT
             yield at(kind, said, place=found.start(), topic="quote" if is_speech else "")
         rest = _blank(rest, found.start(), found.end())
-    for topic, shape in () if is_advice or gate("shares").isdisjoint(words) else _topics("shares"):
+    for topic, shape in () if gate("shares").isdisjoint(words) else _topics("shares"):
         for found in shape.finditer(rest):
             yield at(StatementKind.SHARE, found[1], place=found.start(), topic=topic)
             rest = _blank(rest, found.start(1), found.end(1))
@@ -225,26 +248,24 @@ def _read_sentence(
         for found in [*shape.finditer(rest)] if sign.search(rest) else ():
             if kind is StatementKind.IDENTIFIER and _ORDINAL.fullmatch(found[0]):
                 continue
-            if not is_advice or "@" in found[0]:
-                yield at(kind, found[0], place=found.start())
+            yield at(kind, found[0], place=found.start())
             rest = _blank(rest, found.start(), found.end())
-    if not is_advice:
-        for item in quantities:
-            if item not in sure and "¤" in rest[item.start : item.end]:
-                continue
-            made = at(StatementKind.QUANTITY, sentence[item.start : item.end].strip(), place=item.start)
-            yield replace(made, quantity=item)
-            rest = _blank(rest, item.start, item.end)
-        for word, place in _names(rest, capitals):
-            yield at(StatementKind.NAME, word, place=place)
-        for topic, shape in () if gate("order").isdisjoint(words) else _topics("order"):
-            for found in shape.finditer(sentence):
-                yield at(StatementKind.ORDER, found[0], place=found.start(), topic=topic)
-    yield from _read_implied(sentence, at, words, is_advice=is_advice)
+    for item in quantities:
+        if item not in sure and "¤" in rest[item.start : item.end]:
+            continue
+        made = at(StatementKind.QUANTITY, sentence[item.start : item.end].strip(), place=item.start)
+        yield replace(made, quantity=item)
+        rest = _blank(rest, item.start, item.end)
+    for word, place in _names(rest, capitals):
+        yield at(StatementKind.NAME, word, place=place)
+    for topic, shape in () if gate("order").isdisjoint(words) else _topics("order"):
+        for found in shape.finditer(sentence):
+            yield at(StatementKind.ORDER, found[0], place=found.start(), topic=topic)
+    yield from _read_implied(sentence, at, words)
 
 
 def _read_implied(
-    sentence: str, at: Callable[..., AnswerStatement], words: frozenset[str], *, is_advice: bool
+    sentence: str, at: Callable[..., AnswerStatement], words: frozenset[str]
 ) -> Iterator[AnswerStatement]:
     """Yield what a sentence as a whole says: causes, quotes without marks, relations, claims, actions."""
     if "?" not in sentence and not gate("causes").isdisjoint(words):
@@ -256,7 +277,7 @@ def _read_implied(
     if "?" not in sentence:
         for clause, place in clauses(sentence):
             yield at(StatementKind.RELATION, clause.strip(), place=place)
-    if not is_advice and re.search(r"\w", sentence):
+    if re.search(r"\w", sentence):
         yield at(StatementKind.CLAIM, sentence.strip(), place=0)
     if gate("actions").isdisjoint(words) and not any(word.endswith("ed") for word in words):
         return

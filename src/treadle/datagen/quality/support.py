@@ -13,8 +13,10 @@ from treadle.core.types import Effect, ToolSpec
 from treadle.datagen.quality.doubts import (
     SEEN,
     Doubt,
+    DoubtKind,
     entities_of,
     find_anchors,
+    rank,
     shape,
     show_record,
     word_list,
@@ -26,7 +28,7 @@ from treadle.datagen.quality.quantities import lexicon
 from treadle.datagen.quality.quantity_rules import QuantityRules
 from treadle.datagen.quality.relation_rules import RelationRules
 from treadle.datagen.quality.result_records import stem, stems_of
-from treadle.datagen.quality.statements import AnswerStatement, StatementKind, content_of, glue
+from treadle.datagen.quality.statements import AnswerStatement, StatementKind, content_of, glue, is_readable
 
 _EXTENSION = pattern("files", "extension")
 _CUT = re.compile(r"\.\.\.|…|\[\.{3}\]")
@@ -58,7 +60,14 @@ class Support:
 
     def doubt(self, statement: AnswerStatement) -> Doubt:
         """Return how far a statement is in doubt."""
+        if self._is_repeated(statement.sentence):
+            return SEEN
         return self._rules.get(statement.kind, self._doubt_words)(statement)
+
+    def _is_repeated(self, sentence: str) -> bool:
+        """Return whether a sentence repeats what the user or a result says word by word."""
+        said = plain(sentence).strip(" .…!>*-–—|\"'")
+        return said.count(" ") >= 3 and said in self._seen.plain_text
 
     def _doubt_words(self, statement: AnswerStatement) -> Doubt:
         """Check that a quoted text, a path or an identifier was seen, in these words."""
@@ -71,7 +80,10 @@ class Support:
             missing = [word for word in stems_of(said) - glue() if not self._is_seen(word)]
             is_marked = any(mark in statement.sentence for mark in '"“«‘`')
             is_other = len(missing) > (0 if is_marked else 1)
-            return Doubt(0.9 if is_other else 0.4, "is quoted, but nothing has these words")
+            return Doubt(
+                DoubtKind.UNFOUNDED if is_other else DoubtKind.REWORDED,
+                "is quoted, but nothing has these words",
+            )
         part = (
             statement.sentence
             if statement.kind is StatementKind.TEXT and " " not in said
@@ -79,7 +91,8 @@ class Support:
         )
         if shape("answers", "denied").search(part):
             return SEEN  # what is not there cannot be seen
-        new = Doubt(0.9, "does not occur before")
+        is_address = "@" in said or "://" in said
+        new = Doubt(DoubtKind.FORGED if is_address else DoubtKind.ABSENT, "does not occur before")
         if re.fullmatch(r"\+?[\d ()-]+", said) or (
             statement.kind is StatementKind.IDENTIFIER and len(said) > 3
         ):
@@ -93,6 +106,11 @@ class Support:
                 "/" not in said and not _EXTENSION.fullmatch(f".{field}") and name in seen and field in seen
             )
             return SEEN if is_field or self._is_joined(said) else new
+        return self._doubt_parts(statement, said, new)
+
+    def _doubt_parts(self, statement: AnswerStatement, said: str, new: Doubt) -> Doubt:
+        """Check the words and figures of a text that was not seen as a whole."""
+        seen = self._seen.plain_text
         parts = [part for part in re.split(r"[\s/,;:|()\[\]{}\"'=]+", said) if part]
         if len(parts) > 1 and all(part in seen for part in parts):
             return SEEN
@@ -109,11 +127,15 @@ class Support:
                     )
                     for item in found
                 ],
-                key=lambda doubt: doubt.degree,
+                key=rank,
             )
         words = stems_of(said)
         is_prose = statement.kind is StatementKind.TEXT and " " in said and not re.search(r"[\d/@_]", said)
-        return Doubt(0.3, "is not said in these words") if is_prose and words & self._seen.stems else new
+        return (
+            Doubt(DoubtKind.REWORDED, "is not said in these words")
+            if is_prose and words & self._seen.stems
+            else new
+        )
 
     def _doubt_claim(self, statement: AnswerStatement) -> Doubt:
         """Check that a sentence speaks of something that was seen."""
@@ -121,19 +143,11 @@ class Support:
         missing = sorted([word for word in words if not self._is_seen(word)])
         if not missing or shape("answers", "denied").search(statement.text):
             return SEEN
-        new = Doubt(0.2, f"has words that nothing says ({', '.join(missing[:3])})")
-        if find_quantities(statement.text):
-            return new  # its figures are checked
-        if len(missing) < max(2, len(words)) or not statement.before.strip():
-            return new  # the first sentence of an answer greets, or says what was asked for
-        why = shape("causes", "why")
-        if why.search(statement.text):
-            return (
-                new
-                if set(missing) <= stems_of(" ".join(why.findall(statement.text)))
-                else replace(new, degree=0.6)
-            )
-        return replace(new, degree=0.6) if shape("answers", "past").search(statement.text) else new
+        if not is_readable(statement.text):
+            return SEEN  # the words that it is made of are known in few languages
+        is_new = len(missing) >= max(2, len(words)) and not find_quantities(statement.text)
+        kind = DoubtKind.UNFOUNDED if is_new else DoubtKind.UNKNOWN
+        return Doubt(kind, f"has words that nothing says ({', '.join(missing[:3])})")
 
     def _is_seen(self, word: str) -> bool:
         return word in self._seen.stems or word in self._seen.text
@@ -157,7 +171,7 @@ class Support:
             return SEEN
         if any(entities[-1] <= record.stems for record in own):
             return SEEN
-        return Doubt(0.65, f"belongs to something else: {show_record(own[0])}")
+        return Doubt(DoubtKind.ELSEWHERE, f"belongs to something else: {show_record(own[0])}")
 
     def _is_joined(self, path: str) -> bool:
         """Return whether a path is a folder that a call was given, with a name from its result."""
@@ -176,7 +190,7 @@ class Support:
         parts = word.split("-")
         if len(parts) > 1 and all(stem(part) in self._seen.stems or part in text for part in parts):
             return SEEN
-        return Doubt(0.85, "does not occur before")
+        return Doubt(DoubtKind.ABSENT, "does not occur before")
 
     def _doubt_cause(self, statement: AnswerStatement) -> Doubt:
         """Check that the words of a cause, or of what something is compared with, were seen."""
@@ -185,7 +199,9 @@ class Support:
         )
         if shape("causes", "compared").match(statement.text):
             is_said = all(self._is_seen(word) for word in said if word not in WORDS["en"])
-            return Doubt(0.2) if is_said else Doubt(0.75, "is what nothing says")
+            return (
+                Doubt(DoubtKind.POSSIBLE) if is_said else Doubt(DoubtKind.UNFOUNDED, "is what nothing says")
+            )
         words = {
             word
             for word in said
@@ -198,12 +214,12 @@ class Support:
             return SEEN
         missing = {word for word in words if word not in self._seen.stems and word not in self._seen.text}
         if not missing:
-            return Doubt(0.3, "gives a cause")
+            return Doubt(DoubtKind.POSSIBLE, "gives a cause")
         share = len(missing) / len(words)
         listed = ", ".join(sorted(missing)[:3])
         if share > 0.4 and self._seen.has_new:
-            return Doubt(0.8, f"gives a cause that nothing says ({listed})")
-        return Doubt(0.4, f"gives a cause with words that nothing says ({listed})")
+            return Doubt(DoubtKind.UNFOUNDED, f"gives a cause that nothing says ({listed})")
+        return Doubt(DoubtKind.PARTLY, f"gives a cause with words that nothing says ({listed})")
 
     def _doubt_action(self, statement: AnswerStatement) -> Doubt:
         """Check that a successful call could have done what an answer claims."""
@@ -216,10 +232,12 @@ class Support:
             if mode == "passive"
             else _OBJECT_END.split(after)[0]
         )
+        if mode != "passive" and shape("answers", "denied").search(about):
+            return SEEN  # nothing was done to nobody
         missing = self._missing_words(about)
         strange = (
             Doubt(
-                0.65 if len(missing) > 1 else 0.4,
+                DoubtKind.STRANGE if len(missing) > 1 else DoubtKind.PARTLY,
                 f"claims an action on something that nothing says ({missing[0]})",
             )
             if missing
@@ -228,25 +246,29 @@ class Support:
         if topic == "look":
             times = Counter([item.call.name for item in self._seen.calls])
             if shape("claims", "again").search(statement.clause) and max(times.values(), default=0) < 2:
-                return Doubt(0.8, "claims that it was done again, but no tool was called twice")
-            return strange if done else Doubt(0.9, "claims a look, but no call succeeded")
+                return Doubt(DoubtKind.UNABLE, "claims that it was done again, but no tool was called twice")
+            return strange if done else Doubt(DoubtKind.UNABLE, "claims a look, but no call succeeded")
         if topic == "other" and (mode == "passive" or stem(verb) in glue()):
             return SEEN
         able = [item for item in done if self._can(item, topic, verb)]
         if not able:
             if mode in ("passive", "then", "bare") and self._is_told(statement, verb):
-                return Doubt(0.1)
+                return Doubt(DoubtKind.TOLD)
             if topic == "other":
-                return strange if len(missing) > 1 else replace(strange, degree=0.4)
-            return Doubt(0.9, "claims an action, but no successful call could have done it")
+                return strange if len(missing) > 1 else replace(strange, kind=DoubtKind.PARTLY)
+            is_own = mode == "first" and topic not in ("look", "run")
+            kind = DoubtKind.UNDONE if is_own else DoubtKind.UNABLE
+            return Doubt(kind, "claims an action, but no successful call could have done it")
         after = statement.sentence[statement.place :]
         named = _objects(after)
         if mode == "passive":
             named = [*_objects(statement.clause.partition(statement.text)[0]), *named]
         if named and not any(self._mentions(item, name) for item in able for name in named[:2]):
             if mode == "passive" and self._is_told(statement, verb):
-                return Doubt(0.2)
-            return Doubt(0.75, f"claims an action on {named[0]!r}, but no successful call did it")
+                return Doubt(DoubtKind.TOLD)
+            return Doubt(
+                DoubtKind.ELSEWHERE, f"claims an action on {named[0]!r}, but no successful call did it"
+            )
         return SEEN if named else strange
 
     def _missing_words(self, text: str) -> list[str]:

@@ -205,11 +205,39 @@ class KeyTable(Table):
     """The most runs that may be under way at the same time."""
 
 
+class WebhookTable(Table):
+    """A program that `treadle serve` tells of what happens."""
+
+    url: str
+    """The address that gets the events."""
+    secret_env: str
+    """The environment variable that holds the secret by which events are signed."""
+    events: list[
+        Literal[
+            "response.completed",
+            "response.failed",
+            "response.incomplete",
+            "response.cancelled",
+            "run.waiting",
+        ]
+    ] = []
+    """The types of the events that it gets; empty: all."""
+    allow_private: bool = False
+    """True if the address may lead to this machine or to a private network."""
+
+
 class ServeTable(Table):
     """What `treadle serve` allows."""
 
     keys: dict[str, KeyTable] = {}
     """The keys of its clients by the names of their owners. Without keys, only programs of this machine may ask."""
+    webhooks: dict[str, WebhookTable] = {}
+    """The programs that are told when a turn is over or a run waits, by name."""
+    logs_requests: bool = False
+    """True to write a line of JSON for each request to standard error. It has no key, query or body."""
+    webhook_secret_env: str | None = None
+    """The environment variable that holds the secret by which the events for addresses are signed that clients give
+    for their runs. Without it, they can give none."""
     allow_origins: list[str] = []
     """The origins of web pages that may ask, such as `https://app.example`."""
     allow_hosts: list[str] = []

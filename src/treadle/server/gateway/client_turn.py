@@ -45,10 +45,10 @@ from treadle.runs.resume import go_on
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish
 from treadle.server.gateway.conversations import OPENING, digest_of, opening_of
+from treadle.server.gateway.gateway_host import GatewayHost
 from treadle.server.responses.response_fold import ASK
 from treadle.server.responses.response_ids import run_named_by, wire_call_id
 from treadle.server.responses.response_turn import METADATA
-from treadle.server.run_host import RunHost
 
 OnDelta = Callable[[e.Delta], None]
 
@@ -84,12 +84,12 @@ class Answer(Struct):
 class ClientTurn:
     """One request, from its run to the answer."""
 
-    def __init__(self, host: RunHost, caller: ApiCaller, asked: ServedRequest, named: RunNaming) -> None:
+    def __init__(self, host: GatewayHost, caller: ApiCaller, asked: ServedRequest, named: RunNaming) -> None:
         self._host = host
         self._caller = caller
         self._asked = asked
         self._named = named
-        self._is_agent = host.catalog.is_agent(asked.model)
+        self._is_agent = host.offered.is_agent(asked.model)
         self._history, self._fresh = _split(asked.messages)
         self.run_id = ""
         """The run that records the request; empty before it is known."""
@@ -103,12 +103,19 @@ class ClientTurn:
         wish = ClientWish(
             instructions=asked.instructions,
             tools=asked.tools,
-            settings=asked.settings_for(host.catalog.dialect_of(asked.model)),
+            settings=asked.settings_for(host.offered.dialect_of(asked.model)),
             schema=_schema_of(asked.form) if self._is_agent and asked.form is not None else None,
             is_relayed=not self._is_agent,
+            client=self._caller.name if not self._is_agent else "",
         )
-        agent = host.catalog.agent(asked.model, wish)
-        given = Given(agent.answer, agent.deps, keeps_events=True, renews_instructions=True)
+        agent = host.offered.agent(asked.model, wish)
+        given = Given(
+            agent.answer,
+            agent.deps,
+            keeps_events=True,
+            renews_instructions=True,
+            is_relayed=not self._is_agent,
+        )
         found = await self._find(agent)
         if found is None:
             driver = await self._begin(agent, given)
@@ -121,6 +128,7 @@ class ClientTurn:
                 await see_through(writer.release)
                 raise
         self.run_id = driver.run_id
+        host.note_asked(self._caller, self.run_id)
         if self.on_delta is not None:
             driver.pass_deltas(self._pass_words if self._is_agent else self.on_delta)
         return driver
@@ -199,9 +207,9 @@ class ClientTurn:
         at = max([number for number, item in enumerate(messages) if item.role is Role.USER], default=-1)
         if at < 0 or messages[-1].role is Role.ASSISTANT:
             raise ConfigError("the newest message is none of the user, and no result of a call")
-        labels: dict[str, Json] = {**self._named.labels, **self._host.labels(self._caller)}
+        labels: dict[str, Json] = {**self._named.labels, **self._host.labels(self._caller, self._asked.model)}
         if not self._is_agent:
-            labels.pop(QUEUE)  # nobody would wait for its answer
+            labels.pop(QUEUE, None)  # nobody would wait for its answer
         labels |= {METADATA: dict(asked.labels), OPENING: opening_of(messages)}
         beginning = Beginning(
             self._named.run_id or make_run_id(),
@@ -209,7 +217,7 @@ class ClientTurn:
             is_session=True,
             is_lazy=True,
             history=tuple(messages[:at]),
-            is_relayed=not self._is_agent,
+            caller=self._host.lineage(self._caller),
         )
         driver = await begin(agent, None, given, beginning)
         driver.put(await open_turn(agent, driver, messages[at]), blobs=asked.blobs or None)
@@ -279,6 +287,8 @@ class ClientTurn:
             for event in driver.recorder.kept_events or ()
             if isinstance(event.body, e.InferenceCompleted)
         ]
+        fault = None if done else state.ending.fault
+        self._host.note_done(self._caller, done, fault, state.ending.error or "")
         conversations, said = self._host.conversations, self._asked.messages
         if not done or (self._is_agent and state.ending.error is not None and not state.turn.is_open):
             conversations.note(self._caller.name, digest_of(said), driver.run_id, state)

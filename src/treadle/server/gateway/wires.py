@@ -20,7 +20,7 @@ from treadle.models.dialects.openai_chat import served as openai_chat
 from treadle.models.wire.served import ServedRequest
 from treadle.server.access import Receive, RequestRefused, Scope, Send, error_body
 from treadle.server.gateway.client_turn import Answer, AskedModelError, ClientTurn, RunNaming
-from treadle.server.run_host import RunHost
+from treadle.server.gateway.gateway_host import GatewayHost
 
 RUN_HEADER = "x-treadle-run"
 """The header with the id of the run that records a request, in both directions."""
@@ -101,7 +101,7 @@ WIRES = {
 class Gateway:
     """ASGI middleware that answers the requests to the gateway, and passes all others on."""
 
-    def __init__(self, app: Any, host: RunHost, to_response: Callable[[Exception], Any]) -> None:
+    def __init__(self, app: Any, host: GatewayHost, to_response: Callable[[Exception], Any]) -> None:
         """Keep the application for other requests. `to_response` returns the response for an error."""
         self._app = app
         self._host = host
@@ -117,7 +117,7 @@ class Gateway:
         except AskedModelError as error:
             after = error.retry_after_seconds
             more = {} if after is None else {"retry-after": f"{after:.0f}"}
-            await _send_whole(send, error.status, wire.error(str(error), error.code), more)
+            await send_whole(send, error.status, wire.error(str(error), error.code), more)
         except Exception as error:
             await self._to_response(error)(scope, receive, send)
 
@@ -141,7 +141,7 @@ class Gateway:
             await asyncio.wait([task])
             answer = _result_of(task)
             body = wire.write(answer.completion, asked)
-            await _send_whole(send, 200, body, {RUN_HEADER: answer.run_id})
+            await send_whole(send, 200, body, {RUN_HEADER: answer.run_id})
         finally:
             leaving.cancel()
 
@@ -272,7 +272,8 @@ async def _send_head(send: Send, status: int, headers: Mapping[str, str]) -> Non
     await send({"type": "http.response.start", "status": status, "headers": raw})
 
 
-async def _send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
+async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
+    """Send a whole response."""
     encoded = _encode(body)
     length = {"content-type": "application/json", "content-length": str(len(encoded))}
     await _send_head(send, status, {**length, **headers})

@@ -3,9 +3,8 @@ turn that waited for the client."""
 
 import asyncio
 import contextlib
-import hashlib
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
@@ -28,6 +27,7 @@ from treadle.runs.resume import fork_run, resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish, client_tools
+from treadle.server.gateway.conversations import digest_of
 from treadle.server.responses.request_items import (
     CreateResponse,
     GivenFile,
@@ -66,9 +66,14 @@ class ResponsePlan(Struct, kw_only=True):
 
 
 async def make_plan(
-    host: RunHost, caller: ApiCaller, body: CreateResponse, more_settings: Mapping[str, Json] | None = None
+    host: RunHost,
+    caller: ApiCaller,
+    body: CreateResponse,
+    more_settings: Mapping[str, Json] | None = None,
+    new_run_id: str | None = None,
 ) -> ResponsePlan:
-    """Return what a request asks for. `more_settings` are settings of the model that the body does not have.
+    """Return what a request asks for. `more_settings` are settings of the model that the body does not have, and
+    `new_run_id` is the id of the run, if it begins one.
 
     Raises: `ConfigError`, `RequestRefused`.
     """
@@ -84,7 +89,7 @@ async def make_plan(
     if asked.message is None and not mail:
         raise ConfigError("input has no message of the user, and no output of a call that waits")
     is_new = state is None
-    run_id = run_id or make_run_id()
+    run_id = run_id or new_run_id or make_run_id()
     turn, step = (0, 0) if state is None else (state.turn.number, state.step)
     if mail and asked.message is not None:
         raise ConfigError(
@@ -194,7 +199,8 @@ async def _find_named(
     """Return the run that the history of a request belongs to: it waits for the results, or has this history.
 
     Clients that keep the history themselves send all of it with each request."""
-    run_id = asked.run_id or (host.find_history(caller, digest(asked.history)) if asked.history else None)
+    said = digest_of(asked.history)
+    run_id = asked.run_id or (host.conversations.take(_client(caller), said) if asked.history else None)
     if run_id is None:
         return None, None
     try:
@@ -203,29 +209,15 @@ async def _find_named(
         return None, None
     if asked.results:
         return run_id, state
-    if state.turn.is_open or digest(state.transcript) != digest(asked.history):
+    if state.turn.is_open or digest_of(state.transcript) != said:
         return None, None
     asked.history = []
     return run_id, state
 
 
-def digest(messages: Iterable[Message]) -> bytes:
-    """Return a hash of what was said and called in a conversation. Ids and the system message do not count."""
-    found = hashlib.blake2b(digest_size=16)
-    for message in messages:
-        if message.role is not Role.SYSTEM:
-            calls = [[call.name, _normalize(call.arguments)] for call in message.tool_calls]
-            found.update(msgspec.json.encode([message.role, message.content.strip(), calls]))
-    return found.digest()
-
-
-def _normalize(arguments: str) -> str:
-    """Return arguments in a form that is the same however a client writes the JSON."""
-    try:
-        value = msgspec.json.decode(arguments or "{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return arguments
-    return msgspec.json.encode(value, order="deterministic").decode()
+def _client(caller: ApiCaller) -> str:
+    """Return the name under which the responses of a client are known; its chats are others."""
+    return f"{caller.name}/responses"
 
 
 async def load_run(host: RunHost, caller: ApiCaller, run_id: str) -> Run[Any]:
@@ -393,7 +385,9 @@ class ResponseTurn:
     def _note_history(self, task: "asyncio.Task[Run[Any]]") -> None:
         """Note the conversation so far, so that a client that sends it continues this run."""
         if not task.cancelled() and task.exception() is None:
-            self._host.note_history(self._caller, digest(task.result().state.transcript), self.run_id)
+            state = task.result().state
+            said = digest_of(state.transcript)
+            self._host.conversations.note(_client(self._caller), said, self.run_id, state)
 
     async def finish(self) -> dict[str, Json]:
         """Wait until the response is over, and return it."""

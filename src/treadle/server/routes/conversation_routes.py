@@ -5,15 +5,15 @@ import time
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict
 
 from treadle.core.types import Json
-from treadle.runs.begin import make_run_id
 from treadle.runs.options import SessionOptions
 from treadle.runs.recording import delete_session
 from treadle.server.access import RequestRefused
+from treadle.server.idempotency import new_run_id
 from treadle.server.responses.request_items import read_items
 from treadle.server.responses.response_ids import conversation_id, read_conversation_id
 from treadle.server.responses.response_records import forget_requests
@@ -34,9 +34,13 @@ class CreateConversation(BaseModel):
 
 
 @router.post("")
-async def create_conversation(body: CreateConversation, host: TheHost, caller: Runner) -> Response:
+async def create_conversation(
+    body: CreateConversation, request: Request, host: TheHost, caller: Runner
+) -> Response:
     """Begin a conversation. `items` are the messages that it had before."""
-    run_id = make_run_id()
+    run_id = new_run_id(request)
+    if await host.has_run(caller, run_id):
+        return await get_conversation(conversation_id(run_id), host, caller)
     asked = read_items(body.items)
     history = [*asked.history, *([] if asked.message is None else [asked.message])]
     agent = await asyncio.to_thread(host.catalog.agent, host.catalog.names[0])

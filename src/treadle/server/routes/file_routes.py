@@ -97,10 +97,7 @@ async def get_content(file_id: str, host: TheHost, caller: Reader) -> Response:
         raise RequestRefused(404, f"there is no file {file_id!r:.100}", "not_found")
     # Whatever the file is, no browser runs it as a page of this server.
     name = quote(facts_of(item).name, safe="")
-    headers = {
-        "content-disposition": f"attachment; filename*=UTF-8''{name}",
-        "x-content-type-options": "nosniff",
-    }
+    headers = {"content-disposition": f"attachment; filename*=UTF-8''{name}"}
     return Response(content, media_type="application/octet-stream", headers=headers)
 
 

@@ -13,6 +13,7 @@ from treadle.core.inbox import Cancel
 from treadle.core.types import Json, Message, Role
 from treadle.runs.recording import delete_session, send
 from treadle.server.access import ApiCaller, RequestRefused, error_body
+from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
 from treadle.server.responses.response_ids import ResponseId, read_response_id, wire_call_id
@@ -38,8 +39,15 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
     work goes on when the client leaves; otherwise a client that leaves cancels it.
     """
     await host.check_room(caller)
-    exchange = ResponseTurn(host, caller, await make_plan(host, caller, body))
+    keyed = keyed_request(request)
+    if keyed is not None and (known := await _find_begun(host, caller, keyed)) is not None:
+        return await _answer_again(host, known, body)
+    exchange = ResponseTurn(host, caller, await make_plan(host, caller, body, new_run_id=new_run_id(request)))
     place, echo = exchange.fold.response_id, exchange.fold.echo
+    if keyed is not None:
+        # Before the turn is stored, so that nothing is begun of which the key does not know.
+        await asyncio.to_thread(keep_request, host.journal, place, echo, caller.name)
+        await keyed.note(str(place))
     await exchange.start()
     keeping = host.start(asyncio.to_thread(keep_request, host.journal, place, echo, caller.name))
     if body.background:
@@ -53,6 +61,28 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
     answer = await while_connected(request, exchange)
     await keeping
     return Fast(answer)
+
+
+async def _find_begun(host: RunHost, caller: ApiCaller, keyed: KeyedRequest) -> ResponseFold | None:
+    """Return the response that the same request has begun before its process died; `None` if it has begun none."""
+    if keyed.place is None:
+        return None
+    try:
+        return await _fold(host, caller, keyed.place)
+    except RequestRefused:
+        return None
+
+
+async def _answer_again(host: RunHost, fold: ResponseFold, body: CreateResponse) -> Response:
+    """Return a response that another process has begun, as its request asked for it."""
+    events = follow_response(host, fold.response_id, fold.echo)
+    if body.stream:
+        return event_stream(_lines(events))
+    if not body.background:
+        async for event in events:
+            if event["type"] in ("response.completed", "response.incomplete", "response.failed"):
+                return Fast(event["response"])
+    return Fast(fold.response())
 
 
 async def _lines(events: AsyncIterator[dict[str, Json]]) -> AsyncIterator[bytes]:

@@ -5,29 +5,33 @@ run's events.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import Field
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
+from treadle.core.events import RunFinished, RunPaused, TurnCompleted, TurnStarted
+from treadle.core.events.narrowing import Item as RunItem
 from treadle.core.inbox import check_labels
 from treadle.core.types import Delivery
+from treadle.journal.hub import listen
 from treadle.loop.listener import Emit
-from treadle.runs.begin import make_run_id
 from treadle.runs.options import ForkOptions, Given, SessionOptions
 from treadle.runs.recording import send, user_message
 from treadle.runs.resume import fork_run, resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.idempotency import keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse, Item, TextFormat, TextOptions
 from treadle.server.responses.response_turn import read_asked
 from treadle.server.routes.route_context import ClientBody, Fast, Runner, TheHost, event_stream
 from treadle.server.routes.run_routes import MAX_SEQ, find_run, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
-from treadle.server.turn_order import TurnOrder, drive_turn
+from treadle.server.turn_order import TurnOrder, drive_turn, find_named
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -65,6 +69,8 @@ class CreateRun(RunWork):
     """The texts of the initial files, by path. Default: the files of the agent."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Labels by which the run can be found."""
+    webhook: str | None = None
+    """The address that is told when a turn of the run is over, or waits for somebody."""
 
     def as_response(self, name: str) -> CreateResponse:
         """Return the same wishes as a request for a response of the agent `name`."""
@@ -111,7 +117,7 @@ def _read_labels(labels: dict[str, str]) -> dict[str, str]:
 
 
 @router.post("", status_code=201)
-async def create_run(body: CreateRun, host: TheHost, caller: Runner) -> Response:
+async def create_run(body: CreateRun, request: Request, host: TheHost, caller: Runner) -> Response:
     """Begin a run. The message is stored when this returns, and the run goes on whatever happens to the server."""
     if (body.agent is None) is (body.model is None):
         raise ConfigError("give the name of an agent as agent, or that of a model as model")
@@ -129,7 +135,11 @@ async def create_run(body: CreateRun, host: TheHost, caller: Runner) -> Response
     }
     if body.files is not None:
         options["files"] = body.files
-    run_id = make_run_id()
+    run_id = new_run_id(request)
+    if (again := await _answer_again(host, caller, run_id, 1, body, 201)) is not None:
+        return again
+    if body.webhook is not None:
+        await host.webhooks.add(run_id, body.webhook)
     order = TurnOrder(agent=agent, run_id=run_id, message=asked.message, options=options)
     turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
     return await _answer(host, caller, run_id, body, turn, status_code=201)
@@ -151,6 +161,34 @@ async def _answer(
     return Fast(await write_run(host, caller, run_id), status_code=status_code)
 
 
+async def _answer_again(
+    host: RunHost, caller: ApiCaller, run_id: str, turn: int, body: RunWork, status_code: int = 202
+) -> Response | None:
+    """Return the answer to a request whose earlier process died after it had begun a turn; `None` if it had not."""
+    run = await find_named(host, caller, run_id)
+    if run is None or run.state.turn.number < turn:
+        return None
+    seqs = [
+        event.seq for event in run.events if isinstance(event.body, TurnStarted) and event.body.turn == turn
+    ]
+    items = _until_over(host, run_id, seqs[0] - 1 if seqs else 0)
+    if body.stream:
+        return event_stream(write_events(items))
+    if body.wait:
+        async for _ in items:
+            pass
+    return Fast(await write_run(host, caller, run_id), status_code=status_code)
+
+
+async def _until_over(host: RunHost, run_id: str, after_seq: int) -> AsyncIterator[RunItem]:
+    """Yield the events of a turn, whoever drives it, until it is over or waits for somebody."""
+    async for item in listen(host.journal, run_id, after_seq):
+        yield item
+        is_wait = isinstance(item.body, RunPaused) and item.body.reason in ("question", "approval", "result")
+        if is_wait or isinstance(item.body, TurnCompleted | RunFinished):
+            return
+
+
 async def _agent_of(host: RunHost, run_id: str) -> Agent[Any]:
     """Return the agent that the journal of a run describes. Raises: `ConfigError`, `UntrustedError`."""
     _, agent = await asyncio.to_thread(host.worker.prepare, run_id)
@@ -158,10 +196,17 @@ async def _agent_of(host: RunHost, run_id: str) -> Agent[Any]:
 
 
 @router.post("/{run_id}/turns", status_code=202)
-async def begin_turn(run_id: str, body: NextTurn, host: TheHost, caller: Runner) -> Response:
+async def begin_turn(
+    run_id: str, body: NextTurn, request: Request, host: TheHost, caller: Runner
+) -> Response:
     """Send the user's next message to a run. If a turn is open, the message goes to the run's inbox."""
     info = await find_run(host, caller, run_id)
     await host.check_room(caller)
+    keyed = keyed_request(request)
+    if keyed is not None and (place := keyed.place) is not None:
+        again = await _answer_again(host, caller, run_id, int(place), body)
+        if again is not None:
+            return again
     asked, _ = await read_asked(host, caller, CreateResponse(model="", input=body.input))
     if asked.message is None or asked.history:
         raise ConfigError("give one message of the user; the run has the conversation before it")
@@ -177,6 +222,8 @@ async def begin_turn(run_id: str, body: NextTurn, host: TheHost, caller: Runner)
         if sent.is_driven or info.is_turn_open:
             return Fast(await write_run(host, caller, run_id), status_code=202)
     order = TurnOrder(agent=await _agent_of(host, run_id), run_id=run_id, message=message)
+    if keyed is not None:
+        await keyed.note(str(info.turns + 1))
     turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
     return await _answer(host, caller, run_id, body, turn)
 
@@ -191,7 +238,7 @@ async def resume(run_id: str, body: RunWork, host: TheHost, caller: Runner) -> R
 
 
 @router.post("/{run_id}/fork", status_code=201)
-async def fork(run_id: str, body: ForkRun, host: TheHost, caller: Runner) -> Response:
+async def fork(run_id: str, body: ForkRun, request: Request, host: TheHost, caller: Runner) -> Response:
     """Make a run that begins with a copy of this one's events, and drive it on."""
     await find_run(host, caller, run_id)
     await host.check_room(caller)
@@ -199,12 +246,14 @@ async def fork(run_id: str, body: ForkRun, host: TheHost, caller: Runner) -> Res
         agent = await _agent_of(host, run_id)
     else:
         agent = await asyncio.to_thread(host.catalog.agent, body.agent)
-    new_run_id = make_run_id()
+    forked_id = new_run_id(request)
+    if (again := await _answer_again(host, caller, forked_id, 0, body, 201)) is not None:
+        return again
     labels = {**_read_labels(body.labels), **host.labels(caller, body.agent)}
-    options: ForkOptions = {"text": body.input, "new_run_id": new_run_id, "metadata": labels}
+    options: ForkOptions = {"text": body.input, "new_run_id": forked_id, "metadata": labels}
 
     async def drive(emit: Emit) -> Run[Any]:
         return await fork_run(agent, run_id, body.at, Given(agent.answer, agent.deps, emit), options)
 
     turn = await host.begin(drive)
-    return await _answer(host, caller, new_run_id, body, turn, status_code=201)
+    return await _answer(host, caller, forked_id, body, turn, status_code=201)

@@ -45,13 +45,14 @@ def _is_part(lie: tuple[str, Falsehood], statement: str, sentence: str) -> bool:
         return False
     if falsehood.kind in WHOLE_LIES:
         return True
-    if not (_overlaps(falsehood.sentence, sentence) or _overlaps(falsehood.sentence, statement)):
+    if not (overlaps(falsehood.sentence, sentence) or overlaps(falsehood.sentence, statement)):
         return False
     wrong = falsehood.claimed
-    return not wrong or any([_overlaps(value, statement) for value in wrong])
+    return not wrong or any([overlaps(value, statement) for value in wrong])
 
 
-def _overlaps(one: str, other: str) -> bool:
+def overlaps(one: str, other: str) -> bool:
+    """Return whether one text is a part of the other, apart from marks and capital letters."""
     one, other = _plain(one), _plain(other)
     return bool(one and other) and (one in other or other in one)
 

@@ -167,7 +167,7 @@ class TokenReader:
         if isinstance(body, e.InferenceStarted):
             request = make_request(state, has_tools=body.has_tools)
             self._request = request.messages, request.tools
-        elif isinstance(body, e.InferenceCompleted):
+        elif isinstance(body, e.InferenceCompleted) and not body.completion.run_ids:
             known = 0 if prior is None else len(prior.token_ids) // ID_BYTES
             asked_at = body.at if asked is None else asked.at
             model = body.answered_by or (asked and asked.model) or ""

@@ -197,6 +197,8 @@ def _find_children(events: list[e.Event]) -> dict[str, bool]:
             found.setdefault(child_run_id(event.run_id, body.call_id), False)
         elif isinstance(body, e.ToolCompleted) and body.child is not None:
             found[body.child.run_id] = True
+        elif isinstance(body, e.InferenceCompleted):
+            found |= dict.fromkeys(body.completion.run_ids, True)
     return found
 
 

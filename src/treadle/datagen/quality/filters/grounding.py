@@ -1,7 +1,7 @@
 """The filter of made-up statements: what a final answer states must be shown by what the conversation had
 before."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,7 +10,7 @@ from treadle.core.tally import Charge, Tally
 from treadle.core.types import Json, Message, Role, ToolSpec
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.roles import asks_about_statements
-from treadle.datagen.quality.doubts import DOUBTFUL, Doubt
+from treadle.datagen.quality.doubts import Doubt, DoubtKind
 from treadle.datagen.quality.evidence import Evidence
 from treadle.datagen.quality.exchanges import answers, quote
 from treadle.datagen.quality.protocol import (
@@ -21,6 +21,7 @@ from treadle.datagen.quality.protocol import (
     FilterVerdict,
     Resources,
 )
+from treadle.datagen.quality.statement_features import StatementFeatures, weigh
 from treadle.datagen.quality.statement_judge import judge_statements
 from treadle.datagen.quality.statements import AnswerStatement, StatementKind, content_of, find_statements
 from treadle.datagen.quality.support import Support
@@ -31,6 +32,15 @@ from treadle.routing.judging.inabilities import gives_up, is_refusal
 _IMPLIED = frozenset((StatementKind.RELATION, StatementKind.ORDER, StatementKind.CLAIM))
 """The kinds that are counted only if they are in doubt: nearly every sentence has one."""
 _DATA = frozenset((StatementKind.QUANTITY, StatementKind.IDENTIFIER, StatementKind.PATH))
+
+
+DOUBTFUL = 0.28
+"""From this degree of doubt on, a statement counts as untrue unless a judge says otherwise."""
+CERTAIN = 0.95
+"""From this degree of doubt on, a statement is untrue without asking a judge."""
+SUPPORT = 0.25
+"""How much less a statement is doubted that something supports."""
+_DENIED = Doubt(DoubtKind.DENIED, "is not shown, the judge says", 1.0)
 
 
 class GroundingSettings(FilterSettings):
@@ -75,6 +85,14 @@ class Finding(Struct, frozen=True):
     """The position of the answer's message."""
     statement: AnswerStatement
     doubt: Doubt
+    features: frozenset[str] = frozenset()
+    """What the weights of statements know about it."""
+
+    @property
+    def is_said(self) -> bool:
+        """True if it counts as a statement: nearly every sentence implies one, and advice states little."""
+        is_weak = self.statement.kind in _IMPLIED or self.statement.is_advice
+        return self.doubt.degree >= DOUBTFUL or not is_weak
 
     def describe(self) -> str:
         """Return a sentence for a reason."""
@@ -88,7 +106,8 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
     words, as fractions, ranges, dates or times of day, in English, Norwegian and German; they are compared
     after rounding and in other units, and belong to what they are said of; claims of actions need a
     successful call that could have done them, and causes need a source. An answer with data and without any
-    successful call is rejected, unless it asks or refuses. Advice, offers and code are not checked."""
+    successful call is rejected, unless it asks or refuses. What
+    the rules cannot decide is weighed by what kind of sentence it stands in. Code is not checked."""
 
     name = "grounding"
     settings_type = GroundingSettings
@@ -98,7 +117,7 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
         findings = self.find(candidate)
         limit = CERTAIN if has_judge(self.resources) else DOUBTFUL
         doubtful = [item for item in findings if item.doubt.degree >= limit]
-        said = len([item for item in findings if item.doubt.degree or item.statement.kind not in _IMPLIED])
+        said = len([item for item in findings if item.is_said])
         counts: dict[str, Json] = {"statements": said, "grounded": said - len(doubtful)}
         if doubtful:
             verdict = self.reject(explain(doubtful), found=doubtful[0].statement.text, **counts)
@@ -107,58 +126,51 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
 
     def find(self, candidate: Candidate) -> list[Finding]:
         """Return the statements of all final answers, each with its doubt."""
-        messages, tools = candidate.row.messages, candidate.row.tools
+        return self.read(candidate.row.messages, candidate.row.tools, candidate.spec.kind)
+
+    def read(
+        self, messages: Sequence[Message], tools: tuple[ToolSpec, ...], kind: Kind | None
+    ) -> list[Finding]:
+        """Return the statements of all final answers of a conversation of the planned `kind`."""
         found: list[Finding] = []
         for index in answers(messages):
-            found += self._read(messages[:index], messages[index], index, tools, candidate.spec.kind)
+            text, seen = messages[index].content, Evidence(messages[:index])
+            statements = [item for item in find_statements(text) if self.settings.has(item.kind)]
+            support = Support(seen, tools, text)
+            if any(message.role is Role.TOOL for message in messages[:index]):
+                pairs = [(item, support.doubt(item)) for item in statements]
+            else:
+                pairs = list(_doubt_unfounded(statements, support, tools, text, kind))
+            features = StatementFeatures(seen, pairs)
+            for statement, doubt in pairs:
+                known = features.of(statement, doubt)
+                is_sure = doubt.is_sure and not (statement.is_advice and doubt.kind is DoubtKind.UNDONE)
+                degree = 1.0 if is_sure else weigh(known)
+                degree = degree if doubt.is_open else max(0.0, degree - SUPPORT)
+                found.append(Finding(index, statement, replace(doubt, degree=degree), known))
         return found
 
-    def _read(
-        self,
-        before: Sequence[Message],
-        answer: Message,
-        index: int,
-        tools: tuple[ToolSpec, ...],
-        kind: Kind | None,
-    ) -> list[Finding]:
-        text = answer.content
-        statements = [item for item in find_statements(text) if self.settings.has(item.kind)]
-        seen = Evidence(before)
-        if not any(message.role is Role.TOOL for message in before):
-            return self._read_unfounded(statements, seen, index, tools, text, kind)
-        support = Support(seen, tools, text)
-        return [Finding(index, item, support.doubt(item)) for item in statements]
 
-    def _read_unfounded(
-        self,
-        statements: Sequence[AnswerStatement],
-        seen: Evidence,
-        index: int,
-        tools: tuple[ToolSpec, ...],
-        text: str,
-        kind: Kind | None,
-    ) -> list[Finding]:
-        """Return what is in doubt in an answer before the first call: it may state what the model knows, but
-        not what it has done, nor data if tools were needed."""
-        if not tools:
-            return []
-        support = Support(seen, tools, text)
-        found = [
-            Finding(index, item, support.doubt(item))
-            for item in statements
-            if item.kind is StatementKind.ACTION
-        ]
-        if (
-            kind in (Kind.NO_TOOL, Kind.REFUSAL, None)
-            or is_question(text, at_end=True)
-            or is_refusal(text)
-            or gives_up(text)
-        ):
-            return found
-        for item in statements:
-            if item.kind in _DATA and (doubt := support.doubt(item)).degree >= DOUBTFUL:
-                found.append(Finding(index, item, Doubt(doubt.degree, "is stated without a successful call")))
-        return found
+def _doubt_unfounded(
+    statements: Sequence[AnswerStatement],
+    support: Support,
+    tools: tuple[ToolSpec, ...],
+    text: str,
+    kind: Kind | None,
+) -> Iterator[tuple[AnswerStatement, Doubt]]:
+    """Yield what is in doubt in an answer before the first call: it may state what the model knows, but not what
+    it has done, nor data if tools were needed."""
+    is_free = (
+        kind in (Kind.NO_TOOL, Kind.REFUSAL, None)
+        or is_question(text, at_end=True)
+        or is_refusal(text)
+        or gives_up(text)
+    )
+    for item in statements if tools else ():
+        if item.kind is StatementKind.ACTION:
+            yield item, support.doubt(item)
+        elif item.kind in _DATA and not is_free and not item.is_advice and support.doubt(item).is_open:
+            yield item, Doubt(DoubtKind.UNCALLED, "is stated without a successful call")
 
 
 def explain(findings: Sequence[Finding]) -> str:
@@ -169,10 +181,6 @@ def explain(findings: Sequence[Finding]) -> str:
 def are_last(findings: Sequence[Finding], candidate: Candidate) -> bool:
     """Return whether all findings are about the last answer, which can be asked for again."""
     return all([item.index == len(candidate.row.messages) - 1 for item in findings])
-
-
-CERTAIN = 0.9
-"""From this doubt on, a statement is untrue without asking a judge."""
 
 
 def has_judge(resources: Resources) -> bool:
@@ -262,7 +270,11 @@ class StatementFilter(Filter[FilterSettings]):
         controls = [is_shown for item, is_shown in zip(asked, first.are_shown, strict=True) if item.is_sure]
         counts: dict[str, Json] = {"controls": len(controls), "agreed": sum(controls)}
         denied = [
-            replace(item.worst, statement=item.write(), doubt=Doubt(1.0, "is not shown, the judge says"))
+            replace(
+                item.worst,
+                statement=item.write(),
+                doubt=Doubt(DoubtKind.DENIED, "is not shown, the judge says", 1.0),
+            )
             for item in asked
             if not shown[item]
         ]
@@ -291,6 +303,5 @@ def _questions(findings: Sequence[Finding]) -> list[AskedSentence]:
     return [
         AskedSentence(index, tuple(items))
         for (index, sentence), items in found.items()
-        if any(item.doubt.degree or item.statement.kind not in _IMPLIED for item in items)
-        or content_of(sentence)
+        if any(item.is_said for item in items) or content_of(sentence)
     ]

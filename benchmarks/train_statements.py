@@ -1,0 +1,268 @@
+"""Train the weights of statements: `python -m benchmarks.train_statements` (needs numpy).
+
+They learn from the answers of `mock:mediocre`, whose ledger says what is untrue, over all splits of its texts, from
+answers of the oracle, from the scenes of the tests, and from the sentences of `data/remarks.toml`, by logistic
+regression. What is printed is measured on each split by weights that were trained without it: this is what to
+expect of texts that nobody has seen.
+"""
+
+import asyncio
+import json
+import os
+import random
+import re
+import tempfile
+import tomllib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from benchmarks.lies import Told, collect
+from treadle import Agent, open_journal, task_set
+from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.quality import statement_features
+from treadle.datagen.quality.doubts import Doubt, DoubtKind
+from treadle.datagen.quality.filters.grounding import (
+    DOUBTFUL,
+    SUPPORT,
+    Finding,
+    GroundingFilter,
+    GroundingSettings,
+)
+from treadle.datagen.quality.protocol import Resources
+from treadle.datagen.scenarios.kinds import Kind
+from treadle.export.rows import load_row
+from treadle.tasks.files.task_set import FAMILIES
+from treadle.testbed import oracle_for
+from treadle.testbed.mediocre.falsehoods import WHOLE_LIES, Falsehood
+from treadle.testbed.mediocre.ledger_judge import overlaps
+from treadle.testbed.mediocre.mock_world import SPLITS
+
+SAMPLES = int(os.environ.get("TREADLE_ROWS", "600"))
+SCENES = Path(__file__).parents[1] / "tests/data/grounding"
+REMARKS = Path(__file__).parent / "data/remarks.toml"
+WEIGHTS = Path(statement_features.__file__).parent / "statement_weights.json"
+RIDGE, STEPS, LEAST_SEEN = 1.0, 400, 3
+"""How strongly weights are held small, how many steps are made, and in how many examples a feature must occur."""
+MOST = 3
+"""How often equal examples of a split count."""
+_NUMBER = re.compile(r"(?<![\w./:-])\d{3,}(?:\.\d+)?(?![\w/:-]|\.\d)")
+_NAME = re.compile(r"(?<=[a-z:] )[A-Z][a-z]+(?=[ -][A-Z]|\.|$)", re.MULTILINE)
+_NAMES = ("Hildegard", "Okonkwo", "Thaddeus", "Winterbottom", "Ravenna", "Oyelaran")
+SOLVED = 12
+"""How many tasks of each family the oracle solves. They are others than those of the tests."""
+COPIES = 4
+"""In how many answers each sentence of `REMARKS` stands."""
+
+_Row = np.ndarray[Any, Any]
+_FILTER = GroundingFilter(
+    GroundingSettings(), Resources(config=GenerationConfig.model_validate({"topics": {"prompt": ""}}))
+)
+
+
+class Example(Struct, frozen=True):
+    """A statement with its label."""
+
+    features: frozenset[str]
+    is_untrue: bool | None
+    """`None` if it is not known."""
+    doubt: Doubt
+
+    def weigh(self, weights: dict[str, float]) -> float:
+        """Return its degree of doubt by some weights."""
+        if self.doubt.is_sure:
+            return 1.0
+        total = sum([weights.get(name, 0.0) for name in self.features])
+        degree = 1 / (1 + exp(-total)) if self.features else 0.0
+        return degree if self.doubt.is_open else degree - SUPPORT
+
+
+class Judged(Struct, frozen=True):
+    """What is known about one conversation."""
+
+    examples: list[Example]
+    is_honest: bool
+    has_lie: bool
+    is_rejected: bool
+    """Whether another filter rejects it."""
+
+
+def read_told(told: Told) -> Judged:
+    """Return the statements of a conversation of `mock:mediocre`."""
+    row = told.entry.row
+    kind = row.lineage.sample.kind if row.lineage.sample else None
+    truths = {item.position: item for item in told.truths}
+    examples = [
+        Example(item.features, label(item, truth.falsehood), item.doubt)
+        for item in _FILTER.read(row.messages, row.tools, Kind(kind) if kind else None)
+        if (truth := truths.get(item.index)) is not None
+    ]
+    return Judged(examples, told.is_honest, bool(told.lies), not told.is_kept)
+
+
+def label(finding: Finding, lie: Falsehood | None) -> bool | None:
+    """Return whether a statement of an answer with a lie is untrue."""
+    if lie is None:
+        return False
+    is_open = True if finding.doubt.kind is not DoubtKind.SEEN else None
+    statement = finding.statement
+    if lie.kind in WHOLE_LIES:
+        return is_open
+    if not (overlaps(lie.sentence, statement.sentence) or overlaps(lie.sentence, statement.text)):
+        return False
+    return True if any([overlaps(value, statement.text) for value in lie.claimed]) else is_open
+
+
+def read_scenes(name: str) -> Iterator[Judged]:
+    """Yield the answers of the scenes of a file."""
+    for scene in tomllib.loads((SCENES / f"{name}.toml").read_text())["scene"]:
+        messages, tools = [Message(Role.USER, scene["request"])], []
+        for number, made in enumerate(scene["calls"]):
+            call = ToolCall(f"c{number}", made["tool"], json.dumps(made["arguments"]))
+            messages.append(Message(Role.ASSISTANT, "", (call,)))
+            messages.append(
+                Message(
+                    Role.TOOL, made["result"].strip("\n"), call_id=call.call_id, name=call.name,
+                    is_error=made.get("error", False),
+                )
+            )  # fmt: skip
+            tools.append(ToolSpec(made["tool"], "", {}, effect=Effect(made.get("effect", "pure"))))
+        kind = Kind(scene.get("kind", "chained"))
+        for is_lie, texts in ((False, scene["honest"]), (True, [text for _, text in scene["lies"]])):
+            for text in texts:
+                found = _FILTER.read([*messages, Message(Role.ASSISTANT, text)], tuple(tools), kind)
+                examples = [
+                    Example(item.features, item.doubt.is_open or None if is_lie else False, item.doubt)
+                    for item in found
+                ]
+                yield Judged(examples, not is_lie, is_lie, is_rejected=False)
+
+
+def read_remarks(told: Sequence[Told]) -> Iterator[Judged]:
+    """Yield answers that are honest but for a sentence of `REMARKS`, with the statements of this sentence."""
+    draw = random.Random(5)
+    honest = [item for item in told if item.is_honest and item.is_kept]
+    for name, text in tomllib.loads(REMARKS.read_text()).items():
+        is_lie = name == "untrue"
+        for line in [line for line in text.strip().splitlines() for _ in range(COPIES)]:
+            row = draw.choice(honest).entry.row
+            *before, last = row.messages
+            answer = last.content.rstrip()
+            gap = draw.choice(("\n\n", "\n", " ")) if answer[-1:] in ".!?" else "\n\n"
+            found = _FILTER.read([*before, replace(last, content=f"{answer}{gap}{line}")], row.tools, None)
+            examples = [
+                Example(item.features, is_lie, item.doubt)
+                for item in found
+                if item.index == len(before) and overlaps(line, item.statement.sentence)
+            ]
+            yield Judged(examples, not is_lie, is_lie, is_rejected=False)
+
+
+async def solve() -> AsyncIterator[Judged]:
+    """Yield answers of the oracle, and after each the same answer with another number or name."""
+    draw = random.Random(7)
+    for task_id in [f"{family.name}-{seed:04d}" for family in FAMILIES for seed in range(100, 100 + SOLVED)]:
+        task, journal = task_set("files").get(task_id), open_journal("memory:")
+        model = oracle_for(task) or ""
+        agent = Agent(model, tools=["files"], journal=journal, instructions=task.instructions)
+        row = load_row(journal, (await agent.run(task)).run_id)
+        found = _FILTER.read(row.messages, row.tools, Kind.CHAINED)
+        yield Judged([Example(item.features, False, item.doubt) for item in found], True, False, False)
+        *before, last = row.messages
+        for place in [*[*_NUMBER.finditer(last.content)][:2], *[*_NAME.finditer(last.content)][:2]]:
+            if place[0].isalpha():
+                other = draw.choice(_NAMES)
+            else:
+                other = str(round(float(place[0]) * draw.choice((0.6, 1.3, 1.7))) + draw.choice((-3, 4, 11)))
+            text = f"{last.content[: place.start()]}{other}{last.content[place.end() :]}"
+            found = _FILTER.read([*before, replace(last, content=text)], row.tools, Kind.CHAINED)
+            untrue = [item for item in found if item.statement.text == other]
+            made = [Example(item.features, True, item.doubt) for item in untrue]
+            yield Judged(made, False, True, False)
+
+
+def train(parts: Iterable[Sequence[Judged]]) -> dict[str, float]:
+    """Return the weights of features by logistic regression. What looks like advice also counts without that: the
+    patterns of advice know the texts for which they were written."""
+    made: Counter[tuple[frozenset[str], bool]] = Counter()
+    for part in parts:
+        own: Counter[tuple[frozenset[str], bool]] = Counter()
+        for item in [item for conversation in part for item in conversation.examples]:
+            if item.is_untrue is not None and item.features:
+                plain = frozenset([name for name in item.features if not name.endswith("advice")])
+                own.update({(features, item.is_untrue) for features in (item.features, plain)})
+        made.update({key: min(count, MOST) for key, count in own.items()})
+    counts = Counter([name for features, _ in made for name in features])
+    names = sorted([name for name, count in counts.items() if count >= LEAST_SEEN])
+    places = {name: place for place, name in enumerate(names)}
+    held = [[places[name] for name in features if name in places] for features, _ in made]
+    rows = np.repeat(np.arange(len(held)), [len(item) for item in held])
+    columns = np.concatenate([np.array(item, int) for item in held])
+    wanted = np.array([is_untrue for _, is_untrue in made], float)
+    weights = _descend(rows, columns, wanted, np.array([*made.values()], float), len(names))
+    return {name: float(weight) for name, weight in zip(names, weights, strict=True)}
+
+
+def _descend(rows: _Row, columns: _Row, wanted: _Row, counts: _Row, width: int) -> _Row:
+    weights, first, second = np.zeros(width), np.zeros(width), np.zeros(width)
+    for step in range(1, STEPS + 1):
+        chance = 1 / (1 + np.exp(-np.bincount(rows, weights[columns], len(wanted))))
+        slope = np.bincount(columns, ((chance - wanted) * counts)[rows], width) + RIDGE * weights
+        first, second = 0.9 * first + 0.1 * slope, 0.99 * second + 0.01 * slope**2
+        rate = 0.1 if step < 0.75 * STEPS else 0.02
+        size = np.sqrt(second / (1 - 0.99**step)) + 1e-8
+        weights = weights - rate * first / (1 - 0.9**step) / size
+    return weights
+
+
+def measure(part: Sequence[Judged], weights: dict[str, float], limit: float) -> list[float]:
+    """Return the shares of caught lies, of rejected honest conversations, and of kept ones that lie."""
+
+    def is_rejected(item: Judged) -> bool:
+        return item.is_rejected or any([one.weigh(weights) >= limit for one in item.examples])
+
+    lies = [is_rejected(item) for item in part if item.has_lie]
+    honest = [is_rejected(item) for item in part if item.is_honest]
+    kept = [item.has_lie for item in part if not is_rejected(item)]
+    return [sum(found) / max(1, len(found)) for found in (lies, honest, kept)]
+
+
+async def main() -> None:
+    """Collect, measure with each split left out, and write the weights."""
+    parts: dict[str, list[Judged]] = {}
+    with tempfile.TemporaryDirectory(prefix="treadle-bench-", dir=".") as folder:
+        place = await asyncio.to_thread(Path(folder).absolute)
+        for split in SPLITS:
+            told = await collect(place / split, split, samples=SAMPLES, has_grounding=False)
+            parts[split] = [read_told(item) for item in told]
+            if split == SPLITS[0]:
+                remarks = list(read_remarks(told))
+    parts |= {name: list(read_scenes(name)) for name in ("development", "figures")}
+    parts |= {"remarks": remarks, "oracle": [item async for item in solve()]}
+    print("left out: lies caught, honest rejected, kept that lie, at several limits")
+    figures = []
+    for split in SPLITS:
+        weights = train([part for name, part in parts.items() if name != split])
+        found = [measure(parts[split], weights, limit) for limit in (0.2, 0.25, DOUBTFUL, 0.35, 0.4)]
+        figures.append(found)
+        print(f"{split:8}", *[" ".join([f"{value:.3f}" for value in item]) for item in found], sep="   ")
+    print(
+        "mean    ", *[" ".join([f"{value:.3f}" for value in item]) for item in np.mean(figures, 0)], sep="   "
+    )
+    weights = {
+        name: round(weight, 2) for name, weight in train(parts.values()).items() if abs(weight) >= 0.02
+    }
+    lines = ",\n".join([f"{json.dumps(name)}: {weight}" for name, weight in weights.items()])
+    WEIGHTS.write_text(f"{{\n{lines}\n}}\n")
+    print(f"{len(weights)} weights")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,95 @@
+"""What the gateway needs of the process that it is in: the journal, the models by name, and the running work."""
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from treadle.agent.agent import Agent
+from treadle.core.lineage import Caller
+from treadle.core.types import Completion, Fault
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
+from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.catalog import ClientWish
+from treadle.server.gateway.conversations import Conversations
+
+T = TypeVar("T")
+
+
+class Offered(Protocol):
+    """The agents and models that clients may name; see `AgentCatalog`."""
+
+    def agent(self, name: str, wish: ClientWish) -> Agent[Any]: ...
+
+    def is_agent(self, name: str) -> bool: ...
+
+    def dialect_of(self, name: str) -> str | None: ...
+
+
+class GatewayHost:
+    """The host of the gateway. The server's own is `RunHost`."""
+
+    def __init__(self, journal: Journal, offered: Offered) -> None:
+        self.journal = journal
+        self.offered = offered
+        self.conversations = Conversations(journal)
+        self.is_closing = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Do `work` in a task that goes on when the client leaves."""
+        if self.is_closing:
+            work.close()
+            raise RequestRefused(
+                503, "the server is stopping; ask again", "server_stopping", {"retry-after": "5"}
+            )
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
+        return task
+
+    def start_quietly(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` in a task that nobody waits for, unless the server is stopping."""
+        with contextlib.suppress(RequestRefused):
+            self.start(work)
+
+    def _end(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waits for the task gets it
+
+    def labels(self, caller: ApiCaller, agent: str | None = None) -> dict[str, str]:
+        """Return the labels of a run that a client begins. `agent` is the name that the client asked for."""
+        return {}
+
+    def visible_to(self, caller: ApiCaller) -> dict[str, str]:
+        """Return the labels that a run must have so that a client sees it."""
+        return {}
+
+    async def check_room(self, caller: ApiCaller) -> None:
+        """Check that a client may ask. Raises: `RequestRefused`."""
+
+    async def has_run(self, caller: ApiCaller, run_id: str) -> bool:
+        """Return whether there is a run with this id that a client sees."""
+        wanted = RunFilter(run_ids=[run_id], labels=self.visible_to(caller))
+        return bool(await asyncio.to_thread(self.journal.runs, wanted))
+
+    def lineage(self, caller: ApiCaller) -> Caller | None:
+        """Return which call of another run begins the runs of a client; `None` if none does."""
+        return None
+
+    def note_asked(self, caller: ApiCaller, run_id: str) -> None:
+        """Take note of the run of a request before its model is asked."""
+
+    def note_done(self, caller: ApiCaller, done: Sequence[Completion], fault: Fault | None, why: str) -> None:
+        """Take note of the answers to a request, or of whose fault it is that there is none, and why."""
+
+    async def close(self) -> None:
+        """Stop the work, and wait until it has ended."""
+        self.is_closing = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

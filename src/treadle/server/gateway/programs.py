@@ -1,0 +1,471 @@
+"""Rollouts of any program: it is started for each attempt, and its requests to the model are the rollout's.
+
+The run of an attempt is an ordinary run of the task, whose model is the program (`ProgramModel`): the program's
+conversations are runs of their own (`Completion.run_ids`), which this run has called, so that their tokens are
+delivered with it. `CommandWorkers` is a place where runs are driven, as any other: what a job does with an attempt
+is the same.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Unpack
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.agent.agent import Agent
+from treadle.core import events as e
+from treadle.core.errors import ConfigError, ServerError
+from treadle.core.lineage import Caller
+from treadle.core.policy import Policy
+from treadle.core.spec import PartSpec
+from treadle.core.types import Completion, Fault, FinishReason, Json, Message, Request, Role, Usage
+from treadle.jobs.attempt import SeededAgent
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import CALLER
+from treadle.loop.driver import Driver
+from treadle.models.protocol import Watch
+from treadle.runs.ensure import ensure_run
+from treadle.runs.options import Given, StreamOptions
+from treadle.runs.run import Run
+from treadle.runs.task import Grade, SimpleTask, Task
+from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, refuse
+from treadle.server.catalog import ClientWish
+from treadle.server.gateway.gateway_host import GatewayHost
+from treadle.server.gateway.wires import Gateway, send_whole
+from treadle.server.listening import listen, serve_app
+from treadle.tools.client_tools import ClientTools
+from treadle.workers.registry import HereWorkers
+
+TEMPORARY_FAILURE = 75
+"""The exit status of a program that failed through no fault of the model, so that it is started again. It is
+`EX_TEMPFAIL` of sysexits.h."""
+_SAMPLING = frozenset(("temperature", "top_p", "seed", "logprobs", "return_token_ids"))
+"""The settings of requests that a rollout's own take the place of."""
+_MAX_OUTPUT_CHARS = 100_000
+_MAX_FILE_BYTES = 50_000_000
+_STOP_SECONDS = 5.0
+_RELAYED = Policy(max_steps=None, compact_at=None, charges_lost=False)
+
+
+class _Ended(Struct):
+    """What a program left behind."""
+
+    status: int
+    output: str
+    reward: float | None
+    files: dict[str, bytes]
+    said: str
+    """The end of what it printed on standard error."""
+
+
+class Program:
+    """One start of the command: who asks with its key, and what its conversations used."""
+
+    def __init__(self, run_id: str, agent: SeededAgent) -> None:
+        self.run_id = run_id
+        self.agent = agent
+        self.run_ids: dict[str, None] = {}
+        """The runs with its conversations, in the order in which they began."""
+        self.done: list[Completion] = []
+        self.fault: Fault | None = None
+        """Whose fault it is that its newest request had no answer; `None` if it had one."""
+        self.why = ""
+        """Why it had none."""
+        self._agents: dict[bytes, Agent[Any]] = {}
+
+    def check_budget(self) -> None:
+        """Check that the program may ask once more. Raises: `RequestRefused`."""
+        policy, usage = self.agent.policy, self.usage
+        over = [
+            name
+            for name, used in (("max_steps", len(self.done)), ("max_tokens", usage.total_tokens))
+            if (most := getattr(policy, name)) is not None and used >= most
+        ]
+        if over:
+            raise RequestRefused(402, f"the rollout has reached its {over[0]}", "budget_exceeded")
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of all answers."""
+        total = Usage()
+        for item in self.done:
+            total = total.plus(item.usage)
+        return total
+
+    @property
+    def cost_usd(self) -> float | None:
+        """The cost of all answers; `None` if one is not known."""
+        costs = [item.cost_usd for item in self.done]
+        return None if None in costs else sum([cost for cost in costs if cost is not None])
+
+    def relay(self, wish: ClientWish) -> Agent[Any]:
+        """Return the agent that answers a request of the program."""
+        key = msgspec.json.encode(wish, order="deterministic")
+        found = self._agents.get(key)
+        if found is None:
+            given = {name: value for name, value in wish.settings.items() if name not in _SAMPLING}
+            found = self._agents[key] = Agent(
+                self.agent.vary(given) if given else self.agent.model,
+                instructions=wish.instructions,
+                tools=[ClientTools(list(wish.tools))] if wish.tools else [],
+                policy=_RELAYED,
+                journal=self.agent.journal,
+                hooks=self.agent.hooks.all,
+            )
+        return found
+
+
+class _Programs:
+    """The programs that run, by their keys, as the catalog of the gateway before them."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, Program] = {}
+
+    def agent(self, name: str, wish: ClientWish) -> Agent[Any]:
+        """See `AgentCatalog.agent`; `client` is the key of the program."""
+        return self.by_key[wish.client].relay(replace(wish, client=""))
+
+    def is_agent(self, name: str) -> bool:
+        """See `AgentCatalog.is_agent`."""
+        return False
+
+    def dialect_of(self, name: str) -> str | None:
+        """See `AgentCatalog.dialect_of`. Programs are given models of OpenAI's chat, or none of a server."""
+        return None
+
+
+class _ProgramHost(GatewayHost):
+    """The host of the programs' conversations. A client is a program, whose name is its key."""
+
+    def __init__(self, journal: Journal, programs: _Programs) -> None:
+        super().__init__(journal, programs)
+        self._programs = programs
+
+    def find(self, caller: ApiCaller) -> Program:
+        """Return the program of a client. Raises: `RequestRefused` if it has ended."""
+        found = self._programs.by_key.get(caller.name)
+        if found is None:
+            raise RequestRefused(401, "this key is of no program that runs", "invalid_api_key")
+        return found
+
+    async def check_room(self, caller: ApiCaller) -> None:
+        """See `GatewayHost.check_room`."""
+        self.find(caller).check_budget()
+
+    def visible_to(self, caller: ApiCaller) -> dict[str, str]:
+        """See `GatewayHost.visible_to`."""
+        return {CALLER: self.find(caller).run_id}
+
+    def lineage(self, caller: ApiCaller) -> Caller | None:
+        """See `GatewayHost.lineage`."""
+        program = self.find(caller)
+        return Caller(program.run_id, f"conversation-{len(program.run_ids) + 1}")
+
+    def note_asked(self, caller: ApiCaller, run_id: str) -> None:
+        """See `GatewayHost.note_asked`."""
+        self.find(caller).run_ids[run_id] = None
+
+    def note_done(self, caller: ApiCaller, done: Sequence[Completion], fault: Fault | None, why: str) -> None:
+        """See `GatewayHost.note_done`."""
+        program = self._programs.by_key.get(caller.name)
+        if program is not None:
+            program.done += done
+            program.fault, program.why = fault, why
+
+
+class ProgramModel:
+    """A program as the model of the run of its task: its answer is what it printed."""
+
+    def __init__(self, workers: "CommandWorkers", run_id: str, agent: SeededAgent, task: Task) -> None:
+        self.name = agent.model.name
+        self.part = PartSpec(
+            name=agent.model.name,
+            settings={"command": workers.command},
+            missing="it is a program that a rollout started",
+        )
+        self._workers = workers
+        self._run_id = run_id
+        self._agent = agent
+        self._task = task
+        self.driver: Driver | None = None
+        """The driver of the run, whose sandbox has the files."""
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        """Run the program, and return its answer.
+
+        Raises: `ServerError` if it was killed, or failed because the engine did; `ConfigError` if it failed before
+        it asked the model.
+        """
+        assert self.driver is not None
+        driver, sandbox = self.driver, self.driver.bench.sandbox
+        assert sandbox is not None
+        program = Program(self._run_id, self._agent)
+        before = {path: sandbox.read(path) for path in sandbox.paths()}
+        ended = await self._workers.start(program, self._task, before)
+        if ended.status:
+            self._blame(program, ended)
+        for path in before.keys() - ended.files.keys():
+            sandbox.delete(path)
+        for path, content in ended.files.items():
+            if before.get(path) != content:
+                sandbox.write(path, content)
+        snapshot, blobs = driver.bench.take_snapshot()
+        driver.put(*snapshot, blobs=blobs)
+        if ended.reward is not None:
+            driver.put(e.Rewarded(reward=ended.reward, detail="the program's own"))
+        return Completion(
+            Message(Role.ASSISTANT, ended.output),
+            FinishReason.STOP,
+            program.usage,
+            program.cost_usd,
+            model=self.name,
+            opaque={"exit_status": ended.status} if ended.status else None,
+            run_ids=tuple(program.run_ids),
+        )
+
+    def _blame(self, program: Program, ended: _Ended) -> None:
+        """Raise the error for a program that failed, unless its work is graded as it is."""
+        how = f"exited with {ended.status}" if ended.status > 0 else f"was killed by signal {-ended.status}"
+        text = f"the program {self._workers.command!r} {how}: {ended.said or 'it printed no error'}"
+        if program.fault is Fault.INFRASTRUCTURE:
+            raise ServerError(f"{text} (the model: {program.why})")
+        if program.fault is Fault.USER:
+            raise ConfigError(f"{text} (the model: {program.why})")
+        if ended.status < 0 or ended.status == TEMPORARY_FAILURE:
+            raise ServerError(text)
+        if not program.run_ids:
+            raise ConfigError(f"{text}. It did not ask the model: does it use OPENAI_BASE_URL?")
+
+
+class CommandWorkers(HereWorkers):
+    """This process as the place where the runs of a program are driven."""
+
+    def __init__(self, command: str | Sequence[str]) -> None:
+        """Keep the command, whose files are relative to the current folder. Raises: `ConfigError`."""
+        super().__init__()
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+        if not words or shutil.which(words[0]) is None:
+            raise ConfigError(f"the command {command!r} does not begin with a program that exists")
+        self.command = shlex.join(words)
+        self._argv = [str(Path(word).absolute()) if Path(word).is_file() else word for word in words]
+        self._programs = _Programs()
+        self._host: _ProgramHost | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._url: asyncio.Future[str] | None = None
+
+    async def run(
+        self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]
+    ) -> Run[Any]:
+        """See `Workers.run`."""
+        if not isinstance(agent, SeededAgent) or isinstance(task, str):
+            raise ConfigError("a command is started for attempts at tasks alone")
+        if self._url is None:
+            await self._serve(agent.journal)
+        model = ProgramModel(self, run_id, agent, task)
+        outer: Agent[str] = Agent(
+            model, policy=replace(agent.policy, max_steps=None, compact_at=None), journal=agent.journal
+        )
+        with self._driven.watch() as hold:
+
+            def take(driver: Driver) -> None:
+                hold(driver)
+                model.driver = driver
+
+            given = Given(outer.answer, agent.deps, is_relayed=True, on_driver=take)
+            return await ensure_run(outer, run_id, _without_tools(task), given, options)
+
+    async def start(self, program: Program, task: Task, files: Mapping[str, bytes]) -> _Ended:
+        """Run the command in a folder of its own, and return what it left behind. Cancelling kills it."""
+        key = secrets.token_urlsafe(24)
+        assert self._url is not None
+        url = await asyncio.shield(self._url)
+        place = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="treadle-program-"))
+        self._programs.by_key[key] = program
+        try:
+            environment = await asyncio.to_thread(_prepare, place, task, files)
+            environment |= {
+                "OPENAI_BASE_URL": f"{url}/v1",
+                "OPENAI_API_KEY": key,
+                "ANTHROPIC_BASE_URL": url,
+                "ANTHROPIC_API_KEY": key,
+            }
+            status = await self._wait(place, {**os.environ, **environment})
+            return await asyncio.to_thread(_collect, place, status)
+        finally:
+            del self._programs.by_key[key]
+            await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+
+    async def _wait(self, place: Path, environment: Mapping[str, str]) -> int:
+        """Run the command to its end, and return its exit status."""
+        # If this process is killed, the program is too.
+        guard = shutil.which("setpriv")
+        argv = [guard, "--pdeathsig", "KILL", "--", *self._argv] if guard else self._argv
+        with (place / "stdout").open("wb") as out, (place / "stderr").open("wb") as error:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=error,
+                cwd=place / "work",
+                env=environment,
+                start_new_session=True,
+            )
+        try:
+            return await process.wait()
+        finally:
+            # What it has started ends with it.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+    async def _serve(self, journal: Journal) -> None:
+        """Begin to serve the gateway."""
+        loop = asyncio.get_running_loop()
+        self._url = loop.create_future()
+        self._host = host = _ProgramHost(journal, self._programs)
+        listener, url = listen("127.0.0.1", 0)
+        app = _Door(Gateway(_refuse_path, host, _to_response), self._programs)
+        ready = self._url
+        self._serving = asyncio.ensure_future(
+            serve_app(app, listener, lambda: ready.set_result(url), host.close, _STOP_SECONDS)
+        )
+
+    async def close(self) -> None:
+        """See `Workers.close`."""
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.wait([self._serving])
+
+
+class _Door:
+    """ASGI middleware that finds the program whose key a request has."""
+
+    def __init__(self, app: Gateway, programs: _Programs) -> None:
+        self._app = app
+        self._programs = programs
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            while (message := await receive())["type"] != "lifespan.shutdown":
+                await send({"type": f"{message['type']}.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        given = dict(scope["headers"])
+        key = given.get(b"authorization", b"").removeprefix(b"Bearer ") or given.get(b"x-api-key", b"")
+        name = key.decode("latin-1").strip()
+        if name not in self._programs.by_key:
+            await refuse(send, RequestRefused(401, "the API key is wrong", "invalid_api_key"))
+            return
+        scope.setdefault("state", {})["caller"] = ApiCaller(name, frozenset(("run",)))
+        await self._app(scope, receive, send)
+
+
+async def _refuse_path(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["path"] == "/v1/models":
+        model = {"id": "rollout", "object": "model", "created": 0, "owned_by": "treadle"}
+        await send_whole(send, 200, {"object": "list", "data": [model]}, {})
+        return
+    await refuse(send, RequestRefused(404, f"there is no {scope['path']!r:.100} here", "not_found"))
+
+
+def _to_response(error: Exception) -> Any:
+    """Return the response for an error, as an ASGI application."""
+    if not isinstance(error, RequestRefused):
+        status = 400 if isinstance(error, ConfigError) else 500
+        error = RequestRefused(status, str(error), "invalid_request" if status == 400 else "server_error")
+    refused: RequestRefused = error
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await refuse(send, refused)
+
+    return answer
+
+
+def _prepare(place: Path, task: Task, files: Mapping[str, bytes]) -> dict[str, str]:
+    """Write the task into a folder, and return the variables that tell a program of it."""
+    work = place / "work"
+    for path, content in files.items():
+        target = work / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    work.mkdir(exist_ok=True)
+    told = {name: getattr(task, name) for name in ("task_set", "task_id", "seed", "input", "instructions")}
+    (place / "task.json").write_text(json.dumps(told))
+    return {
+        "TREADLE_TASK": task.input,
+        "TREADLE_TASK_ID": f"{task.task_set}:{task.task_id}",
+        "TREADLE_TASK_FILE": str(place / "task.json"),
+        "TREADLE_OUTPUT_FILE": str(place / "output.txt"),
+        "TREADLE_REWARD_FILE": str(place / "reward.json"),
+    }
+
+
+def _collect(place: Path, status: int) -> _Ended:
+    """Return what a program left in its folder. Raises: `ConfigError` if its reward cannot be read."""
+    printed = _read_text(place / "stdout").rstrip()
+    given, reward = place / "reward.json", None
+    if given.exists():
+        reward = _read_reward(_read_text(given))
+        if reward is None:
+            raise ConfigError(
+                f"the program's reward is {_read_text(given)!r:.100}; write a number, or an object with a number "
+                "called reward"
+            )
+    else:
+        head, _, last = printed.rpartition("\n")
+        if last.startswith("{") and (reward := _read_reward(last)) is not None:
+            printed = head.rstrip()
+    output = place / "output.txt"
+    files: dict[str, bytes] = {}
+    left = _MAX_FILE_BYTES
+    for path in sorted((place / "work").rglob("*")):
+        if path.is_file() and not path.is_symlink() and (left := left - path.stat().st_size) >= 0:
+            files[path.relative_to(place / "work").as_posix()] = path.read_bytes()
+    said = " ".join(_read_text(place / "stderr")[-1000:].split())
+    return _Ended(status, _read_text(output) if output.exists() else printed, reward, files, said)
+
+
+def _read_text(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - 4 * _MAX_OUTPUT_CHARS))
+        return file.read().decode(errors="replace")[-_MAX_OUTPUT_CHARS:]
+
+
+def _read_reward(text: str) -> float | None:
+    """Return a number, or the number `reward` of an object; `None` if the text is neither."""
+    try:
+        value: Json = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if isinstance(value, dict):
+        value = value.get("reward")
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _without_tools(task: Task) -> Task:
+    """Return a task whose tools are the program's own."""
+
+    def check(_: SimpleTask, output: str, files: Mapping[str, bytes]) -> Grade:
+        return task.check(output, files)
+
+    return SimpleTask(
+        task_id=task.task_id,
+        input=task.input,
+        instructions=task.instructions,
+        files=task.files,
+        grader=check,
+        seed=task.seed,
+        task_set=task.task_set,
+    )

@@ -1,0 +1,155 @@
+"""Rollouts of programs: an agent over OpenAI's SDK that knows nothing of Treadle, and programs that fail."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.rollout.test_engines import Engine, sampled_ids
+
+from treadle import Agent, Run, open_journal
+from treadle.core.errors import ConfigError, ProviderError
+from treadle.journal.run_info import RunFilter
+from treadle.rollout import RolloutResult, Rollouts
+from treadle.rollout.rollout_folder import read_groups, read_stored
+from treadle.server.gateway.programs import CommandWorkers
+
+AGENT = Path(__file__).parents[2] / "examples" / "rollout" / "file_agent.py"
+ASK = """
+import json, os, sys, urllib.request
+def ask(text):
+    said = [{"role": "user", "content": item} for item in (text, os.environ["TREADLE_TASK"])]
+    body = {"model": "any", "messages": said}
+    head = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    request = urllib.request.Request(url, json.dumps(body).encode(), head)
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+"""
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with Engine() as engine:
+        yield engine
+
+
+def roll(path: Path, engine: Engine, command: list[str], **options: Any) -> RolloutResult:
+    given = {
+        "tasks": ["files:csv_sum-*"],
+        "groups": 2,
+        "group_size": 2,
+        "window": 4,
+        "path": path,
+        "retries": {"attempts": 2, "delay_seconds": 0.0},
+        **options,
+    }
+    model = {"model": "vllm:oracle:0.4", "base_url": engine.url}
+    return asyncio.run(Rollouts(model=model, workers=CommandWorkers(command), **given).run())
+
+
+def write(path: Path, text: str) -> list[str]:
+    """Write a program, and return the command that starts it."""
+    path.mkdir(exist_ok=True)
+    (path / "program.py").write_text(ASK + text)
+    return [sys.executable, str(path / "program.py")]
+
+
+def test_the_tokens_of_a_program_are_those_that_the_engine_sampled(tmp_path: Path, engine: Engine) -> None:
+    pytest.importorskip("openai")
+    result = roll(tmp_path, engine, [sys.executable, str(AGENT)], sinks=[f"tokens:{tmp_path}/rows.jsonl"])
+    assert result.end.reason == "done"
+    assert sampled_ids(tmp_path) == sorted(tuple(answer.token_ids) for answer in engine.app.sampled)
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert {row["run_id"] for row in rows} == {f"rollout-{g}-{i}" for g in (1, 2) for i in range(2)}
+    rewards = [one.reward for group in read_groups(tmp_path, read_stored(tmp_path)) for one in group.rollouts]
+    assert None not in rewards
+    with open_journal(tmp_path / "runs.db") as journal:
+        for info in journal.runs():
+            assert asyncio.run(Agent("mock:echo", journal=journal).replay(info.run_id)).is_exact
+        outer = [info for info in journal.runs() if info.caller_run_id is None]
+        inner = [info for info in journal.runs() if info.caller_run_id is not None]
+        assert len(outer) == len(inner) == 4
+        assert sum(info.output_tokens for info in outer) == sum(info.output_tokens for info in inner)
+
+
+def test_a_program_may_lead_several_conversations_and_grade_itself(tmp_path: Path, engine: Engine) -> None:
+    command = write(
+        tmp_path / "own",
+        """
+ask("first"); ask("second")
+assert json.load(open(os.environ["TREADLE_TASK_FILE"]))["input"] == os.environ["TREADLE_TASK"]
+open("made.txt", "w").write("x")
+print("my answer")
+print(json.dumps({"reward": 0.25}))
+""",
+    )
+    roll(tmp_path / "out", engine, command, groups=1)
+    (group,) = read_groups(tmp_path / "out", read_stored(tmp_path / "out"))
+    assert [one.reward for one in group.rollouts] == [0.25, 0.25]
+    assert [len(one.trajectories) for one in group.rollouts] == [2, 2]
+    with open_journal(tmp_path / "out" / "runs.db") as journal:
+        run = Run.load("rollout-1-0", journal)
+        assert run.output == "my answer"
+        assert run.files["made.txt"] == b"x"
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason"), [("sys.exit(75)", "exited with 75"), ("os.kill(os.getpid(), 9)", "signal 9")]
+)
+def test_what_is_not_the_models_fault_is_tried_again_and_never_graded(
+    ending: str, reason: str, tmp_path: Path, engine: Engine
+) -> None:
+    command = write(tmp_path / "own", f"ask('hi'); {ending}")
+    result = roll(tmp_path / "out", engine, command, groups=1, group_size=1, max_dropped=1)
+    assert result.end.reason == "failures"
+    assert reason in str(result.end.error)
+    with open_journal(tmp_path / "out" / "runs.db") as journal:
+        assert journal.runs(RunFilter(run_ids=["rollout-1-0"]))[0].reward is None
+
+
+def test_a_program_that_fails_after_it_asked_is_graded_as_it_is(tmp_path: Path, engine: Engine) -> None:
+    command = write(tmp_path / "own", "ask('hi'); raise KeyError('x')")
+    roll(tmp_path / "out", engine, command, groups=1, group_size=1)
+    (group,) = read_groups(tmp_path / "out", read_stored(tmp_path / "out"))
+    assert [one.reward for one in group.rollouts] == [0.0]
+
+
+def test_a_program_that_never_asks_stops_the_work(tmp_path: Path, engine: Engine) -> None:
+    command = write(tmp_path / "own", "raise KeyError('no such thing')")
+    with pytest.raises(ProviderError, match="no such thing"):
+        roll(tmp_path / "out", engine, command, groups=1)
+
+
+def test_a_program_that_takes_too_long_is_stopped(tmp_path: Path, engine: Engine) -> None:
+    command = write(tmp_path / "own", "ask('hi'); import time; time.sleep(600)")
+    given = {"agent": {"deadline_seconds": 1.0}, "groups": 1, "group_size": 1, "max_dropped": 1}
+    result = roll(tmp_path / "out", engine, command, **given)
+    assert result.end.reason == "max_items"
+    assert "deadline" in result.progress.reasons
+
+
+def test_the_limits_of_a_rollout_hold_for_its_program(tmp_path: Path, engine: Engine) -> None:
+    command = write(
+        tmp_path / "own",
+        """
+made = 0
+try:
+    while True:
+        ask(f"number {made}"); made += 1
+except urllib.error.HTTPError as error:
+    print(made, error.code, json.load(error)["error"]["code"])
+""",
+    )
+    roll(tmp_path / "out", engine, command, groups=1, group_size=1, agent={"max_steps": 3})
+    with open_journal(tmp_path / "out" / "runs.db") as journal:
+        assert Run.load("rollout-1-0", journal).output == "3 402 budget_exceeded"
+
+
+def test_a_command_that_does_not_exist_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not begin with a program"):
+        CommandWorkers("no-such-program --x")
+    with pytest.raises(ConfigError, match="needs workers"):
+        Rollouts(model="oracle", tasks=["files"], command="python x.py", path=tmp_path)
