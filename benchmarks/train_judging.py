@@ -1,8 +1,8 @@
 """Train the classifiers of messages and answers: `python -m benchmarks.train_judging` (needs numpy).
 
-They learn from `data/written.jsonl` and from the split `dev` of `data/messages.jsonl`, by ridge regression, which
-has a solution in closed form: the same data give the same weights. Confidence comes from predictions of
-messages that were left out: each part of the data is predicted from the others.
+They learn from the files `data/written*.jsonl` and from the split `dev` of `data/messages.jsonl`, by ridge
+regression, which has a solution in closed form: the same data give the same weights. Confidence comes from
+predictions of messages that were left out: each part of the data is predicted from the others.
 """
 
 import json
@@ -23,7 +23,8 @@ from treadle.routing.judging.features import ROWS, find_features
 from treadle.routing.judging.inabilities import find_known, profile_tools, rows_of_known
 from treadle.routing.judging.judgements import letters_of, read_known
 
-WRITTEN = DATA.with_name("written.jsonl")
+WRITTEN = sorted(DATA.parent.glob("written*.jsonl"))
+"""The files of the training texts; each hand that writes texts has a file or a part of its own."""
 WEIGHTS = Path(trained.__file__).parent / "weights"
 SUBJECTS = ("self", "law", "medicine", "seafood", "remote_work")
 """What a message can be about that matters to a persona; `self` is the assistant itself."""
@@ -102,7 +103,7 @@ class Example(Struct, frozen=True):
 
 def load_examples(role: str) -> list[Example]:
     """Return the examples of a role."""
-    lines = [*WRITTEN.read_bytes().splitlines(), *DATA.read_bytes().splitlines()]
+    lines = [line for path in (*WRITTEN, DATA) for line in path.read_bytes().splitlines()]
     found = [msgspec.json.decode(line, type=Example) for line in lines]
     return [item for item in found if item.role == role and item.split == "dev"]
 

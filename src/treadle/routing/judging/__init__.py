@@ -6,8 +6,8 @@ one language each, and `patterns.toml` says what the lists mean together. `wordi
 `features` everything else that the trained `classifier` weighs. `judges` has the objects that judge: the
 classifier, or a model. `in_sessions` is what a run does with judgements.
 
-A new language is a file in `words/` and messages in `benchmarks/data/written.jsonl`. A new judgement is a head in
-`benchmarks/train_judging.py`, which makes the weights, a field of `Judgement`, and labels in
+A new language is a file in `words/` and messages in a file `benchmarks/data/written*.jsonl`. A new judgement is
+a head in `benchmarks/train_judging.py`, which makes the weights, a field of `Judgement`, and labels in
 `benchmarks/data/messages.jsonl`; `python -m benchmarks judging` prints precision and recall. Do not look at the
 mistakes in the splits `test` and `fresh`, nor at the texts of `held.jsonl`.
 
