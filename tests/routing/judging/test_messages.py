@@ -7,7 +7,7 @@ MESSAGES = judging.load_messages()
 LEAST = {
     "dev": {"ambiguity": 0.98, "task": 0.97, "boilerplate": 0.98, "identity": 0.98, "refusal": 0.98},
     "test": {"ambiguity": 0.81, "task": 0.83, "boilerplate": 0.94, "identity": 0.86, "refusal": 0.97},
-    "fresh": {"ambiguity": 0.9, "task": 0.74, "boilerplate": 0.94, "identity": 0.85, "refusal": 0.76},
+    "fresh": {"ambiguity": 0.88, "task": 0.74, "boilerplate": 0.94, "identity": 0.85, "refusal": 0.76},
 }
 """The least F1. `test` and `fresh` are in no training data."""
 LEAST_HELD_OUT = {"ambiguity": 0.53, "task": 0.74, "boilerplate": 0.89, "identity": 0.85, "refusal": 0.75}
