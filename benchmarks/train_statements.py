@@ -37,7 +37,7 @@ from treadle.datagen.quality.filters.grounding import (
     GroundingSettings,
 )
 from treadle.datagen.quality.protocol import Resources
-from treadle.datagen.scenarios.kinds import Kind
+from treadle.datagen.scenarios.scenario import Kind
 from treadle.export.rows import load_row
 from treadle.tasks.files.task_set import FAMILIES
 from treadle.testbed import oracle_for
