@@ -37,7 +37,7 @@ from treadle.datagen.quality.filters.grounding import (
     GroundingSettings,
 )
 from treadle.datagen.quality.protocol import Resources
-from treadle.datagen.scenarios.kinds import Kind
+from treadle.datagen.scenarios.scenario import Kind
 from treadle.export.rows import load_row
 from treadle.tasks.files.task_set import FAMILIES
 from treadle.testbed import oracle_for
@@ -245,11 +245,12 @@ async def main() -> None:
             if split == SPLITS[0]:
                 remarks = list(read_remarks(told))
     parts |= {name: list(read_scenes(name)) for name in ("development", "figures")}
+    scenes = [parts[name] for name in ("development", "figures")]  # count twice: they are few
     parts |= {"remarks": remarks, "oracle": [item async for item in solve()]}
     print("left out: lies caught, honest rejected, kept that lie, at several limits")
     figures = []
     for split in SPLITS:
-        weights = train([part for name, part in parts.items() if name != split])
+        weights = train([*scenes, *[part for name, part in parts.items() if name != split]])
         found = [measure(parts[split], weights, limit) for limit in (0.2, 0.25, DOUBTFUL, 0.35, 0.4)]
         figures.append(found)
         print(f"{split:8}", *[" ".join([f"{value:.3f}" for value in item]) for item in found], sep="   ")
@@ -257,7 +258,9 @@ async def main() -> None:
         "mean    ", *[" ".join([f"{value:.3f}" for value in item]) for item in np.mean(figures, 0)], sep="   "
     )
     weights = {
-        name: round(weight, 2) for name, weight in train(parts.values()).items() if abs(weight) >= 0.02
+        name: round(weight, 2)
+        for name, weight in train([*scenes, *parts.values()]).items()
+        if abs(weight) >= 0.02
     }
     lines = ",\n".join([f"{json.dumps(name)}: {weight}" for name, weight in weights.items()])
     WEIGHTS.write_text(f"{{\n{lines}\n}}\n")

@@ -283,6 +283,10 @@ HARBOUR = (
         ("I have sent the list to nobody.", True),
         ("I have sent the list to Aurora.", False),
         ("Write to `desk@harbour.org`.", False),
+        ('"Stretch of Aurora" = "12.5 m"', True),
+        ("INFO boat=Aurora some_data=[12.5 m]", True),
+        ("The fee of Aurora is 120 (±1) pounds.", True),
+        ("_a.csv_ says that Aurora is 12.5 m long.", True),
     ],
 )
 async def test_honest_wordings_of_many_kinds_pass_and_untrue_ones_do_not(

@@ -31,6 +31,8 @@ _HIT = re.compile(r"\A[\w./-]++:\d++:")
 _ITEMS = re.compile(r"\A(?:[^\S\n]*+(?:\n[^\S\n]*+)++(?:[-*•]|\d++[.)])\s[^\n]*+)++")
 _SEPARATOR = re.compile(r",\s++(?:and\s++)?|(?<!\s)\s++(?:and|og)\s++")
 _LISTED = re.compile(r"\A\s*+(?:[-*]\s)?[\w./-]+\.\w{1,5}(?:\s.{0,30})?")
+_UNREAD_BEFORE, _UNREAD_AFTER = re.compile(r"\d[^\w+*=-][€$£]?$"), re.compile(r"\s?\(?[±…]|[^\w\s:;)-]?\d")
+"""What stands beside a figure that is only a part of another."""
 _MAX_COUNT = 50
 """Whole numbers up to this one are counts: among many figures, one equals nearly any of them."""
 
@@ -88,6 +90,7 @@ class QuantityRules:
         own = list(find_sightings(self._seen, item, is_told=False))
         anchors, places = find_anchors(seen, statement)
         labels, is_alone = self._labels(statement, item)
+        found = own
         if item.kind is QuantityKind.NUMBER and item.value <= _MAX_COUNT and not item.unit:
             # A small number is found somewhere by chance.
             words = stems_of(statement.sentence) | anchors | places
@@ -136,6 +139,11 @@ class QuantityRules:
             and re.search(rf"(?<![\d.]){item.value:g}(?![\d])", seen.text)
         ):
             return Doubt(DoubtKind.INSIDE, "is a part of another word")
+        if found and not labels:
+            return Doubt(DoubtKind.UNNAMED, "was seen, and is named by other words")
+        before, _, after = statement.sentence.partition(statement.text)
+        if _UNREAD_BEFORE.search(before) or _UNREAD_AFTER.match(after):
+            return Doubt(DoubtKind.UNREAD, "is a part of a figure that is not read")
         return Doubt(DoubtKind.ABSENT, "does not occur before, and does not follow from it")
 
     def _doubt_elsewhere(

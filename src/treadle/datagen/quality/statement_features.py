@@ -30,7 +30,9 @@ _AFTER_CAPITAL = re.compile(r"(?:^|\s)[^\W\d_a-zæøåäöü][\w'’-]*\W*$")
 _FIRST = re.compile(r"[^\W\d_]+")
 _NOUN = re.compile(r"[\s*_`|]*+([^\W\d]+)")
 _FIGURES = (StatementKind.QUANTITY, StatementKind.IDENTIFIER, StatementKind.PATH, StatementKind.NAME)
+_UNREAD = (DoubtKind.UNREAD, DoubtKind.UNNAMED)
 _TEXTS = (StatementKind.PATH, StatementKind.IDENTIFIER, StatementKind.TEXT)
+_SIGNS = {"/": "slash", "@": "address", " ": "space", ".": "dot", "_": "underscore"}
 _SIZES = ((3, "tiny"), (12, "small"), (50, "count"), (1000, "middle"))
 
 
@@ -41,8 +43,9 @@ class StatementFeatures:
         """`pairs` are the statements with what the rules found."""
         self._seen = seen
         self._told = stems_of(" ".join(seen.told))
-        said = [doubt.is_open for item, doubt in pairs if item.kind in _FIGURES]
-        self._sound = {item.sentence for item, doubt in pairs if item.kind in _FIGURES and not doubt.is_open}
+        read = [pair for pair in pairs if pair[0].kind in _FIGURES and pair[1].kind not in _UNREAD]
+        said = [doubt.is_open for _, doubt in read]
+        self._sound = {item.sentence for item, doubt in read if not doubt.is_open}
         self._places = {
             text: at for at, text in enumerate(dict.fromkeys([item.sentence for item, _ in pairs]))
         }
@@ -148,15 +151,7 @@ class StatementFeatures:
 
     def _of_text(self, statement: AnswerStatement) -> Iterator[str]:
         text = statement.text
-        for sign, name in (
-            ("/", "slash"),
-            ("@", "address"),
-            (" ", "space"),
-            (".", "dot"),
-            ("_", "underscore"),
-        ):
-            if sign in text:
-                yield name
+        yield from [name for sign, name in _SIGNS.items() if sign in text]
         if any(char.isdigit() for char in text):
             yield "digit"
         if statement.topic:

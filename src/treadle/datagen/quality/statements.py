@@ -83,6 +83,8 @@ _DIGIT, _POINT = re.compile(r"\d"), re.compile(r"[/.]\w")
 _SIGN = re.compile(r"[\d@_]|https?:|[a-z][A-Z]")
 _FENCE = re.compile(r"(?ms)^[^\S\n]*```([^\n]*)\n(.*?)(?:^[^\S\n]*```|\Z)")
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
+_KEY = re.compile(r"[^:=\n]{0,40}(?::?=|→)")
+"""What stands after the name of a value in a log or a settings file."""
 _CELL = re.compile(r"</?\w[^<>\n]{0,80}>")
 _NOTE = re.compile(r"\[\^\w{1,8}\]|[\d#*]\ufe0f?\u20e3")
 """Marks of footnotes, and digits in boxes."""
@@ -222,7 +224,7 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
         if len(figures) == 1 and figures[0].end - figures[0].start >= len(said.strip()) - 1:
             continue  # a number in quotation marks
         is_speech = found[0][0] != "`" and len(said.split()) > 2
-        if not _CALL.search(said):
+        if not _CALL.search(said) and not _KEY.match(sentence, found.end()):
             kind = StatementKind.PATH if _PATH.fullmatch(said) else StatementKind.TEXT
             yield at(kind, said, place=found.start(), topic="quote" if is_speech else "")
         rest = _blank(rest, found.start(), found.end())
@@ -248,7 +250,9 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
         for found in [*shape.finditer(rest)] if sign.search(rest) else ():
             if kind is StatementKind.IDENTIFIER and _ORDINAL.fullmatch(found[0]):
                 continue
-            yield at(kind, found[0], place=found.start())
+            is_key = found[0].replace("_", "").replace(".", "").isalpha() and _KEY.match(rest, found.end())
+            if not is_key:
+                yield at(kind, found[0], place=found.start())
             rest = _blank(rest, found.start(), found.end())
     for item in quantities:
         if item not in sure and "¤" in rest[item.start : item.end]:

@@ -32,10 +32,14 @@ from treadle.datagen.quality.statements import AnswerStatement, StatementKind, c
 
 _EXTENSION = pattern("files", "extension")
 _CUT = re.compile(r"\.\.\.|…|\[\.{3}\]")
+_UNREAD = re.compile(r"(?:\d+[a-z]{1,3})+|\d{1,2}/[a-z]{3,9}(?:/\d+)?|[a-z]{3,9}/\d{1,2}(?:/\d+)?")
+"""What looks like a time or a date."""
 _OBJECT_END = re.compile(r"[.;!?,](?=\s|$)|\b(?:and|but|then|because|so|which)\b")
 _OBJECT = re.compile(
     r"`([^`\n]+)`|\"([^\"\n]+)\"|(?<![\w/-])((?:[\w-]++/)*+[\w-]++\.[a-z]\w{1,4})\b|(?<=\s)([A-Z][\w-]+)"
 )
+
+_GENERIC = frozenset(("shell", "bash", "python", "command", "run", "execut", "exec", "patch", "sql", "query"))
 
 
 class Support:
@@ -72,7 +76,7 @@ class Support:
     def _doubt_words(self, statement: AnswerStatement) -> Doubt:
         """Check that a quoted text, a path or an identifier was seen, in these words."""
         seen = self._seen.plain_text
-        said = plain(statement.text).strip("./ ,;:!?")
+        said = plain(statement.text).strip("./ ,;:!?_")
         parts = [part.strip("./ ,;:!?") for part in _CUT.split(said)]
         if all(part in seen for part in parts):
             return self._placed(statement, said)
@@ -91,6 +95,8 @@ class Support:
         )
         if shape("answers", "denied").search(part):
             return SEEN  # what is not there cannot be seen
+        if _UNREAD.fullmatch(said):
+            return Doubt(DoubtKind.UNREAD, "is a form that is not read")
         is_address = "@" in said or "://" in said
         new = Doubt(DoubtKind.FORGED if is_address else DoubtKind.ABSENT, "does not occur before")
         if re.fullmatch(r"\+?[\d ()-]+", said) or (
@@ -290,18 +296,7 @@ class Support:
         if verb in words or words & able:
             return True
         described = stems_of(tool.description.split(".")[0]) if tool is not None else frozenset()
-        generic = words & {
-            "shell",
-            "bash",
-            "python",
-            "command",
-            "run",
-            "execut",
-            "exec",
-            "patch",
-            "sql",
-            "query",
-        }
+        generic = words & _GENERIC
         return bool(generic and (topic == "run" or stems_of(item.call.arguments) & able)) or verb in described
 
     def _is_told(self, statement: AnswerStatement, verb: str) -> bool:

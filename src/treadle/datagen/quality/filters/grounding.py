@@ -34,7 +34,7 @@ _IMPLIED = frozenset((StatementKind.RELATION, StatementKind.ORDER, StatementKind
 _DATA = frozenset((StatementKind.QUANTITY, StatementKind.IDENTIFIER, StatementKind.PATH))
 
 
-DOUBTFUL = 0.28
+DOUBTFUL = 0.26
 """From this degree of doubt on, a statement counts as untrue unless a judge says otherwise."""
 CERTAIN = 0.95
 """From this degree of doubt on, a statement is untrue without asking a judge."""
@@ -270,13 +270,7 @@ class StatementFilter(Filter[FilterSettings]):
         controls = [is_shown for item, is_shown in zip(asked, first.are_shown, strict=True) if item.is_sure]
         counts: dict[str, Json] = {"controls": len(controls), "agreed": sum(controls)}
         denied = [
-            replace(
-                item.worst,
-                statement=item.write(),
-                doubt=Doubt(DoubtKind.DENIED, "is not shown, the judge says", 1.0),
-            )
-            for item in asked
-            if not shown[item]
+            replace(item.worst, statement=item.write(), doubt=_DENIED) for item in asked if not shown[item]
         ]
         verdict = self._reject(denied, candidate, **counts) or self.accept(
             f"the judge confirmed {len(asked)} sentences", **counts
