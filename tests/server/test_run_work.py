@@ -4,15 +4,19 @@ import asyncio
 import base64
 import hashlib
 import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import APIStatusError, AsyncOpenAI
-from tests.server.test_responses import ADD, client, config, journal
+from tests.server.test_responses import ADD, client, config, journal, serving
 from tests.server.test_runs import read_stream
 
 from treadle import Agent, Run
 from treadle.core.events import Noted
+from treadle.core.inbox import InboxMessage
+from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 
 __all__ = ["client", "config", "journal"]
@@ -123,6 +127,33 @@ async def test_a_message_reaches_an_open_turn(client: AsyncOpenAI, journal: Jour
     async with asyncio.timeout(20):
         while (await ask(client, f"/runs/{run_id}"))["output"] != "next":
             await asyncio.sleep(0.02)
+
+
+class LettingGo(MemoryJournal):
+    """A journal in which a run is let go just before a message for it is stored."""
+
+    let_go: Callable[[], None] | None = None
+
+    def post(self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None) -> int:
+        let_go, self.let_go = self.let_go, None
+        if let_go is not None:
+            let_go()
+        return super().post(run_id, message, blobs)
+
+
+async def test_a_message_to_a_run_whose_driver_just_leaves_is_answered_once(config: Path) -> None:
+    journal, loop = LettingGo(), asyncio.get_running_loop()
+    async with (
+        serving(config, journal) as url,
+        AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client,
+    ):
+        run_id = (await post(client, "/runs", model="echo", input="say one", wait=True))["id"]
+        writer = await journal.acquire(run_id)
+        journal.let_go = lambda: asyncio.run_coroutine_threadsafe(writer.release(), loop).result()
+        again = await post(client, f"/runs/{run_id}/turns", input="say two", wait=True)
+        assert (again["output"], again["turns"]) == ("two", 2)
+        said = [message.content for message in Run.load(run_id, journal).messages]
+        assert said.count("say two") == 1
 
 
 async def test_a_run_is_forked_at_an_event(client: AsyncOpenAI, journal: Journal) -> None:

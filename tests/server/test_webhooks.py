@@ -15,6 +15,7 @@ from tests.server.test_runs import SERVED, TOOLS, Killed
 
 from treadle.core.errors import ConfigError
 from treadle.journal.protocol import Journal
+from treadle.journal.resources import ResourceFilter
 from treadle.models.config.tables import ServeTable
 from treadle.server.webhooks import Webhooks, sign
 
@@ -177,6 +178,9 @@ async def test_a_run_has_a_receiver_of_its_own_but_none_within(
         assert receiver.heard == []
         left = await asyncio.to_thread(journal.resources.unfinished, "webhook", 100)
         assert len(left) == 6
+        for item in left:
+            await client.delete(f"/runs/{item.parent}", cast_to=object)
+            assert journal.resources.page(ResourceFilter(kind="webhook", parent=item.parent), 0.0) == []
 
 
 @pytest.mark.skipif(not IS_FULL, reason="long: it waits until the lease of a killed process has ended")

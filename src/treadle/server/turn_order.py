@@ -29,7 +29,7 @@ class TurnOrder(Struct, kw_only=True):
     agent: Agent[Any]
     run_id: str
     message: Message | None = None
-    """The user's message; `None` if the client only sends what the run waits for."""
+    """The user's message; `None` if the client only sends what the run waits for, or has sent it to the inbox."""
     blobs: Mapping[str, bytes] = {}
     """The contents of the parts of the message and of the history before it, as far as they are not inline."""
     mail: list[InboxMessage] = []
@@ -44,14 +44,13 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit) -> Run[Any]
     open, so that the next process goes on with it.
     """
     agent, run_id = order.agent, order.run_id
-    if order.mail:
+    if order.mail or order.message is None:
         for message in order.mail:
             await asyncio.wrap_future(journal.posting(run_id, message))
         renews = order.options.get("renews_instructions", False)
         return await resume_run(
             agent, run_id, Given(agent.answer, agent.deps, emit, renews_instructions=renews)
         )
-    assert order.message is not None
     options: SessionOptions = {**order.options, "pauses_when_cancelled": True}
     async with agent.session(run_id, **options) as session:
         parts, blobs = order.message.parts, order.blobs

@@ -34,7 +34,8 @@ from treadle.server.responses.response_ids import ResponseId
 
 OWN = "run"
 """The name of the receiver that a client has given for its run."""
-_KIND = "webhook"
+WEBHOOK = "webhook"
+"""The kind of the resources that say what receivers know of a run."""
 _PAUSES_SECONDS = (5.0, 30.0, 120.0, 600.0, 3600.0, 4 * 3600.0, 8 * 3600.0, 12 * 3600.0)
 """How long to wait after each failure. An event that failed once more is given up."""
 _LEASE_SECONDS, _LOOK_SECONDS = 20.0, 5.0
@@ -103,7 +104,7 @@ class Webhooks:
         resources.add(
             [
                 Resource(
-                    kind=_KIND,
+                    kind=WEBHOOK,
                     parent=run_id,
                     resource_id=name,
                     state="in_progress",
@@ -113,7 +114,7 @@ class Webhooks:
             ],
             now,
         )
-        found = resources.get(_KIND, name, now, run_id)
+        found = resources.get(WEBHOOK, name, now, run_id)
         if found is not None and found.state != "in_progress":
             resources.replace(found, replace(found, state="in_progress"))
 
@@ -121,7 +122,7 @@ class Webhooks:
         """Keep that all receivers are to be told of a turn that begins. Blocks."""
         for name, table in self._tables.items():
             self._keep(run_id, name, table.url)
-        if OWN in self._secrets and (own := self._journal.resources.get(_KIND, OWN, 0.0, run_id)):
+        if OWN in self._secrets and (own := self._journal.resources.get(WEBHOOK, OWN, 0.0, run_id)):
             self._keep(run_id, OWN, msgspec.json.decode(own.body, type=_Told).url)
 
     async def work(self) -> None:
@@ -149,7 +150,7 @@ class Webhooks:
 
     def _find_left(self) -> list[str]:
         """Return the runs that nobody drives and of which a receiver is to be told now. Blocks."""
-        left, now = self._journal.resources.unfinished(_KIND, 10_000), time.time()
+        left, now = self._journal.resources.unfinished(WEBHOOK, 10_000), time.time()
         due = {item.parent for item in left if msgspec.json.decode(item.body, type=_Told).due_at <= now}
         driven = {info.run_id for info in self._journal.runs(RunFilter(run_ids=due, is_driven=True))}
         return sorted(due - driven)
@@ -163,7 +164,7 @@ class Webhooks:
     async def _tell_all(self, run_id: str) -> None:
         with _logged(run_id):
             for name in self._secrets:
-                found = await asyncio.to_thread(self._journal.resources.get, _KIND, name, 0.0, run_id)
+                found = await asyncio.to_thread(self._journal.resources.get, WEBHOOK, name, 0.0, run_id)
                 if found is not None and found.state == "in_progress":
                     await self._tell(found)
 
@@ -178,7 +179,7 @@ class Webhooks:
             events = await asyncio.to_thread(self._journal.read, run_id)
         except RunNotFoundError:
             if record.created_at < time.time() - _LEASE_SECONDS:  # it was deleted, and is not about to begin
-                await asyncio.to_thread(self._journal.resources.delete, _KIND, record.resource_id, run_id)
+                await asyncio.to_thread(self._journal.resources.delete, WEBHOOK, record.resource_id, run_id)
             return
         for seq, payload in _payloads(events):
             if seq <= told.seq or record.version < 0:

@@ -16,8 +16,10 @@ from treadle.core.events import RunPaused
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource, ResourceFilter
+from treadle.runs.recording import delete_session
 from treadle.server.responses.response_fold import Echo, PartReader
 from treadle.server.responses.response_ids import ResponseId
+from treadle.server.webhooks import WEBHOOK
 
 if TYPE_CHECKING:
     from treadle.server.run_host import RunHost
@@ -74,9 +76,12 @@ def newest_response(journal: Journal, run_id: str) -> str | None:
     return found[0].resource_id if found else None
 
 
-def forget_requests(journal: Journal, run_id: str) -> None:
-    """Delete what was kept of the requests for responses of a run. Blocks."""
-    journal.resources.delete(_KIND, "", run_id, children=(_KIND,))
+def delete_run(journal: Journal, run_id: str) -> list[str]:
+    """Delete a run as `delete_session` does, with the requests for its responses and its webhooks. Blocks."""
+    deleted = delete_session(journal, run_id)
+    for name in deleted:
+        journal.resources.delete(_KIND, name, children=(_KIND, WEBHOOK))
+    return deleted
 
 
 async def follow_response(

@@ -11,12 +11,11 @@ from pydantic import BaseModel, ConfigDict
 
 from treadle.core.types import Json
 from treadle.runs.options import SessionOptions
-from treadle.runs.recording import delete_session
 from treadle.server.access import RequestRefused
 from treadle.server.idempotency import new_run_id
 from treadle.server.responses.request_items import read_items
 from treadle.server.responses.response_ids import conversation_id, read_conversation_id
-from treadle.server.responses.response_records import forget_requests
+from treadle.server.responses.response_records import delete_run
 from treadle.server.responses.response_turn import METADATA, load_run
 from treadle.server.routes.response_routes import page_of, write_items
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost
@@ -77,8 +76,7 @@ async def delete_conversation(name: str, host: TheHost, caller: Runner) -> Respo
     """Delete a conversation, with what memories have of it."""
     run_id = read_conversation_id(name)
     await load_run(host, caller, run_id)
-    await asyncio.to_thread(delete_session, host.journal, run_id)
-    await asyncio.to_thread(forget_requests, host.journal, run_id)
+    await asyncio.to_thread(delete_run, host.journal, run_id)
     return Fast({"id": name, "object": "conversation.deleted", "deleted": True})
 
 

@@ -13,15 +13,15 @@ from treadle.core.errors import ConfigError, JournalError
 from treadle.core.events import RunStarted
 from treadle.core.inbox import Cancel
 from treadle.core.types import Json, Message, Role
-from treadle.runs.recording import delete_session, send
+from treadle.runs.recording import send
 from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, error_body, read_body
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
 from treadle.server.responses.response_ids import ResponseId, read_response_id, wire_call_id
 from treadle.server.responses.response_records import (
+    delete_run,
     follow_response,
-    forget_requests,
     read_request,
 )
 from treadle.server.responses.response_turn import METADATA, ResponseTurn, load_run, make_plan
@@ -240,8 +240,7 @@ async def delete_response(response_id: str, host: TheHost, caller: Runner) -> Re
     """Delete the conversation that a response belongs to, with what memories have of it."""
     place = read_response_id(response_id)
     await load_run(host, caller, place.run_id)
-    await asyncio.to_thread(delete_session, host.journal, place.run_id)
-    await asyncio.to_thread(forget_requests, host.journal, place.run_id)
+    await asyncio.to_thread(delete_run, host.journal, place.run_id)
     return Fast({"id": response_id, "object": "response.deleted", "deleted": True})
 
 

@@ -20,10 +20,10 @@ from treadle.core.state import Status
 from treadle.core.types import Json
 from treadle.journal.hub import listen
 from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
-from treadle.runs.recording import delete_session, send
+from treadle.runs.recording import send
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.export_form import ExportForm, read_form
-from treadle.server.responses.response_records import forget_requests
+from treadle.server.responses import response_records
 from treadle.server.responses.response_turn import load_run
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode, event_stream
 from treadle.server.run_host import AGENT, RunHost
@@ -247,6 +247,5 @@ async def post_message(
 async def delete_run(run_id: str, host: TheHost, caller: Runner) -> Response:
     """Delete a run, with the runs of its sub-agents and what memories have of it."""
     await find_run(host, caller, run_id)
-    deleted = await asyncio.to_thread(delete_session, host.journal, run_id)
-    await asyncio.to_thread(forget_requests, host.journal, run_id)
+    deleted = await asyncio.to_thread(response_records.delete_run, host.journal, run_id)
     return Fast({"object": "run.deleted", "id": run_id, "deleted": deleted})

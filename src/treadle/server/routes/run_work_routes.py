@@ -17,12 +17,12 @@ from treadle.core.errors import ConfigError
 from treadle.core.events import RunFinished, RunPaused, TurnCompleted, TurnStarted
 from treadle.core.events.narrowing import Item as RunItem
 from treadle.core.inbox import check_labels
-from treadle.core.types import Delivery
+from treadle.core.types import Delivery, Message
 from treadle.journal.hub import listen
 from treadle.loop.listener import Emit
 from treadle.runs.options import ForkOptions, Given, SessionOptions
 from treadle.runs.recording import send, user_message
-from treadle.runs.resume import fork_run, resume_run
+from treadle.runs.resume import fork_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.idempotency import keyed_request, new_run_id
@@ -210,17 +210,17 @@ async def begin_turn(
     asked, _ = await read_asked(host, caller, CreateResponse(model="", input=body.input))
     if asked.message is None or asked.history:
         raise ConfigError("give one message of the user; the run has the conversation before it")
-    message = asked.message
+    message: Message | None = asked.message
     if not info.is_session:
         raise ConfigError(f"run {run_id!r} is no session, so it has no next turn; fork it with an input")
     if info.is_turn_open or info.is_driven:
-        if message.parts and asked.blobs:
-            raise ConfigError("a message with files is sent when no turn is open")
-        sent = await send(host.journal, run_id, user_message(message, Delivery(body.delivery)))
+        told = user_message(asked.message, Delivery(body.delivery))
+        sent = await send(host.journal, run_id, told, asked.blobs or None)
         if sent.refused is not None:
             raise RequestRefused(409, sent.refused, "refused")
         if sent.is_driven or info.is_turn_open:
             return Fast(await write_run(host, caller, run_id), status_code=202)
+        message = None  # the turn before has just ended, so that nobody answers what waits in the inbox
     agent = await _agent_of(host, run_id)
     order = TurnOrder(agent=agent, run_id=run_id, message=message, blobs=asked.blobs)
     if keyed is not None:
@@ -234,8 +234,8 @@ async def resume(run_id: str, body: RunWork, host: TheHost, caller: Runner) -> R
     """Go on with a run that was cancelled, was set aside, or failed."""
     await find_run(host, caller, run_id)
     await host.check_room(caller)
-    agent = await _agent_of(host, run_id)
-    turn = await host.begin(lambda emit: resume_run(agent, run_id, Given(agent.answer, agent.deps, emit)))
+    order = TurnOrder(agent=await _agent_of(host, run_id), run_id=run_id)
+    turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
     return await _answer(host, caller, run_id, body, turn)
 
 
