@@ -510,26 +510,26 @@ def find_suspects(
     """Return the open items with a run that may have ended its processes, by number.
 
     Each is driven while nothing else is, so that the next loss names the guilty one. It has the text of why it is
-    set aside if its run was lost `MAX_LOSSES` times with no progress in between, else an empty text.
+    set aside if its run was then lost `MAX_LOSSES` times more with no progress, else an empty text.
     """
     before = msgspec.json.decode(ledger.get(LOSSES) or "{}", type=dict[str, tuple[int, int]])
     found: dict[int, str] = {}
     seen: dict[str, tuple[int, int]] = {}
     for item in ledger.open_items():
         for info in journal.runs(runs_of(item)):
-            if not info.losses or info.is_driven:
+            if info.losses < LOSSES_ALONE or info.is_driven:
                 continue
             progress = sum(not isinstance(event.body, _INTENTS) for event in journal.scan(info.run_id))
             since, then = before.get(info.run_id, (info.losses, progress))
             if then != progress or info.losses < since:
                 since = info.losses
             seen[info.run_id] = since, progress
-            if info.losses - since >= MAX_LOSSES - 1:
+            if info.losses - since >= MAX_LOSSES:
                 found[item.number] = (
                     f"{info.losses} processes in a row ended while they drove run {info.run_id}, and it made no "
                     f"progress; mend the cause, then resume it with `treadle resume {info.run_id}`"
                 )
-            elif info.losses >= LOSSES_ALONE:
+            else:
                 found.setdefault(item.number, "")
     ledger.set(LOSSES, msgspec.json.encode(seen).decode())
     return found
