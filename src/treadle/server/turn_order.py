@@ -54,8 +54,8 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit) -> Run[Any]
     assert order.message is not None
     options: SessionOptions = {**order.options, "pauses_when_cancelled": True}
     async with agent.session(run_id, **options) as session:
-        message = order.message
-        return await session.send(message.content, attach=message.parts, blobs=order.blobs, on_event=emit)
+        said = order.message
+        return await session.send(said.content, attach=said.parts, blobs=order.blobs, on_event=emit)
 
 
 def run_id_of(caller: ApiCaller, kind: str, name: str) -> str:
