@@ -3,8 +3,9 @@
 The model's texts of the split `held` are never used to improve a filter, but their figures are looked at meanwhile;
 those of `fresh` were written by a hand that had not seen the filters, and are for measuring afterwards.
 Those of `later` were written by a hand that had not seen the filters either, and are not used for tuning; those of
-`fourth` and `fifth`, by another such hand, may be. `TREADLE_TEXTS` chooses the split. Whether an answer is a lie,
-and of which kind, is known from the model itself.
+`fourth` and `fifth`, by another such hand, may be, and those of `sixth`, by the same hand, are for measuring after
+that. `TREADLE_TEXTS` chooses the split. Whether an answer is a lie, and of which kind, is known from the model
+itself.
 """
 
 import asyncio

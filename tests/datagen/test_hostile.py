@@ -176,7 +176,7 @@ def test_samples_that_came_to_no_end_are_kept_with_the_reason(tmp_path: Path, ro
     stats = collect(result.folder.path)
     assert stats.rejections["unfinished"] == stats.rejected == len(rejected)
     assert "unfinished" in result.folder.card.read_text()
-    assert "unfinished" in msgspec.json.encode(result.report).decode()
+    assert "unfinished" in msgspec.json.encode(result.view).decode()
 
 
 def call_once(name: str, arguments: str) -> Callable[[dict[str, Any]], Any]:

@@ -125,3 +125,37 @@ async def test_odd_fields_are_no_fault_of_the_server(client: AsyncOpenAI, path: 
             assert answer.status_code < 500, (place, value, answer.text)
             if answer.status_code >= 400:
                 assert answer.json()["error"]["message"], (place, value)
+
+
+MISTAKES = [
+    (
+        "POST",
+        "/v1/runs",
+        '{"agnt": "echo", "input": "x"}',
+        400,
+        "there is no such key; did you mean 'agent'?",
+    ),
+    ("POST", "/v1/runs", '{"model": "echo"}', 400, "input is missing"),
+    ("POST", "/v1/runs", '{"model": "echo"', 400, "the body is not JSON"),
+    (
+        "POST",
+        "/v1/runs",
+        '["x"]',
+        400,
+        "the body is not a JSON object; send one, with the header 'content-type",
+    ),
+    ("POST", "/responses", "{}", 404, "there is nothing at '/responses'; /openapi.json lists all paths"),
+    ("PUT", "/v1/runs", "{}", 405, "'/v1/runs' takes no PUT; /openapi.json lists all paths"),
+    ("GET", "/v1/runs?status=pausd", "", 400, "there is no status 'pausd'; did you mean 'paused'?"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status", "message"), MISTAKES)
+async def test_a_refusal_says_what_to_give_instead(
+    client: AsyncOpenAI, method: str, path: str, body: str, status: int, message: str
+) -> None:
+    url = str(client.base_url).removesuffix("/v1/") + path
+    headers = {"content-type": "application/json"}
+    answer = await client._client.request(method, url, content=body, headers=headers)
+    assert answer.status_code == status
+    assert message in answer.json()["error"]["message"]

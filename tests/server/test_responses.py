@@ -314,6 +314,41 @@ async def test_an_earlier_response_can_be_continued_in_another_way(
     assert texts == ["one", "You said: one", "three", "You said: three"]
 
 
+async def test_a_call_of_an_earlier_response_can_be_answered_in_another_way(
+    client: AsyncOpenAI, journal: Journal
+) -> None:
+    asked = await client.responses.create(model="echo", input='call add {"a": 1, "b": 2}', tools=[ADD])
+    call_id = asked.output[0].call_id  # type: ignore[union-attr]
+    texts = []
+    for result in ("3", "4"):
+        output = {"type": "function_call_output", "call_id": call_id, "output": result}
+        answer = await client.responses.create(
+            model="echo",
+            input=[output],  # type: ignore[list-item]
+            tools=[ADD],
+            previous_response_id=asked.id,
+        )
+        texts.append(answer.output_text)
+    assert texts == ["add: 3", "add: 4"]
+    branch, main = journal.runs(newest_first=True)
+    assert branch.parent_run_id == main.run_id
+
+
+@pytest.mark.parametrize(
+    "said",
+    [[], [{"type": "function_call_output", "call_id": "other", "output": "3"}]],
+    ids=["nothing", "other"],
+)
+async def test_a_request_that_is_refused_leaves_no_fork(
+    client: AsyncOpenAI, journal: Journal, said: list[Any]
+) -> None:
+    first = await client.responses.create(model="echo", input="one")
+    await client.responses.create(model="echo", input="two", previous_response_id=first.id)
+    with pytest.raises(openai.BadRequestError):
+        await client.responses.create(model="echo", input=said, previous_response_id=first.id)
+    assert len(journal.runs()) == 1
+
+
 async def test_a_client_that_keeps_the_history_itself_stays_in_one_run(
     client: AsyncOpenAI, journal: Journal
 ) -> None:

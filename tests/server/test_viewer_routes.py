@@ -50,6 +50,7 @@ async def test_the_page_is_for_anybody_and_its_data_is_not(
     client: httpx.AsyncClient, journal: Journal
 ) -> None:
     run_id = (await make_tidy(journal)).run_id
+    assert (await client.get("/")).headers["location"] == "/view"
     page = await client.get("/view")
     assert page.status_code == (200 if has_bundle() else 503)
     assert page.headers["content-security-policy"] == "frame-ancestors 'none'"

@@ -4,7 +4,6 @@ A resource has an owner, a state, a JSON body and, if it needs one, a content. E
 that what a caller was told is stored survives the death of the process. All methods block.
 """
 
-import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -226,6 +225,8 @@ class ResourcesInMemory(ResourceTable):
     """The resources of a journal in memory."""
 
     def __init__(self) -> None:
+        import sqlite3  # a help text that loads this module needs no store
+
         self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._lock = threading.RLock()
         super().__init__(self._run, self._do)

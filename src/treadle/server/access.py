@@ -21,7 +21,7 @@ from treadle.core.types import Json
 from treadle.models.config.tables import KeyTable, ServeTable
 
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
-_OPEN_PATHS = frozenset(("/healthz", "/readyz", "/view"))
+_OPEN_PATHS = frozenset(("/", "/healthz", "/readyz", "/view"))
 Scope = Any
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]

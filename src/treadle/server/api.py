@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 
 from treadle import __version__
@@ -24,6 +24,7 @@ from treadle.core.errors import (
     SandboxError,
     TreadleError,
 )
+from treadle.core.mistakes import Keys
 from treadle.models.config.tables import ServeTable
 from treadle.server.access import Gate, RequestRefused, error_body
 from treadle.server.api_document import describe_api
@@ -171,12 +172,28 @@ def _answer_refusal(_: Request | None, error: Exception) -> JSONResponse:
     return Fast(error_body(error.detail, error.code), status_code=error.status_code, headers=error.headers)
 
 
-def _answer_invalid(_: Request, error: Exception) -> JSONResponse:
+def _answer_invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError | ValidationError)
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    path = tuple(part for part in first["loc"] if part != "body")
+    where = ".".join(map(str, path))
     message = f"{where}: {first['msg']}" if where else str(first["msg"])
+    if first["type"] == "missing":
+        message = f"{where or 'the body'} is missing"
+    elif first["type"] == "extra_forbidden":
+        message = f"{where}: {_keys_of(request).explain_unknown(path)}"
+    elif first["type"] == "json_invalid":
+        message = f"the body is not JSON: {first['ctx']['error']}"
+        where = ""
+    elif not where and first["type"] in ("model_attributes_type", "dict_type"):
+        message = "the body is not a JSON object; send one, with the header 'content-type: application/json'"
     return Fast(error_body(message, "invalid_request", param=where or None), status_code=400)
+
+
+def _keys_of(request: Request) -> Keys:
+    """Return the keys that the body of a request can have."""
+    field = getattr(request.scope.get("route"), "body_field", None)
+    return Keys(lambda: {} if field is None else TypeAdapter(field.field_info.annotation).json_schema(), {})
 
 
 def _answer_no_text(_: Request, error: Exception) -> JSONResponse:
@@ -190,7 +207,12 @@ def _answer_defect(request: Request | None, error: Exception) -> JSONResponse:
     return Fast(error_body("the server has failed; its log says why", "server_error", "server_error"), 500)
 
 
-def _answer_http(_: Request, error: Exception) -> JSONResponse:
+def _answer_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    code = "not_found" if error.status_code == 404 else None
-    return Fast(error_body(str(error.detail), code), status_code=error.status_code, headers=error.headers)
+    code, message = None, str(error.detail)
+    if error.status_code == 404:
+        code = "not_found"
+        message = f"there is nothing at {request.url.path!r:.100}; /openapi.json lists all paths"
+    elif error.status_code == 405:
+        message = f"{request.url.path!r:.100} takes no {request.method}; /openapi.json lists all paths"
+    return Fast(error_body(message, code), status_code=error.status_code, headers=error.headers)

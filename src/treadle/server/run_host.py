@@ -91,10 +91,10 @@ class RunHost(GatewayHost):
     async def open(self) -> None:
         """Begin to continue the runs that wait in the queue."""
         self._working = asyncio.ensure_future(self.worker.work())
-        self.start(self._take_in_mail())
-        self.start(self._read_left_files())
+        self.start_quietly(self._take_in_mail())
+        self.start_quietly(self._read_left_files())
         if self.webhooks:
-            self.start(self.webhooks.work())
+            self.start_quietly(self.webhooks.work())
 
     async def _read_left_files(self) -> None:
         """Read the files of vector stores that an earlier server has left, and delete what has expired."""

@@ -30,7 +30,7 @@ def complete(cli: Cli, line: str) -> list[str]:
 def test_a_shell_completes(cli: Cli) -> None:
     cli("run", "hi", "-m", "mock:echo", "-q", "--run-id", "abc-1")
     cli.write("letters.py", "")
-    assert complete(cli, "treadle re") == ["resume", "replay", "rescore"]
+    assert complete(cli, "treadle re") == ["resume", "report", "replay", "rescore"]
     assert complete(cli, "treadle models s") == ["set-key"]
     assert complete(cli, "treadle show a") == ["abc-1"]
     assert complete(cli, "treadle run -t le") == ["letters.py"]

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import json
+import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
@@ -62,9 +64,15 @@ def serve(
 
     if new_key is not None:
         key, hashed = make_key()
+        if is_json:
+            print_json({"name": new_key, "key": key, "sha256": hashed})
+            return ExitCode.DONE
         print_note("the key, which is shown only now:")
         stdout().print(key, soft_wrap=True, highlight=False)
-        print_note(f'put this into treadle.toml:\n[serve.keys.{new_key}]\nsha256 = "{hashed}"')
+        name = (
+            new_key if re.fullmatch(r"[A-Za-z0-9_-]+", new_key) else json.dumps(new_key, ensure_ascii=False)
+        )
+        print_note(f'put this into treadle.toml:\n[serve.keys.{name}]\nsha256 = "{hashed}"')
         return ExitCode.DONE
     served = load_served(config, model)
 
@@ -74,6 +82,7 @@ def serve(
             return
         stdout().print(url, style="bold")
         print_note(f"the models are {', '.join(served.names)}; Ctrl-C pauses what is under way")
+        print_note(f"{url}/view shows the runs")
         flush()
 
     with closing(open_or_make(journal, "process")) as opened, contextlib.suppress(KeyboardInterrupt):

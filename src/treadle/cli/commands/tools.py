@@ -51,6 +51,7 @@ _ABOUT = {
     "mcp": "an MCP server: mcp:'npx -y server', mcp:https://host/mcp, mcp:servers.json",
     "mock": "mocked tools from a file of definitions: mock:tools.json",
     "openapi": "the operations of an OpenAPI document: openapi:document.json",
+    "file_search": "search the files of vector stores, within `treadle serve`",
     "memory": "remember and recall things across sessions, with --memory or a persona",
     "spin": "a service that speaks DeepFabric's Spin protocol: spin:http://host:port",
 }

@@ -32,9 +32,7 @@ def view(
 
     Examples:
         treadle view
-        treadle view dataset --no-open
-        treadle view dataset other-dataset
-        treadle view rollouts
+        treadle view dataset other-dataset --no-open
     """
     from treadle.server.api_server import load_viewed, serve_api
     from treadle.viewer.bundle import read_bundle
@@ -72,10 +70,7 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
 
     Examples:
         treadle report last > run.html
-        treadle report 1a1fb3a3 2b2c0d1e --out runs.html
-        treadle report dataset > dataset.html
-        treadle report dataset other-dataset > both.html
-        treadle report rollouts > rollouts.html
+        treadle report rollouts --out rollouts.html
     """
     from treadle.viewer.bundle import encode_bundle
     from treadle.viewer.data_pages import encode_page, find_kind, make_view

@@ -18,6 +18,7 @@ from treadle.core.events import Ephemeral, Event
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel, DecideCall, GiveAnswer, GiveResult, InboxMessage
 from treadle.core.state import State
+from treadle.core.state import fold as fold_events
 from treadle.core.types import Json, Message, Role
 from treadle.journal.run_info import RunFilter
 from treadle.knowledge.files.file_store import facts_of
@@ -47,6 +48,7 @@ from treadle.server.run_host import RunHost
 from treadle.server.turn_order import TurnOrder, drive_turn
 
 METADATA = "metadata"
+_NOTHING_SAID = "input has no message of the user, and no output of a call that waits"
 """The entry of a run's metadata with what the client wants to keep with it."""
 
 
@@ -72,22 +74,17 @@ async def make_plan(
     """
     asked, wish = await read_asked(host, caller, body, more_settings)
     agent = host.catalog.agent(body.model, wish)
-    run_id, state = await _find_run(host, caller, agent, body, asked)
-    mail = [] if state is None or run_id is None else _read_mail(run_id, state, asked)
+    run_id, state, mail = await _find_run(host, caller, agent, body, asked)
     if state is None and (asked.results or asked.approvals):
         known = next(iter([*asked.results, *asked.approvals]))
         raise ConfigError(
             f"no call {known!r:.100} waits for an output; give previous_response_id or conversation"
         )
-    if asked.message is None and not mail:
-        raise ConfigError("input has no message of the user, and no output of a call that waits")
+    if state is None and asked.message is None:
+        raise ConfigError(_NOTHING_SAID)
     is_new = state is None
     run_id = run_id or new_run_id or make_run_id()
     turn, step = (0, 0) if state is None else (state.turn.number, state.step)
-    if mail and asked.message is not None:
-        raise ConfigError(
-            "give the outputs of calls and the next message in two requests, one after the other"
-        )
     history, message = [] if mail else asked.history, asked.message
     if not is_new and history and message is not None:
         message, history = _join([*history, message]), []
@@ -163,16 +160,19 @@ def _join(messages: list[Message]) -> Message:
 
 async def _find_run(
     host: RunHost, caller: ApiCaller, agent: Agent[Any], body: CreateResponse, asked: RequestItems
-) -> tuple[str | None, State | None]:
-    """Return the run that a request continues, and its state; a new conversation has no state."""
+) -> tuple[str | None, State | None, list[InboxMessage]]:
+    """Return the run that a request continues, its state, and the messages for its inbox; a new conversation has
+    no state."""
     given = body.conversation
     if given is not None and body.previous_response_id is not None:
         raise ConfigError("give previous_response_id or conversation, not both")
     if given is not None:
         run_id = read_conversation_id(given if isinstance(given, str) else given.id)
-        return run_id, (await load_run(host, caller, run_id)).state
+        state = (await load_run(host, caller, run_id)).state
+        return run_id, state, _read_mail(run_id, state, asked)
     if body.previous_response_id is None:
-        return await _find_named(host, caller, asked)
+        found, known = await _find_named(host, caller, asked)
+        return found, known, [] if found is None or known is None else _read_mail(found, known, asked)
     before = read_response_id(body.previous_response_id)
     run = await load_run(host, caller, before.run_id)
     fold = await asyncio.to_thread(
@@ -183,10 +183,12 @@ async def _find_run(
     if not fold.is_over:
         raise RequestRefused(409, f"{body.previous_response_id!r} is not over", "conversation_locked")
     if run.state.turn.number == before.turn and run.state.step <= fold.step:
-        return before.run_id, run.state
-    # It was continued before, so that this is another branch.
+        return before.run_id, run.state, _read_mail(before.run_id, run.state, asked)
+    # It was continued before, so that this is another branch. A request that is refused leaves no fork.
+    events = await asyncio.to_thread(host.journal.read, before.run_id, until_seq=fold.seq)
+    mail = _read_mail(before.run_id, fold_events([event.body for event in events]), asked)
     forked = await fork_run(agent, before.run_id, fold.seq, Given(agent.answer, agent.deps), {})
-    return forked.run_id, forked.state
+    return forked.run_id, forked.state, mail
 
 
 async def _find_named(
@@ -232,7 +234,8 @@ async def load_run(host: RunHost, caller: ApiCaller, run_id: str) -> Run[Any]:
 def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMessage]:
     """Return the messages for the inbox that answer what a run waits for.
 
-    Raises: `ConfigError` if a call of the client has no output, or an output no call.
+    Raises: `ConfigError` if a call of the client has no output, or an output no call; if there is neither a message
+    nor an output, or both.
     """
     from treadle.core.calls import external_calls
 
@@ -259,6 +262,12 @@ def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMess
     left = [*calls, *questions, *approvals]
     if left and (mail or asked.message is not None):
         raise ConfigError(f"no tool output found for the function call call_{run_id}_{left[0]}")
+    if asked.message is None and not mail:
+        raise ConfigError(_NOTHING_SAID)
+    if asked.message is not None and mail:
+        raise ConfigError(
+            "give the outputs of calls and the next message in two requests, one after the other"
+        )
     return mail
 
 

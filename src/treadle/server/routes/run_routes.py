@@ -15,9 +15,11 @@ from treadle.core.errors import ConfigError
 from treadle.core.events import Ephemeral
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import InboxMessage, Note
+from treadle.core.registry import did_you_mean
+from treadle.core.state import Status
 from treadle.core.types import Json
 from treadle.journal.hub import listen
-from treadle.journal.run_info import RunFilter, RunInfo
+from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
 from treadle.runs.recording import delete_session, send
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.export_form import ExportForm, read_form
@@ -66,6 +68,10 @@ def read_listed(
     label: Annotated[list[str] | None, Query(description="NAME=VALUE; may be given several times")] = None,
 ) -> ListedRuns:
     """Return which runs the parameters of a request ask for. Raises: `ConfigError`."""
+    known = [*[item.value for item in Status], DAMAGED]
+    if status is not None and status not in known:
+        hint = did_you_mean(status, known, f"known are {', '.join(known)}")
+        raise ConfigError(f"there is no status {status!r:.100}{hint}")
     labels = dict(_read_label(text) for text in label or ())
     if agent is not None:
         labels[AGENT] = agent

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from fastapi.responses import HTMLResponse, PlainTextResponse, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from treadle.context.step_view import view_step
 from treadle.server.access import ApiCaller, RequestRefused
@@ -29,6 +29,12 @@ PAGE_HEADERS = {
 }
 """Headers of the page. What the page may load and run stands in the page itself, with the hash of its script."""
 _page = lru_cache(read_bundle)
+
+
+@router.get("/", include_in_schema=False)
+async def go_to_page() -> Response:
+    """Lead a browser that opens the address of the server to the page."""
+    return RedirectResponse("/view")
 
 
 @router.get("/view", include_in_schema=False)
