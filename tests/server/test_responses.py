@@ -414,12 +414,12 @@ async def test_requests_at_the_same_time_are_each_kept_before_their_answers(conf
             serving(config, journal) as url,
             AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
         ):
-            asked = [f"Say {number}." for number in range(24)]
+            asked = [f"user {number}" for number in range(24)]
             answers = await asyncio.gather(
-                *[client.responses.create(model="echo", input="hi", instructions=text) for text in asked]
+                *[client.responses.create(model="echo", input="hi", user=text) for text in asked]
             )
             read = await asyncio.gather(*[client.responses.retrieve(item.id) for item in answers])
-    assert [item.instructions for item in read] == asked
+    assert [item.user for item in read] == asked
     assert [item.output_text for item in read] == [item.output_text for item in answers]
 
 
