@@ -435,3 +435,13 @@ async def test_a_body_that_cannot_be_read_is_refused_alike_whatever_its_type_is_
                 ]
                 assert [item.status_code for item in told] == [400, 400], (body, told[0].text)
                 assert told[0].json() == told[1].json()
+
+
+async def test_the_input_items_of_a_response_end_before_its_answer(client: AsyncOpenAI) -> None:
+    first = await client.responses.create(model="echo", input="one")
+    second = await client.responses.create(model="echo", input="two", previous_response_id=first.id)
+    counts = []
+    for response in (first, second):
+        items = await client.responses.input_items.list(response.id)
+        counts.append([item.role async for item in items])  # type: ignore[union-attr]
+    assert counts == [["user"], ["user", "assistant", "user"]]

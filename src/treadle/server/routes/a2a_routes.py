@@ -133,9 +133,11 @@ async def call_agent(
             task_id = TaskId.read(named.id) or TaskId("", 0)
             if method == "CancelTask":
                 await _cancel(host, caller, task_id)
+            # What happens while the task is read must reach those who follow it.
+            run = await find_named(host, caller, task_id.run_id) if method == "SubscribeToTask" else None
             task = await _task(host, caller, task_id, named.history_length)
-            if method == "SubscribeToTask":
-                items = listen(host.journal, task_id.run_id, None)
+            if run is not None:
+                items = listen(host.journal, task_id.run_id, run.state.seq)
                 return event_stream(_stream(host, caller, items, task, number))
             return Fast(_result(number, task))
         raise RpcError(_NO_METHOD, f"there is no method {method!r:.100}")

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from pydantic import ValidationError
 
 from treadle.core.errors import ConfigError, JournalError
-from treadle.core.events import RunStarted
+from treadle.core.events import InferenceStarted, RunStarted
 from treadle.core.inbox import Cancel
 from treadle.core.types import Json, Message, Role
 from treadle.runs.recording import send
@@ -232,7 +232,9 @@ async def list_input_items(response_id: str, host: TheHost, caller: Reader) -> R
     """Return the messages that the conversation had before the answer of this response."""
     place = read_response_id(response_id)
     run = await load_run(host, caller, place.run_id)
-    return Fast(page_of(write_items(run.messages, place.run_id)))
+    asked = [event.body for event in run.events if isinstance(event.body, InferenceStarted)]
+    before = next((body.messages for body in asked if body.step > place.step), None)
+    return Fast(page_of(write_items(run.messages[:before], place.run_id)))
 
 
 @router.delete("/{response_id}")
