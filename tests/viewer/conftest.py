@@ -65,6 +65,8 @@ def browser(
     yield _chromium
     if request.node.stash.get(_FAILED, False):
         (tmp_path / "failed.png").write_bytes(_chromium.picture(is_whole=False))
+    # A page that goes on asking a server would complain within the next test.
+    _chromium.open("about:blank")
 
 
 class ServedJournal(Struct, frozen=True):

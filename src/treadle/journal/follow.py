@@ -1,6 +1,6 @@
 """The implementation of `Journal.follow` for the built-in stores: it yields events when they have been stored.
 
-The followers of a run in one event loop share a `Feed`, which reads each page of events once for all of them. A
+The followers of a run in one event loop share a `RunFeed`, which reads each page of events once for all of them. A
 store calls `Changes.announce` after it has stored events, which wakes the feeds of these runs in this process. If
 other processes can write to the store, one thread looks every `POLL_SECONDS` which of the followed runs have
 changed. So the reading grows with the followed runs, and not with their followers.
@@ -48,7 +48,7 @@ Look: TypeAlias = Callable[[Collection[str | None]], Collection[str | None]]
 stands for all runs. It blocks, and is called in one thread."""
 
 
-class Feed:
+class RunFeed:
     """What the followers of a run share in one event loop, which calls its methods unless they say otherwise."""
 
     def __init__(self, source: Source, run_id: str | None, after_seq: int | None) -> None:
@@ -129,7 +129,7 @@ class Changes:
 
     def __init__(self, look: Look | None = None, poll_seconds: float = POLL_SECONDS) -> None:
         """Make an empty collection. `look` is needed if other processes can write to the store."""
-        self.feeds: dict[str | None, dict[Any, Feed]] = {}
+        self.feeds: dict[str | None, dict[Any, RunFeed]] = {}
         """The feeds of each run. Empty most of the time. Stores check that before they call `announce`, which costs
         almost nothing."""
         self._lock = threading.Lock()
@@ -139,12 +139,12 @@ class Changes:
         self._poller: threading.Thread | None = None
 
     @contextlib.contextmanager
-    def follow(self, source: Source, run_id: str | None, after_seq: int | None) -> Iterator[Feed]:
+    def follow(self, source: Source, run_id: str | None, after_seq: int | None) -> Iterator[RunFeed]:
         """Return a feed that `announce` wakes until the context ends."""
         key = asyncio.get_running_loop(), after_seq if run_id is None else None
         with self._lock:
             feeds = self.feeds.setdefault(run_id, {})
-            feed = feeds[key] = feeds.get(key) or Feed(source, run_id, after_seq)
+            feed = feeds[key] = feeds.get(key) or RunFeed(source, run_id, after_seq)
             feed.followers += 1
             if self._look is not None and self._poller is None:
                 work = (self._look,)

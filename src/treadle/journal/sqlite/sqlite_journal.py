@@ -25,7 +25,7 @@ from treadle.journal.tables.journal import TableJournal, check_level
 from treadle.journal.tables.leases import IS_QUEUED, Leases
 from treadle.journal.tables.reader import Unused
 from treadle.journal.tables.table_rows import Query
-from treadle.journal.tables.watch import Watch
+from treadle.journal.tables.watch import RunWatch
 from treadle.journal.tables.writer import Pending
 
 A = TypeVar("A", bound=Attached)
@@ -71,7 +71,7 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         self._attached: dict[type[Attached], Attached] = {}
         self._attach_lock = threading.Lock()
         self._file_reader = reader = FileReader(connect(self.path, level), self.path, leases)
-        pending, changes = Pending(str(self.path)), Changes(Watch(reader, leases).look)
+        pending, changes = Pending(str(self.path)), Changes(RunWatch(reader, leases).look)
         driven = DrivenRuns(reader.inbox)
         hooks = (leases, changes, pending, driven)
         committer = self._file_committer = FileCommitter(writing, self.path, *hooks, learns=packs)

@@ -7,7 +7,7 @@ from treadle.journal.tables.leases import Leases
 from treadle.journal.tables.reader import TableReader, has_stopped
 
 
-class Watch:
+class RunWatch:
     """What one journal last saw of the followed runs, read with one query for all of them."""
 
     def __init__(self, reader: TableReader, leases: Leases) -> None:
