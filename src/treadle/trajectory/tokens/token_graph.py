@@ -77,7 +77,7 @@ class TokenGraph:
 
     @cached_property
     def conservation(self) -> Conservation:
-        """The comparison of the sampled tokens with `trajectories`."""
+        """Return the comparison of the sampled tokens with `trajectories`."""
         return self.check(self.trajectories)
 
     def check(self, trajectories: Iterable[Trajectory]) -> Conservation:
