@@ -134,6 +134,13 @@ def test_rules_read_numbers_times_and_other_fields(text, sort, field, forms):
     assert forms <= {rewrite(text, sort, styles, Draw(str(seed)), field) for seed in range(400)}
 
 
+def test_a_date_is_also_told_by_another_day_near_it_and_by_its_weekday():
+    styles = load_phrases("seventh")["figures"]
+    made = {rewrite("2026-03-04", "moment", styles, Draw(str(seed))) for seed in range(400)}
+    near = {"the day before March 5", "the day after March 3", "a week after February 25"}
+    assert near | {"the first Wednesday of March"} <= made
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -3,7 +3,7 @@ shares and other units. Every form of a value is true."""
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 from treadle.core.documents import read_data
@@ -160,10 +160,25 @@ def _speak_time(text: str) -> str:
     return f"{length} {side} {numbers[hour % 12 or 12]} {part}"
 
 
+def _shift(days: int) -> Callable[[str], date]:
+    """Return a reader of a date that lies some days after the one in a text."""
+    return lambda text: date.fromisoformat(text) + timedelta(days)
+
+
+def _find_nth_weekday(text: str) -> tuple[str, date]:
+    """Return a date, and which of the days of its month with the same name it is, such as `second`."""
+    day = date.fromisoformat(text)
+    return ("first", "second", "third", "fourth", "fifth")[(day.day - 1) // 7], day
+
+
 _READERS: Mapping[str, Callable[[str], object]] = {
     "words": spell,
     "clock": _speak_time,
     "date": date.fromisoformat,
+    "day_before": _shift(-1),
+    "day_after": _shift(1),
+    "week_before": _shift(-7),
+    "nth_weekday": _find_nth_weekday,
     "sixties": lambda text: divmod(int(text), 60),
 }
 """What a rule `as` reads from the text that its pattern finds; its forms are then those of `str.format`."""
