@@ -150,10 +150,14 @@ def test_numbers_are_spelt(text, words):
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_layouts_show_every_line(split):
+    parts = ("opener", "heading", "advice", "closer")
     for layouts in load_phrases(split).get("layouts", {}).values():
         for layout in filter(None, layouts):
             assert "{items}" in layout["text"]
             assert ("row" in layout) == ("{rows}" in layout["text"])
+            assert not any(
+                [f"{{{part}}}" in layout.get("head", "") + layout.get("foot", "") for part in parts]
+            )
 
 
 @pytest.mark.parametrize("split", SPLITS)

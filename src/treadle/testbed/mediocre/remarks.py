@@ -68,9 +68,12 @@ def remarks_of(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> list[R
     ]
     if "span" in phrases["remarks"]:
         found += _of_spans(seen, draw)
-    if "failed" in phrases["remarks"] and seen.failures and "\n" not in seen.failures[-1]:
-        found.append(Remark("failed", {"reason": seen.failures[-1]}, seen.failures[-1], "failed"))
-    return draw.shuffled(found)
+    found = draw.shuffled(found)
+    if "failed" in phrases["remarks"] and found and seen.failures and "\n" not in seen.failures[-1]:
+        # An answer does not begin with it, so that the shortest ones still tell a result.
+        failed = Remark("failed", {"reason": seen.failures[-1]}, seen.failures[-1], "failed")
+        found.insert(draw.between(1, len(found)), failed)
+    return found
 
 
 def _numbers_in(text: str) -> set[str]:
