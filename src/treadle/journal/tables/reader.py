@@ -179,7 +179,7 @@ class TableReader(ABC):
         names = self.query("SELECT id, run_id FROM runs ORDER BY id")
         return [run_id for key, run_id in names if key in found]
 
-    def inbox(self, run_id: str, after: int) -> list[Posted]:
+    def inbox(self, run_id: str, after: int = 0) -> list[Posted]:
         """See `Journal.inbox`."""
         rows = self.query(
             "SELECT number, body, checksum FROM inbox WHERE run=? AND number>? AND body IS NOT NULL "
