@@ -156,14 +156,8 @@ class PostgresLeases(Leases):
         query("UPDATE runs SET owner=?, token=?, losses=? WHERE id=?", values)
 
     def beat(self, query: Query) -> None:
-        """Send a heartbeat; the first one registers this journal as an owner."""
         if not self.owner_id:
             self.owner_id = query("SELECT nextval(pg_get_serial_sequence('owners', 'id'))", ())[0][0]
         owner = this_owner()
         values = (self.owner_id, owner.host, owner.space, owner.pid, owner.started, self.lease_seconds)
         query(_BEAT, values)
-
-    def leave(self, query: Query) -> None:
-        """Release all leases, and remove this journal from the owners."""
-        query("UPDATE runs SET owner=NULL, losses=0 WHERE owner=?", (self.owner_id,))
-        query("DELETE FROM owners WHERE id=?", (self.owner_id,))

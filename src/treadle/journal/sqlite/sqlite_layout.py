@@ -32,6 +32,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from treadle.core.errors import JournalError
@@ -50,15 +51,11 @@ def is_refused(error: Exception, path: Path) -> bool:
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
     """Open a connection that only reads; writing to it fails as on any read-only file. Raises: `sqlite3.Error`."""
-    for connect in (_beside_a_writer, _alone):
+    # The first uses the files that a writing process keeps beside the journal.
+    for connect in (partial(_open, option="mode=ro"), _alone):
         with contextlib.suppress(sqlite3.Error):
             return connect(path)
     return _copied(path)
-
-
-def _beside_a_writer(path: Path) -> sqlite3.Connection:
-    """Open a connection that uses the files which a writing process keeps beside the journal."""
-    return _open(path, "mode=ro")
 
 
 def _alone(path: Path) -> sqlite3.Connection:

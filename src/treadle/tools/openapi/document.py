@@ -221,7 +221,7 @@ class OpenAPIDocument:
             places=places,
             body=body,
             effect=read_effect(item.get("x-treadle-effect", _EFFECTS[method]), "x-treadle-effect"),
-            security=self._security_of(item),
+            security=tuple([tuple(given) for given in item.get("security", self.raw.get("security")) or ()]),
             servers=_servers_of(item) or _servers_of(shared),
             output_schema=self._output_of(item),
         )
@@ -293,10 +293,6 @@ class OpenAPIDocument:
             properties["body"] = self._schemas.read(schema, is_input=True)
         required += ["body"] if is_required else []
         return RequestBody(kind, media, is_required, files=files)
-
-    def _security_of(self, item: dict[str, Json]) -> tuple[tuple[str, ...], ...]:
-        alternatives = item.get("security", self.raw.get("security")) or ()
-        return tuple([tuple(alternative) for alternative in alternatives])
 
     def _output_of(self, item: dict[str, Json]) -> dict[str, Json] | None:
         """Return the schema of a successful response, or `None` if there is none."""

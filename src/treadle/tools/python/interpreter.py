@@ -66,22 +66,7 @@ class Python:
 
         `max_output_bytes` and `max_tool_calls` also limit one call; the other limits are for the whole run.
         """
-        self.part = PartSpec(
-            name="python",
-            settings=settings_of(
-                Python,
-                {
-                    "name": name,
-                    "max_seconds": max_seconds,
-                    "max_memory_bytes": max_memory_bytes,
-                    "max_recursion": max_recursion,
-                    "max_output_bytes": max_output_bytes,
-                    "max_state_bytes": max_state_bytes,
-                    "max_files_bytes": max_files_bytes,
-                    "max_tool_calls": max_tool_calls,
-                },
-            ),
-        )
+        self.part = PartSpec(name="python", settings=settings_of(Python, locals()))
         for option, value in (("max_seconds", max_seconds), ("max_memory_bytes", max_memory_bytes)):
             if value <= 0:
                 raise ConfigError(f"Python: {option} is {value!r}; it must be above 0")
