@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from treadle.core.errors import JournalError
 from treadle.journal.tables.table_rows import Query
@@ -99,7 +100,7 @@ class ResourceTable:
             query("DELETE FROM resources WHERE expires_at <= ?", (now,))
             put = f"INSERT INTO resources({_COLUMNS}, content) VALUES({','.join('?' * 12)}) ON CONFLICT DO NOTHING"
             for item in added:
-                query(put, (*_row(item), content))
+                query(put, (*astuple(item), content))
 
         self._make_tables()
         self._transact(insert)
@@ -108,7 +109,8 @@ class ResourceTable:
         """Return a resource; `None` if there is no such resource, or it has expired."""
         sql = f"SELECT {_COLUMNS} FROM resources WHERE {_KEY}"
         found = [_read(row) for row in self._rows(sql, (kind, parent, resource_id))]
-        return found[0] if found and not _is_over(found[0], now) else None
+        ends_at = found[0].expires_at if found else None
+        return found[0] if found and (ends_at is None or ends_at > now) else None
 
     def content(self, item: Resource) -> bytes | None:
         """Return the content of a resource; `None` if it has none."""
@@ -254,13 +256,5 @@ class ResourcesInMemory(ResourceTable):
         self._lock = threading.RLock()
 
 
-def _row(item: Resource) -> tuple[object, ...]:
-    return tuple([getattr(item, name) for name in Resource.__struct_fields__])
-
-
 def _read(row: tuple[Any, ...]) -> Resource:
     return Resource(**dict(zip(Resource.__struct_fields__, row, strict=True)))
-
-
-def _is_over(item: Resource, now: float) -> bool:
-    return item.expires_at is not None and item.expires_at <= now

@@ -263,7 +263,6 @@ class _ListedSet(_PlacedSet):
         return map(self._place, self._tasks.values())
 
     def get(self, task_id: str) -> Task:
-        """See `TaskSet.get`."""
         if task_id not in self._tasks:
             near = did_you_mean(task_id, self._tasks)
             raise ConfigError(f"the task set {self.name!r} has no task {task_id!r}{near}")

@@ -109,7 +109,6 @@ class PostgresJournal(TableJournal[Transaction]):
         return {PostgresListener: self._listener}
 
     def create(self, run_id: str, *, is_imported: bool = False) -> TableWriter:
-        """See `Journal.create`."""
         self._listener.start()
         return super().create(run_id, is_imported=is_imported)
 

@@ -37,7 +37,7 @@ from treadle.journal.sqlite.failures import ERRORS, explain, has_code, write_wai
 from treadle.journal.sqlite.packing import Packer, Samples, find_packer, pack_frames, take_samples
 from treadle.journal.sqlite.sqlite_layout import LOCK_SECONDS, read_meta, set_level
 from treadle.journal.tables.committer import Committer
-from treadle.journal.tables.leases import Leases, this_owner
+from treadle.journal.tables.leases import Leases
 from treadle.journal.tables.table_rows import HEAD_COLUMNS, RUN_COLUMNS, Query
 from treadle.journal.tables.writer import (
     Pending,
@@ -67,7 +67,6 @@ _INSERT_RUN = (
     f"VALUES(?,?,?,1,{','.join('?' * len(RUN_COLUMNS))})"
 )
 _UPDATE_RUN = f"UPDATE runs SET {', '.join(f'{name}=?' for name in RUN_COLUMNS)} WHERE id=?"
-_RELEASE = "UPDATE runs SET owner=NULL, losses=0 WHERE"
 _RELEASE_RUN = _UPDATE_RUN.replace(" SET ", " SET owner=NULL, losses=0, ")
 
 
@@ -153,7 +152,7 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
         if row is not None:
             _execute_row(db, _RELEASE_RUN if write.is_release else _UPDATE_RUN, (*row, writer.key))
         elif write.is_release:
-            db.execute(f"{_RELEASE} id=?", (writer.key,))
+            db.execute("UPDATE runs SET owner=NULL, losses=0 WHERE id=?", (writer.key,))
         return
     if row is None or not write.bodies:
         return
@@ -285,7 +284,6 @@ class FileCommitter(Committer[sqlite3.Connection]):
         self.start()
 
     def commit_now(self, writes: list[Write]) -> bool:
-        """See `Committer.commit_now`."""
         if self._is_patient or not self.db_lock.acquire(blocking=False):
             return False
         try:
@@ -304,7 +302,6 @@ class FileCommitter(Committer[sqlite3.Connection]):
         return True
 
     def disown(self) -> sqlite3.Connection:
-        """See `Committer.disown`."""
         self._forget()
         return self._db
 
@@ -384,14 +381,10 @@ class FileCommitter(Committer[sqlite3.Connection]):
         if self._leases.owner_id:
             self._pack()
             try:
-                self._run_in(self._give_all_back)
+                self._run_in(lambda db: self._leases.leave(query_in(db)))
             except Exception:  # other processes miss the heartbeat
                 self._leases.abandon()
         self._db.close()
-
-    def _give_all_back(self, db: sqlite3.Connection) -> None:
-        db.execute(f"{_RELEASE} owner=?", (self._leases.owner_id,))
-        db.execute("DELETE FROM owners WHERE id=?", (self._leases.owner_id,))
 
     # The following methods run in any thread, while it holds `db_lock`.
 
@@ -462,12 +455,8 @@ class FileCommitter(Committer[sqlite3.Connection]):
             owner_before, beat_before, orphans = leases.owner_id, self._beat_at, len(self.orphans)
             try:
                 now = self._clock.monotonic()
-                if not leases.owner_id:
-                    self._register(now)
-                    self._beat_at = now
-                elif now - self._beat_at > leases.lease_seconds / 4:
-                    values = (self._clock.time(), now, leases.owner_id)
-                    db.execute("UPDATE owners SET beat_at=?, ticks=? WHERE id=?", values)
+                if not leases.owner_id or now - self._beat_at > leases.lease_seconds / 4:
+                    leases.beat(query_in(db))
                     self._beat_at = now
                 for index in range(orphans):
                     db.execute("UPDATE runs SET owner=NULL WHERE id=? AND token=?", self.orphans[index])
@@ -518,23 +507,6 @@ class FileCommitter(Committer[sqlite3.Connection]):
                 _log.warning("%s", write_waiting(self._path, _TELL_SECONDS))
             time.sleep(pause_seconds)
             pause_seconds = min(0.05, pause_seconds * 2)
-
-    def _register(self, now: float) -> None:
-        owner, leases = this_owner(), self._leases
-        values = (
-            owner.host,
-            owner.space,
-            owner.pid,
-            owner.started,
-            self._clock.time(),
-            now,
-            leases.lease_seconds,
-        )
-        row = self._db.execute(
-            "INSERT INTO owners(host, space, pid, started, beat_at, ticks, lease_seconds) VALUES(?,?,?,?,?,?,?)",
-            values,
-        )
-        leases.owner_id = row.lastrowid or 0
 
 
 def _size_of(writes: list[Write]) -> int:
