@@ -2,7 +2,7 @@
 
 from treadle.core.types import Json, Message
 from treadle.formats.scanner.base import TaggedFormat, resync
-from treadle.formats.scanner.elements import CODER, read_function
+from treadle.formats.scanner.elements import find_grammar, read_function
 from treadle.formats.scanner.json_body import (
     BadJson,
     NoCall,
@@ -61,7 +61,9 @@ class Hermes(TaggedFormat):
         text, start = reader.text, found.position
         position = after_marks(text, start + len(OPEN), self.openers)
         if text.startswith("<function=", position):
-            return read_function(CODER, reader, start, position, (CLOSE,), (OPEN,))
+            return read_function(
+                find_grammar("qwen3_coder").elements, reader, start, position, (CLOSE,), (OPEN,)
+            )
         has_fence = text.startswith(FENCE, position)
         position = after_fence(text, position)
         spans: list[tuple[int, int, Json]] = []

@@ -1,15 +1,14 @@
-"""The formats with a section of calls: DeepSeek V3 and R1 (a name and fenced JSON), V3.1 (a name and JSON), V3.2
-(elements with typed values), and Kimi K2 (an id, which contains the name, and JSON)."""
+"""The formats with a section of calls that have a head: DeepSeek V3 and R1 (a name and fenced JSON), V3.1 (a name
+and JSON), and Kimi K2 (an id, which contains the name, and JSON)."""
 
 import re
 
 from treadle.core.types import Message
 from treadle.formats.scanner.base import TaggedFormat
-from treadle.formats.scanner.elements import make_elements, read_function
 from treadle.formats.scanner.headed import read_headed
 from treadle.formats.scanner.json_body import after_space
 from treadle.formats.scanner.markers import FoundMarker, Reader, after_marks
-from treadle.formats.scanner.values import think, write_arguments, write_parameters
+from treadle.formats.scanner.values import think, write_arguments
 
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
@@ -67,49 +66,6 @@ class DeepSeekV31(DeepSeekV3):
 
     def _write(self, name: str, arguments: str) -> str:
         return f"{CALL}{name}{SEP}{arguments}{CALL_END}"
-
-
-_TAG = "｜DSML｜"
-DSML = make_elements(
-    re.compile(rf"<{_TAG}(?:invoke|tool)\s++name=\"(?P<name>[^\"\n]++)\"\s*+>"),
-    f"<{_TAG}invoke",
-    f"</{_TAG}invoke>",
-    re.compile(
-        rf"<{_TAG}parameter\s++name=\"(?P<key>[^\"\n]++)\"\s*+(?:string=\"(?P<typed>true|false)\")?+\s*+>"
-    ),
-    f"<{_TAG}parameter",
-    f"</{_TAG}parameter>",
-    trims_newline=False,
-    is_typed=True,
-)
-_WRAPPERS = ("function_calls", "tool_calls", "toolcalls")
-
-
-class DeepSeekV32(TaggedFormat):
-    """The format of V3.2, and of V4, which has another name for the element around the calls."""
-
-    name = "deepseek_v32"
-    openers = (f"<{_TAG}invoke", f"<{_TAG}tool ")
-    noise = tuple([f"<{slash}{_TAG}{name}>" for name in _WRAPPERS for slash in ("", "/")])
-    sections = tuple([f"<{_TAG}{name}>" for name in _WRAPPERS])
-    gap = 2
-    ends = (FINISH,)
-
-    def take(self, reader: Reader, found: FoundMarker) -> int:
-        """Read the call at `found` and return the position after it."""
-        start = found.position
-        return read_function(DSML, reader, start, start, (), (*self.openers, f"</{_TAG}function_calls>"))
-
-    def render(self, message: Message) -> str:
-        """Return `message` as text in this format."""
-        calls = []
-        for call in message.tool_calls:
-            pattern = f'<{_TAG}parameter name="{{key}}" string="{{is_text}}">{{value}}</{_TAG}parameter>\n'
-            parameters = write_parameters(call, pattern)
-            calls.append(f'<{_TAG}invoke name="{call.name}">\n{parameters}</{_TAG}invoke>\n')
-        wrapped = f"<{_TAG}function_calls>\n{''.join(calls)}</{_TAG}function_calls>" if calls else ""
-        between = "\n\n" if message.content and calls else ""
-        return f"{think(message)}{message.content}{between}{wrapped}"
 
 
 _KIMI_BEGIN, _KIMI_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
