@@ -1,4 +1,4 @@
-"""The routers by name, and the choice of a tier: hard filters, which no router can overrule, and then the router."""
+"""The routers by name, and the choice of a tier: hard filters that no router can overrule, and then the router."""
 
 from collections.abc import Callable
 from typing import TypeAlias, cast
