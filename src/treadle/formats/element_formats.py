@@ -1,41 +1,26 @@
 """The formats whose calls are elements with values as plain text, by the grammars in `scanner/grammars.toml`."""
 
-from treadle.core.types import Message
 from treadle.formats.hermes import Hermes
 from treadle.formats.scanner.base import TaggedFormat, resync
-from treadle.formats.scanner.elements import find_grammar, read_function
+from treadle.formats.scanner.elements import find_elements, read_function
 from treadle.formats.scanner.json_body import BadJson, after_space, name_of
 from treadle.formats.scanner.markers import FoundMarker, Reader, after_marks
-from treadle.formats.scanner.values import join_parts, write_parameters
 
 M1, M1_CLOSE = "<tool_calls>", "</tool_calls>"
 
 
 class ElementFormat(TaggedFormat):
-    """A format with a grammar."""
+    """A format whose calls are elements."""
 
     def __init__(self) -> None:
-        self.grammar = find_grammar(self.name)
-        for name in ("openers", "noise", "sections", "gap", "ends", "manual"):
-            setattr(self, name, getattr(self.grammar, name))
         super().__init__()
+        self._tags = find_elements(self.name)
 
     def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
-        grammar, start = self.grammar, found.position
-        position = after_marks(reader.text, start, grammar.repeats)
-        return read_function(grammar.elements, reader, start, position, grammar.closers, grammar.stops)
-
-    def render(self, message: Message) -> str:
-        """Return `message` as text in this format."""
-        grammar = self.grammar
-        calls = [
-            grammar.call.format(name=call.name, parameters=write_parameters(call, grammar.parameter))
-            for call in message.tool_calls
-        ]
-        before, after = grammar.around
-        written = f"{before}{grammar.between.join(calls)}{after}" if calls else ""
-        return join_parts(message, written, "\n" * grammar.gap)
+        start = found.position
+        position = after_marks(reader.text, start, self.repeats)
+        return read_function(self._tags, reader, start, position, self.closers, self.stops)
 
 
 class Glm45(ElementFormat):
@@ -61,7 +46,7 @@ class Qwen3Coder(ElementFormat):
 
     def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
-        position = after_marks(reader.text, found.position, self.grammar.repeats)
+        position = after_marks(reader.text, found.position, self.repeats)
         # The model may write JSON, as in the format `hermes`.
         is_json = reader.text.startswith(("{", "["), position)
         return self._json.take(reader, found) if is_json else super().take(reader, found)

@@ -11,9 +11,8 @@ from functools import cache, cached_property, partial
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import read_data
 from treadle.core.types import Json
-from treadle.formats.scanner.base import resync
+from treadle.formats.scanner.base import find_grammar, resync
 from treadle.formats.scanner.json_body import SPACE, NoCall, Wanted, after_space
 from treadle.formats.scanner.markers import Reader, after_closer
 from treadle.formats.scanner.parsed import ToolSchemas
@@ -58,29 +57,10 @@ class Elements(Struct, dict=True):
         return self.blanks.match(text, position).end()  # type: ignore[union-attr]
 
 
-class Grammar(Struct):
-    """The grammar of one format; `grammars.toml` says what its fields are."""
-
-    openers: tuple[str, ...]
-    noise: tuple[str, ...]
-    ends: tuple[str, ...]
-    stops: tuple[str, ...]
-    call: str
-    parameter: str
-    elements: Elements
-    sections: tuple[str, ...] = ()
-    repeats: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()
-    between: str = ""
-    around: tuple[str, str] = ("", "")
-    gap: int = 1
-    manual: str = ""
-
-
 @cache
-def find_grammar(name: str) -> Grammar:
-    """Return the grammar of the format called `name`."""
-    return msgspec.convert(read_data(__package__, "grammars")[name], Grammar, dec_hook=_read_pattern)
+def find_elements(name: str) -> Elements:
+    """Return the tags of the format called `name`."""
+    return msgspec.convert(find_grammar(name)["elements"], Elements, dec_hook=_read_pattern)
 
 
 def _read_pattern(_: object, text: str) -> re.Pattern[str]:

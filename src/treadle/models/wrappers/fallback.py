@@ -30,7 +30,7 @@ from treadle.models.protocol import (
     takes_schema,
 )
 
-DEFAULT_ERRORS = (
+_MOVES_ON = (
     RateLimitError,
     ServerError,
     TransportError,
@@ -100,15 +100,14 @@ class FallbackModel:
         self,
         models: Sequence[Model],
         *,
-        on: tuple[type[ProviderError], ...] = DEFAULT_ERRORS,
         cooldown_seconds: float = COOLDOWN_SECONDS,
         clock: Callable[[], float] | None = None,
         part: PartSpec | None = None,
     ) -> None:
         """Make a model of several.
 
-        `on` are the errors after which the next model is asked; any other is raised at once. `part` is the
-        description of this model for the agent spec. With a `clock`, the pauses hold for this object alone.
+        `part` is the description of this model for the agent spec. With a `clock`, the pauses hold for this object
+        alone.
         """
         if not models:
             raise ConfigError("a fallback needs at least one model")
@@ -119,7 +118,6 @@ class FallbackModel:
             name=self.models[0].name, missing="the program made a FallbackModel of several models"
         )
         """The description of this model for the agent spec."""
-        self._on = on
         self._cooldown_seconds = cooldown_seconds
         self.rests = RESTS if clock is None else Rests(clock)
         """The models that rest."""
@@ -197,7 +195,7 @@ class FallbackModel:
                 completion = await model.infer(request, watch)
             except ProviderError as error:
                 failures.append((model.name, error))
-                if not isinstance(error, self._on):
+                if not isinstance(error, _MOVES_ON):
                     raise
                 if not isinstance(error, ContextOverflowError | UnsupportedPartError):
                     seconds = max(self._cooldown_seconds, error.retry_after_seconds or 0.0)
