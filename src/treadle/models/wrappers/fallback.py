@@ -30,7 +30,7 @@ from treadle.models.protocol import (
     takes_schema,
 )
 
-_MOVES_ON = (
+DEFAULT_ERRORS = (
     RateLimitError,
     ServerError,
     TransportError,
@@ -195,7 +195,7 @@ class FallbackModel:
                 completion = await model.infer(request, watch)
             except ProviderError as error:
                 failures.append((model.name, error))
-                if not isinstance(error, _MOVES_ON):
+                if not isinstance(error, DEFAULT_ERRORS):
                     raise
                 if not isinstance(error, ContextOverflowError | UnsupportedPartError):
                     seconds = max(self._cooldown_seconds, error.retry_after_seconds or 0.0)
