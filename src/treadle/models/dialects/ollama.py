@@ -29,7 +29,7 @@ from treadle.http.transport import Answer, StreamedAnswer
 from treadle.models.dialects.openai_chat.answer import read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.protocol import Watch
-from treadle.models.wire.endpoint import join_url
+from treadle.models.wire.endpoint import join_url, json_of
 from treadle.models.wire.fitting import fields_of, fit_name, keep_text, object_of, rest_of, text_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
@@ -257,11 +257,8 @@ class OllamaModel(HttpModel):
             ):
                 return int(item["context_length"])
         body = _encode({"model": self.model})
-        answer = await self._transport.post(join_url(self._base_url, "/api/show"), self._headers, body)
-        try:
-            described = msgspec.json.decode(answer.body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
+        url = join_url(self._base_url, "/api/show")
+        described = json_of(await self._transport.post(url, self._headers, body))
         found = _NUM_CTX.search(str(described.get("parameters"))) if isinstance(described, dict) else None
         return int(found[1]) if found is not None else None
 
