@@ -5,7 +5,6 @@ import re
 
 from treadle.formats.scanner.base import TaggedFormat, resync
 from treadle.formats.scanner.headed import read_headed
-from treadle.formats.scanner.json_body import BadJson, name_of
 from treadle.formats.scanner.markers import FoundMarker, Reader, after_marks
 from treadle.formats.scanner.parsed import to_json, to_openai
 
@@ -25,7 +24,7 @@ class Mistral(TaggedFormat):
         text, start = reader.text, found.position
         position = after_marks(text, start + len(found.marker), (MARK,))
         if text[position : position + 1] in ("[", "{"):
-            return self._take_list(reader, start, position)
+            return self.take_json(reader, start, position)
         head = _HEAD.match(text, position)
         if head is None:
             end = resync(reader, position, position, (), (MARK,))
@@ -35,16 +34,6 @@ class Mistral(TaggedFormat):
             )
             return end
         return read_headed(reader, start, head.end(), head[1], (), (MARK,), call_id=head[2])
-
-    def _take_list(self, reader: Reader, start: int, position: int) -> int:
-        try:
-            end, value = reader.read_json(position)
-        except BadJson as error:
-            end = resync(reader, position, error.position, (), (MARK,))
-            reader.add_error(f"not valid JSON: {error}", start, end, name_of(reader.text[start:end]))
-        else:
-            reader.add_calls(reader.text[position:end], value, start, end)
-        return end
 
     def render_tools(self, tools):  # type: ignore[no-untyped-def]
         """Return the text that describes `tools` in the system message."""

@@ -7,14 +7,16 @@ from typing import Any, ClassVar
 
 from treadle.core.documents import read_data
 from treadle.core.types import Json, Message, ToolCall
-from treadle.formats.scanner.json_body import SPACE, Wanted, after_space
+from treadle.formats.scanner.json_body import SPACE, BadJson, Wanted, after_space, name_of
 from treadle.formats.scanner.markers import (
+    FENCE,
     FoundMarker,
     Reader,
     Scanner,
     Steps,
     StepsTo,
     TooManyErrors,
+    after_closer,
     wait_for_all,
 )
 from treadle.formats.scanner.parsed import Parsed, ParsedCall, ToolLike, to_json, to_openai
@@ -218,6 +220,24 @@ class TaggedFormat(Format):
     def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` in a complete text, and return the position after it."""
         raise NotImplementedError
+
+    def take_json(self, reader: Reader, start: int, position: int) -> int:
+        """Read the calls in the JSON at `position`, whose marks begin at `start`, and return the position after
+        it."""
+        text = reader.text
+        try:
+            if text[position : position + 1] not in ("[", "{"):
+                raise BadJson(
+                    "the call is cut off" if position == len(text) else "the call contains no JSON", position
+                )
+            end, value = reader.read_json(position)
+        except BadJson as error:
+            end = resync(reader, position, error.position, self.closers, self.openers)
+            reader.add_error(f"not valid JSON: {error}", start, end, name_of(text[start:end]))
+            return end
+        after = after_closer(text, after_closer(text, end, (FENCE,)), self.noise)
+        reader.add_calls(text[position:end], value, start, after)
+        return after
 
     def take_noise(self, reader: Reader, found: FoundMarker) -> int:
         """Read a string in `noise`, and return the position after it. By default the string is ignored."""

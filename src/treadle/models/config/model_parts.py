@@ -17,12 +17,7 @@ from treadle.models.config.bare import home_of, providers
 from treadle.models.config.presets import find_preset, split_name
 from treadle.models.config.tables import ModelTable
 
-_DEFAULTS = {
-    "timeout_seconds": 600.0,
-    "connect_timeout_seconds": 10.0,
-    "total_timeout_seconds": 1800.0,
-    "max_attempts": 6,
-}
+_DEFAULTS = {name: field.default for name, field in ModelTable.model_fields.items()}
 """The default values of settings; a setting with its default is left out."""
 _UNSAID = frozenset(("api_key", "headers", "transport"))
 """Options that are never part of the description."""

@@ -15,7 +15,7 @@ from treadle.core.logprobs_mode import LogprobsMode
 from treadle.core.packed import count_packed, unpack_ids, unpack_logprobs
 from treadle.core.token_record import TokenGrade
 from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolCall, ToolSpec
-from treadle.models.protocol import Model, Watch
+from treadle.models.protocol import Model, Watch, innermost
 from treadle.models.wire.endpoint import PAUSE_PATHS, TOKEN_PATHS, HttpEndpoint
 from treadle.renderers.protocol import Renderer
 
@@ -133,7 +133,7 @@ class Prober:
             yield await _find("logprobs of", self._logprobs_mode, failed=None)
         for finding in await self._endpoints():
             yield finding
-        if (renderer := getattr(_innermost(self._model), "renderer", None)) is not None:
+        if (renderer := getattr(innermost(self._model), "renderer", None)) is not None:
             yield await _find("same template", lambda: self._template(renderer), failed=None)
         thought = first.message.reasoning
         seen = (
@@ -269,7 +269,7 @@ class Prober:
         return EndpointFinding(name, True if same and not left_out else None, seen)
 
     async def _context(self) -> EndpointFinding:
-        find = getattr(_innermost(self._model), "find_context_tokens", None)
+        find = getattr(innermost(self._model), "find_context_tokens", None)
         if find is None:
             return EndpointFinding("context length", None, "this provider does not tell it")
         tokens = await find()
@@ -304,7 +304,7 @@ async def check_vocabulary(model: Model) -> None:
 
     Raises: `ConfigError` if a text differs; `TransportError`.
     """
-    renderer: Renderer | None = getattr(_innermost(model), "renderer", None)
+    renderer: Renderer | None = getattr(innermost(model), "renderer", None)
     server = _server_of(model)
     if renderer is None or server is None:
         return
@@ -327,22 +327,15 @@ def _is_city(arguments: str) -> bool:
 
 def _server_of(model: Model) -> HttpEndpoint | None:
     """Return the endpoint that a model asks; `None` if it asks none."""
-    found = _innermost(model)
+    found = innermost(model)
     found = getattr(found, "engine", found)
     return found if isinstance(found, HttpEndpoint) else None
 
 
 def settings_of(model: Model) -> Settings:
     """Return the sampling settings of a model without its wrappers."""
-    found = getattr(_innermost(model), "settings", None)
+    found = getattr(innermost(model), "settings", None)
     return found if isinstance(found, Settings) else Settings()
-
-
-def _innermost(model: Model) -> object:
-    found: object = model
-    while (inner := getattr(found, "inner", None)) is not None:
-        found = inner
-    return found
 
 
 async def _ask(

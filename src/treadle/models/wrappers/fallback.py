@@ -25,6 +25,7 @@ from treadle.models.protocol import (
     estimate_cost_usd,
     has_price,
     identity_of,
+    innermost,
     output_mode_of,
     output_tokens_of,
     takes_schema,
@@ -78,9 +79,7 @@ class Rests:
 
 def _key_of(model: Model) -> object:
     """Return what tells the servers of models apart: address, model and key, or else the object."""
-    found: object = model
-    while (inner := getattr(found, "inner", None)) is not None:
-        found = inner
+    found = innermost(model)
     return getattr(found, "server", found)
 
 

@@ -248,7 +248,14 @@ def to_wire(completion: Completion, model: str, *, has_logprobs: bool = False) -
     reason = completion.finish_reason.value
     logprobs = to_logprobs(completion) if has_logprobs else None
     choice = {"index": 0, "message": wire, "finish_reason": reason, "logprobs": logprobs}
-    return _envelope(completion, model, "chat.completion", [choice], _to_usage(completion.usage))
+    return {
+        "id": f"chatcmpl-{completion.response_id}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [choice],
+        "usage": _to_usage(completion.usage),
+    }
 
 
 def write_answer(completion: Completion, asked: ServedRequest) -> dict[str, Json]:
@@ -321,19 +328,6 @@ def to_events(
 
 def _to_function(name: str | None, arguments: str) -> dict[str, Json]:
     return {"arguments": arguments} if name is None else {"name": name, "arguments": arguments}
-
-
-def _envelope(
-    completion: Completion, model: str, kind: str, choices: Json, usage: dict[str, Json] | None
-) -> dict[str, Json]:
-    return {
-        "id": f"chatcmpl-{completion.response_id}",
-        "object": kind,
-        "created": int(time.time()),
-        "model": model,
-        "choices": choices,
-        "usage": usage,
-    }
 
 
 def _to_usage(usage: Usage) -> dict[str, Json] | None:
