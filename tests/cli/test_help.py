@@ -94,7 +94,7 @@ def test_the_help_of_a_group_has_two_examples_and_loads_no_command() -> None:
 
 def test_the_help_of_a_command_has_two_examples_and_loads_no_client_store_or_validator() -> None:
     # Typer itself loads pydantic once it parses options.
-    heavy = {"pyreqwest", "sqlite3", "jsonschema_rs", "tenacity", "mcp", "uvicorn", "starlette"}
+    heavy = {"pyreqwest", "sqlite3", "jsonschema_rs", "mcp", "uvicorn", "starlette"}
     for words, out, loaded in helps_of(ALL):
         check_examples(words, out)
         assert not loaded & heavy, words

@@ -22,7 +22,7 @@ from treadle.knowledge.personas.prompt_sections import BUDGETS, Item, assemble
 from treadle.knowledge.protocol import CompletedTurn, PromptReport
 from treadle.knowledge.skills.skill import Catalog
 from treadle.knowledge.skills.use_skill import UseSkill
-from treadle.models.config.model_demands import demands_of_judge
+from treadle.models.config.known_models import demands_of_judge
 from treadle.tools.protocol import Tool
 from treadle.tools.resolve import demands_of_tools, resolve_tools
 

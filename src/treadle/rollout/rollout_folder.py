@@ -16,7 +16,7 @@ from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
-from treadle.models.config.description import is_secret_url
+from treadle.models.config.model_parts import is_secret_url
 from treadle.models.config.tables import ModelTable
 from treadle.rollout.collect import GroupReader
 from treadle.rollout.rollout_config import GroupSpec, RolloutConfig

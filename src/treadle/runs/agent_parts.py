@@ -296,7 +296,7 @@ def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
 
     Each item is a phrase such as "start the program 'npx some-server'". Finding it out starts and sends nothing.
     """
-    from treadle.models.config.model_demands import demands_of_model
+    from treadle.models.config.known_models import demands_of_model
     from treadle.tools.resolve import demands_of_tools
 
     try:

@@ -22,7 +22,7 @@ from treadle.core.policy import Autonomy
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import MemorySpec, PartSpec
 from treadle.core.types import Json
-from treadle.models.config.model_demands import demands_of_judge, demands_of_model
+from treadle.models.config.known_models import demands_of_judge, demands_of_model
 from treadle.tools.resolve import FILE, REFERENCE, TOOLSETS, demands_of_tools, place_in
 
 Line = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\n]*\S[^\n]*$")]

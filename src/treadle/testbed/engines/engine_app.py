@@ -18,7 +18,7 @@ import msgspec
 from treadle.core.errors import ConfigError, RequestError
 from treadle.core.packed import pack_ids
 from treadle.core.types import Json
-from treadle.models.dialects.openai_chat.served import to_message
+from treadle.models.dialects.openai_chat.served import to_messages
 from treadle.tasks.draws import fraction
 from treadle.testbed.built_in import digest
 from treadle.testbed.engines.answering_work import AnswerWork, IdsRequest, SampledAnswer
@@ -194,7 +194,7 @@ class EngineApp(OracleApp):
             return error_reply(404, str(error), "model_not_found")
         except RequestError as error:
             return error_reply(400, str(error), "unknown_prompt")
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
             return error_reply(400, f"the body is not a request for {path}: {error}", "invalid_body")
 
     def generate(self, path: str, body: bytes) -> HttpReply:
@@ -207,7 +207,7 @@ class EngineApp(OracleApp):
         template = self.policy(asked.model).template
         if asked.prompt is None:
             chat = msgspec.json.decode(body, type=EngineChat)
-            ids = template.render([to_message(item) for item in chat.messages], chat.told())
+            ids = template.render(to_messages(chat), chat.told())
         else:
             ids = template.bpe.encode_marked(asked.prompt)
         return {

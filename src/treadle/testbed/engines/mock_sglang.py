@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct, field
 
 from treadle.core.types import Json
-from treadle.models.dialects.openai_chat.served import to_events, to_message, to_wire
+from treadle.models.dialects.openai_chat.served import to_events, to_messages, to_wire
 from treadle.testbed.built_in import stream
 from treadle.testbed.engines.answering_work import IdsRequest, SampledAnswer
 from treadle.testbed.engines.engine_app import EngineApp, decode_object
@@ -113,7 +113,7 @@ class SglangApp(EngineApp):
                     return error_reply(400, f"{name} is not supported with streaming.", "invalid_body")
         tools = asked.told()
         template = self.policy(asked.model).template
-        prompt = template.render([to_message(item) for item in asked.messages], tools)
+        prompt = template.render(to_messages(asked), tools)
 
         def write(answer: SampledAnswer) -> HttpReply:
             completion = read_answer(answer, template, tools)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.types import Json
-from treadle.models.dialects.openai_chat.served import to_events, to_message, to_wire
+from treadle.models.dialects.openai_chat.served import to_events, to_messages, to_wire
 from treadle.testbed.built_in import stream
 from treadle.testbed.engines.answering_work import IdsRequest, SampledAnswer
 from treadle.testbed.engines.engine_app import EngineApp, decode_object, read_query
@@ -98,7 +98,7 @@ class VllmApp(EngineApp):
     def _chat(self, asked: EngineChat) -> HttpReply:
         tools = asked.told()
         template = self.policy(asked.model).template
-        prompt = template.render([to_message(item) for item in asked.messages], tools)
+        prompt = template.render(to_messages(asked), tools)
 
         def write(answer: SampledAnswer) -> HttpReply:
             completion = read_answer(answer, template, tools)

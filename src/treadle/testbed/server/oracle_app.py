@@ -16,7 +16,7 @@ from treadle.core.types import Json
 from treadle.models.dialects.openai_chat.served import (
     decode_request,
     to_events,
-    to_message,
+    to_messages,
     to_tools,
     to_wire,
 )
@@ -191,8 +191,8 @@ class OracleApp:
     def _complete(self, body: bytes) -> HttpReply:
         try:
             asked = decode_request(body)
-            messages = [to_message(item) for item in asked.messages]
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            messages = to_messages(asked)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return error_reply(400, f"the body is not a chat completion request: {error}", "invalid_body")
         if asked.n not in (None, 1):
             return error_reply(
