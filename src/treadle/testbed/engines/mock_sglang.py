@@ -12,11 +12,12 @@ from msgspec import Struct, field
 from treadle.core.types import Json
 from treadle.models.dialects.openai_chat.served import to_events, to_message, to_wire
 from treadle.testbed.built_in import stream
-from treadle.testbed.engines.answering_work import IdsRequest, SampledAnswer
+from treadle.testbed.engines.answering_work import SampledAnswer
 from treadle.testbed.engines.engine_app import EngineApp, decode_object
 from treadle.testbed.engines.engine_wire import (
     DetokenizeRequest,
     EngineChat,
+    Sampling,
     count_tokens,
     read_answer,
     stream_reply,
@@ -31,11 +32,9 @@ _CHAT, _GENERATE = "/v1/chat/completions", "/generate"
 _IDS_PER_EVENT = 4
 
 
-class _Sampling(Struct):
-    max_new_tokens: int | None = 128
-    temperature: float = 1.0
-    sampling_seed: int | None = None
-    stop_token_ids: list[int] | None = None
+class _Sampling(Sampling, kw_only=True):
+    max_tokens: int | None = field(name="max_new_tokens", default=128)
+    seed: int | None = field(name="sampling_seed", default=None)
 
 
 class _Generate(Struct):
@@ -87,7 +86,6 @@ class SglangApp(EngineApp):
             if asked.text is None:
                 return error_reply(400, "Either text or input_ids should be provided.", "invalid_body")
             ids = template.bpe.encode_marked(asked.text)
-        sampling = asked.sampling_params
 
         def write(answer: SampledAnswer) -> HttpReply:
             if not asked.stream:
@@ -95,16 +93,7 @@ class SglangApp(EngineApp):
             ends = [*range(_IDS_PER_EVENT, len(answer.token_ids), _IDS_PER_EVENT), None]
             return stream_reply([_output(asked, answer, template, end) for end in ends])
 
-        ask = IdsRequest(
-            prompt_ids=ids,
-            model=self.settings.model,
-            request_id=asked.rid or "",
-            limit=sampling.max_new_tokens,
-            seed=sampling.sampling_seed,
-            temperature=sampling.temperature,
-            stop_ids=sampling.stop_token_ids or (),
-        )
-        return self.begin(ask, write)
+        return self.begin(asked.sampling_params.ask(ids, self.settings.model, asked.rid), write)
 
     def _chat(self, asked: EngineChat) -> HttpReply:
         if asked.stream:

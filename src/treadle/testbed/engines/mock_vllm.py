@@ -13,11 +13,12 @@ from msgspec import Struct
 from treadle.core.types import Json
 from treadle.models.dialects.openai_chat.served import to_events, to_message, to_wire
 from treadle.testbed.built_in import stream
-from treadle.testbed.engines.answering_work import IdsRequest, SampledAnswer
+from treadle.testbed.engines.answering_work import SampledAnswer
 from treadle.testbed.engines.engine_app import EngineApp, decode_object, read_query
 from treadle.testbed.engines.engine_wire import (
     DetokenizeRequest,
     EngineChat,
+    Sampling,
     count_tokens,
     read_answer,
     share,
@@ -33,31 +34,19 @@ _CHAT, _COMPLETIONS, _GENERATE = "/v1/chat/completions", "/v1/completions", "/in
 _IDS_PER_EVENT = 4
 
 
-class _Completion(Struct):
+class _Completion(Sampling, kw_only=True):
     prompt: list[int] | str
     model: str = ""
     max_tokens: int | None = 16
-    temperature: float | None = None
-    seed: int | None = None
-    logprobs: int | None = None
-    stop_token_ids: list[int] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     request_id: str | None = None
     stream: bool | None = False
 
 
-class _Sampling(Struct):
-    max_tokens: int | None = None
-    temperature: float = 1.0
-    seed: int | None = None
-    logprobs: int | None = None
-    stop_token_ids: list[int] | None = None
-
-
 class _Generate(Struct):
     token_ids: list[int]
-    sampling_params: _Sampling
+    sampling_params: Sampling
     model: str = ""
     request_id: str | None = None
     stream: bool | None = False
@@ -139,17 +128,7 @@ class VllmApp(EngineApp):
                 choice["prompt_token_ids"] = answer.prompt_ids
             return json_reply(200, head | {"choices": [choice], "usage": count_tokens(answer)})
 
-        ask = IdsRequest(
-            prompt_ids=ids,
-            model=model,
-            request_id=asked.request_id or "",
-            prefix="cmpl-",
-            limit=asked.max_tokens,
-            seed=asked.seed,
-            temperature=1.0 if asked.temperature is None else asked.temperature,
-            stop_ids=asked.stop_token_ids or (),
-        )
-        return self.begin(ask, write)
+        return self.begin(asked.ask(ids, model, asked.request_id, "cmpl-"), write)
 
     def _generate(self, body: bytes) -> HttpReply:
         asked = _decode_generate(body)
@@ -180,16 +159,7 @@ class VllmApp(EngineApp):
             wire = {"request_id": answer.request_id, "choices": [choice], "prompt_logprobs": None}
             return json_reply(200, wire)
 
-        ask = IdsRequest(
-            prompt_ids=asked.token_ids,
-            model=model,
-            request_id=asked.request_id or "",
-            limit=sampling.max_tokens,
-            seed=sampling.seed,
-            temperature=sampling.temperature,
-            stop_ids=sampling.stop_token_ids or (),
-        )
-        return self.begin(ask, write)
+        return self.begin(sampling.ask(asked.token_ids, model, asked.request_id), write)
 
     def inform(self, path: str, query: str, body: bytes) -> HttpReply:
         """See `OracleApp.inform`."""
