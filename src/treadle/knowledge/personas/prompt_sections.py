@@ -25,7 +25,6 @@ BUDGETS: Mapping[str, int] = {
     "world view": 1500,
     "tone": 500,
     "documents": 12_000,
-    "tools": 1000,
     "skills": 2000,
 }
 """The most tokens of each section that has a budget."""
@@ -55,7 +54,6 @@ def assemble(
     *,
     instructions: str | None = None,
     documents: Sequence[Item] = (),
-    advice: Sequence[Item] = (),
     skills: Sequence[Item] = (),
     has_data: bool = False,
     budgets: Mapping[str, int] = BUDGETS,
@@ -72,7 +70,6 @@ def assemble(
     sections += [
         ("instructions", "", [Item(instructions)] if instructions else ()),
         ("documents", "Documents that you know:", documents),
-        ("tools", "", advice),
         (
             "skills",
             "Skills. Call use_skill with the name of one to get its instructions before you do what it is for:",
@@ -85,7 +82,7 @@ def assemble(
     for name, heading, items in sections:
         kept, report = _fit(name, heading, items, budgets.get(name))
         if kept:
-            gap = "\n\n" if name in ("background", "documents", "tools") else "\n"
+            gap = "\n\n" if name in ("background", "documents") else "\n"
             texts.append(gap.join([heading, *kept] if heading else kept))
         if items:
             reports.append(report)
