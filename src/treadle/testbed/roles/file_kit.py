@@ -78,7 +78,8 @@ class FileTools:
         if not isinstance(text, FailedResult):
             return path, text
         if not self.can("list"):
-            return None, f"I could not read {path}: {_first_line(text)}"
+            said = text.strip().partition("\n")[0]
+            return None, f"I could not read {path}: {said[:160]}"
         (listing,) = yield Step(
             [self.list()], f"There is no {path}, so I look at which files there are before I go on."
         )
@@ -133,10 +134,6 @@ def find_near(path: str, paths: Sequence[str]) -> str | None:
     same = [item for item in paths if item.rpartition("/")[2].casefold() == name]
     found = same or difflib.get_close_matches(path, paths, n=1, cutoff=0.6)
     return found[0] if found else None
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0][:160]
 
 
 def _is_text(expected: str, text: str) -> bool:
