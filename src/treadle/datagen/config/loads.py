@@ -23,7 +23,7 @@ _TOOL_TOKENS, _HEAD_TOKENS, _RESULT_TOKENS, _CALL_TOKENS, _ANSWER_TOKENS, _COT_T
     int(_DATA["tokens"][name]) for name in ("tool", "head", "result", "call", "answer", "cot")
 ]
 """The assumed tokens of the parts of a conversation and of its prompts."""
-_STEPS = {Kind(name): steps for name, steps in _DATA["steps"].items()}
+_STEPS: dict[Kind, float] = {Kind(name): steps for name, steps in _DATA["steps"].items()}
 """The steps with calls in a conversation of each kind."""
 _CALL_SECONDS: float = _DATA["seconds"]["call"]
 _TOKENS_PER_SECOND: float = _DATA["seconds"]["tokens_per_second"]
