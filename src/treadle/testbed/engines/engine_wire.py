@@ -16,7 +16,7 @@ from treadle.testbed.server.oracle_app import HttpReply
 encode = msgspec.json.Encoder().encode
 
 
-class Sampling(Struct, kw_only=True):
+class AnswerSampling(Struct, kw_only=True):
     """How an answer is sampled, as the endpoints for ids and texts are told."""
 
     max_tokens: int | None = None
@@ -65,7 +65,7 @@ class EngineChat(ChatRequest, kw_only=True):
 
     def ask(self, prompt: Sequence[int]) -> IdsRequest:
         """Return the request in the form that the engine works on."""
-        sampling = Sampling(
+        sampling = AnswerSampling(
             max_tokens=self.max_completion_tokens or self.max_tokens,
             temperature=self.temperature,
             seed=self.seed,

@@ -13,8 +13,8 @@ from treadle.core.types import Json
 from treadle.testbed.engines.answering_work import SampledAnswer
 from treadle.testbed.engines.engine_app import EngineApp
 from treadle.testbed.engines.engine_wire import (
+    AnswerSampling,
     EngineChat,
-    Sampling,
     stream_reply,
     text_ids,
     write_logprobs,
@@ -27,7 +27,7 @@ _CHAT, _GENERATE = "/v1/chat/completions", "/generate"
 _IDS_PER_EVENT = 4
 
 
-class _Sampling(Sampling, kw_only=True):
+class _Sampling(AnswerSampling, kw_only=True):
     max_tokens: int | None = field(name="max_new_tokens", default=128)
     seed: int | None = field(name="sampling_seed", default=None)
 

@@ -14,8 +14,8 @@ from treadle.core.types import Json
 from treadle.testbed.engines.answering_work import SampledAnswer
 from treadle.testbed.engines.engine_app import EngineApp
 from treadle.testbed.engines.engine_wire import (
+    AnswerSampling,
     EngineChat,
-    Sampling,
     count_tokens,
     share,
     stream_reply,
@@ -30,7 +30,7 @@ _CHAT, _COMPLETIONS, _GENERATE = "/v1/chat/completions", "/v1/completions", "/in
 _IDS_PER_EVENT = 4
 
 
-class _Completion(Sampling, kw_only=True):
+class _Completion(AnswerSampling, kw_only=True):
     prompt: list[int] | str
     model: str = ""
     max_tokens: int | None = 16
@@ -42,7 +42,7 @@ class _Completion(Sampling, kw_only=True):
 
 class _Generate(Struct):
     token_ids: list[int]
-    sampling_params: Sampling
+    sampling_params: AnswerSampling
     model: str = ""
     request_id: str | None = None
     stream: bool | None = False
