@@ -30,8 +30,15 @@ from treadle.testbed.engines.engine_wire import (
     read_answer,
     stream_reply,
 )
-from treadle.testbed.engines.token_policy import ORACLE, DrawnToken, TokenPolicy, make_policy
-from treadle.testbed.server.oracle_app import HttpReply, OracleApp, ServerSettings, error_reply, json_reply
+from treadle.testbed.engines.token_policy import DrawnToken, TokenPolicy, make_policy
+from treadle.testbed.server.oracle_app import (
+    ORACLE,
+    HttpReply,
+    OracleApp,
+    ServerSettings,
+    error_reply,
+    json_reply,
+)
 
 _MAX_REMEMBERED = 100_000
 

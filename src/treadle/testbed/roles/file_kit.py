@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 
 from treadle.core.types import Json, ToolSpec
+from treadle.tasks.files.file_calls import is_text
 from treadle.tasks.solver import FailedResult, Step, WantedCall
 
 _NAMES = {
@@ -47,7 +48,7 @@ class FileTools:
         inner = next((key for key in _CONTENTS if key in properties), "content")
         look = self.read(path) if self.can("read") else None
         return WantedCall(
-            name, {argument: path, inner: content}, look=look, is_done=partial(_is_text, content)
+            name, {argument: path, inner: content}, look=look, is_done=partial(is_text, content)
         )
 
     def delete(self, path: str) -> WantedCall:
@@ -134,10 +135,6 @@ def find_near(path: str, paths: Sequence[str]) -> str | None:
     same = [item for item in paths if item.rpartition("/")[2].casefold() == name]
     found = same or difflib.get_close_matches(path, paths, n=1, cutoff=0.6)
     return found[0] if found else None
-
-
-def _is_text(expected: str, text: str) -> bool:
-    return text.rstrip("\n") == expected.rstrip("\n")
 
 
 def _is_absent(path: str, listing: str) -> bool:
