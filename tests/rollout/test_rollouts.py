@@ -27,7 +27,6 @@ from treadle.rollout.sinks.protocol import BaseSink, Receipt
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.runs.task import Task
 from treadle.scoring.protocol import Subject
-from treadle.trajectory.tokens.trajectories import TokenGrade
 
 TASKS = ["files:csv_sum-*"]
 
@@ -374,7 +373,6 @@ class Slow(BaseSink):
     """A sink that keeps what it gets, and fails at first."""
 
     name = "slow"
-    needs = TokenGrade.TEXT
 
     def __init__(self, failures: int = 2) -> None:
         self.got: list[str] = []

@@ -18,7 +18,6 @@ from treadle.scoring.protocol import Subject
 from treadle.testbed.engines import ENGINES, EngineSettings, export_tokenizer
 from treadle.testbed.server import ServerSettings
 from treadle.testbed.server.oracle_app import OracleApp
-from treadle.trajectory.tokens import TokenGrade
 
 
 def make(path: Path, **options: Any) -> Rollouts:
@@ -140,7 +139,7 @@ def test_an_error_of_the_trainer_is_all_that_is_told(tmp_path: Path) -> None:
 class StuckSink:
     """A sink that cannot deliver at the moment."""
 
-    name, needs = "stuck", TokenGrade.TEXT
+    name = "stuck"
 
     def open(self, memory: SinkMemory) -> None: ...
 

@@ -13,6 +13,7 @@ from treadle.core.types import Message, Role, ToolSpec
 from treadle.datagen.scenarios.scenario import write_facts
 from treadle.tasks.draws import Draw
 from treadle.tasks.files.materials import COMPANIES
+from treadle.testbed.built_in import BuiltInRequest
 from treadle.testbed.mediocre.composition import compose
 from treadle.testbed.mediocre.falsehoods import KINDS
 from treadle.testbed.mediocre.figures import rewrite, spell
@@ -335,7 +336,7 @@ async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(split, tmp
             "statements": [{"statement": sentence, "sentence": sentence}],
         }
         judge = MediocreModel(read_options(f"mediocre:texts={split},lies=0.6,cuts=0,judge=1"))
-        found = judge.complete([Message(Role.USER, write_facts(facts))]).message.content
+        found = judge.answer(BuiltInRequest([Message(Role.USER, write_facts(facts))])).message.content
         right[found == f'{{"verdicts":["{"yes" if truth.falsehood is None else "no"}"]}}', truth.sort] += 1
     assert right[True, "lie"] > 20
     assert right[True, "honest"] > 20

@@ -66,7 +66,7 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
                     f"the reward {scorer.name!r} of run {run_id!r} is {score.reward!r}, which is not a number"
                 )
             scores[scorer.name] = score
-    known = _details_of(bodies)
+    known = {body.name: (body.reward, body.detail) for body in bodies if isinstance(body, e.Rewarded)}
     changed = {
         name: item for name, item in scores.items() if known.get(name) != (item.reward, item.detail or None)
     }
@@ -89,11 +89,6 @@ def _check_gradable(run: Run[object]) -> None:
         raise NotGradableError(
             f"run {run.run_id!r} failed through no fault of its model, so it has no reward: {run.error}"
         )
-
-
-def _details_of(bodies: Sequence[e.DurableBody]) -> dict[str, tuple[float, str | None]]:
-    """Return the newest grade of each name, and its explanation."""
-    return {body.name: (body.reward, body.detail) for body in bodies if isinstance(body, e.Rewarded)}
 
 
 def _events(state: State, scores: Mapping[str, Score]) -> list[e.DurableBody]:

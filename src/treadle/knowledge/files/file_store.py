@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from treadle.journal.protocol import Clock
 from treadle.journal.resources import Resource, ResourceFilter, ResourceTable
+from treadle.knowledge.files.attribute_filters import AttributeValue
 
 FILE = "file"
 """The kind of uploaded files."""
@@ -30,6 +31,32 @@ class StoredFile(Struct, frozen=True, kw_only=True):
 def facts_of(item: Resource) -> StoredFile:
     """Return the facts about a file."""
     return msgspec.json.decode(item.body, type=StoredFile)
+
+
+class Chunking(Struct, frozen=True):
+    """How a file is cut into pieces."""
+
+    max_tokens: int
+    overlap_tokens: int
+
+
+class AttachedFile(Struct, frozen=True, kw_only=True):
+    """The facts about a file of a vector store."""
+
+    name: str
+    attributes: dict[str, AttributeValue] = {}
+    chunking: Chunking | None = None
+    """How it is cut; `None`: at paragraphs, into pieces of about 300 tokens."""
+    error_code: str | None = None
+    """`unsupported_file`, `invalid_file` or `server_error`; `None` if nothing failed."""
+    error: str | None = None
+    embedded_by: str | None = None
+    """The model of the pieces' embeddings; `None` if they have none."""
+
+
+def attached_facts(item: Resource) -> AttachedFile:
+    """Return the facts about a file of a vector store."""
+    return msgspec.json.decode(item.body, type=AttachedFile)
 
 
 class FileStore:

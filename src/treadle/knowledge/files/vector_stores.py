@@ -19,8 +19,15 @@ from treadle.core.types import Json
 from treadle.journal.protocol import Clock
 from treadle.journal.resources import Resource, ResourceCounts, ResourceFilter, ResourceTable
 from treadle.knowledge.documents.library import PIECE_CHARS, ReadDocument, pieces_of
-from treadle.knowledge.files.attribute_filters import AttributeValue, Condition, check_attributes
-from treadle.knowledge.files.file_store import ATTACHED, FILE, facts_of
+from treadle.knowledge.files.attribute_filters import Condition, check_attributes
+from treadle.knowledge.files.file_store import (
+    ATTACHED,
+    FILE,
+    AttachedFile,
+    Chunking,
+    attached_facts,
+    facts_of,
+)
 from treadle.knowledge.files.guarded_reading import read_guarded
 from treadle.knowledge.files.store_index import FoundPiece, Piece, StoreIndexes, encode_pieces
 from treadle.knowledge.memory.namespace import Embedder
@@ -55,35 +62,9 @@ class StoreFacts(Struct, frozen=True, kw_only=True):
         return None if self.expires_days is None else self.active_at + self.expires_days * _DAY_SECONDS
 
 
-class Chunking(Struct, frozen=True):
-    """How a file is cut into pieces."""
-
-    max_tokens: int
-    overlap_tokens: int
-
-
-class AttachedFile(Struct, frozen=True, kw_only=True):
-    """The facts about a file of a vector store."""
-
-    name: str
-    attributes: dict[str, AttributeValue] = {}
-    chunking: Chunking | None = None
-    """How it is cut; `None`: at paragraphs, into pieces of about 300 tokens."""
-    error_code: str | None = None
-    """`unsupported_file`, `invalid_file` or `server_error`; `None` if nothing failed."""
-    error: str | None = None
-    embedded_by: str | None = None
-    """The model of the pieces' embeddings; `None` if they have none."""
-
-
 def store_facts(item: Resource) -> StoreFacts:
     """Return the facts about a vector store."""
     return msgspec.json.decode(item.body, type=StoreFacts)
-
-
-def attached_facts(item: Resource) -> AttachedFile:
-    """Return the facts about a file of a vector store."""
-    return msgspec.json.decode(item.body, type=AttachedFile)
 
 
 def read_chunking(given: Json) -> Chunking | None:

@@ -13,12 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from treadle.core.types import Json
 from treadle.journal.resources import Resource, ResourceCounts, ResourceFilter
 from treadle.knowledge.files.attribute_filters import check_attributes, read_filter
-from treadle.knowledge.files.file_store import ATTACHED
+from treadle.knowledge.files.file_store import ATTACHED, Chunking, attached_facts
 from treadle.knowledge.files.vector_stores import (
     BATCH,
     STORE,
-    Chunking,
-    attached_facts,
     read_chunking,
     store_facts,
 )
