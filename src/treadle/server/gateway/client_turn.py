@@ -147,7 +147,7 @@ class ClientTurn:
         whole = digest_of(self._asked.messages)
         run_id = self._named.run_id
         if run_id is not None:
-            if not await self._host.has_run(self._caller, run_id):
+            if await self._host.find_info(self._caller, run_id) is None:
                 return None
         else:
             run_id = known.take(name, whole) or (known.take(name, history) if self._history else None)
@@ -155,7 +155,7 @@ class ClientTurn:
                 return await self._take(agent, run_id, history, whole, is_own=True)
             for call_id in [message.call_id for message in self._fresh if message.call_id is not None]:
                 run_id = run_named_by(call_id) or run_id
-            if run_id is not None and not await self._host.has_run(self._caller, run_id):
+            if run_id is not None and await self._host.find_info(self._caller, run_id) is None:
                 run_id = None
             if run_id is None and self._history:
                 labels = self._host.visible_to(self._caller)
