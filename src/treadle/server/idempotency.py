@@ -99,9 +99,8 @@ def new_id(request: Request, prefix: str) -> str | None:
     return None if keyed is None else f"{prefix}{keyed.kept.nonce[:24]}"
 
 
-def new_run_id(request: Request) -> str:
+def new_run_id(keyed: KeyedRequest | None) -> str:
     """Return the id for a run that a request begins. The same request with the same key gets the same id."""
-    keyed = keyed_request(request)
     return make_run_id() if keyed is None else keyed.run_id
 
 

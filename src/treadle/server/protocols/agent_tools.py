@@ -11,12 +11,11 @@ from treadle.core.events import InferenceStarted, ToolStarted
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel
 from treadle.core.types import Effect, Json, Message, Role, ToolErrorKind, ToolResult, ToolSpec
-from treadle.runs.begin import make_run_id
 from treadle.runs.options import SessionOptions
 from treadle.runs.recording import send
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
-from treadle.server.idempotency import KeyedRequest, keyed_request
+from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.mcp_tools import make_server
 from treadle.server.run_host import AGENT, BegunTurn, RunHost
 from treadle.server.turn_order import TurnOrder, check_idle, find_before, read_input, start_turn, write_needs
@@ -88,8 +87,7 @@ async def _order_of(
             "expects_new": True,
             "begins_with_message": True,
         }
-        new_id = make_run_id() if keyed is None else keyed.run_id
-        order = TurnOrder(agent=agent, run_id=new_id, options=options)
+        order = TurnOrder(agent=agent, run_id=new_run_id(keyed), options=options)
     else:
         run = await find_before(host, caller, str(run_id), keyed)
         if run is None or run.metadata.get(AGENT) != name:

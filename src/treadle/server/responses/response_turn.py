@@ -212,7 +212,7 @@ async def _find_named(
 
 def _client(caller: ApiCaller) -> str:
     """Return the name under which the responses of a client are known; its chats are others."""
-    return f"{caller.name}/responses"
+    return f"responses/{caller.name}"
 
 
 def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMessage]:

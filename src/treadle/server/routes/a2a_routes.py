@@ -16,13 +16,12 @@ from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel
 from treadle.core.types import Json, Message, Role
 from treadle.journal.hub import listen
-from treadle.runs.begin import make_run_id
 from treadle.runs.options import SessionOptions
 from treadle.runs.recording import send
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import UnknownAgentError
-from treadle.server.idempotency import KeyedRequest, keyed_request
+from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.protocols.a2a_task import (
     CONTEXT,
     OVER,
@@ -211,7 +210,7 @@ async def _next_turn(
 ) -> tuple[Run[Any] | None, TurnOrder]:
     """Return the run of a context, if it exists, and what is known of the order for its next turn."""
     made: Any = None
-    run, run_id = None, make_run_id() if keyed is None else keyed.run_id
+    run, run_id = None, new_run_id(keyed)
     for name in () if context is None else (context, run_id_of(caller, "a2a", context)):
         if run is None:
             run_id, run = name, await find_before(host, caller, name, keyed)

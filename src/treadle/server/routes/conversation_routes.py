@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from treadle.core.types import Json
 from treadle.runs.options import SessionOptions
 from treadle.server.access import RequestRefused
-from treadle.server.idempotency import new_run_id
+from treadle.server.idempotency import keyed_request, new_run_id
 from treadle.server.responses.request_items import read_items
 from treadle.server.responses.response_ids import conversation_id, read_conversation_id
 from treadle.server.responses.response_records import delete_run
@@ -37,7 +37,7 @@ async def create_conversation(
     body: CreateConversation, request: Request, host: TheHost, caller: Runner
 ) -> Response:
     """Begin a conversation. `items` are the messages that it had before."""
-    run_id = new_run_id(request)
+    run_id = new_run_id(keyed_request(request))
     if await host.find_info(caller, run_id) is not None:
         return await get_conversation(conversation_id(run_id), host, caller)
     asked = read_items(body.items)

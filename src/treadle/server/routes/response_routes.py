@@ -51,7 +51,7 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
     keyed = keyed_request(request)
     if keyed is not None and (known := await _find_begun(host, caller, keyed)) is not None:
         return await _answer_again(host, known, body)
-    exchange = ResponseTurn(host, caller, await make_plan(host, caller, body, new_run_id=new_run_id(request)))
+    exchange = ResponseTurn(host, caller, await make_plan(host, caller, body, new_run_id=new_run_id(keyed)))
     place, echo = exchange.fold.response_id, exchange.fold.echo
     if keyed is not None:
         # Before the turn is stored, so that nothing is begun of which the key does not know.

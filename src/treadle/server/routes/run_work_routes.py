@@ -131,7 +131,7 @@ async def create_run(body: CreateRun, request: Request, host: TheHost, caller: R
     }
     if body.files is not None:
         options["files"] = body.files
-    run_id = new_run_id(request)
+    run_id = new_run_id(keyed_request(request))
     if body.webhook is not None:
         await host.webhooks.add(run_id, body.webhook)
     order = TurnOrder(agent=agent, run_id=run_id, message=asked.message, blobs=asked.blobs, options=options)
@@ -213,7 +213,7 @@ async def fork(run_id: str, body: ForkRun, request: Request, host: TheHost, call
         agent = await _agent_of(host, run_id)
     else:
         agent = await asyncio.to_thread(host.catalog.agent, body.agent)
-    forked_id = new_run_id(request)
+    forked_id = new_run_id(keyed_request(request))
     labels = {**_read_labels(body.labels), **host.labels(caller, body.agent)}
     options: ForkOptions = {"text": body.input, "new_run_id": forked_id, "metadata": labels}
 
