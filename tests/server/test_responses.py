@@ -484,7 +484,7 @@ async def test_a_client_that_leaves_at_once_cancels_its_run(
         _, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
         await writer.drain()
-        writer.transport.abort()
+        writer.close()
         await asyncio.sleep(1)
         async with asyncio.timeout(20):
             while journal.runs(RunFilter(is_turn_open=True, is_waiting=False)):

@@ -253,7 +253,7 @@ class VectorStores:
 
     def unread(self) -> list[Resource]:
         """Return the files that some process was to read and has not read."""
-        return self.table.unfinished(ATTACHED, 1_000_000)
+        return list(self.table.unfinished(ATTACHED))
 
     def is_left(self, item: Resource) -> bool:
         """Return whether a file waits to be read for so long that its process may have died."""
