@@ -186,7 +186,8 @@ say done"""
         ("message", None),
     ]
     assert done[0].error is None
-    assert "b.txt" in done[1].error
+    assert done[1].error.type == "mcp_tool_execution_error"
+    assert "b.txt" in done[1].error.content[0]["text"]
     last: Any = events[-1]
     assert last.response.output_text == "done"
     assert [item.id for item in last.response.output] == [item.id for item in done]

@@ -11,12 +11,13 @@ from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.core.events import RunFinished, RunPaused, TurnCompleted
 from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
-from treadle.core.types import Json, Message, ToolCall
+from treadle.core.types import Delivery, Json, Message, ToolCall
 from treadle.journal.hub import listen
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.loop.listener import Emit
 from treadle.runs.options import Given, SessionOptions
+from treadle.runs.recording import user_message
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
@@ -34,7 +35,9 @@ class TurnOrder(Struct, kw_only=True):
     agent: Agent[Any]
     run_id: str
     message: Message | None = None
-    """The user's message; `None` if the client only sends what the run waits for, or has sent it to the inbox."""
+    """The user's message; `None` if the client only sends what the run waits for, or has sent it to the inbox.
+
+    Beside `mail`, the model sees it together with the answers."""
     blobs: Mapping[str, bytes] = {}
     """The contents of the parts of the message and of the history before it, as far as they are not inline."""
     mail: list[InboxMessage] = []
@@ -52,6 +55,9 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit) -> Run[Any]
     if order.mail or order.message is None:
         for message in order.mail:
             await asyncio.wrap_future(journal.posting(run_id, message))
+        if order.message is not None:
+            told = user_message(order.message, Delivery.STEER)
+            await asyncio.wrap_future(journal.posting(run_id, told, order.blobs))
         renews = order.options.get("renews_instructions", False)
         return await resume_run(
             agent, run_id, Given(agent.answer, agent.deps, emit, renews_instructions=renews)

@@ -12,7 +12,7 @@ from treadle.runs.options import SessionOptions
 from treadle.runs.recording import send
 from treadle.server.gateway.wires import RUN_HEADER
 from treadle.server.idempotency import keyed_request
-from treadle.server.protocols.ag_ui_input import RunAgentInput, read_answers
+from treadle.server.protocols.ag_ui_input import RunAgentInput, has_news, read_answers
 from treadle.server.protocols.ag_ui_stream import AgUiStream, to_data
 from treadle.server.responses.response_fold import Echo, ResponseFold
 from treadle.server.responses.response_ids import ResponseId
@@ -54,8 +54,10 @@ async def run_agent(
         }
     elif not mail:
         check_idle(run)
+    is_told = run is None or not mail or has_news(run, asked)
+    message = asked.message if is_told else None
     order = TurnOrder(
-        agent=made, run_id=run_id, message=asked.message, blobs=asked.blobs, mail=mail, options=options
+        agent=made, run_id=run_id, message=message, blobs=asked.blobs, mail=mail, options=options
     )
     turn = await start_turn(host, order, 0 if run is None else run.state.seq, keyed)
     number, step = (0, 0) if run is None else (run.state.turn.number, run.state.step)
