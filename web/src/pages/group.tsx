@@ -1,5 +1,5 @@
 /** The rollouts of a group side by side: rewards, advantages, and messages in lines, with the first difference. */
-import { useEffect, useState, type ReactNode } from "react";
+import { useEffect, useMemo, useState, type ReactNode } from "react";
 import { deviationOf, meanOf, number } from "../parts/charts";
 import { Chip, Status } from "../parts/basics";
 import { Message } from "../parts/conversation";
@@ -40,11 +40,32 @@ export function firstDifference(conversations: ShownMessage[][]): number {
   return -1;
 }
 
+/** The ways to compare a reward with those of its group, besides that of the delivery. */
+const METHODS: Record<string, (reward: number, all: number[]) => number> = {
+  group: (reward, all) => {
+    const deviation = deviationOf(all) * Math.sqrt(all.length / (all.length - 1 || 1));
+    return deviation ? (reward - meanOf(all)) / deviation : 0;
+  },
+  group_mean: (reward, all) => reward - meanOf(all),
+  leave_one_out: (reward, all) => (all.length > 1 ? (reward - meanOf(all)) * (all.length / (all.length - 1)) : 0),
+  reward: (reward) => reward,
+};
+
+/** Return a group with the advantages that a method gives; as it was delivered if there is no such method. */
+function withAdvantages(group: GroupFacts, method: string): GroupFacts {
+  const compute = METHODS[method];
+  if (!compute) return group;
+  const all = group.rollouts.map((item) => item.reward).filter((value) => value !== null);
+  return { ...group, rollouts: group.rollouts.map((item) => ({ ...item, advantage: item.reward === null ? null : compute(item.reward, all) })) };
+}
+
 function Group(): ReactNode {
   const place = usePlace();
   const { view, error } = useRollouts(place.path[1]);
   const at = view?.groups.findIndex((item) => item.group_id === place.path[1]) ?? -1;
-  const group = view?.groups[at];
+  const method = place.query.get("advantages") ?? "";
+  const found = view?.groups[at];
+  const group = useMemo(() => found && withAdvantages(found, method), [found, method]);
   const bodies = useBodies(group);
   const opened = group?.rollouts.find((item) => item.run_id === place.query.get("run"));
   const step = (by: number): void => {
@@ -75,6 +96,10 @@ function Group(): ReactNode {
         <span className="soft">{rewards.length ? `mean ${meanOf(rewards).toFixed(2)} ± ${deviationOf(rewards).toFixed(2)}` : "no rewards"}</span>
         {!group.has_variance && <Chip tone="warn">all rewards are equal</Chip>}
         {group.weight_version && <span className="soft">weights {group.weight_version}</span>}
+        <select aria-label="Advantages" value={method} onChange={(event) => change({ advantages: event.target.value })}>
+          <option value="">advantages as delivered</option>
+          {Object.keys(METHODS).map((name) => <option key={name}>{name}</option>)}
+        </select>
         <span className="grow" />
         <button disabled={at <= 0} onClick={() => step(-1)} title="Group before (P)">‹</button>
         <button disabled={at + 1 >= view.groups.length} onClick={() => step(1)} title="Next group (N)">›</button>
