@@ -2,8 +2,8 @@
 import { useEffect, useMemo, useState, type ReactNode } from "react";
 import { deviationOf, meanOf, number } from "../parts/charts";
 import { Chip, Status } from "../parts/basics";
-import { Message } from "../parts/conversation";
-import type { GroupFacts, RolloutBody, RolloutFacts, ShownMessage } from "../datatypes";
+import { firstDifference, SideLines, sidesOf } from "../parts/conversation";
+import type { GroupFacts, RolloutBody, RolloutFacts } from "../datatypes";
 import { count } from "../format";
 import { useKeys } from "../keys";
 import { change, go, to, usePlace } from "../router";
@@ -29,15 +29,6 @@ function useBodies(group: GroupFacts | undefined): Record<string, RolloutBody | 
     return () => stop.abort();
   }, [runs]);
   return bodies;
-}
-
-const signOf = (message: ShownMessage | undefined): string => JSON.stringify(message ?? null);
-
-/** Return the first line in which the rollouts do not say the same; -1 if there is none. */
-export function firstDifference(conversations: ShownMessage[][]): number {
-  const most = Math.max(0, ...conversations.map((messages) => messages.length));
-  for (let line = 0; line < most; line += 1) if (new Set(conversations.map((messages) => signOf(messages[line]))).size > 1) return line;
-  return -1;
 }
 
 /** The ways to compare a reward with those of its group, besides that of the delivery. */
@@ -133,16 +124,13 @@ function SideBySide({ group, bodies }: { group: GroupFacts; bodies: Record<strin
   const [hidden, setHidden] = useState<string[]>([]);
   useEffect(() => setHidden([]), [group.group_id]);
   const shown = group.rollouts.filter((item) => !hidden.includes(item.run_id));
-  const loaded = shown.filter((item) => bodies[item.run_id]);
-  const conversations = loaded.map((item) => bodies[item.run_id]?.messages ?? []);
+  const conversations = shown.map((item) => bodies[item.run_id]?.messages ?? []);
   const isLoaded = shown.every((item) => bodies[item.run_id] !== undefined);
-  const differs = conversations.length > 1 ? firstDifference(conversations) : -1;
-  const most = Math.max(0, ...conversations.map((messages) => messages.length));
-  const columns = { gridTemplateColumns: `repeat(${shown.length}, minmax(280px, 1fr))` };
+  const differs = firstDifference(shown.filter((item) => bodies[item.run_id]).map((item) => bodies[item.run_id]?.messages ?? []));
   return (
     <div className="rollout-sides" tabIndex={0} role="region" aria-label="rollouts side by side">
       {hidden.length > 0 && <div className="row wrap hiddenones"><span className="soft">{count(hidden.length)} hidden</span><button onClick={() => setHidden([])}>Show all</button></div>}
-      <div className="sidehead" style={columns}>
+      <div className="sidehead" style={sidesOf(shown.length)}>
         {shown.map((rollout) => (
           <section key={rollout.run_id} aria-label={rollout.run_id} data-run={rollout.run_id}>
             <button className="plain close" onClick={() => setHidden([...hidden, rollout.run_id])} aria-label={`Hide ${rollout.run_id}`} title="Hide this rollout">✕</button>
@@ -153,19 +141,7 @@ function SideBySide({ group, bodies }: { group: GroupFacts; bodies: Record<strin
       </div>
       {differs > 0 && isLoaded && <p className="soft hiddenones">The first {count(differs)} messages are the same in all.</p>}
       {!isLoaded && <Status />}
-      {Array.from({ length: isLoaded ? most : 0 }, (_, line) => {
-        const message = conversations[0]?.[line];
-        if (differs >= 0 && line < differs && message) return <div key={line} className="sideline common"><div><Message message={message} /></div></div>;
-        return (
-          <div key={line} className={`sideline ${line === differs ? "differs" : ""}`} style={columns}>
-            {line === differs && <p className="mark">the first difference</p>}
-            {shown.map((rollout) => {
-              const own = bodies[rollout.run_id]?.messages[line];
-              return <div key={rollout.run_id}>{own ? <Message message={own} /> : null}</div>;
-            })}
-          </div>
-        );
-      })}
+      {isLoaded && <SideLines conversations={conversations} />}
     </div>
   );
 }
