@@ -16,7 +16,7 @@ from treadle import Policy, Run, open_journal
 from treadle.core.events import ToolCompleted
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
-from treadle.server.api_server import load_served, serve_api
+from treadle.server.api_server import Served, load_served, serve_api
 
 ADD: Any = {
     "type": "function",
@@ -64,12 +64,11 @@ tools = ["ask"]
 
 
 @asynccontextmanager
-async def serving(path: Path, journal: Journal) -> AsyncIterator[str]:
-    """Serve the agents of a configuration, and yield the address."""
+async def serving(given: Path | Served, journal: Journal) -> AsyncIterator[str]:
+    """Serve the agents of a configuration, or what is given, and yield the address."""
+    served = load_served(given, None) if isinstance(given, Path) else given
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    task = asyncio.ensure_future(
-        serve_api(load_served(path, None), journal, "127.0.0.1", 0, ready.set_result)
-    )
+    task = asyncio.ensure_future(serve_api(served, journal, "127.0.0.1", 0, ready.set_result))
     try:
         await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
         if task.done():

@@ -18,7 +18,7 @@ from treadle.core.types import Completion, Json
 from treadle.models.dialects.anthropic import served as anthropic
 from treadle.models.dialects.openai_chat import served as openai_chat
 from treadle.models.wire.served import ServedRequest
-from treadle.server.access import Receive, RequestRefused, Scope, Send, error_body, read_body
+from treadle.server.access import Receive, RequestRefused, Scope, Send, error_body, read_body, to_sse
 from treadle.server.gateway.client_turn import Answer, AskedModelError, ClientTurn, RunNaming
 from treadle.server.gateway.gateway_host import GatewayHost
 from treadle.server.idempotency import KeyedRequest
@@ -64,11 +64,11 @@ class Wire(Struct, frozen=True):
 
 
 def _frame_chat(event: dict[str, Json]) -> bytes:
-    return b"data: %b\n\n" % _encode(event)
+    return to_sse(_encode(event))
 
 
 def _frame_messages(event: dict[str, Json]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), _encode(event))
+    return to_sse(_encode(event), event["type"])
 
 
 def _error_of_chat(message: str, code: str) -> Json:

@@ -19,7 +19,7 @@ from treadle.journal.hub import listen
 from treadle.runs.options import SessionOptions
 from treadle.runs.recording import send
 from treadle.runs.run import Run
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.access import ApiCaller, RequestRefused, to_sse
 from treadle.server.catalog import UnknownAgentError
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.protocols.a2a_task import (
@@ -255,7 +255,7 @@ async def _stream(
     """Yield the task as it is given, what happens to it, and its status when it is over or waits for the client."""
 
     def line(result: Json) -> bytes:
-        return b"data: %b\n\n" % encode(_result(number, result))
+        return to_sse(encode(_result(number, result)))
 
     yield line({"task": task})
     task_id, context = TaskId.read(task["id"]), task["contextId"]

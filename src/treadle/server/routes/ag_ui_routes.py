@@ -10,13 +10,14 @@ from treadle.core.errors import ConfigError
 from treadle.core.inbox import Cancel
 from treadle.runs.options import SessionOptions
 from treadle.runs.recording import send
+from treadle.server.access import to_sse
 from treadle.server.gateway.wires import RUN_HEADER
 from treadle.server.idempotency import keyed_request
 from treadle.server.protocols.ag_ui_input import RunAgentInput, has_news, read_answers
-from treadle.server.protocols.ag_ui_stream import AgUiStream, to_data
+from treadle.server.protocols.ag_ui_stream import AgUiStream
 from treadle.server.responses.response_fold import Echo, ResponseFold
 from treadle.server.responses.response_ids import ResponseId
-from treadle.server.routes.route_context import EventStream, Runner, TheHost
+from treadle.server.routes.route_context import EventStream, Runner, TheHost, encode
 from treadle.server.run_host import BegunTurn
 from treadle.server.turn_order import TurnOrder, check_idle, find_before, run_id_of, start_turn
 
@@ -78,16 +79,16 @@ async def run_agent(
 
 async def _lines(turn: BegunTurn, stream: AgUiStream) -> AsyncIterator[bytes]:
     for event in stream.begin():
-        yield to_data(event)
+        yield to_sse(encode(event))
     try:
         async for item in turn.items():
             for event in stream.take(item):
-                yield to_data(event)
+                yield to_sse(encode(event))
         for event in stream.finish(await turn.task):
-            yield to_data(event)
+            yield to_sse(encode(event))
     except asyncio.CancelledError:
         if not turn.task.cancelled():
             raise
-        yield to_data(stream.fail("the run was paused; it goes on when the server starts again"))
+        yield to_sse(encode(stream.fail("the run was paused; it goes on when the server starts again")))
     except Exception as error:
-        yield to_data(stream.fail(str(error)))
+        yield to_sse(encode(stream.fail(str(error))))

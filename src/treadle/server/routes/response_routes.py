@@ -32,7 +32,7 @@ from treadle.server.routes.route_context import (
     Runner,
     TheHost,
     check_runner,
-    to_sse,
+    write_named,
 )
 from treadle.server.run_host import AGENT, RunHost
 
@@ -139,9 +139,9 @@ async def _answer_again(host: RunHost, fold: ResponseFold, body: CreateResponse)
 async def _lines(events: AsyncIterator[dict[str, Json]]) -> AsyncIterator[bytes]:
     try:
         async for event in events:
-            yield to_sse(event)
+            yield write_named(event)
     except Exception as error:
-        yield to_sse(
+        yield write_named(
             {"type": "error", "sequence_number": 0, **error_body(str(error), "server_error")["error"]}
         )
     yield _DONE

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from treadle.core.types import Json
-from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send
+from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, to_sse
 from treadle.server.run_host import RunHost
 
 KEEP_ALIVE_SECONDS = 15.0
@@ -139,6 +139,6 @@ async def _alive(
             await lines.aclose()  # type: ignore[attr-defined]
 
 
-def to_sse(event: dict[str, Json]) -> bytes:
-    """Return an event whose name is its `type`."""
-    return b"event: %b\ndata: %b\n\n" % (str(event["type"]).encode(), encode(event))
+def write_named(event: dict[str, Json]) -> bytes:
+    """Return an event whose name is its `type` as a server-sent event."""
+    return to_sse(encode(event), event["type"])

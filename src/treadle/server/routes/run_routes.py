@@ -21,7 +21,7 @@ from treadle.core.types import Json
 from treadle.journal.hub import listen
 from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
 from treadle.runs.recording import send
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.access import ApiCaller, RequestRefused, to_sse
 from treadle.server.export_form import ExportForm, read_form
 from treadle.server.responses import response_records
 from treadle.server.routes.route_context import EventStream, Fast, Reader, Runner, TheHost, encode
@@ -201,9 +201,9 @@ async def write_events(items: AsyncIterator[Item]) -> AsyncIterator[bytes]:
     """Yield events and pieces of output as server-sent events."""
     async for item in items:
         if isinstance(item, Ephemeral):
-            yield b"event: %b\ndata: %b\n\n" % (item.type.encode(), item.to_json())
+            yield to_sse(item.to_json(), item.type)
         else:
-            yield b"id: %d\nevent: %b\ndata: %b\n\n" % (item.seq, str(item.type).encode(), item.to_json())
+            yield to_sse(item.to_json(), item.type, item.seq)
 
 
 @router.post("/{run_id}/inbox")
