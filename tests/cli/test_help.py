@@ -11,6 +11,8 @@ from importlib import import_module
 import pytest
 from tests.cli.command import RealCli
 
+from treadle.cli.commands.daemons import serve
+from treadle.cli.options.option_groups import split_docstring
 from treadle.cli.table import COMMANDS, CommandEntry, GroupEntry
 
 
@@ -80,6 +82,12 @@ def test_the_table_has_the_first_line_of_each_docstring() -> None:
         docstring = inspect.getdoc(getattr(import_module(module_name), name))
         assert docstring is not None, words
         assert docstring.partition("\n")[0] == command.summary, words
+
+
+def test_the_text_of_a_help_is_broken_at_the_width_of_the_terminal() -> None:
+    text, examples = split_docstring(serve)
+    assert [line for line in text.split("\n\n") if "\n" in line] == []
+    assert (text.count("\n\n"), len(examples)) == (1, 2)
 
 
 def test_the_help_of_a_group_has_two_examples_and_loads_no_command() -> None:

@@ -180,6 +180,22 @@ def test_groups_without_variance_are_replaced_on_request(tmp_path: Path) -> None
     assert all(line["has_variance"] for line in lines(tmp_path))
 
 
+def test_dropped_groups_are_made_again_on_request(tmp_path: Path) -> None:
+    school = School(wrong_share=0.3)
+    given: dict[str, Any] = {"groups": 6, "group_size": 2, "no_variance": "drop", "max_dropped": 1}
+    first = asyncio.run(make(tmp_path, school, **given).run())
+    assert first.progress.dropped > 0
+    seeds = set(school.seeds)
+    same = asyncio.run(make(tmp_path, school, **given).run())
+    assert (same.progress.delivered, school.seeds) == (first.progress.delivered, seeds)
+    again = asyncio.run(make(tmp_path, school, retry_failed=True, **given).run())
+    assert len(school.seeds) == len(seeds) + 2 * first.progress.dropped
+    assert again.progress.delivered >= first.progress.delivered
+    made = [rollout["run_id"] for line in lines(tmp_path) for rollout in line["rollouts"]]
+    assert len(set(made)) == 2 * again.progress.delivered
+    assert all(line["has_variance"] for line in lines(tmp_path))
+
+
 def test_the_window_is_over_rollouts_and_there_is_no_barrier(tmp_path: Path) -> None:
     """One rollout of the first group never ends by itself; all other groups are delivered meanwhile."""
     school, told, blocked = School(), Told(), asyncio.Event()

@@ -228,6 +228,16 @@ class Ledger:
             )
         return cursor.rowcount
 
+    def renew(self, status: ItemStatus, change: Callable[[Json], Json]) -> None:
+        """Reopen the items with a status, each with the spec that `change` returns for its spec."""
+        chosen = "SELECT number, spec FROM items WHERE status = ?"
+        with self._transaction():
+            for number, spec in self.connection.execute(chosen, (status.value,)).fetchall():
+                changed = msgspec.json.encode(change(msgspec.json.decode(spec)))
+                self.connection.execute(
+                    "UPDATE items SET status = 'open', spec = ? WHERE number = ?", (changed, number)
+                )
+
     def open_items(self) -> list[PlannedItem]:
         """Return the items that are not decided, in order."""
         found = self.connection.execute(

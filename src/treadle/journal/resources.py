@@ -5,7 +5,7 @@ that what a caller was told is stored survives the death of the process. All met
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -141,10 +141,16 @@ class ResourceTable:
         found = [_read(row) for row in self._rows(sql, (*values, chosen.limit))]
         return found[::-1] if chosen.before is not None else found
 
-    def unfinished(self, kind: str, limit: int) -> list[Resource]:
-        """Return the resources of a kind whose state is `in_progress`."""
-        sql = f"SELECT {_COLUMNS} FROM resources WHERE kind=? AND state = 'in_progress' ORDER BY id LIMIT ?"
-        return [_read(row) for row in self._rows(sql, (kind, limit))]
+    def unfinished(self, kind: str) -> Iterator[Resource]:
+        """Yield the resources of a kind whose state is `in_progress`, with few of them in memory at a time."""
+        sql = (
+            f"SELECT {_COLUMNS} FROM resources WHERE kind=? AND state = 'in_progress' AND (parent, id) > (?, ?) "
+            "ORDER BY parent, id LIMIT 1000"
+        )
+        last = ("", "")
+        while found := [_read(row) for row in self._rows(sql, (kind, *last))]:
+            yield from found
+            last = found[-1].parent, found[-1].resource_id
 
     def tally(self, kind: str, parent: str, label: str | None = None) -> ResourceCounts:
         """Return how many resources belong to `parent`."""

@@ -268,6 +268,8 @@ class GroupSpec(Struct, frozen=True):
     """The task as `SET:ID`."""
     rollouts: tuple[int, ...]
     """The positions in the group of the rollouts to make."""
+    attempt: int = 1
+    """The number of the attempt at the group; each has runs and seeds of its own."""
 
     def unit_id(self, name: str) -> str:
         """Return the id of the unit that is delivered: a group, or a single rollout."""
@@ -275,11 +277,13 @@ class GroupSpec(Struct, frozen=True):
 
     def run_id(self, name: str, index: int) -> str:
         """Return the id of the run of the rollout at `index`, given the name of the rollouts."""
-        return f"{name}-{self.group}-{index}"
+        again = "" if self.attempt == 1 else f"-{self.attempt}"
+        return f"{name}-{self.group}-{index}{again}"
 
     def seed_of(self, seed: int, index: int) -> int:
         """Return the sampling seed of the rollout at `index`, given the seed of the plan."""
-        return int(fraction(seed, self.group, index) * 2**31)
+        place = (self.group, index) if self.attempt == 1 else (self.group, index, self.attempt)
+        return int(fraction(seed, *place) * 2**31)
 
 
 class GroupPlan:

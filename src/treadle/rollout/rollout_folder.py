@@ -10,7 +10,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.masking import MASK, hide_password
 from treadle.export.groups import Group
-from treadle.jobs.job import check_unchanged
+from treadle.jobs.job import LOSSES, check_unchanged
 from treadle.jobs.ledger import ItemStatus, JobCounts, Ledger, LedgerEntry
 from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.protocol import Journal
@@ -120,9 +120,12 @@ def _without_secrets(config: RolloutConfig) -> RolloutConfig:
     return config.model_copy(update=changes)
 
 
-def check_continued(config: RolloutConfig, ledger: Ledger, journal: Journal) -> None:
+def check_continued(
+    config: RolloutConfig, ledger: Ledger, journal: Journal, *, retry_failed: bool = False
+) -> None:
     """Check that the folder and the journal belong to the rollouts of `config`, and record the configuration.
 
+    With `retry_failed`, the groups that were dropped are made again, with other seeds.
     Raises: `ConfigError` that names the keys that have changed.
     """
     config = _without_secrets(config)
@@ -143,3 +146,6 @@ def check_continued(config: RolloutConfig, ledger: Ledger, journal: Journal) -> 
     ledger.set(_SEAL, make_seal(_SEAL, settings))
     # Groups that failed because of the infrastructure are always tried again.
     ledger.reopen(ItemStatus.FAILED)
+    if retry_failed:
+        ledger.set(LOSSES, "{}")
+        ledger.renew(ItemStatus.REJECTED, lambda spec: {**spec, "attempt": spec.get("attempt", 1) + 1})

@@ -64,7 +64,9 @@ def _read_weight(text: str) -> tuple[str, Json]:
     return spec.scorer, {"weight": spec.weight}
 
 
-def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions) -> int:
+def run(
+    path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, retry_failed: bool = False
+) -> int:
     """Make the rollouts, or continue them, and return the exit code."""
     if path is None and not changes.options and not changes.settings:
         raise ConfigError(
@@ -76,14 +78,16 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions) -> int:
         config,
         workers=None if config.command is None else _make_workers(config.command),
         listener=lambda notice, progress: job.listen(notice, progress),
+        retry_failed=retry_failed,
     )
     job = JobCommand(config.name, rollouts.progress, GroupFeed(), changes.command("rollout", path), shown)
     result = job.run(rollouts.run)
     if result is None:
         return ExitCode.INTERRUPTED
-    folder, too_many = (
-        result.folder,
-        "too many groups were dropped; see the reasons above, or raise max_dropped",
+    folder = result.folder
+    too_many = (
+        "too many groups were dropped; see the reasons above, try them again with --retry-failed, or raise "
+        "max_dropped"
     )
     code = job.report(result.end, result.progress, folder.path, too_many)
     if result.end.reason == "done" and (waiting := result.progress.undelivered):

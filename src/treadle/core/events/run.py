@@ -2,14 +2,14 @@
 
 from msgspec import field
 
-from treadle.core.events.body import Body
+from treadle.core.events.body import Body, BodyWithContents
 from treadle.core.lineage import Caller, Parent, TaskRef
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.types import Fault, Json, Message, OutputSpec, StopReason, ToolSpec, Window
 
 
-class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
+class RunStarted(BodyWithContents, frozen=True, gc=False, tag="run_started"):
     """The start of a run, with the agent and everything else that was given at the start."""
 
     version: str

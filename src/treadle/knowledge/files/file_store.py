@@ -67,9 +67,18 @@ class FileStore:
         self._clock = clock
 
     def add(
-        self, name: str, content: bytes, purpose: str, owner: str = "", expires_seconds: float | None = None
+        self,
+        name: str,
+        content: bytes,
+        purpose: str,
+        owner: str = "",
+        expires_seconds: float | None = None,
+        file_id: str | None = None,
     ) -> Resource:
-        """Store a file, and return it. `name` is only shown: it is never the path of anything."""
+        """Store a file, and return it. `name` is only shown: it is never the path of anything.
+
+        If there is a file `file_id`, that one is returned.
+        """
         plain = name.encode(errors="replace").decode().replace("\\", "/").rpartition("/")[2]
         plain = "".join([char for char in plain if char.isprintable()])[-_NAME_CHARS:] or "file"
         kind = mimetypes.guess_type(plain)[0] or _guess_type(content)
@@ -77,7 +86,7 @@ class FileStore:
         facts = StoredFile(name=plain, mime_type=kind, digest=hashlib.sha256(content).hexdigest())
         made = Resource(
             kind=FILE,
-            resource_id=f"file-{secrets.token_hex(12)}",
+            resource_id=file_id or f"file-{secrets.token_hex(12)}",
             owner=owner,
             label=purpose,
             size_bytes=len(content),
@@ -86,7 +95,7 @@ class FileStore:
             body=msgspec.json.encode(facts).decode(),
         )
         self._table.add([made], now, content)
-        return made
+        return made if file_id is None else self.get(file_id) or made
 
     def get(self, file_id: str, owner: str | None = None) -> Resource | None:
         """Return a file; `None` if there is none that `owner` sees. Who is `None` sees all."""

@@ -192,7 +192,8 @@ class ResponseFold:
                 item.item["results"] = results_of(body.result.structured)
             self._say_of(item, "response.file_search_call.completed")
         else:
-            item.item["error" if body.result.is_error else "output"] = body.result.content
+            said = body.result.content
+            item.item |= {"error": _error_of(said)} if body.result.is_error else {"output": said}
             self._say_of(item, f"response.mcp_call.{item.item['status']}")
         self._done(item)
 
@@ -434,7 +435,8 @@ class ResponseFold:
         if call.name == "web_search":
             kept = {"type": "web_search_call", "action": {"type": "search", "query": call.arguments}}
         else:
-            kept |= {"arguments": call.arguments, "error" if call.is_error else "output": call.result}
+            said = {"error": _error_of(call.result)} if call.is_error else {"output": call.result}
+            kept |= {"arguments": call.arguments, **said}
         kept["status"] = "failed" if call.is_error else "completed"
         self._done(self._add("ws" if call.name == "web_search" else "mcp", kept))
 
@@ -468,6 +470,11 @@ _READ: dict[type, Callable[[ResponseFold, Any], None]] = {
     e.RunPaused: ResponseFold.on_run_paused,
     e.TurnCompleted: ResponseFold.on_turn_completed,
 }
+
+
+def _error_of(text: str) -> Json:
+    """Return the error of an `mcp_call` whose tool has failed."""
+    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
 
 
 def _arguments_of(item: _Item) -> str:

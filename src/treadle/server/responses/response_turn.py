@@ -13,12 +13,11 @@ from msgspec import Struct
 from treadle.agent.agent import Agent
 from treadle.core.asking import open_questions
 from treadle.core.calls import waiting_calls
-from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
+from treadle.core.errors import ConfigError, JournalError
 from treadle.core.inbox import Cancel, DecideCall, GiveAnswer, GiveResult, InboxMessage
 from treadle.core.state import State
 from treadle.core.state import fold as fold_events
 from treadle.core.types import Json, Message, Role
-from treadle.journal.run_info import RunFilter
 from treadle.knowledge.files.file_store import facts_of
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
@@ -166,13 +165,13 @@ async def _find_run(
         raise ConfigError("give previous_response_id or conversation, not both")
     if given is not None:
         run_id = read_conversation_id(given if isinstance(given, str) else given.id)
-        state = (await load_run(host, caller, run_id)).state
+        state = (await host.get_run(caller, run_id)).state
         return run_id, state, _read_mail(run_id, state, asked)
     if body.previous_response_id is None:
         found, known = await _find_named(host, caller, asked)
         return found, known, [] if found is None or known is None else _read_mail(found, known, asked)
     before = read_response_id(body.previous_response_id)
-    run = await load_run(host, caller, before.run_id)
+    run = await host.get_run(caller, before.run_id)
     fold = await asyncio.to_thread(
         lambda: part_of_run(host.journal.read(before.run_id), before, Echo(model="", created_at=0))
     )
@@ -199,10 +198,10 @@ async def _find_named(
     run_id = asked.run_id or (host.conversations.take(_client(caller), said) if asked.history else None)
     if run_id is None:
         return None, None
-    try:
-        state = (await load_run(host, caller, run_id)).state
-    except RequestRefused:
+    run = await host.find_run(caller, run_id)
+    if run is None:
         return None, None
+    state = run.state
     if asked.results:
         return run_id, state
     if state.turn.is_open or digest_of(state.transcript) != said:
@@ -213,20 +212,7 @@ async def _find_named(
 
 def _client(caller: ApiCaller) -> str:
     """Return the name under which the responses of a client are known; its chats are others."""
-    return f"{caller.name}/responses"
-
-
-async def load_run(host: RunHost, caller: ApiCaller, run_id: str) -> Run[Any]:
-    """Return a run that the client may see. Raises: `RequestRefused`."""
-    found = await asyncio.to_thread(
-        host.journal.runs, RunFilter(run_ids=[run_id], labels=host.visible_to(caller))
-    )
-    if not found:
-        raise RequestRefused(404, f"there is no run {run_id!r:.100}", "not_found")
-    try:
-        return await asyncio.to_thread(Run.load, run_id, host.journal)
-    except RunNotFoundError:
-        raise RequestRefused(404, f"there is no run {run_id!r:.100}", "not_found") from None
+    return f"responses/{caller.name}"
 
 
 def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMessage]:
@@ -360,6 +346,12 @@ class ResponseTurn:
             pass
         return self.fold.response()
 
+    def drop(self) -> None:
+        """Keep no events for `events`, because nobody reads them."""
+        assert self._turn is not None
+        self._turn.drop()
+
     async def cancel(self) -> None:
         """Stop the run, because its client has left."""
+        self.drop()
         await asyncio.wrap_future(self._host.journal.posting(self.run_id, Cancel("the client left")))

@@ -12,7 +12,6 @@ from fastapi.responses import Response
 
 from treadle.server.access import RequestRefused
 from treadle.server.routes.route_context import Fast, Reader, TheHost, encode
-from treadle.server.routes.run_routes import find_run
 from treadle.trajectory.tokens.masks import check_mask_names
 from treadle.viewer.token_views import list_formats, view_export, view_tokens
 from treadle.viewer.viewed_data import ViewedData
@@ -114,14 +113,14 @@ async def get_group(group_id: str, data: TheData, host: TheHost) -> Response:
 @router.get("/runs/{run_id}/tokens")
 async def get_tokens(run_id: str, host: TheHost, caller: Reader, mask: str = "all") -> Response:
     """Return the tokens of a run and of its sub-agents, branch by branch."""
-    await find_run(host, caller, run_id)
+    await host.get_info(caller, run_id)
     return await _answer(view_tokens, host.journal, run_id, check_mask_names(mask), host.visible_to(caller))
 
 
 @router.get("/runs/{run_id}/exported")
 async def get_exported(run_id: str, host: TheHost, caller: Reader, format: str = "openai") -> Response:
     """Return the lines that a format makes of a run, and what they lose."""
-    await find_run(host, caller, run_id)
+    await host.get_info(caller, run_id)
     return await _answer(view_export, host.journal, run_id, format, host.visible_to(caller))
 
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import Depends, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from treadle.core.types import Json
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, to_sse
 from treadle.server.run_host import RunHost
 
 KEEP_ALIVE_SECONDS = 15.0
@@ -73,29 +73,38 @@ class Fast(JSONResponse):
         return encode(content)
 
 
-def event_stream(
-    lines: AsyncIterator[bytes],
-    on_close: Callable[[], None] | None = None,
-    more_headers: Mapping[str, str] | None = None,
-    waiting: "set[asyncio.Task[bytes]] | None" = None,
-) -> StreamingResponse:
-    """Return a stream of server-sent events. `on_close` is called if the client leaves before the end.
+class EventStream(StreamingResponse):
+    """A stream of server-sent events."""
 
-    The stream has its task in `waiting` while nothing comes, and ends if the task is cancelled.
-    """
+    def __init__(
+        self,
+        lines: AsyncIterator[bytes],
+        on_close: Callable[[], None] | None = None,
+        more_headers: Mapping[str, str] | None = None,
+        waiting: "set[asyncio.Task[bytes]] | None" = None,
+    ) -> None:
+        """Make a stream. `on_close` is called if the client leaves before the end, or before the beginning.
 
-    async def body() -> AsyncIterator[bytes]:
-        is_complete = False
+        The stream has its task in `waiting` while nothing comes, and ends if the task is cancelled.
+        """
+        self._is_complete = False
+        self._on_close = on_close
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no", **(more_headers or {})}
+        super().__init__(self._body(lines, waiting), media_type="text/event-stream", headers=headers)
+
+    async def _body(
+        self, lines: AsyncIterator[bytes], waiting: "set[asyncio.Task[bytes]] | None"
+    ) -> AsyncIterator[bytes]:
+        async for line in _alive(lines, waiting):
+            yield line
+        self._is_complete = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async for line in _alive(lines, waiting):
-                yield line
-            is_complete = True
+            await super().__call__(scope, receive, send)
         finally:
-            if not is_complete and on_close is not None:
-                on_close()
-
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no", **(more_headers or {})}
-    return StreamingResponse(body(), media_type="text/event-stream", headers=headers)
+            if not self._is_complete and self._on_close is not None:
+                self._on_close()
 
 
 async def _alive(
@@ -130,21 +139,6 @@ async def _alive(
             await lines.aclose()  # type: ignore[attr-defined]
 
 
-def to_sse(event: dict[str, Json]) -> bytes:
-    """Return an event whose name is its `type`."""
-    return b"event: %b\ndata: %b\n\n" % (str(event["type"]).encode(), encode(event))
-
-
-__all__ = [
-    "ClientBody",
-    "Fast",
-    "Reader",
-    "Response",
-    "Runner",
-    "TheHost",
-    "encode",
-    "event_stream",
-    "get_host",
-    "need",
-    "to_sse",
-]
+def write_named(event: dict[str, Json]) -> bytes:
+    """Return an event whose name is its `type` as a server-sent event."""
+    return to_sse(encode(event), event["type"])
