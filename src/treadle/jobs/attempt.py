@@ -6,7 +6,7 @@ completed fails with the reason. Each attempt has an agent of its own, whose mod
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -38,7 +38,7 @@ from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.grade import grade
-from treadle.scoring.registry import make_scorers, read_rewards
+from treadle.scoring.registry import RewardSpec, make_scorers, read_rewards
 from treadle.tools.user_code import FirstFailures, blame, is_from_user
 
 MakeModel: TypeAlias = Callable[[Task, int], Model]
@@ -234,14 +234,19 @@ class AttemptDriver:
         agents: Mapping[str, SeededAgents],
         config: AttemptSection,
         retried: type[AttemptRetried] = AttemptRetried,
+        *,
+        rewards: Sequence[RewardSpec] | None = None,
+        is_grading_again: bool = False,
     ) -> None:
         """Make a driver of the attempts of `job`. `agents` are those of each model by the name in the attempts.
 
-        `retried` is the class of the notices about attempts that are made again.
+        `retried` is the class of the notices about attempts that are made again. `rewards` take the place of the
+        configured ones. If `is_grading_again`, finished runs get all grades again.
         """
         self._job = job
         self._agents = agents
-        self.rewards = read_rewards(config.rewards)
+        self.rewards = read_rewards(config.rewards) if rewards is None else tuple(rewards)
+        self._is_grading_again = is_grading_again
         self._scorers = make_scorers(self.rewards)
         self._retries = config.retries.policy()
         self._retried = retried
@@ -284,18 +289,14 @@ class AttemptDriver:
         run_id = attempt.run_id
         agent = self._agents[attempt.model].make(attempt.task, attempt.seed)
         try:
-            if attempt.parent is not None:
-                run = await ensure_run(agent, run_id, attempt.parent)
-            else:
-                run = await self._job.workers.run(
-                    agent, run_id, attempt.task, files=attempt.files, metadata=attempt.metadata
-                )
+            run = await self._drive(agent, attempt)
         except Exception as error:
             # Checks and other code of users raise anything.
             wrong = blame(error, f"run {run_id!r} cannot be made") if is_from_user(error) else None
             return error if isinstance(error, TreadleError) else wrong or error
         check_ended(run)
-        missing = [item for item in self._scorers if item.name not in run.state.turn.rewards]
+        known = () if self._is_grading_again else run.state.turn.rewards
+        missing = [item for item in self._scorers if item.name not in known]
         if missing and find_infrastructure_fault(run) is None:
             try:
                 await grade(self._job.journal, run_id, missing)
@@ -303,6 +304,14 @@ class AttemptDriver:
                 return error
             run = await asyncio.to_thread(Run.load, run_id, self._job.journal)
         return run
+
+    async def _drive(self, agent: SeededAgent, attempt: Attempt) -> Run[Any]:
+        """Return the run of an attempt, driven to its end."""
+        if attempt.parent is not None:
+            return await ensure_run(agent, attempt.run_id, attempt.parent)
+        return await self._job.workers.run(
+            agent, attempt.run_id, attempt.task, files=attempt.files, metadata=attempt.metadata
+        )
 
 
 def outcome_of(result: Run[Any] | AttemptFailedError, **more: Any) -> ItemOutcome:
