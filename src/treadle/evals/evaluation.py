@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from treadle.evals.evaluation_folder import (
     is_grading_again,
 )
 from treadle.evals.evaluation_results import Results, describe_sample, read_results
+from treadle.evals.row_samples import DriveAnswer, RowAnswer, read_answers
 from treadle.jobs.attempt import (
     Attempt,
     AttemptDriver,
@@ -109,11 +111,14 @@ class EvaluationWork:
         job: Job[Any, EvaluationProgress],
         driver: AttemptDriver,
         plan: EvaluationPlan,
+        answers: Mapping[str, RowAnswer],
     ) -> None:
+        """Make the work. `answers` are the samples that are answers of rows, by their names."""
         self._config = config
         self._job = job
         self._driver = driver
         self._plan = plan
+        self._answers = answers
         for entry in job.ledger.entries(ItemStatus.KEPT):
             job.progress.note_score(entry.label, entry.details["score"])
 
@@ -127,12 +132,14 @@ class EvaluationWork:
         """See `JobWork.attempt`. Raises: as `AttemptDriver.drive` does."""
         spec = msgspec.convert(item.spec, EvaluationSpec)
         metadata: dict[str, Json] = {"evaluation": self._config.name, "epoch": spec.epoch}
+        answer = self._answers.get(spec.task)
         planned = Attempt(
             run_id=find_run_id(self._config, item),
-            task=load_task(spec.task),
+            task=load_task(spec.task) if answer is None else answer.task,
             seed=spec.seed_of(self._config.seed),
             model=spec.model,
             metadata=metadata,
+            drive=None if answer is None else DriveAnswer(answer),
         )
         try:
             run = await self._driver.drive(planned, expected)
@@ -221,8 +228,9 @@ async def evaluate(
             rewards=config.scorers(),
             is_grading_again=is_grading_again(job.ledger),
         )
-        plan = EvaluationPlan(config, choose(find_tasks(config.tasks), config.max_tasks))
-        work = EvaluationWork(config, job, driver, plan)
+        answers = await asyncio.to_thread(read_answers, config.rows, config.max_tasks)
+        plan = EvaluationPlan(config, [*choose(find_tasks(config.tasks), config.max_tasks), *answers])
+        work = EvaluationWork(config, job, driver, plan, answers)
         progress.wanted = plan.wanted
         job.ledger.set("wanted", str(plan.wanted))
         end = await job.run(work, JobSettings(wanted=plan.wanted, max_items=plan.wanted))

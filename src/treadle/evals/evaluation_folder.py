@@ -9,7 +9,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
 from treadle.core.types import StopReason
-from treadle.evals.evaluation_config import EvaluationConfig, EvaluationSpec
+from treadle.evals.evaluation_config import ROWS, EvaluationConfig, EvaluationSpec
 from treadle.jobs.job import check_unchanged
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.jobs.sections import hide_secrets
@@ -170,6 +170,11 @@ def is_grading_again(ledger: Ledger) -> bool:
 def finish_rescoring(ledger: Ledger) -> None:
     """Record that all samples have their new grades."""
     ledger.set(_RESCORING, "no")
+
+
+def cluster_of(task: str) -> str:
+    """Return what a sample is alike with others of: its task, or the row of its answer."""
+    return task.rpartition(".")[0] if task.startswith(ROWS) else task
 
 
 def by_task(samples: Sequence[Sample]) -> dict[str, list[Sample]]:

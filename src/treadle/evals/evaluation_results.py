@@ -12,7 +12,14 @@ from msgspec import Struct
 
 from treadle.core.events import DurableBody, Rewarded, TurnCompleted
 from treadle.core.types import StopReason
-from treadle.evals.evaluation_folder import Sample, SampleDetails, StoredEvaluation, by_task, read_stored
+from treadle.evals.evaluation_folder import (
+    Sample,
+    SampleDetails,
+    StoredEvaluation,
+    by_task,
+    cluster_of,
+    read_stored,
+)
 from treadle.evals.statistics import (
     MeanEstimate,
     ScoreDifference,
@@ -26,7 +33,6 @@ from treadle.scoring.registry import RewardSpec, total_reward
 
 _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\S*[/.]\w\S*|[-+$€£]?\d[\d.,:]*")
 """What differs between two reasons of the same kind: quoted texts, paths and numbers."""
-NO_CALL = "no tool was called"
 
 
 def describe_sample(run: Run[Any], specs: Sequence[RewardSpec], solved_at: float) -> SampleDetails:
@@ -44,7 +50,8 @@ def describe_sample(run: Run[Any], specs: Sequence[RewardSpec], solved_at: float
         given = {body.name: body.detail or "" for body in bodies if isinstance(body, Rewarded)}
         reasons = {name: given[name] for name in rewards if given.get(name)}
         worst = min(rewards, key=lambda name: rewards[name])
-        kind = name_failure(run.stop_reason, reasons.get(worst, worst), has_calls=bool(spent.tool_calls))
+        is_cut = run.stop_reason is not StopReason.COMPLETED and not run.state.is_relayed
+        kind = name_failure(run.stop_reason if is_cut else None, reasons.get(worst, worst))
     return SampleDetails(
         score=score,
         stop_reason=run.stop_reason,
@@ -66,13 +73,10 @@ def _find_seconds(bodies: Sequence[DurableBody]) -> float:
     return round(ended[-1].at - bodies[0].at if worked is None else worked, 3)
 
 
-def name_failure(stop_reason: StopReason, reason: str, *, has_calls: bool = True) -> str:
-    """Return the kind of a failure: the limit that ended the run, or the reason without what varies."""
-    if stop_reason not in (StopReason.COMPLETED, StopReason.MAX_STEPS):
-        return f"stopped: {stop_reason.value}"
+def name_failure(stop_reason: StopReason | None, reason: str) -> str:
+    """Return the kind of a failure: the reason without what varies, after what stopped the run, if anything did."""
     first = _VARYING.sub("…", reason.partition("; ")[0]).strip()
-    head = f"stopped: {stop_reason.value}: " if stop_reason is StopReason.MAX_STEPS else ""
-    return f"{head}{first}" if has_calls or head else f"{NO_CALL}: {first}"
+    return first if stop_reason is None else f"{stop_reason.value}: {first}"
 
 
 class ModelResult(Struct, frozen=True, kw_only=True):
@@ -175,11 +179,11 @@ def _model_of(run_id: str, stored: StoredEvaluation) -> str:
 
 
 def _scores(samples: Iterable[Sample]) -> dict[str, list[float]]:
-    """Return the scores by task."""
+    """Return the scores by task, or row."""
     found: dict[str, list[float]] = {}
     for sample in samples:
         if sample.details.score is not None:
-            found.setdefault(sample.spec.task, []).append(sample.details.score)
+            found.setdefault(cluster_of(sample.spec.task), []).append(sample.details.score)
     return found
 
 
@@ -188,8 +192,11 @@ def _summarise(model: str, samples: list[Sample], solved_at: float, failed: int)
     names = dict.fromkeys([name for sample in samples for name in sample.details.scores])
 
     def estimate(read: Callable[[SampleDetails], float | None]) -> MeanEstimate | None:
-        groups = [[read(sample.details) for sample in group] for group in tasks.values()]
-        return estimate_mean([[value for value in group if value is not None] for group in groups])
+        groups: dict[str, list[float]] = {}
+        for sample in samples:
+            if (value := read(sample.details)) is not None:
+                groups.setdefault(cluster_of(sample.spec.task), []).append(value)
+        return estimate_mean(list(groups.values()))
 
     scorers = {name: estimate(lambda details, name=name: details.scores.get(name)) for name in names}  # type: ignore[misc]
     solved = [

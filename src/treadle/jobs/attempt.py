@@ -6,7 +6,7 @@ completed fails with the reason. Each attempt has an agent of its own, whose mod
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -89,14 +89,23 @@ class SeededAgents:
         if isinstance(self._make_model, ConfiguredModel):
             await self._make_model.ask_for_tokens()
 
-    def make(self, task: Task, seed: int) -> SeededAgent:
-        """Return the agent of a rollout. Raises: `ConfigError` if it cannot be made."""
+    def make(
+        self,
+        task: Task,
+        seed: int,
+        *,
+        toolsets: Sequence[Any] | None = None,
+        instructions: str | None = None,
+        max_steps: int | None = None,
+    ) -> SeededAgent:
+        """Return the agent of a rollout. What is given takes the place of the settings; for the instructions, only
+        where these have none. Raises: `ConfigError` if it cannot be made."""
         settings = self._settings
         agent = SeededAgent(
             self._make(task, seed, {}),
-            instructions=settings.instructions,
-            tools=settings.tools,
-            policy=self._policy,
+            instructions=settings.instructions or instructions,
+            tools=settings.tools if toolsets is None else toolsets,
+            policy=self._policy if max_steps is None else replace(self._policy, max_steps=max_steps),
             journal=self.journal,
             hooks=self._hooks,
         )
@@ -197,6 +206,12 @@ class Attempt(Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, Json] = {}
     parent: Parent | None = None
     """The run that this one is forked from; `None` if it begins from the start."""
+    drive: "DriveAttempt | None" = None
+    """A function that makes and drives the run, or goes on with it, in place of the workers; `None`: they do."""
+
+
+DriveAttempt: TypeAlias = Callable[[SeededAgents, Attempt], Awaitable[Run[Any]]]
+"""A function of the agents of the attempt's model and of the attempt that returns the run, driven to its end."""
 
 
 class AttemptFailedError(Exception):
@@ -286,10 +301,17 @@ class AttemptDriver:
 
         Raises: `AttemptFailedError` if another attempt would not help; `ProviderError` for a fault of the user.
         """
-        run_id = attempt.run_id
-        agent = self._agents[attempt.model].make(attempt.task, attempt.seed)
+        run_id, agents = attempt.run_id, self._agents[attempt.model]
         try:
-            run = await self._drive(agent, attempt)
+            if attempt.drive is not None:
+                run = await attempt.drive(agents, attempt)
+            elif attempt.parent is not None:
+                run = await ensure_run(agents.make(attempt.task, attempt.seed), run_id, attempt.parent)
+            else:
+                agent = agents.make(attempt.task, attempt.seed)
+                run = await self._job.workers.run(
+                    agent, run_id, attempt.task, files=attempt.files, metadata=attempt.metadata
+                )
         except Exception as error:
             # Checks and other code of users raise anything.
             wrong = blame(error, f"run {run_id!r} cannot be made") if is_from_user(error) else None
@@ -304,14 +326,6 @@ class AttemptDriver:
                 return error
             run = await asyncio.to_thread(Run.load, run_id, self._job.journal)
         return run
-
-    async def _drive(self, agent: SeededAgent, attempt: Attempt) -> Run[Any]:
-        """Return the run of an attempt, driven to its end."""
-        if attempt.parent is not None:
-            return await ensure_run(agent, attempt.run_id, attempt.parent)
-        return await self._job.workers.run(
-            agent, attempt.run_id, attempt.task, files=attempt.files, metadata=attempt.metadata
-        )
 
 
 def outcome_of(result: Run[Any] | AttemptFailedError, **more: Any) -> ItemOutcome:
