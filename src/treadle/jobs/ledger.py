@@ -218,10 +218,16 @@ class Ledger:
                 "UPDATE items SET status = ? WHERE number = ?", (outcome.status.value, number)
             )
 
-    def reopen(self, *statuses: ItemStatus) -> int:
-        """Reopen the items with these statuses, and return their number."""
+    def reopen(self, *statuses: ItemStatus, is_forgotten: bool = False) -> int:
+        """Reopen the items with these statuses, and return their number. If `is_forgotten`, their attempts are
+        deleted, and counted again."""
         marks = ", ".join("?" * len(statuses))
         with self._transaction():
+            if is_forgotten:
+                self.connection.execute(
+                    f"DELETE FROM attempts WHERE number IN (SELECT number FROM items WHERE status IN ({marks}))",
+                    [status.value for status in statuses],
+                )
             cursor = self.connection.execute(
                 f"UPDATE items SET status = 'open' WHERE status IN ({marks})",
                 [status.value for status in statuses],

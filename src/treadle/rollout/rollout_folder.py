@@ -8,16 +8,15 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.masking import MASK, hide_password
+from treadle.core.masking import hide_password
 from treadle.export.groups import Group
 from treadle.jobs.job import LOSSES, check_unchanged
 from treadle.jobs.ledger import ItemStatus, JobCounts, Ledger, LedgerEntry
+from treadle.jobs.sections import hide_secrets
 from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
-from treadle.models.config.model_parts import is_secret_url
-from treadle.models.config.tables import ModelTable
 from treadle.rollout.collect import GroupReader
 from treadle.rollout.rollout_config import GroupSpec, RolloutConfig
 
@@ -113,10 +112,7 @@ def _without_secrets(config: RolloutConfig) -> RolloutConfig:
     changes: dict[str, object] = {"sinks": [hide_password(sink) for sink in config.sinks]}
     if config.journal is not None:
         changes["journal"] = hide_password(config.journal)
-    if isinstance(config.model, ModelTable):
-        url = config.model.base_url
-        hidden = {"base_url": MASK} if url is not None and is_secret_url(url) else {}
-        changes["model"] = config.model.model_copy(update={"headers": None, "extra": None, **hidden})
+    changes["model"] = hide_secrets(config.model)
     return config.model_copy(update=changes)
 
 

@@ -24,7 +24,7 @@ from treadle.models.tokens.weights import UpdateMode, Weights
 from treadle.rollout.collect import GroupReader, Versions
 from treadle.rollout.deliveries import DeliveryQueue, Handover, Parcel
 from treadle.rollout.group_work import GROUPS, GroupWork, MadeGroup
-from treadle.rollout.rollout_config import GroupPlan, GroupSpec, RolloutConfig, load_config, make_config
+from treadle.rollout.rollout_config import READER, GroupPlan, GroupSpec, RolloutConfig, make_config
 from treadle.rollout.rollout_folder import RolloutFolder, check_continued
 from treadle.rollout.rollout_progress import (
     Listener,
@@ -89,7 +89,7 @@ class Rollouts:
         if config is None:
             config = make_config(options)
         elif isinstance(config, str | Path):
-            config = load_config(config, options)
+            config = READER.load(config, options)
         elif options:
             raise ConfigError(f"give a configuration or options, not both: {', '.join(options)}")
         if config.command is not None and workers is None:

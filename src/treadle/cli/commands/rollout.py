@@ -66,8 +66,9 @@ def rollout(
         place, groups = Path(given.get("path", "rollout-demo")), given.get("groups", GROUPS)
         return run_rollout_demo(place, groups, given.get("group_size", SIZE), is_json=shown.is_json)
     from treadle.cli.jobs import rolling
+    from treadle.cli.jobs.job_command import read_changes
 
-    changes = rolling.read_changes(given, settings or ())
+    changes = read_changes(given, settings or ())
     return rolling.run(config, changes, shown, retry_failed=retry_failed)
 
 

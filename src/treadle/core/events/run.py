@@ -158,3 +158,7 @@ class Rewarded(Body, frozen=True, gc=False, tag="rewarded"):
     """The name of the check that gave the grade. If a name has several grades, the newest one is valid."""
     detail: str | None = None
     """A sentence that explains the grade; `None` if there is none."""
+    metrics: dict[str, float] | None = None
+    """Further numbers of the scorer by name; `None` if it gave none."""
+    scorer: PartSpec | None = None
+    """The scorer with its settings; `None` if the grade is of the task's own check at the end of the run."""
