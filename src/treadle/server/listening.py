@@ -19,7 +19,7 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(128)
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise ConfigError(
@@ -28,8 +28,11 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
     return listener, f"http://{host if ':' not in host else f'[{host}]'}:{listener.getsockname()[1]}"
 
 
+_BACKLOG = 4096
+"""How many connections may wait until the server takes them."""
 HEAD_SECONDS = 30.0
 """How long a client may take to send the head of a request."""
+_READ_SECONDS = 0.1
 _MAX_HEAD_BYTES = 65_536
 
 
@@ -49,7 +52,11 @@ def _make_protocol(head_seconds: float) -> Any:
         def on_head_begin(self) -> None:
             self.head_bytes = 0
             if self.head_timer is None:
-                self.head_timer = self.loop.call_later(head_seconds, self.transport.close)
+                self.head_timer = self.loop.call_later(head_seconds, self.look_again)
+
+        def look_again(self) -> None:
+            # A busy loop rings its timers before it has read what the client sent in time.
+            self.head_timer = self.loop.call_later(_READ_SECONDS, self.transport.close)
 
         def on_message_begin(self) -> None:
             super().on_message_begin()

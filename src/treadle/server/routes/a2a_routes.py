@@ -33,12 +33,12 @@ from treadle.server.protocols.a2a_task import (
 )
 from treadle.server.routes.route_context import (
     ClientBody,
+    EventStream,
     Fast,
     Reader,
     Runner,
     TheHost,
     encode,
-    event_stream,
 )
 from treadle.server.run_host import AGENT, BegunTurn, RunHost
 from treadle.server.turn_order import TurnOrder, check_idle, drive_turn, find_named, read_input, run_id_of
@@ -123,7 +123,7 @@ async def call_agent(
             if method == "SendStreamingMessage":
                 context = asked.message.context_id or (task_id.run_id if run is None else context_of(run))
                 begun = {"id": str(task_id), "contextId": context, "status": {"state": WORKING}}
-                return event_stream(_stream(host, caller, turn.items(), begun, number))
+                return EventStream(_stream(host, caller, turn.items(), begun, number))
             if not asked.configuration.return_immediately:
                 await asyncio.wait([turn.task])
             task = await _task(host, caller, task_id, asked.configuration.history_length)
@@ -138,7 +138,7 @@ async def call_agent(
             task = await _task(host, caller, task_id, named.history_length)
             if run is not None:
                 items = listen(host.journal, task_id.run_id, run.state.seq)
-                return event_stream(_stream(host, caller, items, task, number))
+                return EventStream(_stream(host, caller, items, task, number))
             return Fast(_result(number, task))
         raise RpcError(_NO_METHOD, f"there is no method {method!r:.100}")
     except (ValidationError, ConfigError) as error:

@@ -15,7 +15,7 @@ from treadle.server.protocols.ag_ui_input import RunAgentInput, read_answers
 from treadle.server.protocols.ag_ui_stream import AgUiStream, to_data
 from treadle.server.responses.response_fold import Echo, ResponseFold
 from treadle.server.responses.response_ids import ResponseId
-from treadle.server.routes.route_context import Runner, TheHost, event_stream
+from treadle.server.routes.route_context import EventStream, Runner, TheHost
 from treadle.server.run_host import BegunTurn
 from treadle.server.turn_order import TurnOrder, check_idle, drive_turn, find_named, run_id_of
 
@@ -66,7 +66,7 @@ async def run_agent(agent: str, body: RunAgentInput, host: TheHost, caller: Runn
         if not turn.task.done():
             await send(host.journal, run_id, Cancel("the client left"))
 
-    return event_stream(_lines(turn, stream), lambda: host.start_quietly(leave()), {RUN_HEADER: run_id})
+    return EventStream(_lines(turn, stream), lambda: host.start_quietly(leave()), {RUN_HEADER: run_id})
 
 
 async def _lines(turn: BegunTurn, stream: AgUiStream) -> AsyncIterator[bytes]:

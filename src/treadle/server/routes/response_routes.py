@@ -14,7 +14,16 @@ from treadle.core.events import InferenceStarted, RunStarted
 from treadle.core.inbox import Cancel
 from treadle.core.types import Json, Message, Role
 from treadle.runs.recording import send
-from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, error_body, read_body
+from treadle.server.access import (
+    ApiCaller,
+    Receive,
+    RequestRefused,
+    Scope,
+    Send,
+    error_body,
+    read_body,
+    until_left,
+)
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
@@ -26,12 +35,12 @@ from treadle.server.responses.response_records import (
 )
 from treadle.server.responses.response_turn import METADATA, ResponseTurn, load_run, make_plan
 from treadle.server.routes.route_context import (
+    EventStream,
     Fast,
     Reader,
     Runner,
     TheHost,
     check_runner,
-    event_stream,
     to_sse,
 )
 from treadle.server.run_host import AGENT, RunHost
@@ -62,11 +71,11 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
     if body.background:
         await keeping
         if body.stream:
-            return event_stream(_lines(follow_response(host, place, echo)))
+            return EventStream(_lines(follow_response(host, place, echo)))
         exchange.fold.status = "queued"
         return Fast(exchange.fold.response())
     if body.stream:
-        return event_stream(_lines(exchange.events()), lambda: host.start_quietly(exchange.cancel()))
+        return EventStream(_lines(exchange.events()), lambda: host.start_quietly(exchange.cancel()))
     answer = await while_connected(request, exchange)
     await keeping
     return Fast(answer)
@@ -127,7 +136,7 @@ async def _answer_again(host: RunHost, fold: ResponseFold, body: CreateResponse)
     """Return a response that another process has begun, as its request asked for it."""
     events = follow_response(host, fold.response_id, fold.echo)
     if body.stream:
-        return event_stream(_lines(events))
+        return EventStream(_lines(events))
     if not body.background:
         async for event in events:
             if event["type"] in ("response.completed", "response.incomplete", "response.failed"):
@@ -156,8 +165,7 @@ async def while_connected(request: Request, exchange: ResponseTurn) -> dict[str,
 
 
 async def _cancel_if_left(request: Request, exchange: ResponseTurn) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    await until_left(request.receive)
     with contextlib.suppress(JournalError):  # the run goes on; nobody is left to be told
         await exchange.cancel()
 
@@ -182,7 +190,7 @@ async def get_response(
         raise ConfigError(
             f"{response_id!r:.100} was not asked for with background, so it has no stream to read again"
         )
-    return event_stream(_lines(follow_response(host, fold.response_id, fold.echo, starting_after)))
+    return EventStream(_lines(follow_response(host, fold.response_id, fold.echo, starting_after)))
 
 
 async def _fold(host: RunHost, caller: ApiCaller, response_id: str) -> ResponseFold:

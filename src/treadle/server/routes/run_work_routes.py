@@ -28,7 +28,7 @@ from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.idempotency import keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse, Item, TextFormat, TextOptions
 from treadle.server.responses.response_turn import read_asked
-from treadle.server.routes.route_context import ClientBody, Fast, Runner, TheHost, event_stream
+from treadle.server.routes.route_context import ClientBody, EventStream, Fast, Runner, TheHost
 from treadle.server.routes.run_routes import MAX_SEQ, find_run, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
 from treadle.server.turn_order import TurnOrder, drive_turn, find_named
@@ -155,7 +155,7 @@ async def _answer(
 ) -> Response:
     """Return what the client asked for: the events of the turn, or the run, now or at the end of the turn."""
     if body.stream:
-        return event_stream(write_events(turn.items()))
+        return EventStream(write_events(turn.items()))
     if body.wait:
         await asyncio.wait([turn.task])
     return Fast(await write_run(host, caller, run_id), status_code=status_code)
@@ -173,7 +173,7 @@ async def _answer_again(
     ]
     items = _until_over(host, run_id, seqs[0] - 1 if seqs else 0)
     if body.stream:
-        return event_stream(write_events(items))
+        return EventStream(write_events(items))
     if body.wait:
         async for _ in items:
             pass
