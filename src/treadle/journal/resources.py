@@ -4,8 +4,10 @@ A resource has an owner, a state, a JSON body and, if it needs one, a content. E
 that what a caller was told is stored survives the death of the process. All methods block.
 """
 
+import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -81,10 +83,19 @@ class ResourceCounts(Struct, frozen=True):
 class ResourceTable:
     """The resources in the database of a journal."""
 
-    def __init__(self, query: Query, transact: Callable[[Callable[[Query], Any]], Any]) -> None:
-        """`query` reads, and `transact` returns what a function does in a transaction, which may be repeated."""
+    def __init__(
+        self,
+        query: Query,
+        transact: Callable[[Callable[[Query], Any]], Any],
+        transact_now: Callable[[Callable[[Query], Any]], "Future[Any] | None"] = lambda _: None,
+    ) -> None:
+        """`query` reads, and `transact` returns what a function does in a transaction, which may be repeated.
+
+        `transact_now` is as for `Committer.transact_now`.
+        """
         self._query = query
         self._transact = transact
+        self._transact_now = transact_now
         self._are_made = False
         self._users: dict[type[Any], Any] = {}
         self._lock_of_users = threading.Lock()
@@ -94,15 +105,15 @@ class ResourceTable:
 
         `content` is that of each. Raises: `JournalError`.
         """
-
-        def insert(query: Query) -> None:
-            query("DELETE FROM resources WHERE expires_at <= ?", (now,))
-            put = f"INSERT INTO resources({_COLUMNS}, content) VALUES({','.join('?' * 12)}) ON CONFLICT DO NOTHING"
-            for item in added:
-                query(put, (*_row(item), content))
-
         self._make_tables()
-        self._transact(insert)
+        self._transact(lambda query: _insert(query, added, now, content))
+
+    async def add_soon(self, added: Sequence[Resource], now: float) -> None:
+        """Store new resources as `add` does, without blocking the event loop."""
+        if self._are_made and (done := self._transact_now(lambda query: _insert(query, added, now))):
+            done.result()
+        else:
+            await asyncio.to_thread(self.add, added, now)
 
     def get(self, kind: str, resource_id: str, now: float, parent: str = "") -> Resource | None:
         """Return a resource; `None` if there is no such resource, or it has expired."""
@@ -252,6 +263,13 @@ class ResourcesInMemory(ResourceTable):
     def disown(self) -> None:
         """See `Attached.disown`."""
         self._lock = threading.RLock()
+
+
+def _insert(query: Query, added: Sequence[Resource], now: float, content: bytes | None = None) -> None:
+    query("DELETE FROM resources WHERE expires_at <= ?", (now,))
+    put = f"INSERT INTO resources({_COLUMNS}, content) VALUES({','.join('?' * 12)}) ON CONFLICT DO NOTHING"
+    for item in added:
+        query(put, (*_row(item), content))
 
 
 def _row(item: Resource) -> tuple[object, ...]:

@@ -95,7 +95,11 @@ class TableJournal(ABC, Generic[D]):
     @cached_property
     def resources(self) -> ResourceTable:
         """See `Journal.resources`."""
-        return ResourceTable(self._reader.query, self._change_resources)
+
+        def change_now(work: Callable[[Query], T]) -> "Future[T] | None":
+            return self._committer.transact_now(lambda db: work(self._query_in(db)))
+
+        return ResourceTable(self._reader.query, self._change_resources, change_now)
 
     def _change_resources(self, work: Callable[[Query], T]) -> T:
         self._check_open()
@@ -322,6 +326,8 @@ class TableJournal(ABC, Generic[D]):
         """Return what `take` returns in a transaction. If the caller is cancelled, a writer is released."""
         self._check_open()
         self._pending.flush(asyncio.get_running_loop())
+        if (now := self._committer.transact_now(take)) is not None:
+            return now.result()
         taken = self._committer.submit(take)
         try:
             return await asyncio.wrap_future(taken)

@@ -49,7 +49,7 @@ class RequestKeeper:
     async def _write(self) -> None:
         async with self._lock:
             kept, self._waiting, self._next = self._waiting, [], None
-            await asyncio.to_thread(self._journal.resources.add, kept, time.time())
+            await self._journal.resources.add_soon(kept, time.time())
 
 
 def _resource_of(place: ResponseId, echo: Echo, owner: str) -> Resource:

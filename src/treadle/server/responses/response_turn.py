@@ -43,10 +43,13 @@ from treadle.server.responses.response_ids import (
 )
 from treadle.server.responses.response_records import newest_response
 from treadle.server.run_host import BegunTurn, RunHost
-from treadle.server.turn_order import TurnOrder, drive_turn
+from treadle.server.turn_order import TurnOrder, answer_turn, drive_turn
 
 METADATA = "metadata"
 """The entry of a run's metadata with what the client wants to keep with it."""
+_PAUSED = "the run was paused; it goes on when the server starts again"
+_UNSTORED_SECONDS = 0.05
+"""How long a run whose client has left may take to be stored before it is cancelled again."""
 _NOTHING_SAID = "input has no message of the user, and no output of a call that waits"
 
 
@@ -317,6 +320,7 @@ class ResponseTurn:
         self._order = plan.order
         self.fold = ResponseFold(plan.response_id, plan.echo)
         self._turn: BegunTurn | None = None
+        self._answering: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
         """Begin to drive the run, and wait until the request is stored, so that it is not lost any more.
@@ -338,28 +342,41 @@ class ResponseTurn:
             if self.fold.is_over:
                 # The next request may follow at once, and needs the lease.
                 await asyncio.wait([self._turn.task])
-                self._note_history(self._turn.task)
+                if not self._turn.task.cancelled() and self._turn.task.exception() is None:
+                    self._note_history(self._turn.task.result().state)
             for event in told:
                 yield event
             if self.fold.is_over:
                 return
         with contextlib.suppress(asyncio.CancelledError):
             await self._turn.task
-        raise JournalError("the run was paused; it goes on when the server starts again")
+        raise JournalError(_PAUSED)
 
-    def _note_history(self, task: "asyncio.Task[Run[Any]]") -> None:
+    def _note_history(self, state: State) -> None:
         """Note the conversation so far, so that a client that sends it continues this run."""
-        if not task.cancelled() and task.exception() is None:
-            state = task.result().state
-            said = digest_of(state.transcript)
-            self._host.conversations.note(_client(self._caller), said, self.run_id, state)
+        said = digest_of(state.transcript)
+        self._host.conversations.note(_client(self._caller), said, self.run_id, state)
 
-    async def finish(self) -> dict[str, Json]:
-        """Wait until the response is over, and return it."""
-        async for _ in self.events():
-            pass
-        return self.fold.response()
+    async def answer(self) -> dict[str, Json]:
+        """Drive the run until the response is over, and return it. Raises: as `start` and `events` do."""
+        task = self._answering = self._host.start(answer_turn(self._host.journal, self._order))
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise JournalError(_PAUSED)
+        run, events = task.result()
+        fold = part_of_run(events, self.fold.response_id, self.fold.echo)
+        if fold is None or not fold.is_over:
+            raise JournalError(_PAUSED)
+        self._note_history(run.state)
+        return fold.response()
 
     async def cancel(self) -> None:
         """Stop the run, because its client has left."""
-        await asyncio.wrap_future(self._host.journal.posting(self.run_id, Cancel("the client left")))
+        while True:
+            try:
+                await asyncio.wrap_future(self._host.journal.posting(self.run_id, Cancel("the client left")))
+                return
+            except RunNotFoundError:
+                if self._answering is None or self._answering.done():
+                    return
+                await asyncio.sleep(_UNSTORED_SECONDS)

@@ -66,6 +66,11 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
         # Before the turn is stored, so that nothing is begun of which the key does not know.
         await host.requests.keep(place, echo, caller.name)
         await keyed.note(str(place))
+    if not (body.background or body.stream):
+        answer = await while_connected(request, exchange)
+        if keyed is None:
+            await host.requests.keep(place, echo, caller.name)
+        return Fast(answer)
     await exchange.start()
     keeping = host.start(host.requests.keep(place, echo, caller.name))
     if body.background:
@@ -74,11 +79,7 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
             return EventStream(_lines(follow_response(host, place, echo)))
         exchange.fold.status = "queued"
         return Fast(exchange.fold.response())
-    if body.stream:
-        return EventStream(_lines(exchange.events()), lambda: host.start_quietly(exchange.cancel()))
-    answer = await while_connected(request, exchange)
-    await keeping
-    return Fast(answer)
+    return EventStream(_lines(exchange.events()), lambda: host.start_quietly(exchange.cancel()))
 
 
 class DirectResponses:
@@ -159,7 +160,7 @@ async def while_connected(request: Request, exchange: ResponseTurn) -> dict[str,
     """Wait for a response, and cancel its run if the client leaves."""
     leaving = asyncio.ensure_future(_cancel_if_left(request, exchange))
     try:
-        return await exchange.finish()
+        return await exchange.answer()
     finally:
         leaving.cancel()
 
