@@ -312,7 +312,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
                 done.set_exception(error)
             finally:
                 # One row is a lease that was given back, or a resource; more may be a lease of a process that died.
-                if self._db.total_changes != changes + 1:
+                if self._db.total_changes > changes + 1:
                     self._file.forget()
         return done
 

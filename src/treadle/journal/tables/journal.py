@@ -175,7 +175,7 @@ class TableJournal(ABC, Generic[D]):
         """See `Journal.acquire`."""
         last: Silence | None = None
         while True:
-            answer = await self._lease(partial(self._take, run_id, last))
+            answer = await self._lease(partial(self._take, run_id, last), is_short=True)
             if isinstance(answer, TableWriter):
                 return answer
             last = answer
@@ -322,11 +322,14 @@ class TableJournal(ABC, Generic[D]):
     def _fill(self, db: D) -> int:
         return fill_facts(self._query_in(db), self._reader.read_frames, self._unknown_facts())
 
-    async def _lease(self, take: Callable[[D], T]) -> T:
-        """Return what `take` returns in a transaction. If the caller is cancelled, a writer is released."""
+    async def _lease(self, take: Callable[[D], T], *, is_short: bool = False) -> T:
+        """Return what `take` returns in a transaction, which the event loop may wait for if it `is_short`.
+
+        If the caller is cancelled, a writer is released.
+        """
         self._check_open()
         self._pending.flush(asyncio.get_running_loop())
-        if (now := self._committer.transact_now(take)) is not None:
+        if is_short and (now := self._committer.transact_now(take)) is not None:
             return now.result()
         taken = self._committer.submit(take)
         try:
