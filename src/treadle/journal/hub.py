@@ -56,35 +56,29 @@ async def listen_together(
     channel = channels.get(key)
     if channel is None:
         channel = channels[key] = _Channel(journal, run_id, loop)
-    inlet = _Inlet(loop)
+    inlet = _Inlet()
     channel.inlets.add(inlet)
     try:
         await asyncio.shield(channel.opening)
         newest = channel.newest if after_seq is None else after_seq
         while True:
-            reached = inlet.rejoin(channel.newest)
-            if newest < reached:
-                async with aclosing(journal.follow(run_id, newest)) as events:  # type: ignore[type-var]
-                    group: list[Heard] = []
-                    async for event in events:
-                        newest = event.seq
-                        group.append(Heard(event))  # type: ignore[arg-type]
-                        if newest >= reached or len(group) >= _READ_AT_ONCE:
-                            yield group
-                            group = []
-                        if newest >= reached:
-                            break
-                if newest < reached:
-                    return  # the journal was closed
+            reached, inlet.heard, inlet.has_lost = channel.newest, [], False
+            while newest < reached:
+                until = min(reached, newest + _READ_AT_ONCE)
+                found = await asyncio.to_thread(journal.read, run_id, newest, until)
+                newest = found[-1].seq
+                yield [Heard(event) for event in found]  # type: ignore[arg-type]
             while inlet.heard or not inlet.has_lost:
                 if not inlet.heard:
                     if channel.is_over:
-                        channel.raise_error()
+                        if channel.error is not None:
+                            raise channel.error
                         return
-                    await inlet.wait()
+                    inlet.news.clear()
+                    await inlet.news.wait()
                     continue
-                group = []
-                for heard in inlet.take():
+                group, taken, inlet.heard = [], inlet.heard, []
+                for heard in taken:
                     reached = heard.item.seq or reached
                     if reached > newest or (reached == newest and heard.item.seq is None):
                         newest = reached
@@ -100,44 +94,19 @@ async def listen_together(
 class _Inlet:
     """What waits for a listener."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self) -> None:
         self.heard: list[Heard] = []
         self.has_lost = False
         """True if the listener was too slow, and must read events from the journal."""
-        self._loop = loop
-        self._news: asyncio.Future[None] | None = None
-
-    def rejoin(self, newest: int) -> int:
-        """Keep what comes after event `newest` from now on. Return its number."""
-        self.heard, self.has_lost = [], False
-        return newest
+        self.news = asyncio.Event()
 
     def put(self, heard: Heard) -> None:
         """Keep an item for the listener."""
-        if self.has_lost:
-            return
-        if len(self.heard) < KEPT_DELTAS:
+        if len(self.heard) >= KEPT_DELTAS:
+            self.has_lost |= heard.item.seq is not None
+        elif not self.has_lost:
             self.heard.append(heard)
-        elif heard.item.seq is not None:
-            self.has_lost = True
-        self.ring()
-
-    def ring(self) -> None:
-        """Wake the listener."""
-        if self._news is not None:
-            if not self._news.done():
-                self._news.set_result(None)
-            self._news = None
-
-    def take(self) -> list[Heard]:
-        """Return what has come since the last call."""
-        taken, self.heard = self.heard, []
-        return taken
-
-    async def wait(self) -> None:
-        """Wait until something comes."""
-        self._news = self._loop.create_future()
-        await self._news
+        self.news.set()
 
 
 class _Channel:
@@ -149,7 +118,8 @@ class _Channel:
         """The number of the newest event that was passed on."""
         self.is_over = False
         """True if no further event comes."""
-        self._error: BaseException | None = None
+        self.error: Exception | None = None
+        """What has ended the channel before the run was over."""
         self._journal = journal
         self._run_id = run_id
         self._loop = loop
@@ -174,17 +144,17 @@ class _Channel:
                 async for event in events:
                     # What was said before this event was stored stands before it.
                     self._pass_deltas()
-                    self._put(Heard(event))
+                    self._put(event)
                     self.newest = event.seq
                     self._pass_deltas()
         except Exception as error:
-            self._error = error
+            self.error = error
         finally:
             self.end()
             if not self.opening.done():
                 self.opening.set_result(None)
             for inlet in self.inlets:
-                inlet.ring()
+                inlet.news.set()
 
     def _hear(self, seq: int, delta: Delta) -> None:
         """Keep a piece of output that came after event `seq`. Any thread may call this."""
@@ -203,16 +173,12 @@ class _Channel:
         while self._deltas and self._deltas[0][0] <= self.newest:
             seq, delta = self._deltas.popleft()
             if seq == self.newest:
-                self._put(Heard(Ephemeral(self._run_id, delta)))  # type: ignore[arg-type]
+                self._put(Ephemeral(self._run_id, delta))
 
-    def _put(self, heard: Heard) -> None:
+    def _put(self, item: Any) -> None:
+        heard = Heard(item)
         for inlet in self.inlets:
             inlet.put(heard)
-
-    def raise_error(self) -> None:
-        """Raise what has ended the channel, if it was an error."""
-        if self._error is not None:
-            raise self._error
 
     def end(self) -> None:
         """Stop following, because the last listener has left or the journal has no more."""

@@ -7,7 +7,6 @@ that what a caller was told is stored survives the death of the process. All met
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -87,7 +86,7 @@ class ResourceTable:
         self,
         query: Query,
         transact: Callable[[Callable[[Query], Any]], Any],
-        transact_now: Callable[[Callable[[Query], Any]], "Future[Any] | None"] = lambda _: None,
+        transact_now: Callable[[Callable[[Query], Any]], Any] = lambda _: None,
     ) -> None:
         """`query` reads, and `transact` returns what a function does in a transaction, which may be repeated.
 
@@ -110,9 +109,7 @@ class ResourceTable:
 
     async def add_soon(self, added: Sequence[Resource], now: float) -> None:
         """Store new resources as `add` does, without blocking the event loop."""
-        if self._are_made and (done := self._transact_now(lambda query: _insert(query, added, now))):
-            done.result()
-        else:
+        if not (self._are_made and self._transact_now(lambda query: _insert(query, added, now))):
             await asyncio.to_thread(self.add, added, now)
 
     def get(self, kind: str, resource_id: str, now: float, parent: str = "") -> Resource | None:
@@ -265,11 +262,12 @@ class ResourcesInMemory(ResourceTable):
         self._lock = threading.RLock()
 
 
-def _insert(query: Query, added: Sequence[Resource], now: float, content: bytes | None = None) -> None:
+def _insert(query: Query, added: Sequence[Resource], now: float, content: bytes | None = None) -> bool:
     query("DELETE FROM resources WHERE expires_at <= ?", (now,))
     put = f"INSERT INTO resources({_COLUMNS}, content) VALUES({','.join('?' * 12)}) ON CONFLICT DO NOTHING"
     for item in added:
         query(put, (*_row(item), content))
+    return True
 
 
 def _row(item: Resource) -> tuple[object, ...]:

@@ -36,34 +36,6 @@ _READ_SECONDS = 0.1
 _MAX_HEAD_BYTES = 65_536
 
 
-class _JoinedWrites:
-    """A transport that sends the head of an answer together with a body that follows at once, in one write."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._head = b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        if not self._head and data.startswith(b"HTTP/1.1 "):
-            self._head = data
-            self._loop.call_soon(self._flush)
-            return
-        head, self._head = self._head, b""
-        self._transport.write(head + data if head else data)
-
-    def _flush(self) -> None:
-        if self._head:
-            self.write(b"")
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-
 def _make_protocol(head_seconds: float) -> Any:
     """Return uvicorn's protocol with limits for the head of a request, which uvicorn does not have."""
     httptools_impl = require("uvicorn.protocols.http.httptools_impl", "serve")
@@ -73,7 +45,6 @@ def _make_protocol(head_seconds: float) -> Any:
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
-            self.transport = _JoinedWrites(transport, self.loop)
             self.head_bytes = 0
             self.head_timer: asyncio.TimerHandle | None = None
             self.on_head_begin()

@@ -83,10 +83,8 @@ class RunHost(GatewayHost):
         """The vector stores."""
         self._reading = asyncio.Semaphore(_FILES_AT_A_TIME)
         self._working: asyncio.Task[None] | None = None
-        self.followed: set[Callable[[], None]] = set()
+        self.followed: set[Callable[[], object]] = set()
         """The functions that end the streams of those who follow runs."""
-        self.stopping = asyncio.Event()
-        """Set when the server begins to stop."""
 
     async def open(self) -> None:
         """Begin to continue the runs that wait in the queue."""
@@ -167,7 +165,6 @@ class RunHost(GatewayHost):
     async def close(self) -> None:
         """Pause the runs that are under way; the next server continues them."""
         self.is_closing = True
-        self.stopping.set()
         tasks = [*self._tasks, *([] if self._working is None else [self._working])]
         for task in tasks:
             task.cancel()

@@ -2,14 +2,13 @@
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
-from treadle.core.events import Event
 from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
 from treadle.core.types import Json, Message, ToolCall
 from treadle.journal.protocol import Journal
@@ -41,40 +40,28 @@ class TurnOrder(Struct, kw_only=True):
 async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> Run[Any]:
     """Drive a turn until it is over or waits for somebody, and return the run.
 
-    `emit` gets its events once they are stored, and the pieces of output. If this is cancelled, the turn stays
+    `emit` gets its events once they are stored, and the pieces of output. Without it, the model need not stream and
+    fewer commits are needed; the run then has its events in memory. If this is cancelled, the turn stays
     open, so that the next process goes on with it.
     """
-    return (await _drive(journal, order, emit))[0]
-
-
-async def answer_turn(journal: Journal, order: TurnOrder) -> tuple[Run[Any], Sequence[Event]]:
-    """Drive a turn as `drive_turn` does, and return the run with its events. Nobody is told of them meanwhile, so
-    the model need not stream its answers and fewer commits are needed."""
-    run, events = await _drive(journal, order, None)
-    if events is None:
-        events = await asyncio.to_thread(journal.read, run.run_id)
-    return run, events
-
-
-async def _drive(
-    journal: Journal, order: TurnOrder, emit: Emit | None
-) -> tuple[Run[Any], Sequence[Event] | None]:
-    """Drive a turn, and return the run with its events, if they are known."""
     agent, run_id = order.agent, order.run_id
     if order.mail or order.message is None:
         for message in order.mail:
             await asyncio.wrap_future(journal.posting(run_id, message))
         renews = order.options.get("renews_instructions", False)
         given = Given(agent.answer, agent.deps, emit, renews_instructions=renews)
-        return await resume_run(agent, run_id, given), None
+        run = await resume_run(agent, run_id, given)
+        if emit is None:
+            await asyncio.to_thread(lambda: run.events)
+        return run
     is_quiet = emit is None
     options: SessionOptions = {**order.options, "pauses_when_cancelled": True, "keeps_events": is_quiet}
     async with agent.session(run_id, **options) as session:
-        parts, blobs = order.message.parts, order.blobs
-        run = await session.send(
-            order.message.content, attach=parts, blobs=blobs, on_event=emit, is_last=is_quiet
-        )
-        return run, await session.read_events() if is_quiet else None
+        parts, blobs, text = order.message.parts, order.blobs, order.message.content
+        run = await session.send(text, attach=parts, blobs=blobs, on_event=emit, is_last=is_quiet)
+        if is_quiet:
+            run.events = list(await session.read_events())
+        return run
 
 
 def run_id_of(caller: ApiCaller, kind: str, name: str) -> str:

@@ -297,24 +297,18 @@ class FileCommitter(Committer[sqlite3.Connection]):
         settle(writes)
         return True
 
-    def transact_now(self, function: Callable[[sqlite3.Connection], T]) -> "Future[T] | None":
+    def transact_now(self, function: Callable[[sqlite3.Connection], T]) -> T | None:
         """See `Committer.transact_now`."""
-        done: Future[T] = Future()
-        with self._in_loop() as is_free:
-            if not is_free:
-                return None
-            changes = self._db.total_changes
-            try:
-                done.set_result(self._run_in(function, can_wait=False))
-            except BusyError:
-                return None
-            except Exception as error:
-                done.set_exception(error)
-            finally:
-                # One row is a lease that was given back, or a resource; more may be a lease of a process that died.
-                if self._db.total_changes > changes + 1:
-                    self._file.forget()
-        return done
+        with self._in_loop() as is_free, contextlib.suppress(BusyError):
+            if is_free:
+                changes = self._db.total_changes
+                try:
+                    return self._run_in(function, can_wait=False)
+                finally:
+                    # One row is a resource, or a lease that was given back; the lease of a dead process is more.
+                    if self._db.total_changes > changes + 1:
+                        self._file.forget()
+        return None
 
     @contextlib.contextmanager
     def _in_loop(self) -> Iterator[bool]:

@@ -117,10 +117,10 @@ class Committer(ABC, Generic[D]):
         """
         return False
 
-    def transact_now(self, function: Callable[[D], T]) -> "Future[T] | None":
-        """Run `function`, which changes few rows, in a transaction in this thread, and return the outcome.
+    def transact_now(self, function: Callable[[D], T]) -> T | None:
+        """Run `function`, which changes few rows, in a transaction in this thread, and return its result.
 
-        Return `None` without doing anything if that could block an event loop; the caller then has to `submit`.
+        Return `None` without doing anything if that could block an event loop. Raises: `JournalError`.
         """
         return None
 

@@ -96,10 +96,12 @@ class TableJournal(ABC, Generic[D]):
     def resources(self) -> ResourceTable:
         """See `Journal.resources`."""
 
-        def change_now(work: Callable[[Query], T]) -> "Future[T] | None":
-            return self._committer.transact_now(lambda db: work(self._query_in(db)))
-
-        return ResourceTable(self._reader.query, self._change_resources, change_now)
+        transact_now = self._committer.transact_now
+        return ResourceTable(
+            self._reader.query,
+            self._change_resources,
+            lambda work: transact_now(lambda db: work(self._query_in(db))),
+        )
 
     def _change_resources(self, work: Callable[[Query], T]) -> T:
         self._check_open()
@@ -330,7 +332,7 @@ class TableJournal(ABC, Generic[D]):
         self._check_open()
         self._pending.flush(asyncio.get_running_loop())
         if is_short and (now := self._committer.transact_now(take)) is not None:
-            return now.result()
+            return now
         taken = self._committer.submit(take)
         try:
             return await asyncio.wrap_future(taken)

@@ -43,7 +43,7 @@ from treadle.server.responses.response_ids import (
 )
 from treadle.server.responses.response_records import newest_response
 from treadle.server.run_host import BegunTurn, RunHost
-from treadle.server.turn_order import TurnOrder, answer_turn, drive_turn
+from treadle.server.turn_order import TurnOrder, drive_turn
 
 METADATA = "metadata"
 """The entry of a run's metadata with what the client wants to keep with it."""
@@ -359,12 +359,12 @@ class ResponseTurn:
 
     async def answer(self) -> dict[str, Json]:
         """Drive the run until the response is over, and return it. Raises: as `start` and `events` do."""
-        task = self._answering = self._host.start(answer_turn(self._host.journal, self._order))
+        task = self._answering = self._host.start(drive_turn(self._host.journal, self._order, None))
         await asyncio.wait([task])
         if task.cancelled():
             raise JournalError(_PAUSED)
-        run, events = task.result()
-        fold = part_of_run(events, self.fold.response_id, self.fold.echo)
+        run = task.result()
+        fold = part_of_run(run.events, self.fold.response_id, self.fold.echo)
         if fold is None or not fold.is_over:
             raise JournalError(_PAUSED)
         self._note_history(run.state)

@@ -84,7 +84,7 @@ class EventStream(StreamingResponse):
         lines: AsyncIterator[bytes],
         on_close: Callable[[], None] | None = None,
         more_headers: Mapping[str, str] | None = None,
-        open_streams: "set[Callable[[], None]] | None" = None,
+        open_streams: "set[Callable[[], object]] | None" = None,
     ) -> None:
         """Make a response with these lines. `on_close` is called if the client leaves before the end.
 
