@@ -1,7 +1,7 @@
 """The implementation of `Journal.follow` for the built-in stores: it yields events when they have been stored.
 
-The followers of a run in one event loop share a `RunFeed`, which reads a page of events once for all that wait for
-it. A store calls `Changes.announce` after it has stored events, which wakes the feeds of these runs in this process.
+The followers of a run in one event loop share a `RunFeed`, which reads a page of events once for all that wait.
+A store calls `Changes.announce` after it has stored events, which wakes the feeds of these runs in this process.
 If other processes can write to the store, one thread looks every `POLL_SECONDS` which of the followed runs have
 changed. So the reading grows with the followed runs, and not with their followers.
 """

@@ -32,7 +32,6 @@ _BACKLOG = 4096
 """How many connections may wait until the server takes them."""
 HEAD_SECONDS = 30.0
 """How long a client may take to send the head of a request."""
-_READ_SECONDS = 0.1
 _MAX_HEAD_BYTES = 65_536
 
 
@@ -52,11 +51,7 @@ def _make_protocol(head_seconds: float) -> Any:
         def on_head_begin(self) -> None:
             self.head_bytes = 0
             if self.head_timer is None:
-                self.head_timer = self.loop.call_later(head_seconds, self.look_again)
-
-        def look_again(self) -> None:
-            # A busy loop rings its timers before it has read what the client sent in time.
-            self.head_timer = self.loop.call_later(_READ_SECONDS, self.transport.close)
+                self.head_timer = self.loop.call_later(head_seconds, self.transport.close)
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
@@ -106,6 +101,7 @@ async def serve_app(
         server_header=False,
         headers=[("x-content-type-options", "nosniff")],
         http=_make_protocol(head_seconds),
+        backlog=_BACKLOG,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, int(grace_seconds)),
     )
