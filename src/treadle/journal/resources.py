@@ -4,6 +4,7 @@ A resource has an owner, a state, a JSON body and, if it needs one, a content. E
 that what a caller was told is stored survives the death of the process. All methods block.
 """
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -82,10 +83,19 @@ class ResourceCounts(Struct, frozen=True):
 class ResourceTable:
     """The resources in the database of a journal."""
 
-    def __init__(self, query: Query, transact: Callable[[Callable[[Query], Any]], Any]) -> None:
-        """`query` reads, and `transact` returns what a function does in a transaction, which may be repeated."""
+    def __init__(
+        self,
+        query: Query,
+        transact: Callable[[Callable[[Query], Any]], Any],
+        transact_now: Callable[[Callable[[Query], Any]], Any] = lambda _: None,
+    ) -> None:
+        """`query` reads, and `transact` returns what a function does in a transaction, which may be repeated.
+
+        `transact_now` is as for `Committer.transact_now`.
+        """
         self._query = query
         self._transact = transact
+        self._transact_now = transact_now
         self._are_made = False
         self._users: dict[type[Any], Any] = {}
         self._lock_of_users = threading.Lock()
@@ -95,15 +105,13 @@ class ResourceTable:
 
         `content` is that of each. Raises: `JournalError`.
         """
-
-        def insert(query: Query) -> None:
-            query("DELETE FROM resources WHERE expires_at <= ?", (now,))
-            put = f"INSERT INTO resources({_COLUMNS}, content) VALUES({','.join('?' * 12)}) ON CONFLICT DO NOTHING"
-            for item in added:
-                query(put, (*astuple(item), content))
-
         self._make_tables()
-        self._transact(insert)
+        self._transact(lambda query: _insert(query, added, now, content))
+
+    async def add_soon(self, added: Sequence[Resource], now: float) -> None:
+        """Store new resources as `add` does, without blocking the event loop."""
+        if not (self._are_made and self._transact_now(lambda query: _insert(query, added, now))):
+            await asyncio.to_thread(self.add, added, now)
 
     def get(self, kind: str, resource_id: str, now: float, parent: str = "") -> Resource | None:
         """Return a resource; `None` if there is no such resource, or it has expired."""
@@ -260,6 +268,14 @@ class ResourcesInMemory(ResourceTable):
     def disown(self) -> None:
         """See `Attached.disown`."""
         self._lock = threading.RLock()
+
+
+def _insert(query: Query, added: Sequence[Resource], now: float, content: bytes | None = None) -> bool:
+    query("DELETE FROM resources WHERE expires_at <= ?", (now,))
+    put = f"INSERT INTO resources({_COLUMNS}, content) VALUES({','.join('?' * 12)}) ON CONFLICT DO NOTHING"
+    for item in added:
+        query(put, (*astuple(item), content))
+    return True
 
 
 def _read(row: tuple[Any, ...]) -> Resource:

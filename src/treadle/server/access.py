@@ -219,6 +219,12 @@ async def read_body(receive: Receive) -> bytes:
             return b"".join(chunks)
 
 
+async def until_left(receive: Receive) -> None:
+    """Wait until the client leaves."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 def error_body(
     message: str, code: str | None, kind: str = "invalid_request_error", param: str | None = None
 ) -> Json:

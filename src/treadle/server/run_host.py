@@ -96,10 +96,8 @@ class RunHost(GatewayHost):
         """The vector stores."""
         self._reading = asyncio.Semaphore(_FILES_AT_A_TIME)
         self._working: asyncio.Task[None] | None = None
-        self.followers: set[asyncio.Task[bytes]] = set()
-        """What waits for the next event of a run that somebody follows."""
-        self.stopping = asyncio.Event()
-        """Set when the server begins to stop."""
+        self.followed: set[Callable[[], object]] = set()
+        """The functions that end the streams of those who follow runs."""
 
     async def open(self) -> None:
         """Begin to continue the runs that wait in the queue."""
@@ -202,10 +200,11 @@ class RunHost(GatewayHost):
     async def close(self) -> None:
         """Pause the runs that are under way; the next server continues them."""
         self.is_closing = True
-        self.stopping.set()
         tasks = [*self._tasks, *([] if self._working is None else [self._working])]
-        for task in (*tasks, *self.followers):
+        for task in tasks:
             task.cancel()
+        for end in list(self.followed):
+            end()
 
         async def wait() -> None:
             if tasks:

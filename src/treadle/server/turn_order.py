@@ -45,10 +45,11 @@ class TurnOrder(Struct, kw_only=True):
     options: SessionOptions = {}
 
 
-async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit) -> Run[Any]:
+async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> Run[Any]:
     """Drive a turn until it is over or waits for somebody, and return the run.
 
-    `emit` gets its events once they are stored, and the pieces of output. If this is cancelled, the turn stays
+    `emit` gets its events once they are stored, and the pieces of output. Without it, the model need not stream and
+    fewer commits are needed; the run then has its events in memory. If this is cancelled, the turn stays
     open, so that the next process goes on with it.
     """
     agent, run_id = order.agent, order.run_id
@@ -59,13 +60,19 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit) -> Run[Any]
             told = user_message(order.message, Delivery.STEER)
             await asyncio.wrap_future(journal.posting(run_id, told, order.blobs))
         renews = order.options.get("renews_instructions", False)
-        return await resume_run(
-            agent, run_id, Given(agent.answer, agent.deps, emit, renews_instructions=renews)
-        )
-    options: SessionOptions = {**order.options, "pauses_when_cancelled": True}
+        given = Given(agent.answer, agent.deps, emit, renews_instructions=renews)
+        run = await resume_run(agent, run_id, given)
+        if emit is None:
+            await asyncio.to_thread(lambda: run.events)
+        return run
+    is_quiet = emit is None
+    options: SessionOptions = {**order.options, "pauses_when_cancelled": True, "keeps_events": is_quiet}
     async with agent.session(run_id, **options) as session:
-        parts, blobs = order.message.parts, order.blobs
-        return await session.send(order.message.content, attach=parts, blobs=blobs, on_event=emit)
+        parts, blobs, text = order.message.parts, order.blobs, order.message.content
+        run = await session.send(text, attach=parts, blobs=blobs, on_event=emit, is_last=is_quiet)
+        if is_quiet:
+            run.events = list(await session.read_events())
+        return run
 
 
 async def find_before(

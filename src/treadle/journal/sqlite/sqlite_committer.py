@@ -4,7 +4,8 @@ What is fast here, and why. At level `process` a commit only hands bytes to the 
 the end of the event loop's turn, in the event loop's thread (`commit_now`): handing it to another thread and
 waiting for that thread costs more than the commit. The thread does everything that could keep the event loop
 waiting: commits at level `power` (they wait for the disk), commits while another process or thread holds the
-file, large ones, checkpoints, and transactions of their own such as taking a lease (`put`, `submit`).
+file, large ones, checkpoints, and transactions of their own (`put`, `submit`). A lease is taken in the event loop's
+thread too, if nothing else happens (`transact_now`).
 
 One commit is one transaction with the writes of many runs. A run costs one row in `frames` and one in `heads` per
 commit, however much it appended. Rows of many runs go into one statement, because Python releases its lock once for
@@ -22,7 +23,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from itertools import chain
@@ -284,22 +285,38 @@ class FileCommitter(Committer[sqlite3.Connection]):
         self.start()
 
     def commit_now(self, writes: list[Write]) -> bool:
-        if self._is_patient or not self.db_lock.acquire(blocking=False):
-            return False
-        try:
-            if self._queued or self._is_stopped:
-                return False
-            size = _size_of(writes)
-            if size > _LOOP_BYTES:
+        with self._in_loop() as is_free:
+            if not is_free or (size := _size_of(writes)) > _LOOP_BYTES:
                 return False
             try:
                 self._keep(writes, size, can_wait=False)
             except BusyError:
                 return False
-        finally:
-            self.db_lock.release()
         settle(writes)
         return True
+
+    def transact_now(self, function: Callable[[sqlite3.Connection], T]) -> T | None:
+        """See `Committer.transact_now`."""
+        with self._in_loop() as is_free, contextlib.suppress(BusyError):
+            if is_free:
+                changes = self._db.total_changes
+                try:
+                    return self._run_in(function, can_wait=False)
+                finally:
+                    # One row is a resource, or a lease that was given back; the lease of a dead process is more.
+                    if self._db.total_changes > changes + 1:
+                        self._file.forget()
+        return None
+
+    @contextlib.contextmanager
+    def _in_loop(self) -> Iterator[bool]:
+        """Hold the connection if the event loop's thread can use it without waiting. Yield whether it can."""
+        is_held = not self._is_patient and self.db_lock.acquire(blocking=False)
+        try:
+            yield is_held and not (self._queued or self._is_stopped)
+        finally:
+            if is_held:
+                self.db_lock.release()
 
     def disown(self) -> sqlite3.Connection:
         self._forget()

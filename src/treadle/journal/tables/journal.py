@@ -102,7 +102,13 @@ class TableJournal(ABC, Generic[D]):
     @cached_property
     def resources(self) -> ResourceTable:
         """See `Journal.resources`."""
-        return ResourceTable(self._reader.query, self._change_resources)
+
+        transact_now = self._committer.transact_now
+        return ResourceTable(
+            self._reader.query,
+            self._change_resources,
+            lambda work: transact_now(lambda db: work(self._query_in(db))),
+        )
 
     def _change_resources(self, work: Callable[[Query], T]) -> T:
         self._check_open()
@@ -178,7 +184,7 @@ class TableJournal(ABC, Generic[D]):
         """See `Journal.acquire`."""
         last: Silence | None = None
         while True:
-            answer = await self._lease(partial(self._take, run_id, last))
+            answer = await self._lease(partial(self._take, run_id, last), is_short=True)
             if isinstance(answer, TableWriter):
                 return answer
             last = answer
@@ -301,10 +307,15 @@ class TableJournal(ABC, Generic[D]):
     def _fill(self, db: D) -> int:
         return fill_facts(self._query_in(db), self._reader.read_frames, self._unknown_facts())
 
-    async def _lease(self, take: Callable[[D], T]) -> T:
-        """Return what `take` returns in a transaction. If the caller is cancelled, a writer is released."""
+    async def _lease(self, take: Callable[[D], T], *, is_short: bool = False) -> T:
+        """Return what `take` returns in a transaction, which the event loop may wait for if it `is_short`.
+
+        If the caller is cancelled, a writer is released.
+        """
         self._check_open()
         self._pending.flush(asyncio.get_running_loop())
+        if is_short and (now := self._committer.transact_now(take)) is not None:
+            return now
         taken = self._committer.submit(take)
         try:
             return await asyncio.wrap_future(taken)

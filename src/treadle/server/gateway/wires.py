@@ -18,7 +18,16 @@ from treadle.core.types import Completion, Json
 from treadle.models.dialects.anthropic import served as anthropic
 from treadle.models.dialects.openai_chat import served as openai_chat
 from treadle.models.wire.served import ServedRequest
-from treadle.server.access import Receive, RequestRefused, Scope, Send, error_body, read_body, to_sse
+from treadle.server.access import (
+    Receive,
+    RequestRefused,
+    Scope,
+    Send,
+    error_body,
+    read_body,
+    to_sse,
+    until_left,
+)
 from treadle.server.gateway.client_turn import Answer, AskedModelError, ClientTurn, RunNaming
 from treadle.server.gateway.gateway_host import GatewayHost
 from treadle.server.idempotency import KeyedRequest
@@ -132,7 +141,7 @@ class Gateway:
         turn = ClientTurn(host, caller, asked, named)
         outlet = _Outlet(wire, turn, asked) if asked.is_stream else None
         task = host.start(turn.answer())
-        leaving = asyncio.ensure_future(_until_left(receive))
+        leaving = asyncio.ensure_future(until_left(receive))
         leaving.add_done_callback(
             lambda left: None if left.cancelled() or task.done() else host.start_quietly(turn.cancel())
         )
@@ -232,12 +241,6 @@ def _result_of(task: "asyncio.Task[Answer]") -> Answer:
             503, "the server is stopping; ask again", "server_stopping", {"retry-after": "5"}
         )
     return task.result()
-
-
-async def _until_left(receive: Receive) -> None:
-    """Wait until the client leaves."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _read_headers(headers: Iterable[tuple[bytes, bytes]], keyed: KeyedRequest | None) -> RunNaming:

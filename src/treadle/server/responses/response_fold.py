@@ -70,9 +70,11 @@ class _Item(Struct):
 class ResponseFold:
     """The fold of one response."""
 
-    def __init__(self, response_id: ResponseId, echo: Echo) -> None:
+    def __init__(self, response_id: ResponseId, echo: Echo, *, is_told: bool = True) -> None:
+        """Make an empty response. `is_told` says whether the events of its stream are made."""
         self.response_id = response_id
         self.echo = echo
+        self._is_told = is_told
         self.status = "in_progress"
         self.is_over = False
         self.seq = 0
@@ -101,8 +103,8 @@ class ResponseFold:
     def begin(self) -> list[Event]:
         """Return the first events of the stream."""
         self._out = []
-        self._say("response.created", response=self.response())
-        self._say("response.in_progress", response=self.response())
+        self._say_all("response.created")
+        self._say_all("response.in_progress")
         return self._out
 
     def offer(self, tools: Iterable[ToolSpec], answer_tool: str | None) -> None:
@@ -287,16 +289,18 @@ class ResponseFold:
         self._count += 1
         self._out.append(event)
 
+    def _say_all(self, kind: str) -> None:
+        if self._is_told:
+            self._say(kind, response=self.response())
+
     def _say_of(self, item: _Item, kind: str, **fields: Json) -> None:
-        self._say(
-            kind,
-            response_id=str(self.response_id),
-            item_id=item.item["id"],
-            output_index=item.index,
-            **fields,
-        )
+        if self._is_told:
+            where = {"response_id": str(self.response_id), "item_id": item.item["id"]}
+            self._say(kind, **where, output_index=item.index, **fields)
 
     def _say_item(self, item: _Item, kind: str) -> None:
+        if not self._is_told:
+            return
         where = {"response_id": str(self.response_id), "output_index": item.index}
         self._say(f"response.output_item.{kind}", **where, item=_shown(item.item))
 
@@ -452,7 +456,7 @@ class ResponseFold:
         kind = {"cancelled": "incomplete"}.get(status, status)
         if status == "cancelled":
             self.incomplete = {"reason": "cancelled"}
-        self._say(f"response.{kind}", response=self.response())
+        self._say_all(f"response.{kind}")
 
 
 _READ: dict[type, Callable[[ResponseFold, Any], None]] = {
@@ -511,8 +515,9 @@ class PartReader:
     """The reader of one response among the events of its run. It uses no deltas, so that the events of the response
     and their numbers are the same whenever and wherever they are read."""
 
-    def __init__(self, response_id: ResponseId, echo: Echo) -> None:
-        self.fold = ResponseFold(response_id, echo)
+    def __init__(self, response_id: ResponseId, echo: Echo, *, is_told: bool = True) -> None:
+        """Make a reader; see `ResponseFold` for `is_told`."""
+        self.fold = ResponseFold(response_id, echo, is_told=is_told)
         self.has_begun = False
         self._turn = self._step = 0
 
@@ -539,7 +544,7 @@ class PartReader:
 
 def part_of_run(events: Iterable[e.Event], response_id: ResponseId, echo: Echo) -> ResponseFold | None:
     """Return the fold of a response from the events of its run; `None` if the run has no such response."""
-    reader = PartReader(response_id, echo)
+    reader = PartReader(response_id, echo, is_told=False)
     for event in events:
         reader.take(event)
         if reader.fold.is_over:

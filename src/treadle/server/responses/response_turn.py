@@ -13,7 +13,7 @@ from msgspec import Struct
 from treadle.agent.agent import Agent
 from treadle.core.asking import open_questions
 from treadle.core.calls import waiting_calls
-from treadle.core.errors import ConfigError, JournalError
+from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
 from treadle.core.inbox import Cancel, DecideCall, GiveAnswer, GiveResult, InboxMessage
 from treadle.core.state import State
 from treadle.core.state import fold as fold_events
@@ -22,7 +22,6 @@ from treadle.knowledge.files.file_store import facts_of
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import fork_run
-from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.gateway.conversations import digest_of
@@ -46,6 +45,9 @@ from treadle.server.turn_order import TurnOrder, drive_turn
 
 METADATA = "metadata"
 """The entry of a run's metadata with what the client wants to keep with it."""
+_PAUSED = "the run was paused; it goes on when the server starts again"
+_UNSTORED_SECONDS = 0.05
+"""How long a run whose client has left may take to be stored before it is cancelled again."""
 _NOTHING_SAID = "input has no message of the user, and no output of a call that waits"
 
 
@@ -303,6 +305,7 @@ class ResponseTurn:
         self._order = plan.order
         self.fold = ResponseFold(plan.response_id, plan.echo)
         self._turn: BegunTurn | None = None
+        self._answering: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
         """Begin to drive the run, and wait until the request is stored, so that it is not lost any more.
@@ -324,27 +327,33 @@ class ResponseTurn:
             if self.fold.is_over:
                 # The next request may follow at once, and needs the lease.
                 await asyncio.wait([self._turn.task])
-                self._note_history(self._turn.task)
+                if not self._turn.task.cancelled() and self._turn.task.exception() is None:
+                    self._note_history(self._turn.task.result().state)
             for event in told:
                 yield event
             if self.fold.is_over:
                 return
         with contextlib.suppress(asyncio.CancelledError):
             await self._turn.task
-        raise JournalError("the run was paused; it goes on when the server starts again")
+        raise JournalError(_PAUSED)
 
-    def _note_history(self, task: "asyncio.Task[Run[Any]]") -> None:
+    def _note_history(self, state: State) -> None:
         """Note the conversation so far, so that a client that sends it continues this run."""
-        if not task.cancelled() and task.exception() is None:
-            state = task.result().state
-            said = digest_of(state.transcript)
-            self._host.conversations.note(_client(self._caller), said, self.run_id, state)
+        said = digest_of(state.transcript)
+        self._host.conversations.note(_client(self._caller), said, self.run_id, state)
 
-    async def finish(self) -> dict[str, Json]:
-        """Wait until the response is over, and return it."""
-        async for _ in self.events():
-            pass
-        return self.fold.response()
+    async def answer(self) -> dict[str, Json]:
+        """Drive the run until the response is over, and return it. Raises: as `start` and `events` do."""
+        task = self._answering = self._host.start(drive_turn(self._host.journal, self._order, None))
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise JournalError(_PAUSED)
+        run = task.result()
+        fold = part_of_run(run.events, self.fold.response_id, self.fold.echo)
+        if fold is None or not fold.is_over:
+            raise JournalError(_PAUSED)
+        self._note_history(run.state)
+        return fold.response()
 
     def drop(self) -> None:
         """Keep no events for `events`, because nobody reads them."""
@@ -353,5 +362,13 @@ class ResponseTurn:
 
     async def cancel(self) -> None:
         """Stop the run, because its client has left."""
-        self.drop()
-        await asyncio.wrap_future(self._host.journal.posting(self.run_id, Cancel("the client left")))
+        if self._turn is not None:
+            self._turn.drop()
+        while True:
+            try:
+                await asyncio.wrap_future(self._host.journal.posting(self.run_id, Cancel("the client left")))
+                return
+            except RunNotFoundError:
+                if self._answering is None or self._answering.done():
+                    return
+                await asyncio.sleep(_UNSTORED_SECONDS)

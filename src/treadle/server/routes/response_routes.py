@@ -14,7 +14,16 @@ from treadle.core.events import InferenceStarted, RunStarted
 from treadle.core.inbox import Cancel
 from treadle.core.types import Json, Message, Role
 from treadle.runs.recording import send
-from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, error_body, read_body
+from treadle.server.access import (
+    ApiCaller,
+    Receive,
+    RequestRefused,
+    Scope,
+    Send,
+    error_body,
+    read_body,
+    until_left,
+)
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
@@ -57,6 +66,11 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
         # Before the turn is stored, so that nothing is begun of which the key does not know.
         await host.requests.keep(place, echo, caller.name)
         await keyed.note(str(place))
+    if not (body.background or body.stream):
+        answer = await while_connected(request, exchange)
+        if keyed is None:
+            await host.requests.keep(place, echo, caller.name)
+        return Fast(answer)
     await exchange.start()
     keeping = host.start(host.requests.keep(place, echo, caller.name))
     if body.background:
@@ -66,11 +80,7 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
             return EventStream(_lines(follow_response(host, place, echo)))
         exchange.fold.status = "queued"
         return Fast(exchange.fold.response())
-    if body.stream:
-        return EventStream(_lines(exchange.events()), lambda: host.start_quietly(exchange.cancel()))
-    answer = await while_connected(request, exchange)
-    await keeping
-    return Fast(answer)
+    return EventStream(_lines(exchange.events()), lambda: host.start_quietly(exchange.cancel()))
 
 
 class DirectResponses:
@@ -151,14 +161,13 @@ async def while_connected(request: Request, exchange: ResponseTurn) -> dict[str,
     """Wait for a response, and cancel its run if the client leaves."""
     leaving = asyncio.ensure_future(_cancel_if_left(request, exchange))
     try:
-        return await exchange.finish()
+        return await exchange.answer()
     finally:
         leaving.cancel()
 
 
 async def _cancel_if_left(request: Request, exchange: ResponseTurn) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    await until_left(request.receive)
     with contextlib.suppress(JournalError):  # the run goes on; nobody is left to be told
         await exchange.cancel()
 

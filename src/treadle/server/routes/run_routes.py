@@ -18,7 +18,7 @@ from treadle.core.inbox import Cancel, InboxMessage, Note, Withdraw
 from treadle.core.registry import did_you_mean
 from treadle.core.state import Status
 from treadle.core.types import Json
-from treadle.journal.hub import listen
+from treadle.journal.hub import Heard, listen_together
 from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
 from treadle.runs.recording import send
 from treadle.server.access import ApiCaller, RequestRefused, to_sse
@@ -191,7 +191,8 @@ async def get_events(
             raise ConfigError(f"Last-Event-ID is {last_event_id!r:.50}; give the number of an event")
         after_seq = int(last_event_id)
     if stream or request.headers.get("accept", "") == "text/event-stream":
-        return EventStream(write_events(listen(host.journal, run_id, after_seq)), waiting=host.followers)
+        heard = listen_together(host.journal, run_id, after_seq)
+        return EventStream(_write_together(heard), open_streams=host.followed)
     found = await asyncio.to_thread(host.journal.read, run_id, after_seq)
     lines = [event.to_json() for event in found]
     return Response(b'{"object":"list","data":[' + b",".join(lines) + b"]}", media_type="application/json")
@@ -200,10 +201,21 @@ async def get_events(
 async def write_events(items: AsyncIterator[Item]) -> AsyncIterator[bytes]:
     """Yield events and pieces of output as server-sent events."""
     async for item in items:
-        if isinstance(item, Ephemeral):
-            yield to_sse(item.to_json(), item.type)
-        else:
-            yield to_sse(item.to_json(), item.type, item.seq)
+        yield _to_frame(item)
+
+
+async def _write_together(groups: AsyncIterator[list[Heard]]) -> AsyncIterator[bytes]:
+    """Yield what listeners share as server-sent events, each encoded once for all of them."""
+    async for group in groups:
+        for heard in group:
+            heard.frame = heard.frame or _to_frame(heard.item)
+        yield b"".join([heard.frame for heard in group])  # type: ignore[misc]
+
+
+def _to_frame(item: Item) -> bytes:
+    if isinstance(item, Ephemeral):
+        return to_sse(item.to_json(), item.type)
+    return to_sse(item.to_json(), item.type, item.seq)
 
 
 @router.post("/{run_id}/inbox")
