@@ -194,17 +194,20 @@ class Job(Generic[R, P]):
         meter: JobMeter,
         workers: Workers,
         progress: P,
-        options: "JobOptions",
+        *,
+        window: int,
+        stop: asyncio.Event | None = None,
+        listener: JobListener = lambda notice, progress: None,
     ) -> None:
-        """Make a job whose runs are driven by `workers`."""
+        """Make a job whose runs are driven by `workers`, at most `window` at a time; see `JobOptions`."""
         self.ledger = ledger
         self.journal = journal
         self.meter = meter
         self.workers = workers
         self.progress = progress
-        self.slots = Slots(options.window)
+        self.slots = Slots(window)
         self.counts = ledger.counts()
-        self.stop = options.stop or asyncio.Event()
+        self.stop = stop or asyncio.Event()
         self.in_flight = 0
         """How many items are worked on."""
         self.suspects: Mapping[int, str] = {}
@@ -214,7 +217,7 @@ class Job(Generic[R, P]):
         """Called when the counts are refreshed, for counts of a job's own."""
         self.make_beat: Callable[[], JobNotice] | None = None
         """Return the notice that says that the job goes on; `None` if there is none."""
-        self._listener = options.listener
+        self._listener = listener
         self._failures = 0
         """How many attempts in a row failed."""
         self._error: str | None = None
@@ -484,7 +487,16 @@ def open_job(
         workers = make_workers(workers, journal, given)
     if isinstance(workers, QueueWorkers):
         workers.on_used = lambda usage, cost_usd: meter.add(usage.input_tokens, usage.output_tokens, cost_usd)
-    job: Job[Any, P] = Job(ledger, journal, meter, workers, progress, options)
+    job: Job[Any, P] = Job(
+        ledger,
+        journal,
+        meter,
+        workers,
+        progress,
+        window=options.window,
+        stop=options.stop,
+        listener=options.listener,
+    )
     if isinstance(workers, HereWorkers):  # other workers set runs aside themselves
         job.suspects = find_suspects(ledger, journal, runs_of)
     stack.push(_forget_mistakes)
