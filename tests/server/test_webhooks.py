@@ -228,6 +228,20 @@ async def test_a_receiver_is_told_although_the_server_was_killed(tmp_path: Path,
     assert len({headers["webhook-id"] for headers, _ in receiver.heard}) == 3
 
 
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:9/a", "http://[::1]/a", "https://localhost", "http://10.1.2.3/"]
+)
+def test_a_receiver_of_a_private_network_is_refused_unless_it_is_meant(journal: Journal, url: str) -> None:
+    given = {"url": url, "secret_env": "HOOK_SECRET"}
+    with pytest.raises(ConfigError, match="allow_private = true"):
+        Webhooks(journal, ServeTable.model_validate({"webhooks": {"a": given}}))
+    Webhooks(journal, ServeTable.model_validate({"webhooks": {"a": {**given, "allow_private": True}}}))
+    public = {**given, "url": "https://a.example"}
+    Webhooks(journal, ServeTable.model_validate({"webhooks": {"a": public}}))
+    with pytest.raises(ConfigError, match="take another one"):
+        Webhooks(journal, ServeTable.model_validate({"webhooks": {"run": public}}))
+
+
 def test_secrets_are_read_and_missing_ones_reported(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
 from treadle.core.types import Delivery, Json, Message, ToolCall
 from treadle.journal.hub import listen
 from treadle.journal.protocol import Journal
-from treadle.journal.run_info import RunFilter
+from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.loop.listener import Emit
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.recording import user_message
@@ -84,6 +84,11 @@ async def find_before(
         return run
     seq = int(keyed.place)
     return await asyncio.to_thread(Run.load, run_id, host.journal, seq) if seq else None
+
+
+def seq_before(info: RunInfo, keyed: KeyedRequest | None) -> int:
+    """Return the number of a run's newest event before a request, also before an earlier try of it."""
+    return info.events if keyed is None or keyed.place is None else int(keyed.place)
 
 
 async def start_turn(

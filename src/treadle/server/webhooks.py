@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError, ToolError
 from treadle.core.types import Json, StopReason
-from treadle.http.guarded import GuardedHttp, host_of
+from treadle.http.guarded import GuardedHttp, host_of, special_kind
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource
 from treadle.journal.run_info import RunFilter
@@ -64,7 +64,7 @@ class Webhooks:
     def __init__(
         self, journal: Journal, table: ServeTable, pauses_seconds: Sequence[float] = _PAUSES_SECONDS
     ) -> None:
-        """Read the secrets. Raises: `ConfigError` if one is missing."""
+        """Read the secrets. Raises: `ConfigError` if one is missing, or if a receiver cannot be asked."""
         self._journal = journal
         self._tables = table.webhooks
         self._pauses = pauses_seconds
@@ -73,6 +73,8 @@ class Webhooks:
             secrets[OWN] = table.webhook_secret_env
         if OWN in self._tables:
             raise ConfigError(f"serve.webhooks.{OWN} has the name of the webhooks of runs; take another one")
+        for name, item in table.webhooks.items():
+            _check_public(name, item)
         self._secrets = {name: _read_secret(variable) for name, variable in secrets.items()}
         self._news: asyncio.Queue[tuple[str, bool]] = asyncio.Queue()
 
@@ -252,6 +254,17 @@ def sign(secret: bytes, event_id: str, body: bytes) -> Mapping[str, str]:
     digest = hmac.new(secret, b".".join((event_id.encode(), at.encode(), body)), hashlib.sha256).digest()
     signature = f"v1,{base64.b64encode(digest).decode()}"
     return {"webhook-id": event_id, "webhook-timestamp": at, "webhook-signature": signature}
+
+
+def _check_public(name: str, table: WebhookTable) -> None:
+    """Refuse a receiver of this machine or a private network, unless it may be one. Names of hosts are looked up
+    when they are asked. Raises: `ConfigError`."""
+    host = host_of(table.url).rpartition(":")[0].strip("[]")
+    kind = "loopback" if host == "localhost" else special_kind(host)
+    if kind not in (None, "malformed") and not table.allow_private:
+        raise ConfigError(
+            f"serve.webhooks.{name}: {table.url!r} is a {kind} address; give allow_private = true if that is meant"
+        )
 
 
 def _read_secret(variable: str) -> bytes:

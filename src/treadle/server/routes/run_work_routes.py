@@ -27,7 +27,7 @@ from treadle.server.responses.response_turn import read_asked
 from treadle.server.routes.route_context import ClientBody, EventStream, Fast, Runner, TheHost
 from treadle.server.routes.run_routes import MAX_SEQ, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
-from treadle.server.turn_order import TurnOrder, find_before, start_turn
+from treadle.server.turn_order import TurnOrder, seq_before, start_turn
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -187,20 +187,17 @@ async def begin_turn(
         message = None  # the turn before has just ended, so that nobody answers what waits in the inbox
     agent = await _agent_of(host, run_id)
     order = TurnOrder(agent=agent, run_id=run_id, message=message, blobs=asked.blobs)
-    before = await find_before(host, caller, run_id, keyed)
-    turn = await start_turn(host, order, 0 if before is None else before.state.seq, keyed)
+    turn = await start_turn(host, order, seq_before(info, keyed), keyed)
     return await _answer(host, caller, run_id, body, turn)
 
 
 @router.post("/{run_id}/resume", status_code=202)
 async def resume(run_id: str, body: RunWork, request: Request, host: TheHost, caller: Runner) -> Response:
     """Go on with a run that was cancelled, was set aside, or failed."""
-    await host.get_info(caller, run_id)
+    info, keyed = await host.get_info(caller, run_id), keyed_request(request)
     await host.check_room(caller)
-    keyed = keyed_request(request)
-    before = await find_before(host, caller, run_id, keyed)
     order = TurnOrder(agent=await _agent_of(host, run_id), run_id=run_id)
-    turn = await start_turn(host, order, 0 if before is None else before.state.seq, keyed)
+    turn = await start_turn(host, order, seq_before(info, keyed), keyed)
     return await _answer(host, caller, run_id, body, turn)
 
 
