@@ -148,7 +148,7 @@ async def measure_coverage() -> list[Figure]:
     found: list[tuple[float, str]] = []
     for tasks, epochs, alike, rates in SETTINGS:
         draw = random.Random(f"{tasks}/{epochs}/{alike}/{rates}")
-        hits = sum([_has_mean(draw, tasks, epochs, alike, rates) for _ in range(EVALUATIONS)])
+        hits = sum([is_covered(draw, tasks, epochs, alike, rates) for _ in range(EVALUATIONS)])
         name = f"{tasks} tasks x {epochs}, alike {alike:g}, means {rates[0]:g} to {rates[1]:g}"
         found.append((hits / EVALUATIONS, name))
     inside = [share for share, _ in found if 0.93 <= share <= 0.97]
@@ -162,7 +162,10 @@ async def measure_coverage() -> list[Figure]:
     ]
 
 
-def _has_mean(draw: random.Random, tasks: int, epochs: int, alike: float, rates: tuple[float, float]) -> bool:
+def is_covered(
+    draw: random.Random, tasks: int, epochs: int, alike: float, rates: tuple[float, float]
+) -> bool:
+    """Return whether the interval of one simulated evaluation has its true mean."""
     mean = draw.uniform(*rates)
     scores: list[Any] = []
     for _ in range(tasks):
