@@ -161,7 +161,9 @@ async def test_final_states() -> None:
         journal = MemoryJournal()
         steps = [call("delete_file", {"file_path": "old.txt"})]
         steps += [call("write_file", {"file_path": path, "content": text}) for path, text in written.items()]
-        agent = Agent(ScriptedModel([steps, "done"]), tools=["files"], journal=journal, files={"old.txt": b"x"})
+        agent = Agent(
+            ScriptedModel([steps, "done"]), tools=["files"], journal=journal, files={"old.txt": b"x"}
+        )
         run = await agent.run("go", metadata={"expected": {"files": wanted}})
         assert (await grade_with(journal, run, "final_state", **settings)).rewards["it"] == pytest.approx(
             value

@@ -244,10 +244,9 @@ def _by_family(samples: Iterable[Sample]) -> dict[str, dict[str, MeanEstimate]]:
     for sample in samples:
         if sample.details.score is not None:
             task, model = sample.spec.task, sample.spec.model
-            family = task.rpartition("-")[0] or task.rpartition("#")[0] or task
-            found.setdefault(family, {}).setdefault(model, {}).setdefault(task, []).append(
-                sample.details.score
-            )
+            family = task.rpartition("#")[0] or task.rpartition("-")[0] or task
+            tasks = found.setdefault(family, {}).setdefault(model, {})
+            tasks.setdefault(cluster_of(task), []).append(sample.details.score)
     made: dict[str, dict[str, MeanEstimate]] = {}
     for family, models in found.items():
         estimates = {model: estimate_mean(list(tasks.values())) for model, tasks in models.items()}

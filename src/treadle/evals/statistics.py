@@ -19,6 +19,8 @@ _POWER = 0.8
 """The share of evaluations that are to find a difference that exists."""
 _EXACT_TASKS = 13
 """Up to so many tasks whose scores differ, all changes of signs are tried."""
+_LEAST_TASKS = 6
+"""With fewer tasks, no differences are significant at the usual level."""
 _FLIPS = 5000
 _MOST_FLIPPED = 200
 """From so many tasks on, the test of a difference is Student's."""
@@ -202,7 +204,7 @@ def find_needed_tasks(difference: float, variance: float, level: float = LEVEL, 
         raise ValueError("no number of tasks shows a difference of 0; give the least difference that matters")
     normal = NormalDist()
     reach = normal.inv_cdf((1 + level) / 2) + normal.inv_cdf(power)
-    return max(2, math.ceil(reach * reach * variance / difference**2))
+    return max(_LEAST_TASKS, math.ceil(reach * reach * variance / difference**2))
 
 
 def pass_at_k(samples: int, solved: int, k: int) -> float:

@@ -167,4 +167,6 @@ class EfficiencyScorer:
                 metrics[name] = 1.0 if used <= best else best / used
         if not metrics:
             return None
-        return Score(fmean(metrics.values()), f"{run.steps} steps; {reference.steps} are enough", metrics)
+        return Score(
+            fmean(metrics.values()), f"it took {run.steps} steps, and {reference.steps} are enough", metrics
+        )

@@ -1,8 +1,12 @@
 """The work of `treadle eval`: applies the options to the configuration, makes the evaluation, shows its tables."""
 
+import re
 from collections import deque
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.job_command import ConfigChanges, JobCommand
@@ -10,6 +14,7 @@ from treadle.cli.options import common as o
 from treadle.cli.terminal.output import (
     clean,
     make_table,
+    print_bytes,
     print_json,
     print_note,
     print_table,
@@ -23,9 +28,13 @@ from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
 from treadle.evals.evaluation import EvaluationProgress, SampleGraded, evaluate
 from treadle.evals.evaluation_config import READER
-from treadle.evals.evaluation_results import ModelPair, Results, compare_results, read_results
+from treadle.evals.evaluation_folder import find_journal, read_stored
+from treadle.evals.evaluation_reports import make_evaluation_view, make_inspect_log, write_markdown
+from treadle.evals.evaluation_results import ModelPair, Results, read_results
 from treadle.evals.statistics import MeanEstimate
+from treadle.export.whole import write_whole
 from treadle.jobs.progress import JobNotice
+from treadle.journal.registry import open_journal
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -158,12 +167,45 @@ def print_pairs(pairs: list[ModelPair]) -> None:
 def write_report(
     folder: Path, other: Path | None, format: str, out: Path | None, journal: str | None
 ) -> None:
-    """Write the report of one evaluation or two in a format. Raises: `ConfigError`."""
-    results = read_results(folder)
-    compared = None if other is None else read_results(other)
-    if format == "table":
-        print_results(results)
-        if compared is not None:
-            print_results(compared)
-            print_pairs(compare_results(results, compared))
+    """Write the report of one evaluation, or of two that are compared, in a format. Raises: `ConfigError`."""
+    if format == "html":
+        from treadle.viewer.data_pages import encode_page, make_view
+
+        _write_out(encode_page(make_view(folder, other, journal=journal)), out)
         return
+    results = read_results(folder)
+    if format == "inspect":
+        _write_inspect(folder, results, out, journal)
+        return
+    view = make_evaluation_view(results, *([] if other is None else [read_results(other)]))
+    if format == "table":
+        for found in view.evaluations:
+            print_results(found)
+        print_pairs(view.pairs)
+    elif format == "json":
+        _write_out(msgspec.json.encode(view) + b"\n", out)
+    else:
+        texts = [write_markdown(found) for found in view.evaluations[1:]]
+        _write_out("\n".join([write_markdown(results, view.pairs), *texts]).encode(), out)
+
+
+def _write_inspect(folder: Path, results: Results, out: Path | None, journal: str | None) -> None:
+    """Write a log for each model, all but the only one with the model in its name."""
+    if out is None:
+        raise ConfigError(
+            "--format inspect writes a log for each model; name one with --out, such as log.json"
+        )
+    with closing(open_journal(find_journal(folder, read_stored(folder), journal), must_exist=True)) as opened:
+        for model in results.models:
+            safe = re.sub(r"[^\w.-]+", "_", model.model)
+            path = out if len(results.models) == 1 else out.with_stem(f"{out.stem}_{safe}")
+            log = msgspec.json.encode(make_inspect_log(results, model, opened))
+            write_whole([log, b"\n"], path)
+            stdout().print(str(path), soft_wrap=True)
+
+
+def _write_out(data: bytes, out: Path | None) -> None:
+    if out is None:
+        print_bytes(data)
+    else:
+        write_whole([data], out)

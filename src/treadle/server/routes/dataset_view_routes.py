@@ -1,4 +1,4 @@
-"""`/v1/view`: datasets, rollouts, topics, tokens and exports, for the pages that show them.
+"""`/v1/view`: datasets, rollouts, evaluations, topics, tokens and exports, for the pages that show them.
 
 Datasets, rollouts and topics are those that `treadle view` was started with; no request names a path.
 """
@@ -90,6 +90,13 @@ async def get_comparison(data: TheData) -> Response:
 async def get_topics(data: TheData) -> Response:
     """Return topics."""
     return await _answer(data.topics)
+
+
+@router.get("/evaluation")
+async def get_evaluation(data: TheData) -> Response:
+    """Return the samples of an evaluation that are graded so far, or of two that are compared, with their
+    tables."""
+    return await _answer(data.evaluation)
 
 
 @router.get("/rollouts")
