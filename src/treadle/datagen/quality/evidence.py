@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.datagen.quality.exchanges import leaves_of
 from treadle.datagen.quality.languages import WORDS
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon
+from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon, unit_of
 from treadle.datagen.quality.result_records import Cell, Record, read_records, stem, stems_of
 
 FILE = re.compile(r"(?<![\w.-])[\w.-]*+/[\w./-]*+|(?<![\w-])[\w-]++\.[a-z]\w{1,4}\b")
@@ -269,6 +269,16 @@ class Evidence:
         return found
 
     @cached_property
+    def units(self) -> dict[frozenset[str], frozenset[tuple[str, float]]]:
+        """Return the dimensions and sizes of the units in the cells of each label."""
+        found: dict[frozenset[str], set[tuple[str, float]]] = defaultdict(set)
+        for record in self.records:
+            for cell in record.cells:
+                names = [cell.unit, *[item.unit for item in cell.quantities]]
+                found[cell.label].update([unit for name in names if (unit := unit_of(name)) is not None])
+        return {label: frozenset(units) for label, units in found.items()}
+
+    @cached_property
     def labels(self) -> frozenset[str]:
         """Return the stems of the labels of cells with quantities."""
         return frozenset(
@@ -372,7 +382,7 @@ def sum_columns(records: Sequence[Record]) -> dict[frozenset[str], float]:
 def _measure(value: Json, found: dict[str, set[float]]) -> None:
     for key, item in value.items() if isinstance(value, dict) else ():
         if isinstance(item, list):
-            found[stem(key.lower())].add(float(len(item)))
+            found["_".join(map(stem, key.lower().split("_")))].add(float(len(item)))
         _measure(item, found)
     for item in value if isinstance(value, list) else ():
         _measure(item, found)

@@ -49,6 +49,8 @@ def _pair(text: str, one: Quantity, two: Quantity) -> _Pair:
     if kinds != {QuantityKind.NUMBER} or one.is_ordinal or two.is_ordinal:
         return one, two
     first, second = unit_of(one.unit), unit_of(two.unit)
+    if first == ("time", 3600) and two.unit == "m" and _JOINT.fullmatch(gap):
+        two, second = replace(two, unit="min"), ("time", 60.0)
     if _MARGIN.fullmatch(gap):
         low, high = abs(one.value) - two.value, abs(one.value) + two.value
         return None, replace(one, end=two.end, unit=one.unit or two.unit, low=low, high=high, is_about=True)

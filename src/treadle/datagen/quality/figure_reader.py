@@ -7,6 +7,7 @@ begin there. What is a part of a name, a version, a path or an identifier is no 
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+from datetime import date, timedelta
 from functools import cached_property, lru_cache
 
 from msgspec.structs import replace
@@ -74,7 +75,8 @@ def _words(section: str, name: str) -> re.Pattern[str]:
 _CUT = "".join(_VULGAR)
 _TOKEN = re.compile(rf"[^\W\d_]+|[\d{_CUT}]")
 _NAME = re.compile(r"[\w'’]*+(?:[.:/@-]++\w++)*+")
-_UNIT = rf"(?P<u>[%$€£]|°[CF]\b|US\$|(?:{_any(name for name in UNITS if name[0].isalpha())})(?!\w))"
+_SIGNS = lexicon("money")["signs"]
+_UNIT = rf"(?P<u>[%{_SIGNS}]|°[CF]\b|(?:{_any(name for name in UNITS if name[0].isalpha())})(?!\w))"
 _DAY = r"(?:0?[1-9]|[12]\d|3[01])"
 _DATE = re.compile(
     rf"""(?P<y>[12]\d{{3}})(?P<s>[-/.])(?P<m>0?[1-9]|1[0-2])(?P=s)(?P<d>{_DAY})(?!\d)
@@ -83,6 +85,7 @@ _DATE = re.compile(
     | (?P<a>{_DAY})(?P<s2>[./-])(?P<b>{_DAY})(?P=s2)(?P<y4>[12]\d{{3}}|\d\d)(?![\d:]|[.-]\d)""",
     re.IGNORECASE | re.VERBOSE,
 )
+_DAYS_FROM = re.compile(r"(?i)\b(?P<n>\w+)\sdays?\s(?:before|(?P<after>after|from|past))\s(?:the\s)?\Z")
 _DAY_AFTER = re.compile(
     rf"\.?\s+(?:the\s+)?(?P<d>{_DAY})(?:st|nd|rd|th)?\b(?![:.,]?\d)"
     rf"(?:\s?[-–—]\s?(?P<to>{_DAY})(?:st|nd|rd|th)?\b(?![:.,]?\d))?(?:,?\s+(?P<y>[12]\d{{3}})\b)?"
@@ -103,7 +106,9 @@ _DIGITS = re.compile(
     re.VERBOSE,
 )
 _SLASH = re.compile(r"(?P<a>\d{1,3})(?P<s>[/:])(?P<b>\d{1,3})(?![\w/:]|[.,]\d)")
-_CURRENCY = re.compile(r"(?:(?<!\w)(?P<c>EUR|USD|GBP|NOK|[Kk]r\.?|US\$)|(?P<s>[$€£]))[^\S\n]?\Z")
+_CURRENCY = re.compile(
+    rf"(?:(?<!\w)(?P<c>{_any(lexicon('money')['codes'].split())})|(?P<s>[{_SIGNS}]))[^\S\n]?\Z"
+)
 _CLOCK = re.compile(r"(?P<h>[01]\d|2[0-3])(?P<m>[0-5]\d)(?:\s?(?:h|hrs|hours|Uhr)\b)")
 """A time of day without a sign between hours and minutes."""
 _HOURS_AFTER = re.compile(r"\s?(?:h|hrs?|hours|timer|Stunden|Std)\b")
@@ -174,7 +179,7 @@ class _Reader:
 
     @cached_property
     def _has_letters(self) -> bool:
-        return any(char.isalpha() or char in "$€£%" for char in self._text)
+        return any(char.isalpha() or char in f"%{_SIGNS}" for char in self._text)
 
     def _read_digits(self, start: int) -> list[Quantity]:
         text = self._text
@@ -190,8 +195,8 @@ class _Reader:
         if before == "+" and (phone := _PHONE.match(text, start)) is not None:
             self._end = phone.end()
             return []
-        if (date := _DATE.match(text, start)) is not None and (dates := list(_read_date(date))):
-            return dates
+        if (said := _DATE.match(text, start)) is not None and (dates := list(_read_date(said))):
+            return [_shift(text, dates[0]), *dates[1:]]
         if (time := self._read_time(start)) is not None:
             return [time]
         slash = _SLASH.match(text, start)
@@ -329,7 +334,7 @@ class _Reader:
         if lower in _SHARED and not self._is_foreign and lower not in _MONTHS:
             return []
         if lower in _MONTHS and (found := _DAY_AFTER.match(text, end)) and word != "may":
-            return list(_read_days(_MONTHS[lower], found, start))
+            return [_shift(text, item) for item in _read_days(_MONTHS[lower], found, start)]
         if lower in _HOURS:
             return [self._to_time(0, _HOURS[lower], start, end, is_whole=True)]
         if lower in _NUMBERS or lower in _SCALES:
@@ -542,6 +547,21 @@ def _read_days(month: int, found: re.Match[str], start: int) -> Iterator[Quantit
     )
     if found["to"]:
         yield _to_date(month * 100.0 + int(found["to"]), found.start("to"), found.end(), year)
+
+
+def _shift(text: str, item: Quantity) -> Quantity:
+    """Return a date with the day that is meant as another reading, as in `two days before 9 May`."""
+    found = _DAYS_FROM.search(text, max(0, item.start - 28), item.start)
+    if found is None:
+        return item
+    word = found["n"].casefold()
+    days = int(word) if word.isdigit() else int(_NUMBERS.get(word, 1))
+    try:
+        day = date(item.year or 2023, int(item.value) // 100, int(item.value) % 100)
+    except ValueError:
+        return item
+    day += timedelta(days if found["after"] else -days)
+    return replace(item, other=day.month * 100.0 + day.day)
 
 
 def _to_date(value: float, start: int, end: int, year: int | None) -> Quantity:

@@ -1,8 +1,8 @@
 """The rules for quantities: where a value was seen, in which rounding and unit, and from what it follows."""
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import combinations, permutations
+from collections.abc import Iterator
+from itertools import permutations
 
 from treadle.datagen.quality.derivations import Figures, solve_equations
 from treadle.datagen.quality.doubts import (
@@ -132,7 +132,9 @@ class QuantityRules:
                 any(_is_at(place, anchors, places) for place in own) and not is_named
             ):
                 return self._note(item)
-            return self._doubt_elsewhere(statement, item, own, anchors)
+            if any(self._may_be(place, statement, anchors, places) for place in own):
+                return Doubt(DoubtKind.UNPLACED, "may belong to something else")
+            return Doubt(DoubtKind.ELSEWHERE, f"belongs to something else: {show_record(own[0].record)}")
         if (
             item.kind is QuantityKind.NUMBER
             and item.value >= 100
@@ -146,19 +148,14 @@ class QuantityRules:
             return Doubt(DoubtKind.UNREAD, "is a part of a figure that is not read")
         return Doubt(DoubtKind.ABSENT, "does not occur before, and does not follow from it")
 
-    def _doubt_elsewhere(
-        self,
-        statement: AnswerStatement,
-        item: Quantity,
-        own: Sequence[Occurrence],
-        anchors: frozenset[str],
-    ) -> Doubt:
-        """Check a quantity that was seen where the words of a statement do not say."""
-        if not own[0].cell.label and self._is_shared(statement, item, anchors):
-            return Doubt(DoubtKind.BESIDE, "stands beside another value")
-        if any(self._is_only(place, statement) for place in own):
-            return self._note(item)
-        return Doubt(DoubtKind.ELSEWHERE, f"belongs to something else: {show_record(own[0].record)}")
+    def _may_be(
+        self, place: Occurrence, statement: AnswerStatement, anchors: frozenset[str], places: frozenset[str]
+    ) -> bool:
+        """Return whether nothing but the name of its column keeps a value from being meant."""
+        if not place.record.stems - place.cell.stems and not place.cell.label:
+            return True
+        label = plain_label(place.cell.label)
+        return _is_at(place, anchors, places) and bool(label & stems_of(statement.clause))
 
     def _is_meant(self, place: Occurrence, words: frozenset[str]) -> bool:
         """Return whether words name the column or the record of a value that was seen."""
@@ -167,35 +164,20 @@ class QuantityRules:
             not label or not label.isdisjoint(words) or bool((place.record.stems - place.cell.stems) & words)
         )
 
-    def _is_only(self, place: Occurrence, statement: AnswerStatement) -> bool:
-        """Return whether a value is the only one of its name, and has that name in the sentence."""
-        label, cell = place.cell.label, place.cell
-        name = label - stems_of(cell.unit) if unit_of(cell.unit) else label
-        near = statement.sentence[max(0, statement.place - 40) : statement.place]
-        return (
-            bool(name)
-            and name <= stems_of(near)
-            and sum([cell.label == label for record in self._seen.records for cell in record.cells]) == 1
-        )
-
-    def _is_shared(self, statement: AnswerStatement, item: Quantity, anchors: frozenset[str]) -> bool:
-        """Return whether another value of the clause belongs to what the clause is about."""
-        others = [other for other in find_quantities(statement.clause) if other.value != item.value]
-        return any(
-            place.record.stems & anchors
-            for other in others
-            for place in find_sightings(self._seen, other, is_told=False)
-        )
-
     def _labels(self, statement: AnswerStatement, item: Quantity) -> tuple[frozenset[frozenset[str]], bool]:
         """Return the labels by which a quantity is named: in its clause if it is alone there, else beside it. The
         flag says whether it is alone."""
         is_row = statement.sentence.lstrip().startswith("|")
         clause = statement.sentence if is_row else statement.clause
-        if len(find_quantities(clause)) < 2:
-            return self._seen.named_labels(clause + beside(statement), item.kind), True
+        is_alone = len(find_quantities(clause)) < 2
         near = statement.sentence[max(0, statement.place - 28) : statement.place + len(statement.text) + 18]
-        return self._seen.named_labels(near, item.kind), False
+        labels = self._seen.named_labels(clause + beside(statement) if is_alone else near, item.kind)
+        return frozenset([label for label in labels if self._fits(label, item)]), is_alone
+
+    def _fits(self, label: frozenset[str], item: Quantity) -> bool:
+        """Return whether a column can have a quantity with this unit: one in another dimension cannot."""
+        unit, sizes = unit_of(item.unit), self._seen.units.get(label, frozenset())
+        return unit is None or not sizes or any(dimension == unit[0] for dimension, _ in sizes)
 
     def _doubt_portion(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
         """Check a share of the records that have a value, such as `3 of 8` or `40 %`; `None` if it is none."""
@@ -251,11 +233,10 @@ class QuantityRules:
         if item.kind is not QuantityKind.NUMBER or item.unit or item.value != int(item.value):
             return None
         after = statement.sentence[statement.place + len(statement.text) :]
-        noun = shape("answers", "counted").match(after)
-        is_list = noun is not None and stem(noun[1].lower()) in self._seen.lengths
-        if not is_list and self._seen.named_labels(statement.clause, item.kind, is_full=True):
-            return None
         before = statement.sentence[: statement.place]
+        lengths = self._lengths(before, after)
+        if lengths is None and self._seen.named_labels(statement.clause, item.kind, is_full=True):
+            return None
         found = shape("answers", "lines").match(after) or _COUNTED.search(before)
         if found is not None and (path := self._failed_path(statement.sentence.casefold())):
             return Doubt(DoubtKind.UNABLE, f"is about {path!r}, of which every call failed")
@@ -263,7 +244,7 @@ class QuantityRules:
         if found is not None:
             allowed = set() if anchors else self._count_lines(found[1].lower(), f"{before}{after}".casefold())
         else:
-            allowed = self._seen.lengths.get(stem(noun[1].lower()) if noun else "", set())
+            allowed = lengths or set()
             anchors |= {""} if shape("answers", "part").search(f"{before[-12:]}¤{after[:12]}") else set()
         if abs(item.value) in allowed:
             return self._note(item)
@@ -271,6 +252,18 @@ class QuantityRules:
         if is_other and len({call.call.name for call in self._seen.calls}) > 1:
             return None  # it may count the files that other calls had
         return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not anchors else None
+
+    def _lengths(self, before: str, after: str) -> set[float] | None:
+        """Return how many items the lists have that the words after a number name, as in `3 billed lines`, or those
+        before it, as in `number of billed lines: 3`; `None` if no list has this name."""
+        named = shape("answers", "number_of").search(before)
+        words = (named[1] if named else after).lower()
+        names = [stem(word) for word in re.findall(r"[^\W\d]+", words)[:3]]
+        for size in range(len(names), 0, -1):
+            joined = "_".join(names[:size])
+            if (found := self._seen.lengths.get(joined)) is not None:
+                return found
+        return None
 
     def _failed_path(self, text: str) -> str:
         """Return a path of a text that only calls that failed were given; empty if there is none."""
@@ -328,11 +321,7 @@ class QuantityRules:
         if item.kind is QuantityKind.TIME:
             return self._is_shifted(item)
         value = abs(item.value)
-        if not is_strict and (
-            self._is_combined(statement, item)
-            or self._is_multiple(statement, item)
-            or self._is_beyond(statement, item)
-        ):
+        if not is_strict and self._is_multiple(statement, item):
             return True
         is_rest = shape("answers", "others").search(statement.clause) is not None
         is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
@@ -382,21 +371,6 @@ class QuantityRules:
             choices += [frozenset(), told]
         return choices
 
-    def _is_combined(self, statement: AnswerStatement, item: Quantity) -> bool:
-        """Return whether a quantity is the sum or the difference of some values whose labels the sentence has."""
-        words = stems_of(statement.sentence)
-        named = [
-            cell
-            for record in self._seen.records
-            for cell in record.cells
-            if len(cell.quantities) == 1 and cell.label and plain_label(cell.label) <= words
-        ]
-        if not 2 <= len(named) <= 4 or len({cell.label for cell in named}) < len(named):
-            return False
-        sizes = [abs(cell.quantities[0].value) for cell in named]
-        figures = [sum(sizes), *[abs(one - two) for one, two in combinations(sizes, 2)]]
-        return any(item.low - 0.006 <= one <= item.high + 0.006 for one in figures)
-
     def _is_multiple(self, statement: AnswerStatement, item: Quantity) -> bool:
         """Return whether a quantity is a value that was seen, times a small number that the sentence has."""
         times = {
@@ -427,24 +401,6 @@ class QuantityRules:
             float(count),
             float(sum(name in frozenset().union(*record.labels) for record in self._seen.records)),
         }
-
-    def _is_beyond(self, statement: AnswerStatement, item: Quantity) -> bool:
-        """Return whether a number counts the values that are larger, or smaller, than a limit in the sentence."""
-        limits = [
-            other
-            for other in find_quantities(statement.sentence)
-            if other.is_about and other.start != statement.place
-        ]
-        columns: dict[frozenset[str], list[float]] = {}
-        for record in self._seen.records if limits and item.value <= _MAX_COUNT else ():
-            for cell in record.cells:
-                if len(cell.quantities) == 1:
-                    columns.setdefault(cell.label, []).append(cell.quantities[0].value)
-        return any(
-            item.value in (sum(one > limit.value for one in values), sum(one < limit.value for one in values))
-            for limit in limits
-            for values in columns.values()
-        )
 
     def _is_figure(
         self,
@@ -518,8 +474,10 @@ class QuantityRules:
             exact = max(exact, 0.5)
         low, high = (item.low, item.high) if item.is_about else (value - exact, value + exact)
         scales = [1.0]
-        if unit is not None and unit[0] in ("data", "time"):
-            scales += [unit[1], unit[1] * 1000]
+        if unit is not None:
+            own = {size for sizes in self._seen.units.values() for other, size in sizes if other == unit[0]}
+            scales += [unit[1] / size for size in sorted(own)]
+            scales += [unit[1], unit[1] * 1000] if unit[0] in ("data", "time") else []
         elif shape("answers", "yearly").search(statement.sentence):
             scales += [1 / 12]
             if any(self._seen.sightings(QuantityKind.NUMBER, low / 12, high / 12, is_told=False)):

@@ -12,6 +12,7 @@ from treadle.datagen.quality.result_records import Cell, Record, stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, glue
 
 _PAIR = re.compile(r"(?<=\w)[\s*`)]*(?:[:=|]|->|\b(?:is|are|was|were|says?|lists|reads|er)\b)")
+_QUOTED = re.compile(r"[“\"«][^“”\"«»\n]++[”\"»]")
 _FLAGS = {"true": "yes", "false": "no", "yes": "true", "no": "false", "ja": "true", "nei": "false"}
 """How the values of flags are said."""
 _PATH = re.compile(r"\A[\s`'\"]*+(?:(?:file|folder|path)\s+[`'\"]?)?([\w./-]*\w[./]\w[\w./-]*\w)")
@@ -22,13 +23,10 @@ class RelationRules:
 
     def __init__(self, seen: Evidence, answer: str) -> None:
         self._seen = seen
-        self._said = stems_of(answer)
 
     def doubt_relation(self, statement: AnswerStatement) -> Doubt:
         """Hold the words of a clause against each other: what belongs to one record is not said of another."""
         seen, clause = self._seen, statement.clause
-        if shape("answers", "complete").search(clause):
-            return self._doubt_completeness()
         if (doubt := self._paired(statement.sentence)) is not None:
             return doubt
         if (doubt := self._denied(statement.sentence)) is not None:
@@ -71,15 +69,6 @@ class RelationRules:
             return Doubt(DoubtKind.UNPLACED, f"{missing[0]!r} is said of something else")
         return Doubt(DoubtKind.ELSEWHERE, f"{missing[0]!r} belongs to something else")
 
-    def _doubt_completeness(self) -> Doubt:
-        """Check the claim that there is nothing else: each record must have been named."""
-        left = [
-            record for record in self._seen.records if len(record.stems - self._said) > len(record.stems) / 2
-        ]
-        if not left:
-            return SEEN
-        return Doubt(DoubtKind.DENIED, f"denies what was seen: {show_record(left[0])}")
-
     def doubt_share(self, statement: AnswerStatement) -> Doubt:
         """Check a share in words, such as `most of`, by counting the records that have the value."""
         end = statement.place + len(statement.text)
@@ -118,20 +107,24 @@ class RelationRules:
 
     def _denied(self, sentence: str) -> Doubt | None:
         """Check that a field that is said to be missing is not among those of the results."""
-        if shape("answers", "absent").search(sentence) is None:
+        if shape("answers", "absent").search(_QUOTED.sub(" ", sentence)) is None:
             return None
-        words = stems_of(sentence)
-        rest = words - glue() - self._seen.subjects
+        words = stems_of(FILE.sub(" ", sentence))
         anchors = self._seen.anchors(sentence)
+        rest = words - glue() - self._seen.subjects - anchors
+        found: Doubt | None = None
         for record in self._seen.records:
             if anchors and not anchors & (record.stems | record.context):
                 continue
             for cell in record.cells:
                 label = plain_label(cell.label)
                 is_given = cell.text.strip(' -"[]{}').casefold() not in ("", "null", "none", "no", "n/a", "0")
-                if label and is_given and label <= words and not rest - label - anchors:
+                if label and is_given and label <= words and not rest - label:
                     return Doubt(DoubtKind.DENIED, f"denies what was seen: {show_record(record)}")
-        return None
+                named = label & rest
+                if is_given and named and len(named) * 2 >= max(len(label), len(rest)):
+                    found = Doubt(DoubtKind.POSSIBLE, f"may deny what was seen: {show_record(record)}")
+        return found
 
     @cached_property
     def _texts(self) -> dict[frozenset[str], list[tuple[Record, Cell]]]:
@@ -208,7 +201,7 @@ class RelationRules:
         anchors = seen.anchors(FILE.sub(" ", statement.clause))
         if not anchors and statement.before:
             anchors = seen.anchors(sentence)
-        names = frozenset([name for entity in entities_of(sentence) for name in entity])
+        names = frozenset([name for entity in entities_of(sentence) for name in entity]) - seen.subjects
         anchors = (seen.anchors(sentence) & names) or anchors or seen.anchors(statement.sentence)
         keys = [name for name in anchors if 0 < seen.frequency[name] <= max(1, len(seen.records) // 2)]
         if not keys or len(seen.records) < 2:

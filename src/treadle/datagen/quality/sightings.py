@@ -89,8 +89,7 @@ def other_readings(item: Quantity) -> Iterator[Quantity]:
     if item.kind is QuantityKind.NUMBER and item.other is not None:
         half = 0.0005 if item.other < abs(item.value) else 1e-6
         yield replace(item, value=item.other, low=item.other - half, high=item.other + half, other=None)
-    if item.unit in lexicon("readings"):
-        yield replace(item, unit=lexicon("readings")[item.unit])
+    yield from [replace(item, unit=unit) for unit in lexicon("readings").get(item.unit, "").split()]
     if item.clock is not None:
         yield replace(
             item, kind=QuantityKind.TIME, value=item.clock, low=item.clock, high=item.clock, has_halves=False

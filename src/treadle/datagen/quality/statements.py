@@ -79,6 +79,7 @@ _PHONE = re.compile(
 _CALL = re.compile(r"\w\([^()]*+\)|^(?:python|pip|git|npm|curl|grep|cat|ls|sudo|systemctl)\s|^\w+ -\w")
 _ORDINAL = re.compile(r"\d{1,3}(?:st|nd|rd|th)")
 _LETTERS = re.compile(r"[^\W\d_]+")
+_LETTER = re.compile(r"[\w¤]")
 _DIGIT, _POINT = re.compile(r"\d"), re.compile(r"[/.]\w")
 _SIGN = re.compile(r"[\d@_]|https?:|[a-z][A-Z]")
 _FENCE = re.compile(r"(?ms)^[^\S\n]*```([^\n]*)\n(.*?)(?:^[^\S\n]*```|\Z)")
@@ -88,7 +89,11 @@ _KEY = re.compile(r"[^:=\n]{0,40}(?::?=|→)")
 _CELL = re.compile(r"</?\w[^<>\n]{0,80}>")
 _NOTE = re.compile(r"\[\^\w{1,8}\]|[\d#*]\ufe0f?\u20e3")
 """Marks of footnotes, and digits in boxes."""
-_LIST_MARK = re.compile(r"(?m)^[^\S\n]*+(?:\d+[.)]|[(\[]\w{1,3}[)\]])\s")
+_LIST_MARK = re.compile(
+    r"(?m)((?:^[^\S\n]*+|(?<=[.!?]\s))(?:(?:[-*•>|]|\#{1,6})\s)*+)"
+    r"(?:\d+[.)]|(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|[(\[][\w ]{1,3}[)\]])\s"
+)
+_LATEX = re.compile(r"\\(?:text|textbf|mathbf|mathrm|boxed)\{([^{}\n]*+)\}|\$(?=\\)|(?<=\})\$|\\[()\[\]]")
 _MARKUP = re.compile(r"\*\*|__|(?<!\w)\*(?=\S)|(?<=\S)\*(?!\w)")
 _SPEECH = re.compile(r"([“\"«‘])[^“”\"«»‘\n]{2,400}[”\"»’]")
 _SALUTES = word_lists("answers")["salutes"]
@@ -147,7 +152,8 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     """Yield the statements of an answer, in the order of their kinds within each sentence."""
     text = _FENCE.sub(lambda found: "\n" if _is_program(found[1], found[2]) else found[2], answer)
     text = _NOTE.sub(" ", _CELL.sub(" | ", text) if "</" in text else text)
-    text = _MARKUP.sub("", _LIST_MARK.sub("", text))
+    text = _LATEX.sub(r"\1", text) if "\\" in text else text
+    text = _LIST_MARK.sub(r"\1", _MARKUP.sub("", text))
     capitals = _read_capitals(text)
     before = ""
     for sentence in _sentences(text):
@@ -344,7 +350,8 @@ def _names(text: str, capitals: Capitals) -> Iterator[tuple[str, int]]:
             if is_double and not {stem(word.lower()), stem(following.lower())} & glue():
                 yield f"{word} {following}", item.start()
             continue
-        is_start = _START.search(text, max(0, item.start() - 12), item.start()) is not None
+        before = text[: item.start()]
+        is_start = _START.search(before, max(0, len(before) - 12)) is not None or not _LETTER.search(before)
         is_plain = not is_double and (word.endswith("ing") or stem(word.lower()) in glue())
         if (not is_start or is_double) and not is_plain and word.casefold() not in _SALUTES:
             yield word, item.start()
@@ -374,7 +381,7 @@ def _action_shape() -> re.Pattern[str]:
     verbs = "|".join([f"(?P<{topic}>{given['said']})(?![\\w-])" for topic, given in topics])
     return re.compile(
         rf"(?:(?P<first>{claims['first_person']})|(?P<then>{claims['and_then']})"
-        rf"|(?P<passive>{claims['passive']})|(?P<bare>{claims['bare']}))(?:{verbs})",
+        rf"|(?P<passive>{claims['passive']})|(?P<bare>{claims['bare']}))(?:{verbs})(?![/.]\w)",
         re.IGNORECASE,
     )
 

@@ -14,11 +14,8 @@ from treadle.datagen.quality.doubts import (
     SEEN,
     Doubt,
     DoubtKind,
-    entities_of,
-    find_anchors,
     rank,
     shape,
-    show_record,
     word_list,
 )
 from treadle.datagen.quality.evidence import Evidence, MadeCall, plain
@@ -79,7 +76,7 @@ class Support:
         said = plain(statement.text).strip("./ ,;:!?_")
         parts = [part.strip("./ ,;:!?") for part in _CUT.split(said)]
         if all(part in seen for part in parts):
-            return self._placed(statement, said)
+            return SEEN
         if statement.topic == "quote":
             missing = [word for word in stems_of(said) - glue() if not self._is_seen(word)]
             is_marked = any(mark in statement.sentence for mark in '"“«‘`')
@@ -158,27 +155,6 @@ class Support:
     def _is_seen(self, word: str) -> bool:
         return word in self._seen.stems or word in self._seen.text
 
-    def _placed(self, statement: AnswerStatement, said: str) -> Doubt:
-        """Check that an address or a number of a phone belongs to the name in its clause."""
-        if "@" not in said and not re.fullmatch(r"\+?[\d ()-]{7,}", said):
-            return SEEN
-        own = [
-            record
-            for record in self._seen.records
-            if any(said in cell.text.casefold() for cell in record.cells)
-        ]
-        anchors = find_anchors(self._seen, statement)[0] - stems_of(said)
-        entities = [
-            names & anchors
-            for names in entities_of(f"{statement.before[-80:]}{statement.clause}")
-            if names & anchors
-        ]
-        if not own or not entities or not any(cell.label for cell in own[0].cells):
-            return SEEN
-        if any(entities[-1] <= record.stems for record in own):
-            return SEEN
-        return Doubt(DoubtKind.ELSEWHERE, f"belongs to something else: {show_record(own[0])}")
-
     def _is_joined(self, path: str) -> bool:
         """Return whether a path is a folder that a call was given, with a name from its result."""
         folder, _, name = path.rpartition("/")
@@ -196,6 +172,8 @@ class Support:
         parts = word.split("-")
         if len(parts) > 1 and all(stem(part) in self._seen.stems or part in text for part in parts):
             return SEEN
+        if shape("answers", "absent").search(statement.sentence):
+            return Doubt(DoubtKind.UNNAMED, "is named as what is not given")
         return Doubt(DoubtKind.ABSENT, "does not occur before")
 
     def _doubt_cause(self, statement: AnswerStatement) -> Doubt:
