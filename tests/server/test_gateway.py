@@ -159,7 +159,7 @@ async def test_bad_messages_are_refused(claude: AsyncAnthropic) -> None:
     for messages, error in (
         ([{"role": "user", "content": [image]}], "not supported"),
         ([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "u1"}]}], "u1"),
-        ([], "no message"),
+        ([], "missing or empty"),
     ):
         with pytest.raises(anthropic.BadRequestError, match=error):
             await claude.messages.create(messages=messages, **asked)  # type: ignore[arg-type]

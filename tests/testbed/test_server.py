@@ -173,7 +173,7 @@ def test_content_may_come_in_parts():
         (body_of(messages=[{"role": "wizard", "content": "x"}]), 400, "'wizard' is not a role"),
         (body_of(messages=[{"role": "user", "content": 5}]), 400, "messages"),
         (body_of(messages=[{"role": "user", "content": "Hello!"}]), 400, "word for word"),
-        (body_of(messages=[]), 400, "word for word"),
+        (body_of(messages=[]), 400, "missing or empty"),
         (body_of(n=2), 400, "n is 2"),
         (body_of(model="oracle:2"), 404, "'oracle:2'"),
         (body_of(model="oracle:nan"), 404, "oracle:nan"),

@@ -20,7 +20,7 @@ from treadle.formats.scanner.markers import (
     wait_for_all,
 )
 from treadle.formats.scanner.parsed import Parsed, ParsedCall, ToolLike, to_json, to_openai
-from treadle.formats.scanner.values import write_arguments, write_parameters
+from treadle.formats.scanner.values import write_arguments, write_call, write_parameters
 
 MAX_DEPTH = 4
 """Calls are also found in reasoning that has no end, if at most this many levels of reasoning are nested."""
@@ -100,13 +100,12 @@ class Format:
 
     def write_call(self, call: ToolCall, place: int) -> str:
         """Return the text of a call, which is the one at `place` in its message."""
-        arguments, quoted = write_arguments(call), to_json(call.name)
         return self.call.format(
             name=call.name,
-            quoted=quoted,
+            quoted=to_json(call.name),
             id=self.id_of(call, place),
-            arguments=arguments,
-            json=f'{{"name": {quoted}, "arguments": {arguments}}}',
+            arguments=write_arguments(call),
+            json=write_call(call),
             parameters=write_parameters(call, self.parameter) if self.parameter else "",
         )
 

@@ -1,9 +1,9 @@
 """Types for the parsed text of a model: content, reasoning, tool calls and errors."""
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-import msgspec
 from msgspec import Struct
 
 from treadle.core.tool_cache import ToolCache
@@ -113,11 +113,5 @@ def to_openai(tool: ToolLike) -> dict[str, Json]:
     return {"type": "function", "function": inner}
 
 
-def to_json(value: Json) -> str:
-    """Encode `value` as JSON with spaces after separators, as chat templates do."""
-    import json
-
-    return json.dumps(value, ensure_ascii=False)
-
-
-encode = msgspec.json.Encoder().encode
+to_json = json.JSONEncoder(ensure_ascii=False).encode
+"""A function that encodes a value as JSON with spaces after separators, as chat templates do."""

@@ -1,6 +1,5 @@
 """Arguments as text: values are read as the types in the tool's schema, and written."""
 
-import json
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -8,12 +7,9 @@ import msgspec
 from treadle.core.errors import FormatError
 from treadle.core.types import Json, ToolCall
 from treadle.formats.scanner.json_body import NoCall, decode
-from treadle.formats.scanner.parsed import ToolSchemas
+from treadle.formats.scanner.parsed import ToolSchemas, to_json
 
 _MAX_REFS = 8
-
-# `json.dumps` makes an encoder for each call.
-_write = json.JSONEncoder(ensure_ascii=False).encode
 
 TEXT = frozenset(("string",))
 
@@ -116,9 +112,9 @@ def write_arguments(call: ToolCall) -> str:
     return call.arguments.strip() or "{}"
 
 
-def write_call(call: ToolCall, key: str = "arguments") -> str:
+def write_call(call: ToolCall) -> str:
     """Return the call as a JSON object, with the arguments as the model wrote them."""
-    return f'{{"name": {_write(call.name)}, "{key}": {write_arguments(call)}}}'
+    return f'{{"name": {to_json(call.name)}, "arguments": {write_arguments(call)}}}'
 
 
 def write_parameters(call: ToolCall, pattern: str) -> str:
@@ -131,7 +127,7 @@ def write_parameters(call: ToolCall, pattern: str) -> str:
 
 def write_value(value: Json) -> str:
     """Return a string unchanged, and any other value as JSON."""
-    return value if isinstance(value, str) else _write(value)
+    return value if isinstance(value, str) else to_json(value)
 
 
 encode = msgspec.json.Encoder().encode

@@ -47,7 +47,7 @@ from treadle.models.config.toml_file import (
 )
 from treadle.models.protocol import Model
 from treadle.models.wire.provider import Preset, Price
-from treadle.models.wrappers.tiered import Tier, TieredModel, ToolStrength
+from treadle.models.wrappers.tiered import Tier, TieredModel
 from treadle.renderers.registry import locate
 
 if TYPE_CHECKING:
@@ -200,15 +200,8 @@ class Config:
             from treadle.models.wrappers.fallback import FallbackModel
 
             members = [FallbackModel(members)]
-        return Tier(
-            name=name,
-            model=members[0],
-            quality=table.quality,
-            tool_strength=None if table.tool_strength is None else ToolStrength(table.tool_strength),
-            context_tokens=table.context_tokens,
-            sees_images=table.sees_images,
-            first_token_seconds=table.first_token_seconds,
-        )
+        known_facts = table.model_dump(include={*Tier.__struct_fields__} - {"model"})
+        return Tier(name=name, model=members[0], **known_facts)
 
     def resolve(self, path: str) -> Path:
         """Return a path relative to the file's folder.

@@ -134,9 +134,14 @@ def read_url(url: Json, blobs: dict[str, bytes], name: str | None = None, kind: 
 
     Raises: `ConfigError`.
     """
-    head, comma, data = str(url).partition(",")
     if str(url).startswith(("https://", "http://")):
         return Artifact(kind, uri=str(url), name=name)
+    return read_data_url(url, blobs, name)
+
+
+def read_data_url(url: Json, blobs: dict[str, bytes], name: str | None = None) -> Artifact:
+    """Return the part whose content, which goes to `blobs`, is in a data URL. Raises: `ConfigError`."""
+    head, comma, data = str(url).partition(",")
     if not (head.startswith("data:") and head.endswith(";base64") and comma):
         raise ConfigError("give the image or file as a data URL, such as 'data:image/png;base64,...'")
     try:
@@ -146,6 +151,21 @@ def read_url(url: Json, blobs: dict[str, bytes], name: str | None = None, kind: 
     part, contents = make_part(content, head.removeprefix("data:").removesuffix(";base64"), name=name)
     blobs |= contents
     return part
+
+
+def read_each(given: Json, read: Callable[[Any], Iterable[Message]]) -> list[Message]:
+    """Return the messages that `read` makes of each of those given. Raises: `ConfigError` that names the one that
+    cannot be read."""
+    if not isinstance(given, list) or not given:
+        raise ConfigError("messages is missing or empty; give a list of messages")
+    messages: list[Message] = []
+    for number, item in enumerate(given):
+        try:
+            messages += read(item)
+        except (ConfigError, KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise ConfigError(f"messages[{number}] cannot be read: {what}") from None
+    return messages
 
 
 def join_words(messages: list[Message]) -> Message:

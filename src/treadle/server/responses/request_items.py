@@ -1,7 +1,5 @@
 """The body of a request of the Responses API, and what its items mean for a run."""
 
-import base64
-import binascii
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -12,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from treadle.core.errors import ConfigError
 from treadle.core.parts import make_part
 from treadle.core.types import Artifact, Json, Message, Role, ToolCall
+from treadle.models.wire.served import read_data_url
 from treadle.server.responses.response_ids import run_named_by
 
 Item = dict[str, Any]
@@ -219,22 +218,12 @@ class _Reader:
             file = self._files[str(part["file_id"])]
             return self._keep(file.content, file.mime_type, file.name)
         if kind == "input_image":
-            return self._read_data(part.get("image_url"), None)
+            return read_data_url(part.get("image_url"), self.asked.blobs)
         if kind == "input_file" and part.get("file_data"):
-            return self._read_data(part["file_data"], part.get("filename"))
+            return read_data_url(part["file_data"], self.asked.blobs, part.get("filename"))
         raise ConfigError(
             f"parts of the type {kind!r} are not supported; give images and files as data URLs, or by file_id"
         )
-
-    def _read_data(self, url: Json, name: str | None) -> Artifact:
-        head, comma, data = str(url).partition(",")
-        if not (head.startswith("data:") and head.endswith(";base64") and comma):
-            raise ConfigError("give the image or file as a data URL, such as 'data:image/png;base64,...'")
-        try:
-            content = base64.b64decode(data, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise ConfigError(f"the data URL is not base64 ({error})") from None
-        return self._keep(content, head.removeprefix("data:").removesuffix(";base64"), name)
 
     def _keep(self, content: bytes, mime_type: str, name: str | None) -> Artifact:
         part, blobs = make_part(content, mime_type, name=name)

@@ -16,6 +16,7 @@ from treadle.models.wire.served import (
     REQUIRED,
     ServedRequest,
     join_answers,
+    read_each,
     read_fields,
     read_url,
 )
@@ -44,19 +45,13 @@ _READ = frozenset(("model", "messages", "system", "tools", "tool_choice", "strea
 def read_request(body: bytes) -> ServedRequest:
     """Read a request with all its fields. Raises: `ConfigError` that names the field which cannot be read."""
     raw = read_fields(body)
-    given, model = raw.get("messages"), raw.get("model")
-    if not isinstance(given, list) or not given:
-        raise ConfigError("messages has no message; give a list of messages")
+    model = raw.get("model")
     if not isinstance(model, str):
         raise ConfigError(f"model is {model!r:.100}; give a text")
     asked = ServedRequest(model=model, dialect="anthropic", instructions=None, messages=[], blobs={})
-    for number, item in enumerate(given):
-        try:
-            asked.messages += _read_blocks(item["role"], item["content"], asked.blobs)
-        except (ConfigError, KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
-            what = f"{error} is missing" if isinstance(error, KeyError) else error
-            raise ConfigError(f"messages[{number}] cannot be read: {what}") from None
-    asked.messages = join_answers(asked.messages)
+    asked.messages = join_answers(
+        read_each(raw.get("messages"), lambda item: _read_blocks(item["role"], item["content"], asked.blobs))
+    )
     asked.instructions = _text_of(raw.get("system") or "", "system") or None
     asked.is_stream = raw.get("stream") is True
     choice = raw.get("tool_choice")

@@ -20,6 +20,7 @@ from treadle.models.wire.served import (
     REQUIRED,
     ServedRequest,
     join_answers,
+    read_each,
     read_fields,
     read_url,
 )
@@ -82,7 +83,7 @@ def to_tools(asked: ChatRequest) -> list[ToolSpec]:
 def to_messages(asked: ChatRequest) -> list[Message]:
     """Return the messages of a request. Raises: `msgspec.ValidationError` if one is malformed."""
     try:
-        return _read_messages(asked.messages, {})
+        return read_each(asked.messages, lambda item: [_read_message(item, {})])
     except ConfigError as error:
         raise msgspec.ValidationError(str(error)) from None
 
@@ -103,13 +104,10 @@ def read_request(body: bytes) -> ServedRequest:
     raw = read_fields(body)
     if raw.get("n") not in (None, 1):
         raise ConfigError(f"n is {raw['n']!r:.100}; ask for one answer at a time")
-    given = raw.get("messages")
-    if not isinstance(given, list) or not given:
-        raise ConfigError("messages is missing; give a list of messages")
     asked = ServedRequest(
         model=_text(raw, "model"), dialect="openai_chat", instructions=None, messages=[], blobs={}
     )
-    messages = _read_messages(given, asked.blobs)
+    messages = read_each(raw.get("messages"), lambda item: [_read_message(item, asked.blobs)])
     told = [message.content for message in messages if message.role is Role.SYSTEM and message.content]
     asked.instructions = "\n\n".join(told) or None
     asked.messages = join_answers([message for message in messages if message.role is not Role.SYSTEM])
@@ -132,18 +130,6 @@ def read_request(body: bytes) -> ServedRequest:
     if isinstance(labels := raw.get("metadata"), dict):
         asked.labels = {name: text for name, text in labels.items() if isinstance(text, str)}
     return asked
-
-
-def _read_messages(given: list[Any], blobs: dict[str, bytes]) -> list[Message]:
-    """Return messages, system messages included. Raises: `ConfigError` that names the one that cannot be read."""
-    messages = []
-    for number, item in enumerate(given):
-        try:
-            messages.append(_read_message(item, blobs))
-        except (ConfigError, KeyError, TypeError, AttributeError) as error:
-            what = f"{error} is missing" if isinstance(error, KeyError) else error
-            raise ConfigError(f"messages[{number}] cannot be read: {what}") from None
-    return messages
 
 
 def _read_message(item: Any, blobs: dict[str, bytes]) -> Message:
