@@ -43,8 +43,8 @@ class SlowWriter(MemoryWriter):
             await asyncio.sleep(0)
 
     async def release(self) -> None:
-        await asyncio.sleep(0)
         await super().release()
+        await asyncio.sleep(0)
 
 
 class Held:

@@ -21,7 +21,7 @@ from treadle.core.lineage import Caller, Child
 from treadle.core.policy import Policy
 from treadle.core.spec import PartSpec
 from treadle.core.state import Status
-from treadle.core.types import Effect, Json, Option, StopReason, ToolSpec
+from treadle.core.types import Json, Option, StopReason
 from treadle.journal.protocol import Journal
 from treadle.loop.driver import Driver
 from treadle.runs.agent_parts import AGENT, AgentParts, read_agent
@@ -35,25 +35,13 @@ from treadle.runs.run import Run
 from treadle.tools.context import ToolContext
 from treadle.tools.function.decorator import check_spec, check_tool_name
 from treadle.tools.protocol import Decision, ToolOutput
-from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker, own_spec
 
 MAX_DEPTH = 3
 _IF_EXISTS = IfExists(is_likely=True, accepts_waiting=True, needs_trust=False, continued_faults=())
 """A call that is repeated after a crash takes the outcome of its run, an error included."""
 _SHOWN_CHARS = 300
 """How many characters of an agent's instructions its default description shows."""
-_PARAMETERS: dict[str, Json] = {
-    "type": "object",
-    "properties": {
-        "task": {
-            "type": "string",
-            "minLength": 1,
-            "description": "The whole task. The agent sees nothing of this conversation, so say all it must know.",
-        }
-    },
-    "required": ["task"],
-    "additionalProperties": False,
-}
 
 
 class CalledAgent(AgentParts, Protocol):
@@ -92,17 +80,16 @@ class AgentTool:
         self._max_depth = max_depth
         self._is_described = False
         """True while `part` is read, which an agent that has itself as a tool reads again."""
-        self.spec = ToolSpec(
-            name,
-            description or _describe(agent),
-            _PARAMETERS,
-            Effect.IDEMPOTENT,
+        self.spec = replace(
+            own_spec("agent"),
+            name=name,
+            description=description or _describe(agent),
             # Calls that change the same files must not overwrite each other's work.
             is_concurrent=not shares_files,
             output_schema=agent.answer.schema,
         )
         check_spec(self.spec, "an agent")
-        self.find_fault = ArgumentChecker(_PARAMETERS).find_fault
+        self.find_fault = ArgumentChecker(self.spec.parameters).find_fault
 
     @property
     def part(self) -> PartSpec:

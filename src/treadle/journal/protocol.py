@@ -127,7 +127,8 @@ class RunWriter(Protocol):
     async def release(self) -> None:
         """Write the queued events and release the lease. The writer cannot be used afterwards.
 
-        If the store fails, the lease is released when the store works again.
+        A caller that is cancelled meanwhile has released the lease all the same. If the store fails, the lease is
+        released when the store works again.
         """
         ...
 

@@ -128,7 +128,7 @@ class RunHost(GatewayHost):
     @property
     def driven(self) -> int:
         """How many turns and interrupted runs this process works on."""
-        return len(self._tasks) + self.worker.in_flight.count().in_flight
+        return len(self._tasks) + self.worker.in_flight.status().in_flight
 
     @property
     def fault(self) -> str | None:

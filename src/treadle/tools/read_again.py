@@ -4,69 +4,21 @@ whole."""
 from collections.abc import Iterable, Sequence
 
 from treadle.core.errors import ToolError
-from treadle.core.types import Effect, Json, ToolSpec
+from treadle.core.types import Json, ToolSpec
 from treadle.tools.context import ToolContext
-from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker, own_spec
 
 READ_RESULT, READ_MESSAGE = "read_result", "read_message"
 _PAGE_CHARS = 4_000
 """How many characters are read if no end is given."""
 _MOST_CHARS = 20_000
 _NOTE_BEGIN, _NOTE_END = "\n[… ", " …]\n"
-_DESCRIPTIONS = {
-    READ_RESULT: "Read the result of an earlier tool call again. Use it if a result was cut and you need what was "
-    "in it.",
-    READ_MESSAGE: "Read a long message of the user of which you see only a part.",
-}
-_PLACES: dict[str, dict[str, Json]] = {
-    READ_RESULT: {
-        "call_id": {
-            "type": "string",
-            "description": "The id of the call, as the line that stands for the result says.",
-        }
-    },
-    READ_MESSAGE: {
-        "number": {
-            "type": "integer",
-            "minimum": 1,
-            "description": "The number of the message, as the line in it says.",
-        }
-    },
-}
-_PAGE: dict[str, Json] = {
-    "start": {
-        "type": "integer",
-        "minimum": 0,
-        "description": "The first character to read, counted from 0. Default: 0.",
-    },
-    "end": {
-        "type": "integer",
-        "minimum": 1,
-        "description": f"The character before which to stop. Default: a page of {_PAGE_CHARS:,} characters.",
-    },
-}
-
-
-def _parameters(name: str) -> dict[str, Json]:
-    place = _PLACES[name]
-    return {
-        "type": "object",
-        "properties": {**place, **_PAGE},
-        "required": list(place),
-        "additionalProperties": False,
-    }
-
-
-def _spec(name: str) -> ToolSpec:
-    return ToolSpec(
-        name, _DESCRIPTIONS[name], _parameters(name), Effect.PURE, max_result_chars=_MOST_CHARS + 200
-    )
 
 
 class ReadResult:
     """The tool that returns the whole result of an earlier call of the run, in pages."""
 
-    spec = _spec(READ_RESULT)
+    spec = own_spec(READ_RESULT)
 
     def __init__(self) -> None:
         self.find_fault = ArgumentChecker(self.spec.parameters).find_fault
@@ -85,7 +37,7 @@ class ReadResult:
 class ReadMessage:
     """The tool that returns the whole of an earlier message of the user, in pages."""
 
-    spec = _spec(READ_MESSAGE)
+    spec = own_spec(READ_MESSAGE)
 
     def __init__(self) -> None:
         self.find_fault = ArgumentChecker(self.spec.parameters).find_fault
@@ -141,5 +93,8 @@ def is_cut_out(text: str, whole: str) -> bool:
 def find_readers(specs: Iterable[ToolSpec]) -> frozenset[str]:
     """Return which of the two tools are among `specs`, and are not other tools with the same names."""
     return frozenset(
-        spec.name for spec in specs if spec.description.startswith(_DESCRIPTIONS.get(spec.name, "\0"))
+        own.name
+        for spec in specs
+        for own in (ReadResult.spec, ReadMessage.spec)
+        if spec.name == own.name and spec.description.startswith(own.description)
     )

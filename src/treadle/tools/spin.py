@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.foreign import let_in_tool
 from treadle.core.masking import hide_in_url
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
-from treadle.core.types import Effect, Json, ToolSpec
+from treadle.core.types import Json, ToolSpec
 from treadle.http.background import run_blocking
 from treadle.http.guarded import GuardedHttp, HttpAnswer, host_of
 from treadle.tools.context import Scope, ToolContext
@@ -31,26 +32,6 @@ from treadle.tools.toolset_parts import SECRET, may_hold_secret, settings_of
 STATE = "spin"
 _NAMESPACE = uuid.UUID("8b0f4c9a-6a55-4d0b-9f0e-0c3c7be2c5a1")
 _JSON = {"content-type": "application/json", "accept": "application/json"}
-_PATH: dict[str, Json] = {"type": "string", "description": "Path of the file."}
-
-
-def _vfs_tool(name: str, about: str, effect: Effect, **properties: Json) -> ToolSpec:
-    parameters = {"type": "object", "properties": properties, "required": list(properties)}
-    return ToolSpec(name, about, parameters, effect, is_concurrent=effect is Effect.PURE)
-
-
-VFS_TOOLS = (
-    _vfs_tool("read_file", "Read a file's content.", Effect.PURE, file_path=_PATH),
-    _vfs_tool(
-        "write_file",
-        "Create a file, or replace all of its content.",
-        Effect.IDEMPOTENT,
-        file_path=_PATH,
-        content={"type": "string", "description": "The whole content."},
-    ),
-    _vfs_tool("list_files", "List the paths of all files, as a JSON array.", Effect.PURE),
-    _vfs_tool("delete_file", "Delete a file.", Effect.ONCE, file_path=_PATH),
-)
 
 
 class Spin:
@@ -107,7 +88,10 @@ class Spin:
             if specs is None and self._tools_endpoint is not None:
                 specs = run_blocking(self._list(self._tools_endpoint))
             if specs is None and self.component == "vfs":
-                specs = VFS_TOOLS
+                known_tools = read_data("treadle.tools", "specs")["vfs"].items()
+                specs = tuple(
+                    [msgspec.convert({"name": name, **spec}, ToolSpec) for name, spec in known_tools]
+                )
             if specs is None and self.component == "mock":
                 specs = run_blocking(self._list(f"{self.endpoint}/mock/list-tools"))
             if not specs:

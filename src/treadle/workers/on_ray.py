@@ -71,7 +71,7 @@ class WorkerActor:
     async def report(self) -> list[WorkerReport]:
         """Return what the worker drives, and the problems since the last call."""
         problems, self._problems = self._problems, []
-        counts = [] if self._worker is None else [WorkerReport(count=self._worker.in_flight.count())]
+        counts = [] if self._worker is None else [WorkerReport(count=self._worker.in_flight.status())]
         return [*counts, *problems]
 
     async def pid(self) -> int:

@@ -33,7 +33,6 @@ from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
 from treadle.tools.user_code import is_from_user, place_of
 from treadle.workers.protocol import WorkedSession, WorkerOptions, WorkersStatus
-from treadle.workers.registry import DrivenCount
 
 STOP_SECONDS = 30.0
 """How long a worker may take to give its runs back before it is killed."""
@@ -67,7 +66,7 @@ class WorkerReport(Struct, omit_defaults=True, kw_only=True):
     """A report of a worker to the `QueueWorkers` that started it; also a line that `treadle worker --json`
     prints."""
 
-    count: DrivenCount | None = None
+    count: WorkersStatus | None = None
     """What the worker drives at the moment; `None` if the report is about something else."""
     run_id: str | None = None
     """A run that the worker cannot drive."""
@@ -101,7 +100,7 @@ class QueueWorkers:
         self._journal = journal
         self._options = options
         self._handles = handles
-        self._counts: dict[int, DrivenCount] = {}
+        self._counts: dict[int, WorkersStatus] = {}
         """What each live worker drives."""
         self._restarts = self._deaths = 0
         self._waiting: dict[str, asyncio.Future[bool]] = {}
@@ -191,8 +190,8 @@ class QueueWorkers:
             workers=len(counts),
             in_flight=in_flight,
             driven=add_up([count.in_flight for count in counts]),
-            waiting_on_model=add_up([count.waiting_on_model for count in counts]),
-            waiting_on_tools=add_up([count.waiting_on_tools for count in counts]),
+            waiting_on_model=add_up([count.waiting_on_model or 0 for count in counts]),
+            waiting_on_tools=add_up([count.waiting_on_tools or 0 for count in counts]),
             restarts=self._restarts,
         )
 

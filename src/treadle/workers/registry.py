@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Unpack
 
-from msgspec import Struct
-
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
@@ -48,16 +46,6 @@ def read_count(name: str, argument: str, default: int | None = None) -> int:
     return int(argument)
 
 
-class DrivenCount(Struct, frozen=True):
-    """The number of runs that a process drives."""
-
-    in_flight: int = 0
-    waiting_on_model: int = 0
-    """How many of the driven runs wait for an answer of a model."""
-    waiting_on_tools: int = 0
-    """How many of the driven runs wait for tools."""
-
-
 class RunsInFlight:
     """The runs that this process drives, with their drivers."""
 
@@ -81,12 +69,16 @@ class RunsInFlight:
         finally:
             del self._in_flight[key]
 
-    def count(self) -> DrivenCount:
+    def status(self) -> WorkersStatus:
         """Return how many runs are in flight, and what they wait for."""
         states = [driver.state for driver in list(self._in_flight.values()) if driver is not None]
-        on_model = sum([state.turn.asked is not None for state in states])
-        on_tools = sum([state.turn.is_open and not state.turn.asked is not None for state in states])
-        return DrivenCount(len(self._in_flight), on_model, on_tools)
+        return WorkersStatus(
+            workers=1,
+            in_flight=len(self._in_flight),
+            driven=len(self._in_flight),
+            waiting_on_model=sum([state.turn.asked is not None for state in states]),
+            waiting_on_tools=sum([state.turn.is_open and state.turn.asked is None for state in states]),
+        )
 
 
 class HereWorkers:
@@ -110,14 +102,7 @@ class HereWorkers:
 
     def status(self) -> WorkersStatus:
         """See `Workers.status`."""
-        count = self._driven.count()
-        return WorkersStatus(
-            workers=1,
-            in_flight=count.in_flight,
-            driven=count.in_flight,
-            waiting_on_model=count.waiting_on_model,
-            waiting_on_tools=count.waiting_on_tools,
-        )
+        return self._driven.status()
 
     async def close(self) -> None:
         """See `Workers.close`."""

@@ -150,7 +150,7 @@ async def _report(working: Worker, report: Callable[[WorkerReport], None]) -> No
     """Report what the worker drives, whenever that has changed."""
     told = None
     while True:
-        count = working.in_flight.count()
+        count = working.in_flight.status()
         if count != told:
             told = count
             report(WorkerReport(count=count))

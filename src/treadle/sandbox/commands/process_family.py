@@ -272,7 +272,8 @@ def measure_tree(pid: int, max_memory_bytes: int) -> TreeUsage:
         pids.append(each)
     memory = sum(map(_resident_bytes, pids))
     if memory > max_memory_bytes:
-        memory = sum(map(_share_bytes, pids))
+        # Of memory that n processes share, each is charged one n-th, or all of it where that cannot be read.
+        memory = sum([_read_bytes(each, "smaps_rollup", "Pss") or _resident_bytes(each) for each in pids])
     return TreeUsage(threads, memory)
 
 
@@ -280,15 +281,8 @@ def measure_kernel_memory(pid: int, max_bytes: int) -> int:
     """Return how many bytes the kernel holds for the sockets and the page tables of a process and its descendants.
     The result is zero on systems without `/proc`."""
     pids = descendants(pid)
-    tables = sum(map(_table_bytes, pids))
+    tables = sum([_read_bytes(each, "status", "VmPTE") for each in pids])
     return tables + measure_sockets(pids, max_bytes - tables)
-
-
-def _table_bytes(pid: int) -> int:
-    with suppress(OSError, ValueError):
-        text = Path(f"/proc/{pid}/status").read_text()
-        return int(text.partition("VmPTE:")[2].split(maxsplit=1)[0]) * 1024 if "VmPTE:" in text else 0
-    return 0
 
 
 def descendants(pid: int) -> list[int]:
@@ -309,21 +303,16 @@ def _descend(pid: int) -> Iterator[tuple[int, int]]:
                     pending += map(int, Path(f"/proc/{each}/task/{thread}/children").read_text().split())
 
 
+def _read_bytes(pid: int, file: str, key: str) -> int:
+    """Return the size that a file of a process in `/proc` states under `key`, or 0."""
+    with suppress(OSError, ValueError, IndexError):
+        text = Path(f"/proc/{pid}/{file}").read_text()
+        return int(text.partition(f"\n{key}:")[2].split(maxsplit=1)[0]) * 1024
+    return 0
+
+
 def _resident_bytes(pid: int) -> int:
-    with suppress(OSError, IndexError, ValueError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
-
-
-def _share_bytes(pid: int) -> int:
-    """Return resident memory, with memory that n processes share divided by n."""
-    try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return _resident_bytes(pid)
-    return 0
+    return _read_bytes(pid, "status", "VmRSS")
 
 
 def find_marked(variable: str) -> list[int]:

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from treadle.core.documents import read_data
+from treadle.core.documents import decode_document, read_data
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
@@ -41,7 +39,8 @@ def mcp(text: str = "", **settings: Json) -> MCPServers:
             "mcp: name a server, as in mcp:servers.json, mcp:https://host/mcp or mcp:'npx server'"
         )
     if text.startswith("{"):
-        return read_servers(_decode(text.encode(), "the JSON after mcp:"), "the JSON after mcp:")
+        origin = "the JSON after mcp:"
+        return read_servers(decode_document(text.encode(), origin, is_yaml=False), origin)
     if text.startswith(("http://", "https://")):
         return MCPServers([_from_entry(None, {"url": text}, "mcp")])
     path = Path(text).expanduser()
@@ -57,7 +56,8 @@ def read_file(path: Path) -> MCPServers:
     except OSError as error:
         hint = did_you_mean(path.name, [item.name for item in path.parent.glob("*.json")])
         raise ConfigError(f"cannot read the MCP servers of {str(path)!r}: {error.strerror}{hint}") from error
-    return read_servers(_decode(data, repr(str(path))), repr(str(path)))
+    origin = repr(str(path))
+    return read_servers(decode_document(data, origin, is_yaml=False), origin)
 
 
 def read_servers(raw: Json, origin: str) -> MCPServers:
@@ -151,13 +151,6 @@ def _from_command(text: str) -> MCPServer:
     if not words:
         raise ConfigError("mcp: there is no command after the assignments")
     return _from_entry(None, {"command": words[0], "args": words[1:], "env": env}, "mcp")
-
-
-def _decode(data: bytes, origin: str) -> Json:
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise ConfigError(f"{origin} is not valid JSON: {error}") from error
 
 
 def _text(value: Json, what: str) -> str:

@@ -14,15 +14,16 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any
 
-from treadle.core.documents import read_data
+from msgspec.structs import replace
+
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.registry import require
 from treadle.core.spec import PartSpec
-from treadle.core.types import Effect, Json, ToolSpec
+from treadle.core.types import Json
 from treadle.tools.context import ToolContext
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.python import workers
-from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker, own_spec
 from treadle.tools.toolset_parts import settings_of
 
 STATE = "python"
@@ -30,13 +31,6 @@ STATE = "python"
 MAX_CODE_CHARS = 1_000_000
 MAX_SHOWN_CHARS = 10_000
 """In longer code the last expression is not rewritten to show its value with `repr`."""
-
-_PARAMETERS: dict[str, Json] = {
-    "type": "object",
-    "properties": {"code": {"type": "string", "description": "The code. It may have many lines."}},
-    "required": ["code"],
-    "additionalProperties": False,
-}
 
 
 class Python:
@@ -62,14 +56,8 @@ class Python:
         for option, value in (("max_seconds", max_seconds), ("max_memory_bytes", max_memory_bytes)):
             if value <= 0:
                 raise ConfigError(f"Python: {option} is {value!r}; it must be above 0")
-        self.spec = ToolSpec(
-            name=name,
-            description=read_data("treadle.tools", "prompts")["python"],
-            parameters=_PARAMETERS,
-            effect=Effect.IDEMPOTENT,
-            is_concurrent=False,
-        )
-        self.find_fault = ArgumentChecker(_PARAMETERS).find_fault
+        self.spec = replace(own_spec("python"), name=name)
+        self.find_fault = ArgumentChecker(self.spec.parameters).find_fault
         self._limits = {
             "max_feed_duration_secs": max_seconds,
             "max_memory": max_memory_bytes,

@@ -4,15 +4,23 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+import msgspec
+
+from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
-from treadle.core.types import Effect, Json
+from treadle.core.types import Effect, Json, ToolSpec
 
 MAX_PROBLEMS = 20
 _MAX_OUTPUT_PROBLEMS = 5
 MAX_PROBLEM_CHARS = 300
 
 _TYPE_NAMES = {type(None): "null", bool: "a boolean", str: "a string", list: "an array"}
+
+
+def own_spec(name: str) -> ToolSpec:
+    """Return the spec of a tool of Treadle from `tools/specs.toml`."""
+    return msgspec.convert({"name": name, **read_data("treadle.tools", "specs")[name]}, ToolSpec)
 
 
 class ArgumentChecker:
