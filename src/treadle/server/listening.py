@@ -31,8 +31,8 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
 _BACKLOG = 4096
 """How many connections may wait until the server takes them."""
 _TAKEN_AT_ONCE = 16
-"""How many connections the server takes in a turn of its event loop. uvloop takes one from each socket, and turns are
-long while thousands of clients follow runs, so that others were reset before they were taken."""
+"""How many connections the server takes in a turn of its event loop. uvloop takes one from each socket, and turns
+are long while thousands of clients follow runs, so that others were reset before they were taken."""
 HEAD_SECONDS = 30.0
 """How long a client may take to send the head of a request."""
 _MAX_HEAD_BYTES = 65_536
