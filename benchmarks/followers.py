@@ -131,7 +131,7 @@ async def measure() -> list[Figure]:
     with _serving(core=1) as (port, pid):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         # The followers connect while the runs nap.
-        asked = "\nthen\n".join(["call nap {}"] * max(20, _FOLLOWERS // 40)) + "\nthen\nsay done"
+        asked = "\nthen\n".join(["call nap {}"] * max(20, _FOLLOWERS // 50)) + "\nthen\nsay done"
         runs = [
             json.loads(await _ask(reader, writer, "POST", "/v1/runs", {"agent": "napper", "input": asked}))[
                 "id"

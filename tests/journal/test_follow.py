@@ -8,7 +8,6 @@ from pathlib import Path
 from treadle.core import events as e
 from treadle.core.events import Event
 from treadle.core.policy import Policy
-from treadle.core.types import StopReason
 from treadle.journal.protocol import Journal
 from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 
@@ -80,26 +79,3 @@ async def test_no_follower_loses_an_event_when_processes_take_turns(tmp_path: Pa
         kept = journal.read("r")
         assert [event.seq for event in kept] == list(range(1, 123))
         assert all(events == kept for events in found)
-
-
-async def test_followers_of_a_run_read_it_together(tmp_path: Path) -> None:
-    with SqliteJournal(tmp_path / "runs.db") as journal:
-        writer = journal.create("r")
-        writer.append([e.RunStarted(at=1.0, version=e.VERSION, policy=Policy())])
-        await writer.sync()
-        following = [asyncio.ensure_future(_collect(journal)) for _ in range(FOLLOWERS)]
-        for number in range(20):
-            writer.append([e.Noted(at=1.0, remark=str(number))])
-            await writer.sync()
-            await asyncio.sleep(0.05)
-        writer.append([e.RunFinished(at=3.0, stop_reason=StopReason.COMPLETED)])
-        await writer.release()
-        await writer.sync()
-        async with asyncio.timeout(60):
-            found = await asyncio.gather(*following)
-        assert all(events == found[0] for events in found)
-        assert len({id(event) for events in found for event in events}) == len(found[0])
-
-
-async def _collect(journal: Journal) -> list[Event]:
-    return [event async for event in journal.follow("r")]

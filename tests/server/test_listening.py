@@ -55,6 +55,38 @@ def test_many_connections_wait_until_the_server_takes_them() -> None:
             stack.enter_context(socket.create_connection(listener.getsockname(), 20))
 
 
+def test_many_connections_are_taken_at_once() -> None:
+    """A turn of a loop that has much to do is long, so few turns must be enough."""
+    uvloop = pytest.importorskip("uvloop")
+    made: list[int] = []
+    turns = 0
+
+    async def note(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            made.append(turns)
+        await answer(scope, receive, send)
+
+    async def stop() -> None: ...
+
+    async def take(listener: socket.socket) -> None:
+        nonlocal turns
+        task = asyncio.ensure_future(serve_app(note, listener, lambda: None, stop, grace_seconds=1))
+        while len(made) < 64:
+            turns += 1
+            await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    listener, _ = listen("127.0.0.1", 0)
+    with contextlib.ExitStack() as stack:
+        for _ in range(64):
+            client = stack.enter_context(socket.create_connection(listener.getsockname(), 20))
+            client.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        uvloop.run(take(listener))
+    assert made[-1] - made[0] < 32
+
+
 async def test_a_head_that_came_in_time_counts_although_the_server_was_busy() -> None:
     def ask(port: int) -> bytes:
         with (

@@ -1,9 +1,8 @@
 """The implementation of `Journal.follow` for the built-in stores: it yields events when they have been stored.
 
-The followers of a run in one event loop share a `RunFeed`, which reads a page of events once for all that wait.
-A store calls `Changes.announce` after it has stored events, which wakes the feeds of these runs in this process.
+A store calls `Changes.announce` after it has stored events, which wakes the followers of these runs in the process.
 If other processes can write to the store, one thread looks every `POLL_SECONDS` which of the followed runs have
-changed. So the reading grows with the followed runs, and not with their followers.
+changed. Each follower reads for itself; `treadle.journal.hub` follows once for any number of listeners.
 """
 
 import asyncio
@@ -49,56 +48,24 @@ stands for all runs. It blocks, and is called in one thread."""
 
 
 class RunFeed:
-    """What the followers of a run share in one event loop, which calls its methods unless they say otherwise."""
+    """What wakes the followers of a run in one event loop."""
 
-    def __init__(self, source: Source, run_id: str | None, after_seq: int | None) -> None:
+    def __init__(self) -> None:
         self.followers = 0
         self.is_closed = False
         """True once the journal is closed."""
-        self._read_page = source.read_page
-        self._asked = run_id, after_seq
-        self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
+        self.news = asyncio.Event()
         """Set at the next change; each change has its own."""
-        self._coming: dict[Any, asyncio.Task[Page]] = {}
-        """The pages that are being read or waited for, by the position at which they begin."""
+        self._loop = asyncio.get_running_loop()
 
     def wake(self) -> None:
-        """Read again. Safe to call from any thread."""
+        """Wake the followers. Safe to call from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, so it has no followers
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        news, self._news = self._news, asyncio.Event()
+        news, self.news = self.news, asyncio.Event()
         news.set()
-
-    async def next_page(self, position: Any) -> Page:
-        """Wait for the page at a position, which has events unless it is the last one. Raises: `JournalError`."""
-        if (coming := self._coming.get(position)) is None:
-            coming = self._coming[position] = asyncio.ensure_future(self._read(position))
-            # Nobody may be left to take the error.
-            coming.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return await asyncio.shield(coming)
-
-    async def _read(self, start: Any) -> Page:
-        position = start
-        try:
-            while True:
-                news = self._news
-                page = await asyncio.to_thread(self._read_page, *self._asked, position)
-                if page.events or page.is_last or self.is_closed:
-                    break
-                if not page.has_more:
-                    await news.wait()
-                position = page.position
-        finally:
-            del self._coming[start]
-        return page
-
-    def end(self) -> None:
-        """Stop reading, because the last follower has left."""
-        for coming in self._coming.values():
-            coming.cancel()
 
 
 class Changes:
@@ -106,7 +73,7 @@ class Changes:
 
     def __init__(self, look: Look | None = None, poll_seconds: float = POLL_SECONDS) -> None:
         """Make an empty collection. `look` is needed if other processes can write to the store."""
-        self.feeds: dict[str | None, dict[Any, RunFeed]] = {}
+        self.feeds: dict[str | None, dict[asyncio.AbstractEventLoop, RunFeed]] = {}
         """The feeds of each run. Empty most of the time. Stores check that before they call `announce`, which costs
         almost nothing."""
         self._lock = threading.Lock()
@@ -116,12 +83,12 @@ class Changes:
         self._poller: threading.Thread | None = None
 
     @contextlib.contextmanager
-    def follow(self, source: Source, run_id: str | None, after_seq: int | None) -> Iterator[RunFeed]:
+    def follow(self, run_id: str | None) -> Iterator[RunFeed]:
         """Return a feed that `announce` wakes until the context ends."""
-        key = asyncio.get_running_loop(), after_seq if run_id is None else None
+        loop = asyncio.get_running_loop()
         with self._lock:
             feeds = self.feeds.setdefault(run_id, {})
-            feed = feeds[key] = feeds.get(key) or RunFeed(source, run_id, after_seq)
+            feed = feeds[loop] = feeds.get(loop) or RunFeed()
             feed.followers += 1
             if self._look is not None and self._poller is None:
                 work = (self._look,)
@@ -135,8 +102,7 @@ class Changes:
             with self._lock:
                 feed.followers -= 1
                 if not feed.followers:
-                    feed.end()
-                    del feeds[key]
+                    del feeds[loop]
                     if not feeds:
                         del self.feeds[run_id]
 
@@ -181,15 +147,18 @@ async def follow(
 ) -> AsyncIterator[Event]:
     """Yield events as `Journal.follow` describes."""
     position = await asyncio.to_thread(source.start_position, run_id, after_seq)
-    with changes.follow(source, run_id, after_seq) as feed:
+    with changes.follow(run_id) as feed:
         try:
             while True:
-                page = await feed.next_page(position)
+                news = feed.news
+                page = await asyncio.to_thread(source.read_page, run_id, after_seq, position)
                 for event in page.events:
                     yield event
                 if page.is_last or feed.is_closed:
                     return
                 position = page.position
+                if not (page.events or page.has_more):
+                    await news.wait()
         except JournalError:
             if not feed.is_closed:
                 raise

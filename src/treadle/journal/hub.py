@@ -8,7 +8,7 @@ come and are never stored: a listener that is slower than the run loses some of 
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -48,9 +48,12 @@ async def listen(journal: Journal, run_id: str, after_seq: int | None = 0) -> As
 
 
 async def listen_together(
-    journal: Journal, run_id: str, after_seq: int | None = 0
+    journal: Journal, run_id: str, after_seq: int | None = 0, *, has_output: bool = True
 ) -> AsyncGenerator[list[Heard], None]:
-    """Yield the items of `listen`, those together that are there at the same time."""
+    """Yield the items of `listen`, those together that are there at the same time.
+
+    Without `has_output`, no model is asked for pieces of output; those that others listen to are yielded.
+    """
     loop = asyncio.get_running_loop()
     channels, key = journal.driven.channels, (loop, run_id)
     channel = channels.get(key)
@@ -58,6 +61,8 @@ async def listen_together(
         channel = channels[key] = _Channel(journal, run_id, loop)
     inlet = _Inlet()
     channel.inlets.add(inlet)
+    if has_output:
+        channel.hear_output()
     try:
         await asyncio.shield(channel.opening)
         newest = channel.newest if after_seq is None else after_seq
@@ -127,7 +132,7 @@ class _Channel:
         """The pieces of output that were not passed on, each with the number of the event before it."""
         self._is_called = False
         """True if `_pass_deltas` will be called soon."""
-        self._end = journal.driven.listen(run_id, self._hear)
+        self._stop_hearing: Callable[[], None] | None = None
         self.opening: asyncio.Future[None] = loop.create_future()
         """Done once `newest` is known."""
         self._following = asyncio.ensure_future(self._follow())
@@ -155,6 +160,10 @@ class _Channel:
                 self.opening.set_result(None)
             for inlet in self.inlets:
                 inlet.news.set()
+
+    def hear_output(self) -> None:
+        """Pass the pieces of output on, too, from now on."""
+        self._stop_hearing = self._stop_hearing or self._journal.driven.listen(self._run_id, self._hear)
 
     def _hear(self, seq: int, delta: Delta) -> None:
         """Keep a piece of output that came after event `seq`. Any thread may call this."""
@@ -184,6 +193,7 @@ class _Channel:
         """Stop following, because the last listener has left or the journal has no more."""
         if not self.is_over:
             self.is_over = True
-            self._end()
+            if self._stop_hearing is not None:
+                self._stop_hearing()
             self._following.cancel()
             self._journal.driven.channels.pop((self._loop, self._run_id), None)

@@ -30,6 +30,9 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
 
 _BACKLOG = 4096
 """How many connections may wait until the server takes them."""
+_TAKEN_AT_ONCE = 16
+"""How many connections the server takes in a turn of its event loop. uvloop takes one from each socket, and turns
+are long while thousands of clients follow runs, so that others were reset before they were taken."""
 HEAD_SECONDS = 30.0
 """How long a client may take to send the head of a request."""
 _MAX_HEAD_BYTES = 65_536
@@ -108,7 +111,8 @@ async def serve_app(
     server = uvicorn.Server(config)
     # The caller handles Ctrl-C.
     server.capture_signals = contextlib.nullcontext
-    task: asyncio.Task[Any] = asyncio.ensure_future(server.serve(sockets=[listener]))
+    listeners = [listener, *[listener.dup() for _ in range(_TAKEN_AT_ONCE - 1)]]
+    task: asyncio.Task[Any] = asyncio.ensure_future(server.serve(sockets=listeners))
     try:
         # A client that connects now waits in the listener's queue.
         on_ready()

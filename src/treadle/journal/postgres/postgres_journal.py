@@ -112,10 +112,10 @@ class PostgresJournal(TableJournal[Transaction]):
         self._listener.start()
         return super().create(run_id, is_imported=is_imported)
 
-    async def _lease(self, take: Callable[[Transaction], T], *, is_short: bool = False) -> T:
+    async def _lease(self, take: Callable[[Transaction], T], run_id: str | None = None) -> T:
         self._check_open()
         self._listener.start()
-        return await super()._lease(take, is_short=is_short)
+        return await super()._lease(take, run_id)
 
     def _post(self, letter: Letter, db: Transaction) -> int:
         if db.is_repeated:

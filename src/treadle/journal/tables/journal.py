@@ -184,7 +184,7 @@ class TableJournal(ABC, Generic[D]):
         """See `Journal.acquire`."""
         last: Silence | None = None
         while True:
-            answer = await self._lease(partial(self._take, run_id, last), is_short=True)
+            answer = await self._lease(partial(self._take, run_id, last), run_id)
             if isinstance(answer, TableWriter):
                 return answer
             last = answer
@@ -307,14 +307,16 @@ class TableJournal(ABC, Generic[D]):
     def _fill(self, db: D) -> int:
         return fill_facts(self._query_in(db), self._reader.read_frames, self._unknown_facts())
 
-    async def _lease(self, take: Callable[[D], T], *, is_short: bool = False) -> T:
-        """Return what `take` returns in a transaction, which the event loop may wait for if it `is_short`.
+    async def _lease(self, take: Callable[[D], T], run_id: str | None = None) -> T:
+        """Return what `take` returns in a transaction, which is short if it takes the lease of `run_id`.
 
         If the caller is cancelled, a writer is released.
         """
         self._check_open()
-        self._pending.flush(asyncio.get_running_loop())
-        if is_short and (now := self._committer.transact_now(take)) is not None:
+        loop = asyncio.get_running_loop()
+        if run_id is None or self._pending.has_open(loop, run_id):
+            self._pending.flush(loop)
+        if run_id is not None and (now := self._committer.transact_now(take)) is not None:
             return now
         taken = self._committer.submit(take)
         try:

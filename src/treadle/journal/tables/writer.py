@@ -72,6 +72,10 @@ class Pending:
             self.committer.watch()
         return loop
 
+    def has_open(self, loop: asyncio.AbstractEventLoop, run_id: str) -> bool:
+        """Return whether `loop` has not handed over a write of a run."""
+        return run_id in [writer.run_id for writer in self._writers.get(loop, ())]
+
     def flush(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hand over the open writes of `loop` now."""
         writes = self.take(loop)

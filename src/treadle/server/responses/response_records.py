@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from treadle.core.errors import JournalError
+from treadle.core.events import Event
 from treadle.core.types import Json
+from treadle.journal.hub import listen_together
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource, ResourceFilter
 from treadle.runs.recording import delete_session
@@ -96,13 +98,14 @@ async def follow_response(
     assert task is not None
     host.followed.add(task.cancel)
     try:
-        async with aclosing(host.journal.follow(place.run_id)) as events:  # type: ignore[type-var]
-            async for event in events:
-                for told in reader.take(event):
-                    if told["sequence_number"] > after:
-                        yield told
-                if reader.fold.is_over:
-                    return
+        async with aclosing(listen_together(host.journal, place.run_id, has_output=False)) as groups:
+            async for group in groups:
+                for event in [heard.item for heard in group if isinstance(heard.item, Event)]:
+                    for told in reader.take(event):
+                        if told["sequence_number"] > after:
+                            yield told
+                    if reader.fold.is_over:
+                        return
     except asyncio.CancelledError:
         if not host.is_closing:
             raise
