@@ -262,12 +262,15 @@ def without_schema(message: str | None, output: OutputSpec) -> str | None:
 
 
 def grade_run(driver: Driver, task: Task) -> None:
-    """Run the task's check and append its grade. A run that failed through no fault of the model gets no grade.
+    """Run the task's check and append its grade. A run that failed through no fault of the model gets no grade, nor
+    does one of a `SimpleTask` without a grader, which other scorers grade.
 
     Raises: `UserCodeError` if the code of the check has a mistake.
     """
     state, sandbox = driver.state, driver.bench.sandbox
     if state.ending.fault in (Fault.INFRASTRUCTURE, Fault.USER):
+        return
+    if getattr(task, "grader", task) is None:
         return
     files = {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
     try:

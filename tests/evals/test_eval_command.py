@@ -1,0 +1,131 @@
+"""`treadle eval` and its reports: tables, Markdown, JSON, the page, and the log that Inspect reads."""
+
+import base64
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.command import Cli
+
+from treadle.viewer.bundle import is_built
+
+EVAL = ("--task", "files:csv_sum-00*", "--limit", "4", "--model", "oracle", "--model", "oracle:0.6")
+REWARDS = ("--reward", "check", "--reward", "tool_use")
+TRIPS = '''from treadle import tool
+from treadle.tasks import SimpleTask
+
+@tool(effect="pure")
+def weather(city: str, days: int = 1) -> str:
+    """Return the weather."""
+    return f"sunny in {city}"
+
+def make_trips():
+    calls = [{"name": "weather", "arguments": {"city": "Rome"}}]
+    for name, days in (("right", '"1"'), ("wrong", "3")):
+        data = {"calls": calls, "answer": "sunny"}
+        text = f'call weather {{"city": "Rome", "days": {days}}}\\nsay sunny'
+        yield SimpleTask(task_id=name, input=text, tools=["trips.py:weather"], data=data)
+
+def trips():
+    return list(make_trips())
+'''
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    """A folder with the evaluations `one` and `two`."""
+    cli = Cli(tmp_path_factory.mktemp("eval"))
+    for name, seed in (("one", "1"), ("two", "2")):
+        result = cli("eval", *EVAL, *REWARDS, "--epochs", "2", "--seed", seed, "--name", name, "--out", name)
+        assert result.code == 0, result
+    return cli
+
+
+def test_the_table_says_what_was_measured(made: Cli) -> None:
+    out = made("eval", "report", "one").out
+    assert re.search(r"oracle\s+8\s+1\.000 \[0\.\d+, 1\.000\]\s+1\.000", out)
+    assert re.search(r"oracle - oracle:0\.6: \+0\.\d+ \[", out)
+    assert "calls are well-formed and not repeated  (oracle:0.6 " in out
+    assert "pass@2" in out
+    assert "pass^2" in out
+    both = made("eval", "report", "one", "two").out
+    assert "two: oracle:0.6 - one: oracle:0.6: " in both
+
+
+def test_markdown_and_json(made: Cli) -> None:
+    text = made("eval", "report", "one", "two", "--format", "markdown").out
+    parts = (
+        "# one",
+        "# two",
+        "## Differences",
+        "## Scores by family",
+        "## Failures by kind",
+        "files:csv_sum",
+    )
+    for part in parts:
+        assert part in text
+    view = json.loads(made("eval", "report", "one", "--format", "json").out)
+    (found,) = view["evaluations"]
+    assert len(found["samples"]) == found["planned"] == 16
+    assert found["models"][0]["score"]["mean"] == 1
+
+
+def test_an_inspect_log_has_the_samples(made: Cli) -> None:
+    result = made("eval", "report", "one", "--format", "inspect", "--out", "log.json")
+    assert result.out.split() == ["log_oracle.json", "log_oracle_0.6.json"]
+    log = json.loads((made.folder / "log_oracle_0.6.json").read_text())
+    assert (log["version"], log["status"], len(log["samples"])) == (2, "success", 8)
+    assert log["samples"][0]["messages"][-1]["role"] == "assistant"
+    refused = made("eval", "report", "one", "--format", "inspect")
+    assert (refused.code, "name one with --out" in refused.err) == (2, True)
+
+
+@pytest.mark.skipif(not is_built(), reason="the viewer is not built")
+def test_the_page_has_the_runs_that_failed(made: Cli) -> None:
+    page = made("report", "one").out
+    data = re.search(r'id="data">([^<]+)<', page)
+    assert data is not None
+    given: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(data[1])))
+    assert given["start"] == "#/evaluation"
+    view = json.loads(given["answers"]["/v1/view/evaluation"])
+    failed = [run for kind in view["evaluations"][0]["failures"] for run in kind["run_ids"]]
+    assert failed
+    assert all(f"/v1/view/runs/{run}/events" in given["answers"] for run in failed)
+    both = made("report", "one", "two").out
+    assert "one and two: evaluation" in both
+
+
+def test_expectations_of_a_users_tasks(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    cli.write("trips.py", TRIPS)
+    given = ("--task", "trips.py:trips", "--model", "mock:echo", "--out", "e")
+    result = cli("eval", *given, "--reward", "calls", "--reward", "final_answer", "--json")
+    assert result.code == 0, result
+    samples = {line["task"]: line["scores"] for line in result.lines if line["event"] == "sample_graded"}
+    assert samples == {
+        "trips.py:trips:right": {"calls": 1.0, "final_answer": 1.0},
+        "trips.py:trips:wrong": {"calls": 0.0, "final_answer": 1.0},
+    }
+    again = cli("eval", *given, "--reward", "arguments", "--rescore", "--json")
+    assert again.code == 0, again
+    # A number as text means the same, and does not fit the schema.
+    fits = {line["task"]: line["scores"] for line in again.lines if line["event"] == "sample_graded"}
+    assert fits == {"trips.py:trips:right": {"arguments": 0.0}, "trips.py:trips:wrong": {"arguments": 1.0}}
+
+
+def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    for arguments, text in (
+        ((), "give a configuration, or options: treadle eval --task files:test"),
+        (("--task", "files:tset", "--model", "oracle"), "has no task 'tset'"),
+        (("--model", "oracle"), "give tasks, such as 'files:test'"),
+        (("--task", "files:test"), "models"),
+        (("--rows", "none.jsonl", "--model", "mock:echo"), "there is no file 'none.jsonl'"),
+    ):
+        result = cli("eval", *arguments)
+        assert (result.code, text in result.err) == (2, True), result
+    missing = cli("eval", "report", "nothing")
+    assert (missing.code, "has no evaluation; give the folder" in missing.err) == (2, True), missing
