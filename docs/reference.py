@@ -20,15 +20,22 @@ from treadle.core.events import Event
 from treadle.datagen.config.config_schema import schema
 from treadle.datagen.quality.duplicates import DuplicateSettings
 from treadle.datagen.quality.registry import DUPLICATES, FILTERS
+from treadle.evals.evaluation_config import READER as EVALUATIONS
 from treadle.export import FORMATS
 from treadle.export.exporter import COMMON_LOSSES
 from treadle.export.token_exporter import TOKEN_FORMATS
 from treadle.knowledge.personas.persona import persona_schema
-from treadle.rollout.rollout_config import schema as rollout_schema
+from treadle.rollout.rollout_config import READER as ROLLOUTS
 
 DOCS = Path(__file__).parent
 PAGES = tuple([path for path in sorted(DOCS.glob("*.md")) if "<!-- table: " in path.read_text()])
-_SCHEMAS = {"": schema, "generate": schema, "persona": persona_schema, "rollout": rollout_schema}
+_SCHEMAS = {
+    "": schema,
+    "generate": schema,
+    "persona": persona_schema,
+    "rollout": lambda: ROLLOUTS.schema,
+    "eval": lambda: EVALUATIONS.schema,
+}
 _kind = ""
 """The kind of file whose tables are written."""
 _PLACE = re.compile(r"(<!-- table: (\S+) -->\n)(?:.*?\n)?(<!-- end -->)", re.DOTALL)

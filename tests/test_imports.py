@@ -206,12 +206,12 @@ def test_the_public_names_are_few_and_all_there() -> None:
 @pytest.mark.parametrize(
     ("command", "absent"),
     [
-        ("import treadle", "msgspec pydantic jsonschema_rs pyreqwest typer rich sqlite3 asyncio tenacity"),
+        ("import treadle", "msgspec pydantic jsonschema_rs pyreqwest typer rich sqlite3 asyncio"),
         (
             "from treadle import Agent, Policy, open_journal",
-            "pydantic jsonschema_rs pyreqwest typer rich tenacity",
+            "pydantic jsonschema_rs pyreqwest typer rich",
         ),
-        ("import treadle.cli", "pydantic jsonschema_rs pyreqwest sqlite3 tenacity"),
+        ("import treadle.cli", "pydantic jsonschema_rs pyreqwest sqlite3"),
     ],
 )
 def test_what_is_not_needed_is_not_loaded(command: str, absent: str) -> None:

@@ -11,6 +11,8 @@ from importlib import import_module
 import pytest
 from tests.cli.command import RealCli
 
+from treadle.cli.commands.daemons import serve
+from treadle.cli.options.option_groups import split_docstring
 from treadle.cli.table import COMMANDS, CommandEntry, GroupEntry
 
 
@@ -82,6 +84,12 @@ def test_the_table_has_the_first_line_of_each_docstring() -> None:
         assert docstring.partition("\n")[0] == command.summary, words
 
 
+def test_the_text_of_a_help_is_broken_at_the_width_of_the_terminal() -> None:
+    text, examples = split_docstring(serve)
+    assert [line for line in text.split("\n\n") if "\n" in line] == []
+    assert (text.count("\n\n"), len(examples)) == (1, 2)
+
+
 def test_the_help_of_a_group_has_two_examples_and_loads_no_command() -> None:
     modules = {command.function.partition(":")[0] for command in ALL.values()}
     heavy = ("treadle.core", "treadle.agent", "msgspec", "asyncio")
@@ -94,7 +102,7 @@ def test_the_help_of_a_group_has_two_examples_and_loads_no_command() -> None:
 
 def test_the_help_of_a_command_has_two_examples_and_loads_no_client_store_or_validator() -> None:
     # Typer itself loads pydantic once it parses options.
-    heavy = {"pyreqwest", "sqlite3", "jsonschema_rs", "tenacity", "mcp", "uvicorn", "starlette"}
+    heavy = {"pyreqwest", "sqlite3", "jsonschema_rs", "mcp", "uvicorn", "starlette"}
     for words, out, loaded in helps_of(ALL):
         check_examples(words, out)
         assert not loaded & heavy, words

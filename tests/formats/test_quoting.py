@@ -10,7 +10,8 @@ import pytest
 from treadle.core.errors import FormatError
 from treadle.core.types import Message, Role, ToolCall
 from treadle.formats import FORMATS, IncrementalParser, find_format, parse
-from treadle.formats.element_formats import M2_CLOSE
+
+M2_CLOSE = "</minimax:tool_call>"
 
 FULL = bool(os.environ.get("TREADLE_FULL"))
 TOOLS = [

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
-from pyreqwest.http import Url
 from tests.http.ways import TRANSPORTS, WAYS, collect, whole
 from tests.models.server import STALL, End, Reply, serve, stream
 
@@ -400,7 +399,7 @@ async def test_an_idle_connection_is_closed_after_a_while():
 
     async with listen(answer) as url:
         await whole(HttpTransport(timeout_seconds=7), url)
-        route = HttpRoute("POST", url, Url(url), {})
+        route = HttpRoute("POST", url, {})
         pool = find_pool(asyncio.get_running_loop(), route, Timeouts(7, 10))
         pool.sweep()
         await asyncio.sleep(0.01)

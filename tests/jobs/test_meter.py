@@ -22,7 +22,6 @@ from treadle.jobs.sections import LimitSection
 from treadle.models import RetryModel, ScriptedModel
 from treadle.models.protocol import Watch
 from treadle.rollout.sinks.protocol import BaseSink, Receipt, SinkMemory
-from treadle.trajectory.tokens.trajectories import TokenGrade
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -111,7 +110,7 @@ def test_answers_that_were_lost_with_a_process_count_for_the_limit_once(tmp_path
 class Refusing(BaseSink):
     """A sink that cannot be opened, so that the work ends before anything is asked."""
 
-    name, needs = "refusing", TokenGrade.TEXT
+    name = "refusing"
 
     def open(self, memory: SinkMemory) -> None:
         raise ConfigError("too small")

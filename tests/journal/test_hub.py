@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from treadle import Agent, ScriptedModel, ToolContext, open_journal, tool
-from treadle.core.events import Ephemeral, Event
+from treadle.core.errors import RunNotFoundError
+from treadle.core.events import VERSION, Ephemeral, Event, Noted, RunFinished, RunStarted
 from treadle.core.events.body import TextDelta, ToolProgress
 from treadle.core.events.narrowing import Item
+from treadle.core.policy import Policy
+from treadle.core.types import StopReason
 from treadle.journal.hub import KEPT_DELTAS, listen
 from treadle.journal.protocol import Journal
 from treadle.models import call
@@ -91,3 +94,63 @@ async def test_a_slow_listener_loses_deltas_and_no_event(journal: Journal) -> No
         events = [item.seq for item in found if isinstance(item, Event)]
         assert events == list(range(kept + 1, len(journal.read("r")) + 1))
     assert 0 < len(found) - len(events) <= KEPT_DELTAS
+
+
+async def test_listeners_share_items_and_need_no_task_for_each(journal: Journal) -> None:
+    agent = Agent(ScriptedModel(["ready", "one two three"]), journal=journal)
+    async with agent.session("r") as session:
+        await session.send("begin")
+        kept = len(journal.read("r"))
+        before = len(asyncio.all_tasks())
+        listeners = [
+            asyncio.ensure_future(gather(journal, "turn_completed", after_seq=kept)) for _ in range(40)
+        ]
+        await asyncio.sleep(0.2)
+        assert len(asyncio.all_tasks()) <= before + 42
+        await session.send("go")
+        found = await asyncio.gather(*listeners)
+    for items in found:
+        check(items, journal, "one two three", after_seq=kept)
+    assert len({id(item) for items in found for item in items}) == len(found[0])
+    assert not journal.driven.channels
+
+
+async def test_a_listener_that_comes_later_gets_what_it_lacks(journal: Journal) -> None:
+    agent = Agent(ScriptedModel(["ready", *["word"] * 150, "the end"]), journal=journal)
+    async with agent.session("r") as session:
+        await session.send("begin")
+        first = asyncio.ensure_future(gather(journal, "run_paused"))
+        for _ in range(150):
+            await session.send("go")
+        late = [
+            asyncio.ensure_future(gather(journal, "run_paused", after_seq=after)) for after in (0, 5, 600)
+        ]
+        await session.send("go")
+    for after, items in zip((0, 0, 5, 600), [await first, *[await task for task in late]], strict=True):
+        events = [item for item in items if isinstance(item, Event)]
+        assert [item.seq for item in events] == list(range(after + 1, events[-1].seq + 1))
+
+
+async def test_a_listener_that_falls_far_behind_reads_the_journal(journal: Journal) -> None:
+    writer = journal.create("r")
+    writer.append([RunStarted(at=1.0, version=VERSION, policy=Policy())])
+    await writer.sync()
+    slow = listen(journal, "r")
+    found = [await anext(slow)]
+    for number in range(3 * KEPT_DELTAS):
+        writer.append([Noted(at=1.0, remark=str(number))])
+        if number % 100 == 0:
+            await writer.sync()
+            await asyncio.sleep(0.01)
+    writer.append([RunFinished(at=3.0, stop_reason=StopReason.COMPLETED)])
+    await writer.release()
+    await writer.sync()
+    async with asyncio.timeout(60):
+        found += [item async for item in slow]
+    assert found == journal.read("r")
+
+
+async def test_a_run_that_does_not_exist(journal: Journal) -> None:
+    with pytest.raises(RunNotFoundError):
+        await anext(listen(journal, "nobody"))
+    assert not journal.driven.channels

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from treadle import Agent, RunExistsError, RunNotFoundError, ScriptedModel
 from treadle.core import events as e
 from treadle.core.errors import JournalError
+from treadle.core.parts import make_part
 from treadle.core.policy import Policy
 from treadle.core.types import FileDelta, Message, Role, StopReason
 from treadle.journal.jsonl import Imported, export_run, import_lines
@@ -128,6 +129,25 @@ async def test_a_run_comes_back_whole(make_journal: Callable[[], Journal]) -> No
     assert forked.files == run.files == {"a.txt": b"one", "b.txt": b"two"}
     source.close()
     target.close()
+
+
+async def test_the_files_of_a_history_travel_and_stay(make_journal: Callable[[], Journal]) -> None:
+    journal, other, old = make_journal(), make_journal(), make_journal()
+    part, blobs = make_part(b"\x89PNG" * 30_000, "image/png")
+    digest = str(part.digest)
+    history = [Message(Role.USER, "look", parts=(part,)), Message(Role.ASSISTANT, "nice")]
+    agent = Agent(ScriptedModel(["one", "two"]), journal=journal)
+    async with agent.session("r", history=history, begins_with_message=True) as session:
+        await session.send("more", blobs=blobs)
+    lines = list(export_run(journal, "r"))
+    await import_lines(other, lines)
+    assert other.read_blob(digest) == blobs[digest]
+    # Lines that an earlier version has exported lack it.
+    bare_line = json.loads(lines[0])
+    assert bare_line.pop("contents") == {digest: base64.b64encode(blobs[digest]).decode()}
+    del bare_line["export"]
+    await import_lines(old, [json.dumps(bare_line).encode()])
+    assert old.runs()[0].run_id == "r"
 
 
 async def test_an_unfinished_run_can_be_resumed_elsewhere(make_journal: Callable[[], Journal]) -> None:

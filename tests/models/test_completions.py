@@ -71,7 +71,6 @@ async def test_the_prompt(template, prompt):
     _, request = await ask(answer(), template=template)
     assert request.url == "http://h/v1/completions"
     assert request.json()["prompt"] == prompt
-    assert make(answer(), template=template)[0].prompt(TRANSCRIPT) == prompt
 
 
 async def test_settings_arrive():

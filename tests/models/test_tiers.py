@@ -18,7 +18,7 @@ from treadle.models import (
     load_config,
     model,
 )
-from treadle.models.config.model_demands import demands_of_model
+from treadle.models.config.known_models import demands_of_model
 from treadle.models.config.recipe import make_model
 from treadle.models.config.toml_file import config_schema
 from treadle.models.protocol import check_parts, estimate_cost_usd, has_price, output_mode_of

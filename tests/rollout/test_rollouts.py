@@ -27,7 +27,6 @@ from treadle.rollout.sinks.protocol import BaseSink, Receipt
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.runs.task import Task
 from treadle.scoring.protocol import Subject
-from treadle.trajectory.tokens.trajectories import TokenGrade
 
 TASKS = ["files:csv_sum-*"]
 
@@ -178,6 +177,22 @@ def test_groups_without_variance_are_replaced_on_request(tmp_path: Path) -> None
     )
     assert result.progress.delivered == 4
     assert result.progress.reasons["no_variance"] == result.progress.dropped > 0
+    assert all(line["has_variance"] for line in lines(tmp_path))
+
+
+def test_dropped_groups_are_made_again_on_request(tmp_path: Path) -> None:
+    school = School(wrong_share=0.3)
+    given: dict[str, Any] = {"groups": 6, "group_size": 2, "no_variance": "drop", "max_dropped": 1}
+    first = asyncio.run(make(tmp_path, school, **given).run())
+    assert first.progress.dropped > 0
+    seeds = set(school.seeds)
+    same = asyncio.run(make(tmp_path, school, **given).run())
+    assert (same.progress.delivered, school.seeds) == (first.progress.delivered, seeds)
+    again = asyncio.run(make(tmp_path, school, retry_failed=True, **given).run())
+    assert len(school.seeds) == len(seeds) + 2 * first.progress.dropped
+    assert again.progress.delivered >= first.progress.delivered
+    made = [rollout["run_id"] for line in lines(tmp_path) for rollout in line["rollouts"]]
+    assert len(set(made)) == 2 * again.progress.delivered
     assert all(line["has_variance"] for line in lines(tmp_path))
 
 
@@ -374,7 +389,6 @@ class Slow(BaseSink):
     """A sink that keeps what it gets, and fails at first."""
 
     name = "slow"
-    needs = TokenGrade.TEXT
 
     def __init__(self, failures: int = 2) -> None:
         self.got: list[str] = []

@@ -11,14 +11,13 @@ from treadle.core.errors import ConfigError, TransportError
 from treadle.export.groups import Group
 from treadle.rollout import Rollouts
 from treadle.rollout.deliveries import MAX_REFUSED
-from treadle.rollout.rollout_config import load_config
+from treadle.rollout.rollout_config import READER
 from treadle.rollout.sinks.protocol import Receipt, SinkCheck, SinkMemory
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.protocol import Subject
 from treadle.testbed.engines import ENGINES, EngineSettings, export_tokenizer
 from treadle.testbed.server import ServerSettings
 from treadle.testbed.server.oracle_app import OracleApp
-from treadle.trajectory.tokens import TokenGrade
 
 
 def make(path: Path, **options: Any) -> Rollouts:
@@ -70,7 +69,7 @@ def test_a_sink_that_refuses_every_group_ends_the_work(tmp_path: Path) -> None:
 )
 def test_a_misspelt_model_is_not_one_of_openai(tmp_path: Path, model: Any, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config(None, {"model": model, "path": str(tmp_path)})
+        READER.load(None, {"model": model, "path": str(tmp_path)})
     assert said in str(caught.value)
 
 
@@ -140,7 +139,7 @@ def test_an_error_of_the_trainer_is_all_that_is_told(tmp_path: Path) -> None:
 class StuckSink:
     """A sink that cannot deliver at the moment."""
 
-    name, needs = "stuck", TokenGrade.TEXT
+    name = "stuck"
 
     def open(self, memory: SinkMemory) -> None: ...
 

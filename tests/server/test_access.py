@@ -86,6 +86,24 @@ def status_of(answer: bytes) -> int:
 KIM = "Authorization: Bearer kims-key"
 
 
+async def test_a_name_that_looks_like_a_place_continues_no_conversation_of_others(
+    tmp_path: Path, journal: Journal
+) -> None:
+    """The responses of one client are not continued by the chats of another, whatever their names are."""
+    path, other = tmp_path / "treadle.toml", hash_key("others-key")
+    key = f'[serve.keys."kim/responses"]\nsha256 = "{other}"\nscopes = ["run", "read"]\n'
+    path.write_text(f"{KEYS}\n{key}")
+    async with serving(path, journal) as url:
+        said = await client_of(url, "kims-key").responses.create(model="clerk", input="hello")
+        messages: Any = [
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": said.output_text},
+            {"role": "user", "content": "more"},
+        ]
+        await client_of(url, "others-key").chat.completions.create(model="clerk", messages=messages)
+    assert sorted(info.labels["treadle.owner"] for info in journal.runs()) == ["kim", "kim/responses"]
+
+
 async def test_a_client_sees_only_its_own_runs(url: str, journal: Journal) -> None:
     kim, bo, root = client_of(url, "kims-key"), client_of(url, "bos-key"), client_of(url, "roots-key")
     made = await kim.responses.create(model="echo", input="secret")

@@ -11,6 +11,7 @@ from openai import AsyncOpenAI
 from pydantic import TypeAdapter
 from tests.server.test_responses import ADD, client, config, journal
 
+from treadle import Run
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 
@@ -123,6 +124,26 @@ async def test_the_agents_calls_are_shown_with_their_results(client: AsyncOpenAI
     assert "a.txt" in result.content
 
 
+async def test_a_message_beside_answers_reaches_the_model(client: AsyncOpenAI, journal: Journal) -> None:
+    asked = user('call add {"a": 1, "b": 2}\nthen\nsay three')
+    (start,) = [
+        event
+        for event in await ask(client, "echo", [asked], tools=[TOOL])
+        if event.type.value == "TOOL_CALL_START"
+    ]
+    call = {"id": start.tool_call_id, "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    history = [
+        asked,
+        {"id": "a", "role": "assistant", "toolCalls": [call]},
+        {"id": "t", "role": "tool", "toolCallId": start.tool_call_id, "content": "3"},
+        user("say four instead"),
+    ]
+    await ask(client, "echo", history, tools=[TOOL])
+    (info,) = journal.runs()
+    said = [message.content for message in Run.load(info.run_id, journal).messages]
+    assert said[-3:] == ["3", "say four instead", "three"]
+
+
 @pytest.mark.parametrize("is_approved", [True, False])
 async def test_an_approval_is_an_interrupt(client: AsyncOpenAI, journal: Journal, is_approved: bool) -> None:
     asked = user('call write_file {"file_path": "a.txt", "content": "one"}\nthen\nsay done')
@@ -130,14 +151,19 @@ async def test_an_approval_is_an_interrupt(client: AsyncOpenAI, journal: Journal
     (interrupt,) = events[-1].outcome.interrupts
     (start,) = [event for event in events if event.type.value == "TOOL_CALL_START"]
     assert (interrupt.reason, interrupt.tool_call_id) == ("tool_call", start.tool_call_id)
+    more = [] if is_approved else [user("say sorry")]
     payload = {"approved": is_approved, "editedArgs": {"file_path": "b.txt", "content": "two"}}
     if not is_approved:
         payload = {"approved": False, "reason": "not now"}
     entry: Any = {"interruptId": interrupt.id, "status": "resolved", "payload": payload}
-    last = await ask(client, "careful", [asked], resume=[entry])
+    last = await ask(client, "careful", [asked, *more], resume=[entry])
     (result,) = [event for event in last if event.type.value == "TOOL_CALL_RESULT"]
     assert ("b.txt" if is_approved else "not now") in result.content
     assert text_of(last) == "done"
+    (info,) = journal.runs()
+    said = [message.content for message in Run.load(info.run_id, journal).messages]
+    assert info.turns == 1
+    assert said[-2] == (result.content if is_approved else "say sorry")
 
 
 @pytest.mark.parametrize("status", ["resolved", "cancelled"])

@@ -1,6 +1,5 @@
 """What the API tells pages about datasets, rollouts, tokens and exports, and who may know it."""
 
-import asyncio
 import base64
 from array import array
 from collections.abc import AsyncIterator
@@ -13,13 +12,13 @@ from msgspec.structs import replace
 from openai import APIStatusError, AsyncOpenAI
 from tests.datagen.dataset import made
 from tests.server.test_access import KEYS, client_of
-from tests.server.test_responses import journal
+from tests.server.test_responses import journal, serving
 
 from treadle import Agent, load_task
 from treadle.core.errors import ConfigError
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.journal.protocol import Journal
-from treadle.server.api_server import load_served, serve_api
+from treadle.server.api_server import load_served
 from treadle.testbed import oracle_for
 from treadle.viewer.viewed_data import ViewedData
 
@@ -32,13 +31,8 @@ async def url(tmp_path: Path, journal: Journal) -> AsyncIterator[str]:
     path.write_text(KEYS)
     dataset = made.plain_folder(tmp_path / "d", 40)
     served = replace(load_served(path, None), viewed=ViewedData([dataset, DatasetFolder(dataset).rows]))
-    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    task = asyncio.ensure_future(serve_api(served, journal, "127.0.0.1", 0, ready.set_result))
-    try:
-        yield await ready
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+    async with serving(served, journal) as address:
+        yield address
 
 
 async def ask(client: AsyncOpenAI, path: str) -> Any:

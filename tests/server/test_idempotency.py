@@ -3,11 +3,13 @@
 import asyncio
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from msgspec.structs import replace
 from openai import AsyncOpenAI
 from tests.conftest import IS_FULL
 from tests.server.test_access import KEYS
@@ -17,6 +19,9 @@ from tests.server.test_runs import Killed, killed
 from treadle import open_journal
 from treadle.core.events import TurnStarted
 from treadle.journal.protocol import Journal
+from treadle.journal.resources import ResourceFilter
+from treadle.knowledge.files.file_store import FILE
+from treadle.knowledge.files.vector_stores import STORE
 
 __all__ = ["client", "config", "journal", "killed"]
 
@@ -41,6 +46,103 @@ BODIES = {
         "params": {"message": {"messageId": "m", "parts": [{"text": "hello"}]}},
     },
 }
+
+
+MORE_BODIES = {
+    **BODIES,
+    "chat/completions, streamed": {**BODIES["chat/completions"], "stream": True},
+    "chat/completions, of an agent": {**BODIES["chat/completions"], "model": "clerk"},
+    "messages": {"model": "echo", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]},
+    "a2a/echo, in a context": {
+        "id": 1,
+        "method": "SendStreamingMessage",
+        "params": {"message": {"messageId": "m", "contextId": "c", "parts": [{"text": "hello"}]}},
+    },
+    "../mcp": {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "echo", "arguments": {"message": "hello"}},
+    },
+    "vector_stores": {"name": "books"},
+}
+
+
+async def forget_answers(journal: Journal, *keys: str) -> None:
+    """Leave keys as a server does that dies after its work was stored, and before its answers were kept."""
+    for key in keys:
+        while (record := journal.resources.get("request", key, 0.0)) is None or record.state != "completed":
+            await asyncio.sleep(0.02)
+        body = json.loads(record.body) | {"beat_at": 0.0, "status": 0}
+        assert journal.resources.replace(record, replace(record, state="in_progress", body=json.dumps(body)))
+
+
+def effects_of(journal: Journal) -> list[Any]:
+    """Return what requests have made: the runs with their turns, and the resources."""
+    kept = [
+        item.resource_id
+        for kind in (FILE, STORE)
+        for item in journal.resources.page(ResourceFilter(kind=kind), time.time())
+    ]
+    return [*sorted((info.run_id, info.turns) for info in journal.runs()), *sorted(kept)]
+
+
+@pytest.mark.parametrize(("name", "body"), MORE_BODIES.items(), ids=MORE_BODIES)
+async def test_a_request_whose_answer_died_with_its_server_has_one_effect(
+    client: AsyncOpenAI, journal: Journal, name: str, body: dict[str, Any]
+) -> None:
+    path = name.partition(",")[0]
+    first = await post(client, path, body, "k")
+    made = effects_of(journal)
+    assert first.is_success, first.text
+    assert made
+    await forget_answers(journal, "k")
+    again = await post(client, path, body, "k")
+    assert again.is_success, again.text
+    assert "idempotency-replayed" not in again.headers
+    assert effects_of(journal) == made
+    assert again.headers.get("x-treadle-run") == first.headers.get("x-treadle-run")
+    if "hello" in json.dumps(body) and "background" not in name:
+        assert "You said: hello" in again.text
+
+
+async def test_a_chat_that_is_continued_goes_on_once(client: AsyncOpenAI, journal: Journal) -> None:
+    messages: list[Any] = [{"role": "user", "content": "one"}]
+    for number in range(3):
+        body = {"model": ("echo", "clerk")[number % 2], "messages": messages}
+        first = await post(client, "chat/completions", body, f"k{number}")
+        made = effects_of(journal)
+        await forget_answers(journal, f"k{number}")
+        again = await post(client, "chat/completions", body, f"k{number}")
+        assert effects_of(journal) == made
+        answer = first.json()["choices"][0]["message"]["content"]
+        assert again.json()["choices"][0]["message"]["content"] == answer
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": f"more {number}"}]
+
+
+async def test_files_and_batches_are_made_once(client: AsyncOpenAI, journal: Journal) -> None:
+    headers, batches = {"Idempotency-Key": "f"}, set()
+    for _ in range(2):
+        form: Any = {"files": {"file": ("a.txt", b"text")}, "data": {"purpose": "assistants"}}
+        file = (await client._client.post(f"{client.base_url}files", headers=headers, **form)).json()["id"]
+        store = (await post(client, "vector_stores", {"name": "books"}, "s")).json()["id"]
+        batch = await post(client, f"vector_stores/{store}/file_batches", {"file_ids": [file]}, "b")
+        batches.add(batch.json()["id"])
+        await forget_answers(journal, "f", "s", "b")
+    assert (len(effects_of(journal)), len(batches)) == (2, 1)
+
+
+async def test_errors_in_answers_of_json_rpc_are_not_kept(client: AsyncOpenAI) -> None:
+    message = {"messageId": "m", "parts": [{"text": "hello"}]}
+    asked = {"id": 1, "method": "SendMessage", "params": {"message": {**message, "taskId": "gone.1"}}}
+    tool = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+    call = {**tool, "params": {"name": "echo", "arguments": {"message": "a", "run_id": "gone"}}}
+    for path, body in (("a2a/echo", asked), ("../mcp", call)):
+        for _ in range(2):
+            answer = await post(client, path, body, "k" + path)
+            assert answer.status_code == 200
+            assert "error" in answer.text.lower()
+            assert "idempotency-replayed" not in answer.headers
 
 
 @pytest.mark.parametrize(("name", "body"), BODIES.items(), ids=BODIES)
@@ -120,6 +222,8 @@ async def test_a_key_belongs_to_its_owner(tmp_path: Path, journal: Journal) -> N
         ("responses", {"model": "napper", "stream": True}),
         ("runs", {"agent": "napper", "wait": True}),
         ("turns", {"wait": True}),
+        ("chat/completions", {"model": "napper"}),
+        ("ag-ui/napper", {"threadId": "t", "runId": "r"}),
     ],
 )
 async def test_an_answer_survives_a_kill(

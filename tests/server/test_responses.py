@@ -1,6 +1,7 @@
 """The Responses and Conversations API, as OpenAI's own SDK uses it over a socket."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 from openai import AsyncOpenAI
 
 from treadle import Policy, Run, open_journal
+from treadle.core.events import ToolCompleted
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
-from treadle.server.api_server import load_served, serve_api
+from treadle.server.api_server import Served, load_served, serve_api
 
 ADD: Any = {
     "type": "function",
@@ -29,6 +31,18 @@ ADD: Any = {
     "strict": True,
 }
 IMAGE: Any = {"type": "input_image", "image_url": "http://localhost/a.png"}
+NAP = """
+import asyncio
+
+from treadle import tool
+
+
+@tool(effect="idempotent")
+async def nap() -> str:
+    '''Sleep for long.'''
+    await asyncio.sleep(10)
+    return "rested"
+"""
 CONFIG = """
 [models.echo]
 model = "mock:echo"
@@ -50,12 +64,11 @@ tools = ["ask"]
 
 
 @asynccontextmanager
-async def serving(path: Path, journal: Journal) -> AsyncIterator[str]:
-    """Serve the agents of a configuration, and yield the address."""
+async def serving(given: Path | Served, journal: Journal) -> AsyncIterator[str]:
+    """Serve the agents of a configuration, or what is given, and yield the address."""
+    served = load_served(given, None) if isinstance(given, Path) else given
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    task = asyncio.ensure_future(
-        serve_api(load_served(path, None), journal, "127.0.0.1", 0, ready.set_result)
-    )
+    task = asyncio.ensure_future(serve_api(served, journal, "127.0.0.1", 0, ready.set_result))
     try:
         await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -172,7 +185,8 @@ say done"""
         ("message", None),
     ]
     assert done[0].error is None
-    assert "b.txt" in done[1].error
+    assert done[1].error.type == "mcp_tool_execution_error"
+    assert "b.txt" in done[1].error.content[0]["text"]
     last: Any = events[-1]
     assert last.response.output_text == "done"
     assert [item.id for item in last.response.output] == [item.id for item in done]
@@ -445,3 +459,35 @@ async def test_the_input_items_of_a_response_end_before_its_answer(client: Async
         items = await client.responses.input_items.list(response.id)
         counts.append([item.role async for item in items])  # type: ignore[union-attr]
     assert counts == [["user"], ["user", "assistant", "user"]]
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+@pytest.mark.parametrize("path", ["responses", "chat/completions", "messages", "ag-ui/napper"])
+async def test_a_client_that_leaves_at_once_cancels_its_run(
+    tmp_path: Path, journal: Journal, path: str, is_stream: bool
+) -> None:
+    """The run is cancelled also if its client has left before it was stored, or before its stream began."""
+    (tmp_path / "tools.py").write_text(NAP)
+    config = tmp_path / "treadle.toml"
+    config.write_text('[agents.napper]\nmodel = "mock:echo"\ntools = ["tools.py"]\n')
+    asked = "call nap {}\nthen\nsay done"
+    said = [{"id": "1", "role": "user", "content": asked}]
+    body: dict[str, Any] = {"model": "napper", "stream": is_stream, "messages": said, "max_tokens": 99}
+    if path == "responses":
+        body = {"model": "napper", "stream": is_stream, "input": asked}
+    elif path.startswith("ag-ui"):
+        body = {"threadId": "t", "runId": "r", "messages": said}
+    async with serving(config, journal) as url:
+        address = httpx.URL(url)
+        content = json.dumps(body).encode()
+        head = f"POST /v1/{path} HTTP/1.1\r\nhost: {address.host}\r\ncontent-type: application/json\r\n"
+        _, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+        await writer.drain()
+        writer.close()
+        await asyncio.sleep(1)
+        async with asyncio.timeout(20):
+            while journal.runs(RunFilter(is_turn_open=True, is_waiting=False)):
+                await asyncio.sleep(0.02)
+        bodies = [event.body for info in journal.runs() for event in journal.read(info.run_id)]
+    assert not [body for body in bodies if isinstance(body, ToolCompleted) and not body.result.is_error]

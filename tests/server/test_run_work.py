@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from treadle.core.events import Noted
 from treadle.core.inbox import InboxMessage
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
+from treadle.server.run_host import BegunTurn
 
 __all__ = ["client", "config", "journal"]
 
@@ -285,3 +288,19 @@ async def test_events_follow_from_a_number(client: AsyncOpenAI) -> None:
     async for _, data in read_stream(client, f"runs/{run_id}/events?stream=true&after_seq=2"):
         assert data["seq"] == 3
         break
+
+
+async def test_what_nobody_reads_is_not_kept(client: AsyncOpenAI, journal: Journal) -> None:
+    """The output of a turn does not pile up in the server if its client only waits for the end."""
+    waits = {"agent": "clerk", "input": "say " + "word " * 3000}
+    asked = [
+        asyncio.ensure_future(post(client, "/runs", **waits, wait=True)),
+        asyncio.ensure_future(client.responses.create(model="clerk", input=waits["input"], background=True)),
+    ]
+    most = 0
+    while not (len(journal.runs()) == 2 and not journal.runs(RunFilter(is_turn_open=True))):
+        turns = [item for item in gc.get_objects() if isinstance(item, BegunTurn)]
+        most = max([most, *[0 if turn._items is None else turn._items.qsize() for turn in turns]])
+        await asyncio.sleep(0.01)
+    await asyncio.gather(*asked)
+    assert most < 50

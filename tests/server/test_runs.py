@@ -99,6 +99,11 @@ async def test_a_run_says_what_it_waits_for_and_goes_on_by_its_inbox(
     async with asyncio.timeout(20):
         while (await client.get(f"/runs/{run_id}", cast_to=dict))["output"] != "ok":
             await asyncio.sleep(0.02)
+        # The session waits for its next message, as one whose turn was never interrupted.
+        while (await client.get(f"/runs/{run_id}", cast_to=dict))["is_driven"]:
+            await asyncio.sleep(0.02)
+    assert (await client.get("/runs?status=running", cast_to=dict))["data"] == []
+    assert [item["status"] for item in (await client.get("/runs", cast_to=dict))["data"]] == ["paused"]
 
 
 async def test_a_message_that_a_dead_server_has_only_stored_is_taken_in(config: Path, tmp_path: Path) -> None:

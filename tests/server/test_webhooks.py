@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from openai import AsyncOpenAI, InvalidWebhookSignatureError, OpenAI
 from tests.conftest import IS_FULL
@@ -13,10 +15,12 @@ from tests.server.test_responses import CONFIG, journal, serving
 from tests.server.test_run_work import ask, post
 from tests.server.test_runs import SERVED, TOOLS, Killed
 
+from treadle import Agent
 from treadle.core.errors import ConfigError
 from treadle.journal.protocol import Journal
-from treadle.journal.resources import ResourceFilter
+from treadle.journal.resources import Resource
 from treadle.models.config.tables import ServeTable
+from treadle.server.responses.response_records import delete_run
 from treadle.server.webhooks import Webhooks, sign
 
 __all__ = ["journal"]
@@ -170,17 +174,31 @@ async def test_a_run_has_a_receiver_of_its_own_but_none_within(
         for address in ("ftp://a.example", "http://me:secret@a.example/", "nonsense", "file:///etc/passwd"):
             body = {"agent": "echo", "input": "a", "webhook": address}
             assert (await client._client.post(f"{url}/v1/runs", json=body)).status_code == 400
-        # Addresses of this machine and its network are looked up, and get nothing.
+        # Addresses of this machine and its network are looked up, and refused.
         for host in ("127.0.0.1", "localhost", "[::1]", "0x7f.1", "2130706433", "[::ffff:127.0.0.1]"):
             address = receiver.url.replace("127.0.0.1", host)
-            await post(client, "/runs", agent="echo", input="a", wait=True, webhook=address)
-        await asyncio.sleep(1)
-        assert receiver.heard == []
-        left = await asyncio.to_thread(journal.resources.unfinished, "webhook", 100)
-        assert len(left) == 6
-        for item in left:
-            await client.delete(f"/runs/{item.parent}", cast_to=object)
-            assert journal.resources.page(ResourceFilter(kind="webhook", parent=item.parent), 0.0) == []
+            body = {"agent": "echo", "input": "a", "webhook": address}
+            refused = await client._client.post(f"{url}/v1/runs", json=body)
+            assert refused.status_code == 400
+            assert "no request is made" in refused.json()["error"]["message"]
+        assert (journal.runs(), list(journal.resources.unfinished("webhook"))) == ([], [])
+    assert receiver.heard == []
+
+
+async def test_no_delivery_is_forgotten_among_many(journal: Journal, receiver: Receiver) -> None:
+    """What is to be told is found although thousands of other deliveries wait for their next attempt."""
+    later = msgspec.json.encode({"url": receiver.url, "due_at": time.time() + 9999}).decode()
+    waiting: Any = {"kind": "webhook", "resource_id": "hook", "state": "in_progress", "created_at": 0.0}
+    journal.resources.add(
+        [Resource(**waiting, parent=f"a{number}", body=later) for number in range(11_000)], 0.0
+    )
+    due = msgspec.json.encode({"url": receiver.url}).decode()
+    run = await Agent("mock:echo", journal=journal).run("hi")
+    journal.resources.add([Resource(**waiting, parent=run.run_id, body=due)], 0.0)
+    hooks = Webhooks(journal, ServeTable(webhook_secret_env="HOOK_SECRET"))
+    assert hooks._find_left() == [run.run_id]
+    delete_run(journal, run.run_id)
+    assert hooks._find_left() == []
 
 
 @pytest.mark.skipif(not IS_FULL, reason="long: it waits until the lease of a killed process has ended")
@@ -208,6 +226,20 @@ async def test_a_receiver_is_told_although_the_server_was_killed(tmp_path: Path,
     finally:
         server.kill()
     assert len({headers["webhook-id"] for headers, _ in receiver.heard}) == 3
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:9/a", "http://[::1]/a", "https://localhost", "http://10.1.2.3/"]
+)
+def test_a_receiver_of_a_private_network_is_refused_unless_it_is_meant(journal: Journal, url: str) -> None:
+    given = {"url": url, "secret_env": "HOOK_SECRET"}
+    with pytest.raises(ConfigError, match="allow_private = true"):
+        Webhooks(journal, ServeTable.model_validate({"webhooks": {"a": given}}))
+    Webhooks(journal, ServeTable.model_validate({"webhooks": {"a": {**given, "allow_private": True}}}))
+    public = {**given, "url": "https://a.example"}
+    Webhooks(journal, ServeTable.model_validate({"webhooks": {"a": public}}))
+    with pytest.raises(ConfigError, match="take another one"):
+        Webhooks(journal, ServeTable.model_validate({"webhooks": {"run": public}}))
 
 
 def test_secrets_are_read_and_missing_ones_reported(

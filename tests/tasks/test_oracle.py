@@ -8,12 +8,13 @@ import pytest
 from treadle.core.errors import ConfigError, RequestError
 from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.log import Log
-from treadle.core.types import FinishReason, Message, Request, Role, ToolCall, ToolSpec
+from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall, ToolSpec
 from treadle.models.protocol import Watch
 from treadle.tasks.files import find_solver
 from treadle.tasks.files.file_calls import delete_file, edit_file, list_files, read_file, write_file
 from treadle.tasks.files.task_set import TASK_SET
 from treadle.tasks.solver import MAX_STALLS, Pursuit, Step
+from treadle.testbed.built_in import BuiltInRequest
 from treadle.testbed.oracle import OracleModel, oracle_for
 from treadle.testbed.play import misspell, spoil
 
@@ -22,6 +23,13 @@ TASK = TASK_SET.get("csv_sum-0003")
 
 def oracle(rate: float = 0.0) -> OracleModel:
     return OracleModel(find_solver, mistake_rate=rate)
+
+
+def answer(
+    model: OracleModel, messages: list[Message], *, has_tools: bool, max_calls: int | None = None
+) -> Completion:
+    tools = (ToolSpec("any", "", {}),) if has_tools else ()
+    return model.answer(BuiltInRequest(messages, tools, max_calls))
 
 
 def user(text: str) -> Message:
@@ -105,7 +113,7 @@ async def test_without_tools_it_answers_from_what_it_has(play):
             if message.role is not Role.ASSISTANT or not message.tool_calls:
                 continue
             asked = [*messages[:index], user("You have reached the limit of this run (max_steps).")]
-            completion = oracle().complete(asked, has_tools=False)
+            completion = answer(oracle(), asked, has_tools=False)
             assert completion.finish_reason is FinishReason.STOP
             assert completion.message.content
             assert not completion.message.tool_calls
@@ -116,10 +124,10 @@ async def test_without_tools_it_answers_from_what_it_has(play):
 
 async def test_a_finished_task_stays_finished(play):
     messages, _ = await play(TASK, oracle())
-    again = oracle().complete([*messages, user("Thank you! Could you say it once more?")], has_tools=True)
+    again = answer(oracle(), [*messages, user("Thank you! Could you say it once more?")], has_tools=True)
     assert again.message.content == messages[-1].content
     other = TASK_SET.get("pointer_chase-0001")
-    following = oracle().complete([*messages, user(other.input)], has_tools=True)
+    following = answer(oracle(), [*messages, user(other.input)], has_tools=True)
     assert [call.name for call in following.message.tool_calls] == ["read_file"]
 
 
@@ -127,7 +135,7 @@ def test_a_tool_that_never_works_ends_it():
     for wording in ("the disk is gone", "The outcome of this call is unknown: it was started."):
         messages = [user(TASK.input)]
         for _ in range(4 * MAX_STALLS):
-            message = oracle(1.0).complete(messages, has_tools=True).message
+            message = answer(oracle(1.0), messages, has_tools=True).message
             if not message.tool_calls:
                 break
             messages += answered(message, wording, is_error=True)
@@ -139,7 +147,7 @@ def test_calls_may_be_limited_to_one():
     task = TASK_SET.get("invoice_total-0000")
     messages = [user(task.input)]
     for _ in range(40):
-        message = oracle().complete(messages, has_tools=True, max_calls=1).message
+        message = answer(oracle(), messages, has_tools=True, max_calls=1).message
         if not message.tool_calls:
             break
         (call,) = message.tool_calls
@@ -153,32 +161,32 @@ def test_calls_may_be_limited_to_one():
 
 
 def test_goes_on_from_calls_that_are_spaced_otherwise():
-    first = oracle().complete([user(TASK.input)], has_tools=True).message
+    first = answer(oracle(), [user(TASK.input)], has_tools=True).message
     spaced = [ToolCall(call.call_id, call.name, " { } ") for call in first.tool_calls]
     message = Message(Role.ASSISTANT, tool_calls=tuple(spaced))
     messages = [user(TASK.input), *answered(message, json.dumps(list(TASK.files)))]
-    following = oracle().complete(messages, has_tools=True).message
+    following = answer(oracle(), messages, has_tools=True).message
     assert {call.name for call in following.tool_calls} == {"read_file"}
 
 
 def test_a_strange_step_in_the_transcript_is_passed_over():
     strange = Message(Role.ASSISTANT, tool_calls=(ToolCall("x", "shell", '{"command":"ls"}'),))
     messages = [user(TASK.input), *answered(strange, "README.md")]
-    following = oracle().complete(messages, has_tools=True).message
+    following = answer(oracle(), messages, has_tools=True).message
     assert [call.name for call in following.tool_calls] == ["list_files"]
     unanswered = [user(TASK.input), following, user("go on")]
-    again = oracle().complete(unanswered, has_tools=True).message
+    again = answer(oracle(), unanswered, has_tools=True).message
     assert [call.name for call in again.tool_calls] == ["list_files"]
 
 
 def test_refuses_what_is_no_task():
     with pytest.raises(RequestError, match="word for word") as caught:
-        oracle().complete([user("What is the weather like?")], has_tools=True)
+        answer(oracle(), [user("What is the weather like?")], has_tools=True)
     assert caught.value.status == 400
     with pytest.raises(RequestError):
-        oracle().complete([], has_tools=True)
+        answer(oracle(), [], has_tools=True)
     with pytest.raises(RequestError):
-        oracle().complete([Message(Role.SYSTEM, TASK.input)], has_tools=True)
+        answer(oracle(), [Message(Role.SYSTEM, TASK.input)], has_tools=True)
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
@@ -192,7 +200,7 @@ def test_names_itself_after_its_rate():
 
 
 def test_counts_tokens():
-    usage = oracle().complete([user(TASK.input)], has_tools=True).usage
+    usage = answer(oracle(), [user(TASK.input)], has_tools=True).usage
     assert usage.is_reported
     assert 0.7 < usage.input_tokens / (len(TASK.input) / 4) < 1.5
     assert 0 < usage.output_tokens < 60

@@ -13,6 +13,7 @@ from treadle.core.types import Message, Role, ToolSpec
 from treadle.datagen.scenarios.scenario import write_facts
 from treadle.tasks.draws import Draw
 from treadle.tasks.files.materials import COMPANIES
+from treadle.testbed.built_in import BuiltInRequest
 from treadle.testbed.mediocre.composition import compose
 from treadle.testbed.mediocre.falsehoods import KINDS
 from treadle.testbed.mediocre.figures import rewrite, spell
@@ -157,10 +158,14 @@ def test_numbers_are_spelt(text, words):
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_layouts_show_every_line(split):
+    parts = ("opener", "heading", "advice", "closer")
     for layouts in load_phrases(split).get("layouts", {}).values():
         for layout in filter(None, layouts):
             assert "{items}" in layout["text"]
             assert ("row" in layout) == ("{rows}" in layout["text"])
+            assert not any(
+                [f"{{{part}}}" in layout.get("head", "") + layout.get("foot", "") for part in parts]
+            )
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -255,6 +260,52 @@ def test_a_value_that_is_nearly_the_same_is_no_lie_about_its_owner():
     assert ("cars_aboard", "wrong_owner") in found
 
 
+def test_a_span_is_the_distance_of_two_dates_or_times_and_its_lies_are_not():
+    facts = [
+        to_fact("mounted_since", "probe 1", "2026-03-01"),
+        to_fact("recalibration_due", "probe 1", "2026-02-01"),
+    ]
+    facts += [to_fact("first_entry", "log 2", "09:50"), to_fact("last_entry", "log 2", "10:05")]
+    facts += [to_fact("spudded_on", "hole 3", "2026-02-01"), to_fact("fed_at", "hole 3", "10:05")]
+    seen = Observed(facts, [], {}, [], [], {}, [], "")
+    for seed in range(40):
+        found = {
+            remark.values["owner"]: remark
+            for remark in remarks_of(seen, load_phrases("eighth"), Draw(str(seed)))
+            if remark.sort == "span"
+        }
+        days, minutes = found.pop("probe 1"), found.pop("log 2")
+        assert not found
+        assert (days.values["first"], days.values["value"]) == ("recalibration date", "28 days")
+        assert (minutes.values["first"], minutes.values["value"]) == ("first log entry", "15 min")
+        for remark in (days, minutes):
+            assert len(remark.twists) == 2
+            assert all(
+                [
+                    remark.values[name] != text
+                    for twist in remark.twists
+                    for name, text in twist.changed.items()
+                ]
+            )
+    assert not [item for item in remarks_of(seen, load_phrases("later"), Draw("0")) if item.sort == "span"]
+
+
+def test_an_answer_says_what_failed_and_repeats_only_what_is_true():
+    facts = [to_fact("spindle_rpm", "job 7", 900), to_fact("cycle_seconds", "job 7", 45)]
+    failures = ["nothing is known about 'job 6'"]
+    seen = Observed(facts, [], {}, [], [], {}, failures, "job 7 900 45")
+    begins = [text.partition("{")[0] for text in load_phrases("eighth")["recaps"]["all"]]
+    repeated = failed = 0
+    for seed in range(300):
+        made = compose(seen, "eighth", (), ("made_up_value",), Draw(str(seed)))
+        assert made.falsehood is not None
+        failed += failures[0] in made.text
+        found = next((begin for begin in begins if begin in made.text), "")
+        repeated += bool(found)
+        assert not found or made.falsehood.claimed[0] not in made.text.partition(found)[2]
+    assert min(repeated, failed) > 5
+
+
 def test_the_splits_share_no_sentence():
     def texts(value):
         items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -285,7 +336,7 @@ async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(split, tmp
             "statements": [{"statement": sentence, "sentence": sentence}],
         }
         judge = MediocreModel(read_options(f"mediocre:texts={split},lies=0.6,cuts=0,judge=1"))
-        found = judge.complete([Message(Role.USER, write_facts(facts))]).message.content
+        found = judge.answer(BuiltInRequest([Message(Role.USER, write_facts(facts))])).message.content
         right[found == f'{{"verdicts":["{"yes" if truth.falsehood is None else "no"}"]}}', truth.sort] += 1
     assert right[True, "lie"] > 20
     assert right[True, "honest"] > 20

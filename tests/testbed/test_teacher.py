@@ -26,6 +26,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.models.wrappers.format_model import FormatModel
 from treadle.tasks.draws import Draw
 from treadle.tasks.files.task_set import TASK_SET
+from treadle.testbed.built_in import BuiltInRequest
 from treadle.testbed.roles.agent_role import find_request
 from treadle.testbed.roles.errands import Shelf, errands, find_errand
 from treadle.testbed.roles.speakers import ask_more, frame, manner_of, tell, write_user_turn
@@ -41,7 +42,7 @@ TASKS: Mapping[str, Json] = {"use": ["files"], "files": "tasks:files"}
 
 def ask(facts: Mapping[str, Json]) -> dict[str, Json]:
     messages = [Message(Role.SYSTEM, "You write."), Message(Role.USER, write_facts(dict(facts)))]
-    return json.loads(TeacherModel().complete(messages).message.content)
+    return json.loads(TeacherModel().answer(BuiltInRequest(messages)).message.content)
 
 
 def topic_of(number: int) -> tuple[str, ...]:
@@ -260,7 +261,7 @@ def test_mistakes_of_the_writer_of_topics():
         "existing": existing,
         "seed": 1,
     }
-    answer = TeacherModel(mistake_rate=1.0).complete([Message(Role.USER, write_facts(facts))])
+    answer = TeacherModel(mistake_rate=1.0).answer(BuiltInRequest([Message(Role.USER, write_facts(facts))]))
     made = json.loads(answer.message.content)["subtopics"]
     assert "unknown-topic" in made[0]["connections"]
     assert made[-1]["topic"] == "Planning daily recipes"

@@ -40,13 +40,10 @@ def test_a_turn_is_printed_as_the_reference_prints_it() -> None:
     )
 
 
-def test_emoji_are_left_out_and_colours_are_used_when_asked() -> None:
+def test_emoji_are_left_out_when_asked() -> None:
     plain = write(EVENTS, has_emoji=False)
     assert plain.isascii()
     assert "I look.\nFunction call: look" in plain
-    colored = write(EVENTS, has_color=True)
-    assert "\x1b[2m📞 Function call" in colored
-    assert "\x1b" not in write(EVENTS)
 
 
 def test_a_failure_is_printed_with_its_text() -> None:

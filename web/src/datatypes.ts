@@ -220,3 +220,65 @@ export interface TopicsView {
   is_counted: boolean;
   lines: TopicLine[];
 }
+
+export interface MeanEstimate {
+  mean: number;
+  low: number;
+  high: number;
+  tasks: number;
+  samples: number;
+}
+
+export interface ModelResult {
+  model: string;
+  samples: number;
+  failed: number;
+  score: MeanEstimate | null;
+  scorers: Record<string, MeanEstimate>;
+  pass_at: Record<string, MeanEstimate>;
+  pass_all: Record<string, MeanEstimate>;
+  steps: number;
+  calls: number;
+  tokens: number;
+  seconds: number;
+  cost_usd: number | null;
+}
+
+export interface ModelPair {
+  one: string;
+  other: string;
+  difference: { mean: number; low: number; high: number; p_value: number; tasks: number; needed_tasks: number | null };
+}
+
+export interface FailureKind {
+  kind: string;
+  models: Counts;
+  run_ids: string[];
+  example: string;
+}
+
+export interface Sample {
+  run_id: string;
+  spec: { task: string; model: string; epoch: number };
+  details: { score: number | null; stop_reason: string; scores?: Record<string, number>; reasons?: Record<string, string>; kind?: string; steps?: number };
+  input_tokens: number;
+  output_tokens: number;
+  cost_usd: number | null;
+}
+
+export interface Evaluation {
+  name: string;
+  path: string;
+  planned: number;
+  models: ModelResult[];
+  families: Record<string, Record<string, MeanEstimate>>;
+  pairs: ModelPair[];
+  failures: FailureKind[];
+  failed: Record<string, string>;
+  samples: Sample[];
+}
+
+export interface EvaluationView {
+  evaluations: Evaluation[];
+  pairs: ModelPair[];
+}

@@ -12,6 +12,7 @@ let shown: Shown = { pages: ["runs"], start: "" };
 const ADDRESSES: Record<string, string> = {
   dataset: "/v1/view/datasets/0",
   datasets: "/v1/view/comparison",
+  evaluation: "/v1/view/evaluation",
   rollouts: "/v1/view/rollouts",
   topics: "/v1/view/topics",
 };

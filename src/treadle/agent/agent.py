@@ -109,7 +109,13 @@ class Agent(Generic[T_co]):
         model = model if model is not None or face is None else face.model
         check_agent(model, options)
         policy, journal = options.get("policy"), options.get("journal")
-        self.model: Model = _load_model(model) if isinstance(model, str) else model  # type: ignore[assignment]
+        if isinstance(model, str):
+            from treadle.models.config.presets import is_tiered
+            from treadle.models.config.recipe import make_model
+            from treadle.models.config.recipe import model as load_model
+
+            model = make_model(model) if is_tiered(model) else load_model(model)
+        self.model: Model = model  # type: ignore[assignment]
         self.instructions = options.get("instructions")
         self.policy = policy or (Policy() if face is None else face.policy)
         self.has_policy = policy is not None
@@ -201,8 +207,12 @@ class Agent(Generic[T_co]):
             check_tools(tools)
         given = None if tools is None else tuple(tools)
         refuse_missing(spec, has_model=model is not None, has_tools=given is not None)
+        if model is None:
+            from treadle.models.config.recipe import make_model
+
+            model = make_model(spec.model, api_key=api_key)
         agent = cls(
-            _make_model(spec.model, api_key) if model is None else model,
+            model,
             instructions=spec.instructions,
             tools=spec.tools if given is None else given,
             journal=journal,
@@ -532,19 +542,6 @@ class Agent(Generic[T_co]):
             keeps_events=options.get("keeps_events", False),
             renews_instructions=options.get("renews_instructions", False),
         )
-
-
-def _load_model(name: str) -> Model:
-    from treadle.models.config.presets import is_tiered
-    from treadle.models.config.recipe import make_model, model
-
-    return make_model(name) if is_tiered(name) else model(name)
-
-
-def _make_model(part: PartSpec, api_key: str | None) -> Model:
-    from treadle.models.config.recipe import make_model
-
-    return make_model(part, api_key=api_key)
 
 
 def _build_agent(part: PartSpec) -> "AgentTool":

@@ -11,9 +11,7 @@ from treadle.core.state import State, advance
 from treadle.core.types import Delivery, Usage
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo, make_title
-
-_PAGE = 200
-"""How many sessions are listed at a time."""
+from treadle.runs.statuses import iterate_runs
 
 
 class SessionSummary(Struct, frozen=True, kw_only=True):
@@ -110,13 +108,9 @@ def search_sessions(journal: Journal, text: str) -> Iterator[SessionMatch]:
 
     Blocks. Few events are in memory at a time.
     """
-    after = None
-    found = journal.find_runs(text)
-    condition = RunFilter(is_session=True, run_ids=found)
-    while found and (page := journal.runs(condition, after=after, limit=_PAGE, newest_first=True)):
-        for info in page:
-            yield from find_lines(journal, info, text)
-        after = page[-1].run_id
+    condition = RunFilter(is_session=True, run_ids=journal.find_runs(text))
+    for info in iterate_runs(journal, condition) if condition.run_ids else ():
+        yield from find_lines(journal, info, text)
 
 
 def find_lines(journal: Journal, info: RunInfo, text: str) -> Iterator[SessionMatch]:

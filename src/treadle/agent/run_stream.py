@@ -40,8 +40,10 @@ class RunStream(Generic[T_co]):
         if self._is_closed:
             raise StopAsyncIteration
         if self._task is None:
-            self._task = asyncio.ensure_future(self._start(self._items.put_nowait))
-            self._task.add_done_callback(_Ended(self._items))
+            items = self._items
+            self._task = asyncio.ensure_future(self._start(items.put_nowait))
+            # The callback holds no reference to the stream, which can then be freed.
+            self._task.add_done_callback(lambda _: items.put_nowait(None))
         try:
             item = await self._items.get()
         except asyncio.CancelledError:
@@ -70,24 +72,9 @@ class RunStream(Generic[T_co]):
         if task is None or task.done():
             return
         task.cancel()
-
-        async def wait() -> None:
-            await asyncio.wait([task])
-
-        await see_through(wait)
+        await see_through(lambda: asyncio.wait([task]))
 
     def __del__(self) -> None:
         task = self._task
         if task is not None and not task.done() and not task.get_loop().is_closed():
             task.get_loop().call_soon_threadsafe(task.cancel)
-
-
-class _Ended:
-    """A callback that puts the end mark in a queue. It holds no reference to the stream, which can then be
-    freed."""
-
-    def __init__(self, items: "asyncio.Queue[Item | None]") -> None:
-        self._items = items
-
-    def __call__(self, _: object) -> None:
-        self._items.put_nowait(None)

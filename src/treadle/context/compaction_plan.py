@@ -309,7 +309,11 @@ class _Parts:
             message = messages[at]
             if message.tool_calls:
                 left -= 1
-            elif left <= 0 and message.role is Role.TOOL and _is_long(message):
+            elif (
+                left <= 0
+                and message.role is Role.TOOL
+                and (message.parts or len(message.content) > _LEAST_CHARS)
+            ):
                 yield message
 
     def size(self, plan: Plan, cut: int, sizes: Sizes) -> float:
@@ -343,10 +347,6 @@ def _find_share(weights: Sequence[float], room: float) -> float:
     while left and left[0] * len(left) <= room:
         room -= left.pop(0)
     return room / len(left) if left else float("inf")
-
-
-def _is_long(message: Message) -> bool:
-    return bool(message.parts) or len(message.content) > _LEAST_CHARS
 
 
 def write_line(message: Message, *, can_read: bool) -> str:

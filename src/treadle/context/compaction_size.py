@@ -15,7 +15,7 @@ from treadle.core.policy import Policy
 from treadle.core.prompting import compact, find_room, forget
 from treadle.core.state import State
 from treadle.core.types import Completion, Message, Role, ToolSpec, Usage, Window
-from treadle.models.protocol import Model, context_tokens_of, output_tokens_of
+from treadle.models.protocol import Model, context_tokens_of, innermost, output_tokens_of
 from treadle.tools.read_again import READ_RESULT, find_readers, is_cut_out
 
 _SUMMARY_SHARE = 24
@@ -169,7 +169,7 @@ async def look_up_window(model: Model) -> tuple[int, str] | None:
         if hasattr(model, "inner")
         else context_tokens_of(model)
     )
-    inner = find_innermost(model)
+    inner = innermost(model)
     if tokens is not None:
         is_said = inner is model or isinstance(getattr(inner, "context_tokens", None), int)
         return tokens, "said" if is_said else "preset"
@@ -197,11 +197,3 @@ def make_window(known: tuple[int, str] | None, model: Model, policy: Policy) -> 
     said = output_tokens_of(model)
     room = min(_MOST_OUTPUT_TOKENS, tokens // _OUTPUT_SHARE) if said is None else min(said, tokens // 2)
     return Window(tokens, room, source)
-
-
-def find_innermost(model: Model) -> object:
-    """Return the model within all wrappers."""
-    found: object = model
-    while (inner := getattr(found, "inner", None)) is not None:
-        found = inner
-    return found

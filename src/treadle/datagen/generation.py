@@ -101,14 +101,11 @@ async def generate(
         stack.enter_context(collecting_less(config.generation.window))
         job = open_job(stack, job_options, progress, _runs_of, others=topics, check=check)
         write_config(folder.path, config)
-        generation = _Generation(config, folder, job)
         try:
-            end = await generation.run()
+            end = await _make_samples(config, folder, job)
         except UserCodeError:
             job.ledger.set(_MISTAKE, "1")
             raise
-        finally:
-            await generation.close()
         view, splits = await asyncio.to_thread(_write_files, folder, config)
         return GenerationResult(end, progress, folder, view, splits)
 
@@ -147,31 +144,25 @@ def _write_files(folder: DatasetFolder, config: GenerationConfig) -> tuple[Datas
     return make_dataset_view(folder.path, contents), splits
 
 
-class _Generation:
-    """One process's work on a dataset."""
+async def _make_samples(
+    config: GenerationConfig, folder: DatasetFolder, job: Job[JudgedSample, GenerationProgress]
+) -> JobEnd:
+    """Make the topics and the samples of a dataset that it lacks, and return why the work ended."""
+    models: Mapping[str, Model] = {
+        role: job.meter.measure(model) for role, model in make_models(config).items()
+    }
+    job.progress.kinds = job.counts.labels
+    # The tools come first, because a server that does not start must not cost the topics.
+    environments = open_environments(config.tools, config.seed)
 
-    def __init__(
-        self, config: GenerationConfig, folder: DatasetFolder, job: Job[JudgedSample, GenerationProgress]
-    ) -> None:
-        self._config = config
-        self._folder = folder
-        self._job = job
-        self._models: Mapping[str, Model] = {
-            role: job.meter.measure(model) for role, model in make_models(config).items()
-        }
-        job.progress.kinds = job.counts.labels
-        self._studio: Studio | None = None
+    def tell_step(sample_id: str, text: str) -> None:
+        job.tell(SampleStep(sample_id=sample_id, text=text), has_news=False)
 
-    async def run(self) -> JobEnd:
-        config, job = self._config, self._job
-        # The tools come first, because a server that does not start must not cost the topics.
-        environments = open_environments(config.tools, config.seed)
-        studio = self._studio = Studio(
-            config, self._models, job.journal, environments, self._tell_step, job.workers
-        )
+    studio = Studio(config, models, job.journal, environments, tell_step, job.workers)
+    try:
         try:
             async with asyncio.timeout(job.meter.seconds_left):
-                topics = await self._find_topics()
+                topics = await _find_topics(config, folder, job, models)
         except BuildStoppedError:
             return JobEnd("stopped")
         except (ProviderError, TimeoutError):
@@ -189,50 +180,48 @@ class _Generation:
         )
         plan = SamplePlan(config, leaves, kinds)
         job.progress.wanted = plan.wanted
-        pipeline = Pipeline(config, judge=self._models.get("judge"), tools=studio.shared_tools)
+        pipeline = Pipeline(config, judge=models.get("judge"), tools=studio.shared_tools)
         duplicates = None
         if isinstance(pipeline.duplicates, DuplicateSettings):
             duplicates = DuplicateIndex(job.ledger.connection, pipeline.duplicates)
-        work = SampleWork(studio, plan, pipeline, duplicates, job)
         settings = JobSettings(
             wanted=plan.wanted,
             max_items=plan.wanted * config.generation.max_attempts,
             max_failures=2 * config.generation.window + 20,
             max_rejections=MAX_REJECTIONS,
         )
-        return await job.run(work, settings)
+        return await job.run(SampleWork(studio, plan, pipeline, duplicates, job), settings)
+    finally:
+        await studio.close()
 
-    async def close(self) -> None:
-        """Close the tools."""
-        if self._studio is not None:
-            await self._studio.close()
 
-    async def _find_topics(self) -> TopicGraph:
-        """Return the topics: those of this dataset, those of a file, or new ones."""
-        config, job = self._config.topics, self._job
-        if job.ledger.get("topics") is not None:
-            return load_topics(self._folder.topics)
-        if config.load is not None:
-            graph = load_topics(config.load)
-        else:
-            graph = await build_topics(
-                config,
-                model=self._models["topics"],
-                journal=self._job.journal,
-                seed=self._config.seed,
-                dataset=self._config.name,
-                on_notice=job.tell,
-                stop=job.stop,
-            )
-            if (limit := job.meter.reached) is not None:
-                # Topics that did not fit in the limit would be left out for ever.
-                raise LimitReachedError(limit)
-        save_topics(graph, self._folder.topics)
-        job.ledger.set("topics", "done")
-        return graph
-
-    def _tell_step(self, sample_id: str, text: str) -> None:
-        self._job.tell(SampleStep(sample_id=sample_id, text=text), has_news=False)
+async def _find_topics(
+    config: GenerationConfig,
+    folder: DatasetFolder,
+    job: Job[JudgedSample, GenerationProgress],
+    models: Mapping[str, Model],
+) -> TopicGraph:
+    """Return the topics: those of this dataset, those of a file, or new ones."""
+    if job.ledger.get("topics") is not None:
+        return load_topics(folder.topics)
+    if config.topics.load is not None:
+        graph = load_topics(config.topics.load)
+    else:
+        graph = await build_topics(
+            config.topics,
+            model=models["topics"],
+            journal=job.journal,
+            seed=config.seed,
+            dataset=config.name,
+            on_notice=job.tell,
+            stop=job.stop,
+        )
+        if (limit := job.meter.reached) is not None:
+            # Topics that did not fit in the limit would be left out for ever.
+            raise LimitReachedError(limit)
+    save_topics(graph, folder.topics)
+    job.ledger.set("topics", "done")
+    return graph
 
 
 def _runs_of(item: PlannedItem) -> RunFilter:

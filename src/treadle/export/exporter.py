@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ExportError
 from treadle.core.registry import Registry
-from treadle.core.types import Json, Message, Role, StopReason, ToolCall
+from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.export.row_changes import find_unwritable, without_untrained
 from treadle.export.rows import Row, load_row
 from treadle.journal.protocol import Journal
@@ -224,17 +224,14 @@ def export_rows(
     run_ids: Iterable[str],
     format: str,
     *,
-    only_completed: bool = False,
-    min_reward: float | None = None,
     with_reasoning: bool | None = None,
     on_skip: Callable[[str, str], None] | None = None,
 ) -> Iterator[bytes]:
     """Yield one row, a line of JSON, for each run; several lines if the format's rows are files of their own.
 
-    A run that failed is left out if its model was not at fault. `only_completed` also leaves out runs
-    that reached a limit, were refused or were cancelled, and `min_reward` runs with a lower reward or none. If
-    `on_skip` is given, it is called with the id of each run that is left out and the reason; otherwise such a run
-    raises an error. `with_reasoning` of `None` means the default of the format.
+    A run that failed is left out if its model was not at fault. If `on_skip` is given, it is called with the id of
+    each run that is left out and the reason; otherwise such a run raises an error. `with_reasoning` of `None` means
+    the default of the format.
 
     Raises: `ConfigError` if the format is unknown; `RunNotFoundError`; `ExportError` without `on_skip`.
     """
@@ -242,11 +239,6 @@ def export_rows(
     for run_id in run_ids:
         try:
             row = load_row(journal, run_id, with_tokens=wants_tokens(row_format))
-            reward, stop_reason = row.lineage.reward, row.lineage.stop_reason
-            if only_completed and stop_reason != StopReason.COMPLETED:
-                raise ExportError(f"run {run_id!r} ended with {stop_reason}")
-            if min_reward is not None and (reward is None or reward < min_reward):
-                raise ExportError(f"the reward of run {run_id!r} is {reward}, below {min_reward}")
             yield encode_row(row, row_format, with_reasoning=with_reasoning) + b"\n"
         except ExportError as error:
             if on_skip is None:

@@ -49,7 +49,7 @@ def without_untrained(row: Row, numbers: Collection[int] | None = None) -> Row:
         kept.append(not is_gone or bool(message.tool_calls))
         if kept[-1]:
             messages.append(message)
-        elif not calls and len(kept) < _count_answers(row):
+        elif not calls and len(kept) < sum(item.role is Role.ASSISTANT for item in row.messages):
             raise ExportError("an answer that is not to be trained on stands before others")
     while messages and messages[-1].role is Role.USER:
         messages.pop()
@@ -73,10 +73,6 @@ def keep_messages(row: Row, messages: Sequence[Message]) -> Row:
     kept = [message for message in messages if message.role is Role.ASSISTANT]
     untrained = tuple([number for number, message in enumerate(kept) if id(message) in marked])
     return replace(row, messages=tuple(messages), untrained=untrained)
-
-
-def _count_answers(row: Row) -> int:
-    return sum(message.role is Role.ASSISTANT for message in row.messages)
 
 
 def _keep_calls(lineage: Lineage, messages: Sequence[Message], kept: Sequence[bool]) -> Lineage:

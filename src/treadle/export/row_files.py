@@ -255,7 +255,7 @@ class RowConversion:
                 again = self._rewrite(row)
                 unread = () if again is None else find_unread(raw, again, self.from_.aliases)
                 row = self._options.change(row)
-                back = read_row(self._write(row), self.to)
+                back = read_row(_decode(self._encode(row), self.to.has_own_files), self.to)
             except ExportError as error:
                 self._refuse(place, error)
                 continue
@@ -273,9 +273,6 @@ class RowConversion:
             return _decode(encode_row(row, self.from_, with_reasoning=True), self.from_.has_own_files)
         except ExportError:
             return None  # such a row can be read in this format, but not written
-
-    def _write(self, row: Row) -> dict[str, object]:
-        return _decode(self._encode(row), self.to.has_own_files)
 
     def _encode(self, row: Row) -> bytes:
         return encode_row(

@@ -13,18 +13,12 @@ MARK = ">>>"
 _RECIPIENT = re.compile(r"\s*+(?:>>>\s*+)?+([A-Za-z_][\w.\-]*+)[ \t]*+\n")
 _NEXT = re.compile(r">>>([A-Za-z_][\w.\-]*+)[ \t]*+\n")
 _FUNCTION = re.compile(r"<function=([^<>\n({]++)(?:>|\()")
-_ENDS = ("<|eot_id|>", "<|end_of_text|>", "<|eom_id|>")
 
 
 class Functionary(TaggedFormat):
     """The formats of Functionary v3.1 and v3.2."""
 
     name = "functionary"
-    result = "{content}"
-    may_begin_in_reasoning = False
-    reasoning = ()
-    openers = ("<function=", "<|python_tag|>")
-    ends = _ENDS
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +65,7 @@ class Functionary(TaggedFormat):
                 follower = self._next(reader, position, self._marks)
                 limit = follower.start() if follower is not None else len(text)
                 said = text[position:limit]
-                for item in _ENDS:
+                for item in self.ends:
                     said = said.removesuffix(item)
                 reader.content.add(said)
                 if follower is not None:
@@ -84,10 +78,10 @@ class Functionary(TaggedFormat):
                 self._take_code(reader, name, start, position, limit)
                 head = follower
                 continue
-            last = read_headed(reader, start, position, name, (), (MARK, *_ENDS))
+            last = read_headed(reader, start, position, name, (), (MARK, *self.ends))
             head = self._next(reader, last, self._marks)
             rest = text[last : head.start() if head is not None else len(text)]
-            for item in _ENDS:
+            for item in self.ends:
                 rest = rest.replace(item, "")
             if rest.strip():
                 reader.content.add(rest)
@@ -96,7 +90,7 @@ class Functionary(TaggedFormat):
         """Add a call of the tool `python` with the code as its argument, if the tool has exactly one parameter."""
         properties = reader.schemas.get(name, {}).get("properties", {})
         code = reader.text[position:end]
-        for item in _ENDS:
+        for item in self.ends:
             code = code.removesuffix(item)
         if len(properties) != 1:
             reader.add_error("code for an interpreter, not a call", start, end, name)
@@ -108,7 +102,7 @@ class Functionary(TaggedFormat):
         """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         if found.marker == "<|python_tag|>":
-            end = reader.find_first(_ENDS, start)
+            end = reader.find_first(self.ends, start)
             self._take_code(reader, "python", start, start + len(found.marker), end)
             return end
         head = _FUNCTION.match(text, start)

@@ -30,6 +30,7 @@ class Harmony(Format):
     may_begin_in_reasoning = False
 
     def __init__(self) -> None:
+        super().__init__()
         # Marks quoted in code are text, but the end of a message also ends code that was not closed.
         self._marks = Scanner((MESSAGE, *_STOPS), ends_open_code=True)
         self._stops = Scanner(_STOPS, ends_open_code=True)

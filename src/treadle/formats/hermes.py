@@ -1,8 +1,8 @@
 """The format of Hermes 2 to 4, Qwen 2.5 and 3, QwQ and Granite 4: one JSON object in each `<tool_call>`."""
 
-from treadle.core.types import Json, Message
+from treadle.core.types import Json
 from treadle.formats.scanner.base import TaggedFormat, resync
-from treadle.formats.scanner.elements import CODER, read_function
+from treadle.formats.scanner.elements import find_elements, read_function
 from treadle.formats.scanner.json_body import (
     BadJson,
     NoCall,
@@ -14,24 +14,14 @@ from treadle.formats.scanner.json_body import (
 )
 from treadle.formats.scanner.markers import FENCE, FoundMarker, Reader, after_fence, after_marks
 from treadle.formats.scanner.parsed import Parsed, ParsedCall
-from treadle.formats.scanner.values import join_parts, write_call
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_BARE = ('{"name"', '{ "name"', '{\n"name"', '{\n  "name"', '{\n    "name"', "{'name'")
 
 
 class Hermes(TaggedFormat):
     """The format `hermes`."""
 
     name = "hermes"
-    openers = (OPEN,)
-    noise = (CLOSE, *_BARE)
-    ends = ("<|im_end|>", "<|eot_id|>", "<|endoftext|>")
-    manual = (
-        "For each function call, return a json object with function name and arguments within "
-        "<tool_call></tool_call> XML tags:\n<tool_call>\n"
-        '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
-    )
 
     def read_plain(self, text: str) -> Parsed | None:
         """See `Format.read_plain`. A plain text has no markup, or no other than that of one call at its end."""
@@ -61,7 +51,7 @@ class Hermes(TaggedFormat):
         text, start = reader.text, found.position
         position = after_marks(text, start + len(OPEN), self.openers)
         if text.startswith("<function=", position):
-            return read_function(CODER, reader, start, position, (CLOSE,), (OPEN,))
+            return read_function(find_elements("qwen3_coder"), reader, start, position, (CLOSE,), (OPEN,))
         has_fence = text.startswith(FENCE, position)
         position = after_fence(text, position)
         spans: list[tuple[int, int, Json]] = []
@@ -122,8 +112,3 @@ class Hermes(TaggedFormat):
                 return end
         reader.content.add(found.marker)
         return start + len(found.marker)
-
-    def render(self, message: Message) -> str:
-        """Return `message` as text in this format."""
-        calls = [f"{OPEN}\n{write_call(call)}\n{CLOSE}" for call in message.tool_calls]
-        return join_parts(message, "\n".join(calls))

@@ -8,10 +8,9 @@ from treadle.formats.scanner.base import TaggedFormat, resync, skip_space
 from treadle.formats.scanner.headed import read_headed
 from treadle.formats.scanner.json_body import BadJson, Wanted, after_space, name_of
 from treadle.formats.scanner.markers import FoundMarker, Reader, Steps, wait_for_all
-from treadle.formats.scanner.values import arguments_of, encode, think, write_call
+from treadle.formats.scanner.values import arguments_of, encode
 
 TAG = "<|python_tag|>"
-ENDS = ("<|eom_id|>", "<|eot_id|>", "<|end_of_text|>", "<|eot|>", "<|eom|>")
 _FUNCTION = re.compile(r"<function=([^<>\n]++)>")
 
 
@@ -19,10 +18,6 @@ class Llama3Json(TaggedFormat):
     """The JSON format: objects with `name` and `parameters`, at the beginning of the text or behind a tag."""
 
     name = "llama3_json"
-    result = "{content}"
-    may_begin_in_reasoning = False
-    openers = (TAG, "<function=")
-    ends = ENDS
 
     def read(self, reader: Reader) -> Steps:
         """Read the whole text."""
@@ -95,14 +90,6 @@ class Llama3Json(TaggedFormat):
         reader.add_call(Wanted(name.removesuffix(".call"), arguments, words), start, end)
         return end
 
-    def render(self, message: Message) -> str:
-        """Return `message` as text in this format."""
-        calls = [write_call(call, "parameters") for call in message.tool_calls]
-        if not calls:
-            return think(message) + message.content
-        tag = TAG if message.content else ""
-        return f"{think(message)}{message.content}{tag}{'; '.join(calls)}"
-
 
 def _looks_like_call(text: str) -> bool:
     return '"name"' in text and ('"parameters"' in text or '"arguments"' in text)
@@ -118,8 +105,7 @@ def _is_call(value: object) -> bool:
 
 
 START, END = "<|python_start|>", "<|python_end|>"
-LIQUID, LIQUID_END = "<|tool_call_start|>", "<|tool_call_end|>"
-LINES, LINES_END = "<function_calls>", "</function_calls>"
+LINES = "<function_calls>"
 _GATE = re.compile(r"\[\s*+[A-Za-z_][\w.\-]*+\s*+\(")
 _BLANKS = re.compile(r"[ \t]*+")
 _CALL = re.compile(r"[A-Za-z_][\w.\-]*+\s*+\(")
@@ -127,17 +113,14 @@ _NEXT = re.compile(r"\)\s*+,\s*+(?=[A-Za-z_][\w.\-]*+\s*+\()")
 
 
 class Llama3Pythonic(TaggedFormat):
-    """The Python format: a list of calls with literals as arguments. OLMo 3 writes one call on each line,
-    between tags."""
+    """The Python format: a list of calls with literals as arguments."""
 
     name = "llama3_pythonic"
-    result = "{content}"
-    may_begin_in_reasoning = False
-    openers = (START, LIQUID, TAG, LINES)
-    noise = (END, LIQUID_END, LINES_END)
-    ends = ENDS
-    _marks = (*noise, *openers, *ends)
-    """Strings that end a call, even one that is incomplete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._marks = (*self.noise, *self.openers, *self.ends)
+        """Strings that end a call, even one that is incomplete."""
 
     def read(self, reader: Reader) -> Steps:
         """Read the whole text."""
@@ -217,9 +200,9 @@ class Llama3Pythonic(TaggedFormat):
             pairs = ", ".join(f"{key}={literals.write(value)}" for key, value in arguments_of(call).items())
             calls.append(f"{call.name}({pairs})")
         if not calls:
-            return think(message) + message.content
+            return self.think(message) + message.content
         listed = f"[{', '.join(calls)}]"
-        return think(message) + (f"{message.content}{START}{listed}{END}" if message.content else listed)
+        return self.think(message) + (f"{message.content}{START}{listed}{END}" if message.content else listed)
 
 
 def _name_at(text: str, position: int) -> str | None:

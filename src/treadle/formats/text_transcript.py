@@ -28,15 +28,13 @@ _EXCERPT = 200
 
 
 class TranscriptWriter:
-    """A writer of messages as plain text in one format; an instance is a function for `Log.derive`."""
+    """A writer of messages as plain text in one format; an instance is a function for `Log.derive`. The results of
+    one step are one user message, as in chat templates."""
 
-    def __init__(self, format: str, tools: Sequence[ToolLike], *, merges_results: bool = True) -> None:
-        """Make a writer. With `merges_results` the results of one step are one user message, as in chat
-        templates."""
+    def __init__(self, format: str, tools: Sequence[ToolLike]) -> None:
         self._format = format
         self._tools = tools
         self._told = render_tools(tools, format) if tools else ""
-        self._merges_results = merges_results
 
     def __call__(self, messages: Sequence[Message], is_first: bool) -> Iterable[Message]:
         """Yield the messages in the form that is sent to the model. With `is_first` they begin the transcript."""
@@ -47,11 +45,7 @@ class TranscriptWriter:
             if message.role is _TOOL:
                 said = let_in(message).content
                 written = quote_result(said, message.name or "", self._format, call_id=message.call_id)
-                result = make_own(Role.USER, written, message.parts)
-                if self._merges_results:
-                    results.append(result)
-                else:
-                    yield result
+                results.append(make_own(Role.USER, written, message.parts))
                 continue
             if results:
                 yield _merge(results)

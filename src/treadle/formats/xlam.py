@@ -15,7 +15,7 @@ from treadle.formats.scanner.json_body import (
     raw_items,
 )
 from treadle.formats.scanner.markers import Reader, Steps, wait_for_all
-from treadle.formats.scanner.values import join_parts, think, write_call
+from treadle.formats.scanner.values import write_call
 
 _MARK = re.compile(r"```[ \t]*+(?:json|JSON)?+[ \t]*+\n|<tool_calls?>|\[TOOL_CALLS\]")
 _CLOSE = re.compile(r"[ \t\r\n]*+(?:```|</tool_calls?>)")
@@ -142,8 +142,8 @@ class Xlam(Format):
         if calls and message.content:
             # Only the form with a thought can carry both.
             thought = json.dumps(message.content, ensure_ascii=False)
-            return f'{think(message)}{{"thought": {thought}, "tool_calls": [{calls}]}}'
-        return join_parts(message, f"[{calls}]" if calls else "")
+            return f'{self.think(message)}{{"thought": {thought}, "tool_calls": [{calls}]}}'
+        return self.think(message) + (f"[{calls}]" if calls else message.content)
 
 
 def _behind_marks(text: str, position: int) -> int:

@@ -107,6 +107,10 @@ class GuardedHttp:
                 f"{target.origin_ascii} did not give its whole answer within {self._timeout_seconds:g} s"
             ) from None
 
+    async def check(self, url: str) -> None:
+        """Check that requests to a URL are allowed. Raises: `ToolError`."""
+        await self._check(_parse(url))
+
     async def _follow(
         self, method: str, url: "Url", headers: dict[str, str], body: bytes | None
     ) -> HttpAnswer:

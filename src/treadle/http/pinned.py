@@ -7,11 +7,9 @@ fails instead. It does not use proxies.
 
 import asyncio
 import gzip
-import ssl
-from urllib.parse import urlsplit
 
 from treadle.http import transport_errors
-from treadle.http.plain.dial import explain_tls, tls_context
+from treadle.http.plain.client import HttpRoute, Pool, frame
 from treadle.http.plain.http_connection import HttpConnection
 from treadle.http.protocol import Answer
 
@@ -19,17 +17,11 @@ _MIN_GZIP_BYTES = 1024
 """Smaller bodies are sent as they are."""
 
 
-class PinnedConnection:
-    """A connection to a server, made by `open`. It is the `ConnectionOwner` of its only connection."""
+class PinnedConnection(Pool):
+    """A pool of one connection, made by `open`."""
 
-    def __init__(self, url: str, timeouts: transport_errors.Timeouts) -> None:
-        parts = urlsplit(url)
-        self.loop = asyncio.get_running_loop()
-        self.origin = transport_errors.origin_of(url)
-        self._prefix = parts.path.rstrip("/")
-        self._host = parts.netloc.rpartition("@")[2]
-        self._timeouts = timeouts
-        self._connection = HttpConnection(self)
+    _connection: HttpConnection
+    _url: str
 
     @classmethod
     async def open(cls, url: str, timeouts: transport_errors.Timeouts | None = None) -> "PinnedConnection":
@@ -37,26 +29,13 @@ class PinnedConnection:
 
         Raises: `ConfigError` for an invalid URL; `TransportError` if there is no connection.
         """
-        limits, parts = timeouts or transport_errors.Timeouts(), urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        limits, loop = timeouts or transport_errors.Timeouts(), asyncio.get_running_loop()
+        route = HttpRoute("GET", url, {})
+        if route.scheme not in ("http", "https"):
             raise transport_errors.invalid_url(url, "it needs http:// or https:// and a host")
-        made, is_secure = cls(url, limits), parts.scheme == "https"
-        try:
-            async with asyncio.timeout(limits.connect):
-                await made.loop.create_connection(
-                    lambda: made._connection,
-                    parts.hostname,
-                    parts.port or (443 if is_secure else 80),
-                    ssl=tls_context() if is_secure else None,
-                )
-        except TimeoutError:
-            raise transport_errors.connect_timeout(made.origin, limits) from None
-        except ssl.SSLError as error:
-            raise transport_errors.no_tls(made.origin, explain_tls(error)) from error
-        except OSError as error:
-            raise transport_errors.cannot_connect(
-                made.origin, str(error), transport_errors.SERVER_DOWN
-            ) from error
+        made = cls(loop, route, limits)
+        made._url = url.rstrip("/")
+        made._connection = await made.connect(loop.time() + limits.total)
         return made
 
     async def ask(self, method: str, path: str, body: bytes | None = None) -> Answer:
@@ -65,22 +44,19 @@ class PinnedConnection:
         Raises: `TransportError` if the connection is lost or the answer takes too long. It is then closed, and it
         is not known whether the server has received the request.
         """
-        head = [f"{method} {self._prefix}{path} HTTP/1.1", f"host: {self._host}", "accept: application/json"]
+        headers = {"accept": "application/json"}
         if body is not None:
+            headers["content-type"] = "application/json"
             packed = gzip.compress(body, 1) if len(body) >= _MIN_GZIP_BYTES else body
             if len(packed) < len(body):
-                head.append("content-encoding: gzip")
-                body = packed
-            head += ["content-type: application/json", f"content-length: {len(body)}"]
-        payload = "\r\n".join([*head, "", ""]).encode() + (body or b"")
+                headers["content-encoding"], body = "gzip", packed
+        payload, unsent = frame(HttpRoute(method, self._url + path, headers), body)
         now = self.loop.time()
         try:
-            async with asyncio.timeout(self._timeouts.silence):
-                answer: Answer = await self._connection.ask(payload, b"", now, now, False)
-                return answer
-        except TimeoutError:
-            self.close()
-            raise transport_errors.answer_timeout(self.origin, self._timeouts, is_total=False) from None
+            answer: Answer = await self._connection.ask(
+                payload, unsent, now, now + self._timeouts.total, False
+            )
+            return answer
         except asyncio.CancelledError:
             # The answer may still come, and would be taken for the answer to the next request.
             self.close()
@@ -88,14 +64,9 @@ class PinnedConnection:
 
     def close(self) -> None:
         """Close the connection."""
+        super().close()
         self._connection.drop()
 
-    def send(self, connection: HttpConnection, payload: bytes) -> None:
-        """See `ConnectionOwner`; `ask` limits the time itself."""
-        connection.write(payload)
-
     def release(self, connection: HttpConnection) -> None:
-        """See `ConnectionOwner`."""
-
-    def forget(self, connection: HttpConnection) -> None:
-        """See `ConnectionOwner`."""
+        """See `ConnectionOwner`. The connection is kept, however long it is idle."""
+        self._busy.discard(connection)

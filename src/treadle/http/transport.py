@@ -98,17 +98,9 @@ class HttpTransport:
 
 def _find_route(method: str, url: str, headers: Mapping[str, str]) -> HttpRoute | None:
     """Return how to reach `url` on the event loop; `None` if pyreqwest is needed. Raises: `ConfigError`."""
-    from pyreqwest.http import Url
-
-    try:
-        parsed = Url(url)
-    except ValueError as error:
-        raise transport_errors.invalid_url(url, str(error)) from None
-    if parsed.scheme not in ("http", "https") or (parsed.scheme == "https" and not can_secure()):
-        return None
-    if is_proxied((parsed.host_str or "").strip("[]"), parsed.scheme):
-        return None
-    return HttpRoute(method, url, parsed, headers)
+    route = HttpRoute(method, url, headers)
+    is_unknown = route.scheme not in ("http", "https") or (route.is_secure and not can_secure())
+    return None if is_unknown or is_proxied(route.host, route.scheme) else route
 
 
 class HttpRequest(Struct, frozen=True):

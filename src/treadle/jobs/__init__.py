@@ -12,5 +12,5 @@ agents and models of attempts).
 
 To add a job, write a configuration (a subclass of `AttemptSection`), a `JobWork` that plans items and says what an
 attempt means, a `JobProgress` with its words, and a function that opens the job with `open_job` and runs it.
-`tests/jobs/evaluation.py` does this in 200 lines.
+`evals/` does this in few lines.
 """

@@ -6,7 +6,7 @@ completed fails with the reason. Each attempt has an agent of its own, whose mod
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -24,9 +24,8 @@ from treadle.jobs.progress import JobNotice
 from treadle.jobs.sections import AgentSection, AttemptSection
 from treadle.journal.protocol import Journal
 from treadle.loop.listener import Hook
-from treadle.models.config.logprobs_probe import find_logprobs_mode
 from treadle.models.config.presets import is_oracle
-from treadle.models.config.probe import check_vocabulary, find_token_settings, settings_of
+from treadle.models.config.probe import check_vocabulary, find_logprobs_mode, find_token_settings, settings_of
 from treadle.models.config.recipe import Config as ModelFile
 from treadle.models.config.recipe import JobUse, load_config
 from treadle.models.config.tables import ModelTable
@@ -38,7 +37,7 @@ from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.grade import grade
-from treadle.scoring.registry import make_scorers, read_rewards
+from treadle.scoring.registry import RewardSpec, make_scorers, read_rewards
 from treadle.tools.user_code import FirstFailures, blame, is_from_user
 
 MakeModel: TypeAlias = Callable[[Task, int], Model]
@@ -89,14 +88,23 @@ class SeededAgents:
         if isinstance(self._make_model, ConfiguredModel):
             await self._make_model.ask_for_tokens()
 
-    def make(self, task: Task, seed: int) -> SeededAgent:
-        """Return the agent of a rollout. Raises: `ConfigError` if it cannot be made."""
+    def make(
+        self,
+        task: Task,
+        seed: int,
+        *,
+        toolsets: Sequence[Any] | None = None,
+        instructions: str | None = None,
+        max_steps: int | None = None,
+    ) -> SeededAgent:
+        """Return the agent of a rollout. What is given takes the place of the settings; for the instructions, only
+        where these have none. Raises: `ConfigError` if it cannot be made."""
         settings = self._settings
         agent = SeededAgent(
             self._make(task, seed, {}),
-            instructions=settings.instructions,
-            tools=settings.tools,
-            policy=self._policy,
+            instructions=settings.instructions or instructions,
+            tools=settings.tools if toolsets is None else toolsets,
+            policy=self._policy if max_steps is None else replace(self._policy, max_steps=max_steps),
             journal=self.journal,
             hooks=self._hooks,
         )
@@ -197,6 +205,12 @@ class Attempt(Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, Json] = {}
     parent: Parent | None = None
     """The run that this one is forked from; `None` if it begins from the start."""
+    drive: "DriveAttempt | None" = None
+    """A function that makes and drives the run, or goes on with it, in place of the workers; `None`: they do."""
+
+
+DriveAttempt: TypeAlias = Callable[[SeededAgents, Attempt], Awaitable[Run[Any]]]
+"""A function of the agents of the attempt's model and of the attempt that returns the run, driven to its end."""
 
 
 class AttemptFailedError(Exception):
@@ -234,14 +248,19 @@ class AttemptDriver:
         agents: Mapping[str, SeededAgents],
         config: AttemptSection,
         retried: type[AttemptRetried] = AttemptRetried,
+        *,
+        rewards: Sequence[RewardSpec] | None = None,
+        is_grading_again: bool = False,
     ) -> None:
         """Make a driver of the attempts of `job`. `agents` are those of each model by the name in the attempts.
 
-        `retried` is the class of the notices about attempts that are made again.
+        `retried` is the class of the notices about attempts that are made again. `rewards` take the place of the
+        configured ones. If `is_grading_again`, finished runs get all grades again.
         """
         self._job = job
         self._agents = agents
-        self.rewards = read_rewards(config.rewards)
+        self.rewards = read_rewards(config.rewards) if rewards is None else tuple(rewards)
+        self._is_grading_again = is_grading_again
         self._scorers = make_scorers(self.rewards)
         self._retries = config.retries.policy()
         self._retried = retried
@@ -281,12 +300,14 @@ class AttemptDriver:
 
         Raises: `AttemptFailedError` if another attempt would not help; `ProviderError` for a fault of the user.
         """
-        run_id = attempt.run_id
-        agent = self._agents[attempt.model].make(attempt.task, attempt.seed)
+        run_id, agents = attempt.run_id, self._agents[attempt.model]
         try:
-            if attempt.parent is not None:
-                run = await ensure_run(agent, run_id, attempt.parent)
+            if attempt.drive is not None:
+                run = await attempt.drive(agents, attempt)
+            elif attempt.parent is not None:
+                run = await ensure_run(agents.make(attempt.task, attempt.seed), run_id, attempt.parent)
             else:
+                agent = agents.make(attempt.task, attempt.seed)
                 run = await self._job.workers.run(
                     agent, run_id, attempt.task, files=attempt.files, metadata=attempt.metadata
                 )
@@ -295,7 +316,8 @@ class AttemptDriver:
             wrong = blame(error, f"run {run_id!r} cannot be made") if is_from_user(error) else None
             return error if isinstance(error, TreadleError) else wrong or error
         check_ended(run)
-        missing = [item for item in self._scorers if item.name not in run.state.turn.rewards]
+        known = () if self._is_grading_again else run.state.turn.rewards
+        missing = [item for item in self._scorers if item.name not in known]
         if missing and find_infrastructure_fault(run) is None:
             try:
                 await grade(self._job.journal, run_id, missing)

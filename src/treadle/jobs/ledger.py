@@ -218,15 +218,31 @@ class Ledger:
                 "UPDATE items SET status = ? WHERE number = ?", (outcome.status.value, number)
             )
 
-    def reopen(self, *statuses: ItemStatus) -> int:
-        """Reopen the items with these statuses, and return their number."""
+    def reopen(self, *statuses: ItemStatus, is_forgotten: bool = False) -> int:
+        """Reopen the items with these statuses, and return their number. If `is_forgotten`, their attempts are
+        deleted, and counted again."""
         marks = ", ".join("?" * len(statuses))
         with self._transaction():
+            if is_forgotten:
+                self.connection.execute(
+                    f"DELETE FROM attempts WHERE number IN (SELECT number FROM items WHERE status IN ({marks}))",
+                    [status.value for status in statuses],
+                )
             cursor = self.connection.execute(
                 f"UPDATE items SET status = 'open' WHERE status IN ({marks})",
                 [status.value for status in statuses],
             )
         return cursor.rowcount
+
+    def renew(self, status: ItemStatus, change: Callable[[Json], Json]) -> None:
+        """Reopen the items with a status, each with the spec that `change` returns for its spec."""
+        chosen = "SELECT number, spec FROM items WHERE status = ?"
+        with self._transaction():
+            for number, spec in self.connection.execute(chosen, (status.value,)).fetchall():
+                changed = msgspec.json.encode(change(msgspec.json.decode(spec)))
+                self.connection.execute(
+                    "UPDATE items SET status = 'open', spec = ? WHERE number = ?", (changed, number)
+                )
 
     def open_items(self) -> list[PlannedItem]:
         """Return the items that are not decided, in order."""

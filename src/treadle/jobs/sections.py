@@ -5,16 +5,23 @@ Field docstrings are the descriptions in the published JSON Schemas.
 """
 
 import os
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from select import select
-from typing import Annotated
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treadle.core.errors import ConfigError
-from treadle.core.places import Document, parse_document
+from treadle.core.masking import MASK
+from treadle.core.mistakes import Keys
+from treadle.core.overrides import apply_changes
+from treadle.core.places import Document, KeyPath, Problem, parse_document
 from treadle.core.policy import Policy
 from treadle.core.types import Json
+from treadle.models.config.model_parts import is_secret_url
+from treadle.models.config.tables import ModelTable
 from treadle.runs.retries import RetryPolicy
 
 Count = Annotated[int, Field(ge=1)]
@@ -114,6 +121,83 @@ class AttemptSection(ConfigSection):
     """The folder with the state of the work, which is `--out` on the command line; the same folder continues it."""
     journal: str | None = None
     """The journal of the runs: a path, or the address of a store. Default: `runs.db` in the folder."""
+
+
+C = TypeVar("C", bound=ConfigSection)
+
+
+class ConfigReader(Generic[C]):
+    """The way from a configuration file and options to a configuration, with all mistakes at once."""
+
+    def __init__(
+        self,
+        kind: type[C],
+        command: str,
+        find_conflicts: Callable[[C], list[Problem]],
+        forms: Mapping[KeyPath, str],
+        renamed: Mapping[KeyPath, str] | None = None,
+    ) -> None:
+        """Make a reader of the configurations of `command`. `find_conflicts` returns what cannot work although each
+        value is valid; `forms` and `renamed` are those of `Keys`."""
+        self._kind = kind
+        self._command = command
+        self._find_conflicts = find_conflicts
+        self._keys = Keys(lambda: self.schema, forms, renamed)
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of a configuration file."""
+        made = self._kind.model_json_schema()
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": self._command}
+
+    def load(
+        self,
+        path: str | Path | None = None,
+        changes: Mapping[str, Json] | None = None,
+        flags: Mapping[str, str] | None = None,
+    ) -> C:
+        """Return the configuration in a YAML or JSON file, or the default one, with `changes`.
+
+        `changes` override the file, by key such as `retries.attempts`; `flags` are the options that error messages
+        name in place of such keys. Raises: `ConfigError` that lists all mistakes, each with `file:line` or the
+        option, the key and the nearest known key.
+        """
+        document = read_document(path)
+        changes, flags = changes or {}, flags or {}
+        config, found = self.validate(apply_changes(document.value, changes))
+        problems = [*document.duplicates(), *found]
+        if problems or config is None:
+            raise document.error(problems, changes, flags)
+        return config
+
+    def validate(
+        self, value: dict[str, Any], find_conflicts: Callable[[C], list[Problem]] | None = None
+    ) -> tuple[C | None, list[Problem]]:
+        """Return the configuration, or `None`, and its mistakes."""
+        try:
+            config = self._kind.model_validate(value)
+        except ValidationError as error:
+            return None, self._keys.explain(error.errors(include_url=False), value)
+        return config, (find_conflicts or self._find_conflicts)(config)
+
+
+def hide_secrets(model: str | ModelTable | None) -> str | ModelTable | None:
+    """Return a model of a configuration without what may be secret, for a file that others may read."""
+    if not isinstance(model, ModelTable):
+        return model
+    hidden = {"base_url": MASK} if model.base_url is not None and is_secret_url(model.base_url) else {}
+    return model.model_copy(update={"headers": None, "extra": None, **hidden})
+
+
+def find_mistakes(checks: Mapping[KeyPath, Callable[[], object]]) -> list[Problem]:
+    """Return a problem for each of the `checks`, by the keys that they are of, that raises a `ConfigError`."""
+    problems = []
+    for key, check in checks.items():
+        try:
+            check()
+        except ConfigError as error:
+            problems.append(Problem(key, str(error)))
+    return problems
 
 
 def read_document(path: str | Path | None) -> Document:

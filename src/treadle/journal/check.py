@@ -8,7 +8,7 @@ from treadle.core.errors import JournalError
 from treadle.core.events import digests_of
 from treadle.journal.listing import Facts, facts_of
 from treadle.journal.protocol import Journal
-from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
+from treadle.journal.run_info import DAMAGED, RunFilter
 
 
 class Checked(Struct, frozen=True):
@@ -64,7 +64,8 @@ class Check:
 
     def _compare(self, run_id: str, facts: Facts) -> str | None:
         """Return what a listing has wrong about a run with these facts."""
-        found = [info for info in self._list(run_id) if info.run_id == run_id]
+        named = self._journal.runs(RunFilter(id_prefix=run_id), limit=20)
+        found = [info for info in named if info.run_id == run_id]
         if not found:
             return f"run {run_id!r} is missing in the listing"
         info = found[0]
@@ -77,6 +78,3 @@ class Check:
         right = facts.info(run_id, is_driven=False)
         wrong = [name for name in info.__struct_fields__ if getattr(info, name) != getattr(right, name)]
         return f"the listing of run {run_id!r} has a wrong value for {', '.join(wrong)}" if wrong else None
-
-    def _list(self, run_id: str) -> list[RunInfo]:
-        return self._journal.runs(RunFilter(id_prefix=run_id), limit=20)

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
 from treadle.core.events import Delta
@@ -94,6 +94,8 @@ class DrivenRuns:
         self._read = read
         self._runs: WeakValueDictionary[str, DrivenRun] = WeakValueDictionary()
         self._listeners: dict[str, tuple[OnDelta, ...]] = {}
+        self.channels: dict[tuple[asyncio.AbstractEventLoop, str], Any] = {}
+        """What the listeners of a run share in an event loop; see `treadle.journal.hub`."""
 
     def __bool__(self) -> bool:
         return bool(self._runs)

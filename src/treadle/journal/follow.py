@@ -1,8 +1,8 @@
 """The implementation of `Journal.follow` for the built-in stores: it yields events when they have been stored.
 
-The followers of a run in one event loop share a `RunFeed`, which reads each page of events once for all of them. A
-store calls `Changes.announce` after it has stored events, which wakes the feeds of these runs in this process. If
-other processes can write to the store, one thread looks every `POLL_SECONDS` which of the followed runs have
+The followers of a run in one event loop share a `RunFeed`, which reads a page of events once for all that wait.
+A store calls `Changes.announce` after it has stored events, which wakes the feeds of these runs in this process.
+If other processes can write to the store, one thread looks every `POLL_SECONDS` which of the followed runs have
 changed. So the reading grows with the followed runs, and not with their followers.
 """
 
@@ -62,9 +62,6 @@ class RunFeed:
         """Set at the next change; each change has its own."""
         self._coming: dict[Any, asyncio.Task[Page]] = {}
         """The pages that are being read or waited for, by the position at which they begin."""
-        self._kept: dict[Any, Page] = {}
-        """The newest pages, for followers that are slower or come later. What is stored never changes."""
-        self._kept_bytes = 0
 
     def wake(self) -> None:
         """Read again. Safe to call from any thread."""
@@ -77,8 +74,6 @@ class RunFeed:
 
     async def next_page(self, position: Any) -> Page:
         """Wait for the page at a position, which has events unless it is the last one. Raises: `JournalError`."""
-        if (kept := self._kept.get(position)) is not None:
-            return kept
         if (coming := self._coming.get(position)) is None:
             coming = self._coming[position] = asyncio.ensure_future(self._read(position))
             # Nobody may be left to take the error.
@@ -96,32 +91,14 @@ class RunFeed:
                 if not page.has_more:
                     await news.wait()
                 position = page.position
-        except JournalError:
-            self._kept.clear()  # the run may have been deleted
-            self._kept_bytes = 0
-            raise
         finally:
             del self._coming[start]
-        if not page.is_last:
-            self._kept[start] = page
-            self._kept_bytes += _size(page)
-            while self._kept_bytes > _KEPT_BYTES:
-                self._kept_bytes -= _size(self._kept.pop(next(iter(self._kept))))
         return page
 
     def end(self) -> None:
         """Stop reading, because the last follower has left."""
         for coming in self._coming.values():
             coming.cancel()
-
-
-_KEPT_BYTES = 256 * 1024
-_EVENT_BYTES = 1000
-"""About what an event takes besides its encoded form."""
-
-
-def _size(page: Page) -> int:
-    return sum([_EVENT_BYTES + len(event.raw or b"") for event in page.events])
 
 
 class Changes:

@@ -1,21 +1,36 @@
 """The events and the live output of a run, for any number of listeners in the process that drives the run.
 
-Events come from the journal, so that none is lost. Pieces of output are passed on while they come and are never
-stored: a listener that is slower than the run loses the oldest of them.
+The listeners of a run in one event loop share a channel: it follows the journal once for all of them, so that an
+event costs each of them an entry in a list and a wake-up. Events come from the journal, so that none is lost: a
+listener that comes later or falls behind reads what it lacks from there. Pieces of output are passed on while they
+come and are never stored: a listener that is slower than the run loses some of them.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
+from typing import Any
 
-from treadle.core.events import Delta, Ephemeral, Event
+from msgspec import Struct
+
+from treadle.core.events import Delta, Ephemeral
 from treadle.core.events.narrowing import Item
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 
 KEPT_DELTAS = 1000
 """How many pieces of output wait for a listener that is slower than the run."""
+_READ_AT_ONCE = 100
+"""How many events a listener gets at once that reads them from the journal."""
+
+
+class Heard(Struct):
+    """An item that all listeners of a run share."""
+
+    item: Item
+    frame: bytes | None = None
+    """The item as it is sent to clients, once somebody has encoded it."""
 
 
 async def listen(journal: Journal, run_id: str, after_seq: int | None = 0) -> AsyncIterator[Item]:
@@ -26,79 +41,149 @@ async def listen(journal: Journal, run_id: str, after_seq: int | None = 0) -> As
     while the model answers gets the output from the next answer on, because a model is only asked for pieces if
     somebody listens. Raises: `RunNotFoundError`.
     """
-    if after_seq is None:
-        infos = await asyncio.to_thread(journal.runs, RunFilter(run_ids=[run_id]))
-        after_seq = infos[0].events if infos else None
+    async with aclosing(listen_together(journal, run_id, after_seq)) as groups:
+        async for group in groups:
+            for heard in group:
+                yield heard.item
+
+
+async def listen_together(
+    journal: Journal, run_id: str, after_seq: int | None = 0
+) -> AsyncGenerator[list[Heard], None]:
+    """Yield the items of `listen`, those together that are there at the same time."""
+    loop = asyncio.get_running_loop()
+    channels, key = journal.driven.channels, (loop, run_id)
+    channel = channels.get(key)
+    if channel is None:
+        channel = channels[key] = _Channel(journal, run_id, loop)
     inlet = _Inlet()
-    end = journal.driven.listen(run_id, inlet.hear)
-    events = journal.follow(run_id, after_seq)
-    coming = inlet.expect(events)
-    newest = after_seq or 0
+    channel.inlets.add(inlet)
     try:
+        await asyncio.shield(channel.opening)
+        newest = channel.newest if after_seq is None else after_seq
         while True:
-            inlet.forget_news()
-            for delta in inlet.take(newest):
-                yield Ephemeral(run_id, delta)  # type: ignore[misc]
-            if not coming.done():
-                await inlet.wait()
-                continue
-            try:
-                event = coming.result()
-            except StopAsyncIteration:
-                return
-            # What was said before this event was stored stands before it.
-            for delta in inlet.take(newest):
-                yield Ephemeral(run_id, delta)  # type: ignore[misc]
-            newest, coming = event.seq, inlet.expect(events)
-            yield event  # type: ignore[misc]
+            reached, inlet.heard, inlet.has_lost = channel.newest, [], False
+            while newest < reached:
+                until = min(reached, newest + _READ_AT_ONCE)
+                found = await asyncio.to_thread(journal.read, run_id, newest, until)
+                newest = found[-1].seq
+                yield [Heard(event) for event in found]  # type: ignore[arg-type]
+            while inlet.heard or not inlet.has_lost:
+                if not inlet.heard:
+                    if channel.is_over:
+                        if channel.error is not None:
+                            raise channel.error
+                        return
+                    inlet.news.clear()
+                    await inlet.news.wait()
+                    continue
+                group, taken, inlet.heard = [], inlet.heard, []
+                for heard in taken:
+                    reached = heard.item.seq or reached
+                    if reached > newest or (reached == newest and heard.item.seq is None):
+                        newest = reached
+                        group.append(heard)
+                if group:
+                    yield group
     finally:
-        end()
-        coming.cancel()
-        with suppress(asyncio.CancelledError, StopAsyncIteration, Exception):
-            await coming
-        await events.aclose()  # type: ignore[attr-defined]
+        channel.inlets.discard(inlet)
+        if not channel.inlets:
+            channel.end()
 
 
 class _Inlet:
-    """The pieces of output that wait for a listener."""
+    """What waits for a listener."""
 
     def __init__(self) -> None:
-        self._deltas: deque[tuple[int, Delta]] = deque(maxlen=KEPT_DELTAS)
-        self._loop = asyncio.get_running_loop()
-        self._has_news = asyncio.Event()
+        self.heard: list[Heard] = []
+        self.has_lost = False
+        """True if the listener was too slow, and must read events from the journal."""
+        self.news = asyncio.Event()
 
-    def hear(self, seq: int, delta: Delta) -> None:
+    def put(self, heard: Heard) -> None:
+        """Keep an item for the listener."""
+        if len(self.heard) >= KEPT_DELTAS:
+            self.has_lost |= heard.item.seq is not None
+        elif not self.has_lost:
+            self.heard.append(heard)
+        self.news.set()
+
+
+class _Channel:
+    """What the listeners of a run share in one event loop."""
+
+    def __init__(self, journal: Journal, run_id: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.inlets: set[_Inlet] = set()
+        self.newest = 0
+        """The number of the newest event that was passed on."""
+        self.is_over = False
+        """True if no further event comes."""
+        self.error: Exception | None = None
+        """What has ended the channel before the run was over."""
+        self._journal = journal
+        self._run_id = run_id
+        self._loop = loop
+        self._deltas: deque[tuple[int, Delta]] = deque(maxlen=KEPT_DELTAS)
+        """The pieces of output that were not passed on, each with the number of the event before it."""
+        self._is_called = False
+        """True if `_pass_deltas` will be called soon."""
+        self._end = journal.driven.listen(run_id, self._hear)
+        self.opening: asyncio.Future[None] = loop.create_future()
+        """Done once `newest` is known."""
+        self._following = asyncio.ensure_future(self._follow())
+
+    async def _follow(self) -> None:
+        """Pass the events of the run on."""
+        try:
+            chosen = RunFilter(run_ids=[self._run_id])
+            infos = await asyncio.to_thread(self._journal.runs, chosen)
+            self.newest = infos[0].events if infos else 0
+            events: Any = self._journal.follow(self._run_id, self.newest)
+            self.opening.set_result(None)
+            async with aclosing(events):
+                async for event in events:
+                    # What was said before this event was stored stands before it.
+                    self._pass_deltas()
+                    self._put(event)
+                    self.newest = event.seq
+                    self._pass_deltas()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.end()
+            if not self.opening.done():
+                self.opening.set_result(None)
+            for inlet in self.inlets:
+                inlet.news.set()
+
+    def _hear(self, seq: int, delta: Delta) -> None:
         """Keep a piece of output that came after event `seq`. Any thread may call this."""
         self._deltas.append((seq, delta))
-        with suppress(RuntimeError):  # the listener's loop is closed
-            self._loop.call_soon_threadsafe(self._has_news.set)
+        if not self._is_called:
+            self._is_called = True
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._pass_deltas)
 
-    def expect(self, events: AsyncIterator[Event]) -> "asyncio.Task[Event]":
-        """Return the task that waits for the next event."""
+    def _pass_deltas(self) -> None:
+        """Pass on the pieces of output after the newest event, and leave out those before an earlier one.
 
-        async def next_event() -> Event:
-            return await anext(events)
-
-        task = asyncio.ensure_future(next_event())
-        task.add_done_callback(lambda _: self._has_news.set())
-        return task
-
-    def forget_news(self) -> None:
-        """Make `wait` wait for what comes from now on."""
-        self._has_news.clear()
-
-    async def wait(self) -> None:
-        """Wait for a piece of output or for the next event."""
-        await self._has_news.wait()
-
-    def take(self, newest: int) -> list[Delta]:
-        """Return the pieces of output after event `newest`, which was the last one that the listener got.
-
-        Those that came after a later event stay; those before an earlier one are left out.
+        Those that came after a later event stay.
         """
-        found = []
-        while self._deltas and self._deltas[0][0] <= newest:
+        self._is_called = False
+        while self._deltas and self._deltas[0][0] <= self.newest:
             seq, delta = self._deltas.popleft()
-            if seq == newest:
-                found.append(delta)
-        return found
+            if seq == self.newest:
+                self._put(Ephemeral(self._run_id, delta))
+
+    def _put(self, item: Any) -> None:
+        heard = Heard(item)
+        for inlet in self.inlets:
+            inlet.put(heard)
+
+    def end(self) -> None:
+        """Stop following, because the last listener has left or the journal has no more."""
+        if not self.is_over:
+            self.is_over = True
+            self._end()
+            self._following.cancel()
+            self._journal.driven.channels.pop((self._loop, self._run_id), None)

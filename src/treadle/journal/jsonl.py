@@ -23,6 +23,7 @@ from treadle.core import events as e
 from treadle.core.errors import JournalError, RunExistsError, RunNotFoundError
 from treadle.core.patches import load, read_patch
 from treadle.journal.protocol import Journal
+from treadle.journal.tables.table_rows import seed_of
 
 
 class _Run(Struct):
@@ -56,7 +57,7 @@ def export_run(journal: Journal, run_id: str) -> Iterator[bytes]:
     """Yield the run's events as lines, without the newline. Blocks. Raises: `RunNotFoundError`."""
     exported: set[str] = set()
     events = journal.read(run_id)
-    checksum = _seed(run_id)
+    checksum = seed_of(run_id)
     for event in events:
         line = event.to_json()
         if named := e.digests_of(event.body):
@@ -70,10 +71,6 @@ def export_run(journal: Journal, run_id: str) -> Iterator[bytes]:
         checksum = _checksum(line, checksum)
         export = _Export(checksum, len(events) if event.seq == 1 else None)
         yield line[:-1] + b',"export":%b}' % _encode(export)
-
-
-def _seed(run_id: str) -> int:
-    return crc32(run_id.encode(errors="replace"))
 
 
 def _checksum(line: bytes, before: int) -> int:
@@ -150,7 +147,7 @@ def _has_run(journal: Journal, run_id: str, events: list[e.Event]) -> bool:
     for ours, theirs in zip_longest(kept, events):
         if theirs is None:
             break
-        if ours is None or not _are_same(ours.to_json(), theirs.to_json()):
+        if ours is None or not _have_same_values(ours, theirs):
             raise RunExistsError(
                 f"run {run_id!r} is in this journal already, and its event {theirs.seq} differs; nothing was "
                 "imported: import into another journal"
@@ -158,14 +155,15 @@ def _has_run(journal: Journal, run_id: str, events: list[e.Event]) -> bool:
     return True
 
 
-def _are_same(line: bytes, other: bytes) -> bool:
-    """Return whether two lines have the same values: a terminal gets some characters of them escaped."""
-    return line == other or msgspec.json.decode(line) == msgspec.json.decode(other)
+def _have_same_values(event: e.Event, other: e.Event) -> bool:
+    """Compare the values of two events: a terminal gets some characters of them escaped."""
+    line, second = event.to_json(), other.to_json()
+    return line == second or msgspec.json.decode(line) == msgspec.json.decode(second)
 
 
 def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
     event = e.decode_line(line)
-    run = runs.setdefault(event.run_id, _Run([], {}, _seed(event.run_id)))
+    run = runs.setdefault(event.run_id, _Run([], {}, seed_of(event.run_id)))
     expected = len(run.events) + 1
     if event.seq != expected:
         raise JournalError(
@@ -216,7 +214,8 @@ def _take_contents(body: e.BodyWithContents, blobs: dict[str, bytes]) -> None:
             raise JournalError(f"the content {digest!r} is not base64 ({error})") from error
         blobs.setdefault(digest, content)
         load(partial(_look_up, blobs), digest)
-    for digest in e.digests_of(body):
+    # Exports of earlier versions lack the contents of a history.
+    for digest in () if isinstance(body, e.RunStarted) else e.digests_of(body):
         if digest not in blobs:
             raise JournalError(f"the content {digest!r}{_describe_owner(body, digest)} is missing")
 

@@ -105,33 +105,11 @@ class Facts(TurnFold, kw_only=True, gc=False):
 
     def info(self, run_id: str, *, is_driven: bool) -> RunInfo:
         """Return the facts as a `RunInfo` for listings."""
-        return RunInfo(
-            run_id=run_id,
-            status=self.status,
-            stop_reason=self.stop_reason,
-            fault=self.fault,
-            error=self.error,
-            model=self.model,
-            task_set=self.task_set,
-            task_id=self.task_id,
-            parent_run_id=self.parent_run_id,
-            labels=self.labels,
-            input=self.input,
-            is_session=self.is_session,
-            is_turn_open=self.is_turn_open,
-            is_waiting=bool(self.waiting),
-            is_driven=is_driven,
-            reward=self.reward,
-            turns=self.turns,
-            steps=self.steps,
-            events=self.events,
-            input_tokens=self.input_tokens,
-            cached_input_tokens=self.cached_input_tokens,
-            output_tokens=self.output_tokens,
-            cost_usd=self.cost_usd,
-            created_at=self.created_at,
-            updated_at=self.updated_at,
-        )
+        same = {name: getattr(self, name) for name in _SAME_FIELDS}
+        return RunInfo(run_id=run_id, is_waiting=bool(self.waiting), is_driven=is_driven, **same)
+
+
+_SAME_FIELDS = tuple([name for name in RunInfo.__struct_fields__ if name in Facts.__struct_fields__])
 
 
 def facts_of(bodies: Iterable[e.DurableBody]) -> Facts:

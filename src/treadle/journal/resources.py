@@ -4,11 +4,13 @@ A resource has an owner, a state, a JSON body and, if it needs one, a content. E
 that what a caller was told is stored survives the death of the process. All methods block.
 """
 
+import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from treadle.core.errors import JournalError
 from treadle.journal.tables.table_rows import Query
@@ -81,10 +83,19 @@ class ResourceCounts(Struct, frozen=True):
 class ResourceTable:
     """The resources in the database of a journal."""
 
-    def __init__(self, query: Query, transact: Callable[[Callable[[Query], Any]], Any]) -> None:
-        """`query` reads, and `transact` returns what a function does in a transaction, which may be repeated."""
+    def __init__(
+        self,
+        query: Query,
+        transact: Callable[[Callable[[Query], Any]], Any],
+        transact_now: Callable[[Callable[[Query], Any]], Any] = lambda _: None,
+    ) -> None:
+        """`query` reads, and `transact` returns what a function does in a transaction, which may be repeated.
+
+        `transact_now` is as for `Committer.transact_now`.
+        """
         self._query = query
         self._transact = transact
+        self._transact_now = transact_now
         self._are_made = False
         self._users: dict[type[Any], Any] = {}
         self._lock_of_users = threading.Lock()
@@ -94,21 +105,20 @@ class ResourceTable:
 
         `content` is that of each. Raises: `JournalError`.
         """
-
-        def insert(query: Query) -> None:
-            query("DELETE FROM resources WHERE expires_at <= ?", (now,))
-            put = f"INSERT INTO resources({_COLUMNS}, content) VALUES({','.join('?' * 12)}) ON CONFLICT DO NOTHING"
-            for item in added:
-                query(put, (*_row(item), content))
-
         self._make_tables()
-        self._transact(insert)
+        self._transact(lambda query: _insert(query, added, now, content))
+
+    async def add_soon(self, added: Sequence[Resource], now: float) -> None:
+        """Store new resources as `add` does, without blocking the event loop."""
+        if not (self._are_made and self._transact_now(lambda query: _insert(query, added, now))):
+            await asyncio.to_thread(self.add, added, now)
 
     def get(self, kind: str, resource_id: str, now: float, parent: str = "") -> Resource | None:
         """Return a resource; `None` if there is no such resource, or it has expired."""
         sql = f"SELECT {_COLUMNS} FROM resources WHERE {_KEY}"
         found = [_read(row) for row in self._rows(sql, (kind, parent, resource_id))]
-        return found[0] if found and not _is_over(found[0], now) else None
+        ends_at = found[0].expires_at if found else None
+        return found[0] if found and (ends_at is None or ends_at > now) else None
 
     def content(self, item: Resource) -> bytes | None:
         """Return the content of a resource; `None` if it has none."""
@@ -139,10 +149,16 @@ class ResourceTable:
         found = [_read(row) for row in self._rows(sql, (*values, chosen.limit))]
         return found[::-1] if chosen.before is not None else found
 
-    def unfinished(self, kind: str, limit: int) -> list[Resource]:
-        """Return the resources of a kind whose state is `in_progress`."""
-        sql = f"SELECT {_COLUMNS} FROM resources WHERE kind=? AND state = 'in_progress' ORDER BY id LIMIT ?"
-        return [_read(row) for row in self._rows(sql, (kind, limit))]
+    def unfinished(self, kind: str) -> Iterator[Resource]:
+        """Yield the resources of a kind whose state is `in_progress`, with few of them in memory at a time."""
+        sql = (
+            f"SELECT {_COLUMNS} FROM resources WHERE kind=? AND state = 'in_progress' AND (parent, id) > (?, ?) "
+            "ORDER BY parent, id LIMIT 1000"
+        )
+        last = ("", "")
+        while found := [_read(row) for row in self._rows(sql, (kind, *last))]:
+            yield from found
+            last = found[-1].parent, found[-1].resource_id
 
     def tally(self, kind: str, parent: str, label: str | None = None) -> ResourceCounts:
         """Return how many resources belong to `parent`."""
@@ -254,13 +270,13 @@ class ResourcesInMemory(ResourceTable):
         self._lock = threading.RLock()
 
 
-def _row(item: Resource) -> tuple[object, ...]:
-    return tuple([getattr(item, name) for name in Resource.__struct_fields__])
+def _insert(query: Query, added: Sequence[Resource], now: float, content: bytes | None = None) -> bool:
+    query("DELETE FROM resources WHERE expires_at <= ?", (now,))
+    put = f"INSERT INTO resources({_COLUMNS}, content) VALUES({','.join('?' * 12)}) ON CONFLICT DO NOTHING"
+    for item in added:
+        query(put, (*astuple(item), content))
+    return True
 
 
 def _read(row: tuple[Any, ...]) -> Resource:
     return Resource(**dict(zip(Resource.__struct_fields__, row, strict=True)))
-
-
-def _is_over(item: Resource, now: float) -> bool:
-    return item.expires_at is not None and item.expires_at <= now

@@ -22,7 +22,7 @@ from treadle.knowledge.personas.prompt_sections import BUDGETS, Item, assemble
 from treadle.knowledge.protocol import CompletedTurn, PromptReport
 from treadle.knowledge.skills.skill import Catalog
 from treadle.knowledge.skills.use_skill import UseSkill
-from treadle.models.config.model_demands import demands_of_judge
+from treadle.models.config.known_models import demands_of_judge
 from treadle.tools.protocol import Tool
 from treadle.tools.resolve import demands_of_tools, resolve_tools
 
@@ -94,19 +94,16 @@ def make_context_spec(
         raise ConfigError(f"memory is {memory!r:.200}; give True, the name of a persona, or a MemorySpec")
     if user is not None and spec is not None:
         spec = replace(spec, user=user)
+    value = {} if persona is None else persona.to_value()
+    value.pop("tools", None)  # the agent spec has them without their secrets
     found = ContextSpec(
-        persona=None if persona is None else _without_tools(persona.to_value()),
+        persona=None if persona is None else value,
         memory=spec,
         skills=_paths("skills", skills),
         documents=_paths("documents", documents),
         judge=judge,
     )
     return None if found == ContextSpec() else found
-
-
-def _without_tools(value: dict[str, Json]) -> dict[str, Json]:
-    """Return a persona without its toolsets, which the agent spec has without their secrets."""
-    return {key: item for key, item in value.items() if key != "tools"}
 
 
 def describe_persona(persona: Persona) -> tuple[str, PromptReport]:

@@ -126,7 +126,9 @@ class Compaction:
         if name is None and not tiers:
             return self._model, None
         if self._other is None or self._other[0] != name:
-            model = tiers[-1].model if name is None else await asyncio.to_thread(_make_model, name)
+            from treadle.models.config.recipe import make_model
+
+            model = tiers[-1].model if name is None else await asyncio.to_thread(make_model, name)
             known = await look_up_window(model)
             self._other = name, model, None if known is None else known[0]
         return self._other[1:]
@@ -178,9 +180,3 @@ def _keep_sampled(completion: Completion) -> Completion | None:
 def _guess_usage(request: Request, completion: Completion) -> Usage:
     """Estimate the tokens of a summary whose server did not report them."""
     return Usage(int(_estimate(request)), int(weigh_message(completion.message)), is_reported=False)
-
-
-def _make_model(name: str) -> Model:
-    from treadle.models.config.recipe import make_model
-
-    return make_model(name)

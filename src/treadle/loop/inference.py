@@ -134,7 +134,16 @@ class Inference:
                 completion = replace(completion, message=message)
         if completion.tokens is not None:
             completion = replace(completion, tokens=share_prompt(completion.tokens, state.shown.prior))
-        blobs, answered_by = completion.contents, watch.answered_by
+        blobs, answered_by, refused_tool = completion.contents, watch.answered_by, None
+        if (
+            state.agent is not None
+            and state.agent.context is not None
+            and state.agent.context.judge is not None
+        ):
+            # Imported here because only agents with a judge need the patterns.
+            from treadle.routing.judging import find_refused_tool
+
+            refused_tool = find_refused_tool(state, completion.message)
         if blobs is not None:
             completion = replace(completion, contents=None)
         done = e.InferenceCompleted(
@@ -143,19 +152,9 @@ class Inference:
             duration_seconds=seconds,
             first_token_seconds=None if first is None or first.at is None else first.at - begin,
             answered_by=None if answered_by is None or answered_by == self._name else answered_by,
-            refused_tool=None
-            if state.agent is None or state.agent.context is None or state.agent.context.judge is None
-            else _find_refused_tool(state, completion.message),
+            refused_tool=refused_tool,
         )
         outbox.put(done, blobs=blobs)
-
-
-def _find_refused_tool(state: State, answer: Message) -> str | None:
-    """Return the name of an offered tool that an answer says cannot be used; `None` if there is none."""
-    # Imported here because only agents with a judge need the patterns.
-    from treadle.routing.judging import find_refused_tool
-
-    return find_refused_tool(state, answer)
 
 
 def check_room(state: State, model: Model, request: Request) -> None:

@@ -49,7 +49,8 @@ class Hooks:
         self._broken: set[int] = set()
         """The positions of the hooks whose exception was logged."""
         for hook in self._all:
-            if not callable(hook) or any([_must_be_awaited(hook, name) for name in _METHODS]):
+            methods = [hook, *[getattr(hook, name, None) for name in _METHODS]]
+            if not callable(hook) or any(map(inspect.iscoroutinefunction, methods)):
                 raise ConfigError(
                     f"hooks has {hook!r:.200}; give functions that take an event and do not wait"
                 )
@@ -122,11 +123,6 @@ class Hooks:
                 )
                 logging.getLogger("treadle").error(told, self._all[index], exc_info=error)
             return None
-
-
-def _must_be_awaited(hook: Hook, name: str) -> bool:
-    """Return whether a hook, or its method `name`, is a coroutine function."""
-    return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(getattr(hook, name, None))
 
 
 Emit: TypeAlias = Callable[[Item], Awaitable[None] | None]

@@ -8,7 +8,7 @@ _TRIES = 8
 """How often a step is started if its own task is cancelled, as an event loop does with every task at shutdown."""
 
 
-async def see_through(*steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def see_through(*steps: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Run all steps to their end, one after another, even if the caller is cancelled meanwhile.
 
     A step whose own task is cancelled is started again, so it must be safe to repeat. If a step fails, the next
@@ -32,7 +32,7 @@ async def see_through(*steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def _do(
-    step: Callable[[], Coroutine[Any, Any, None]],
+    step: Callable[[], Coroutine[Any, Any, object]],
 ) -> tuple[BaseException | None, asyncio.CancelledError | None]:
     """Do one step to its end; return how it failed, and how the caller was cancelled meanwhile."""
     cancelled: asyncio.CancelledError | None = None

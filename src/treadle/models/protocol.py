@@ -80,6 +80,13 @@ class Model(Protocol):
         ...
 
 
+def innermost(model: object) -> object:
+    """Return the model within all wrappers of `model`."""
+    while (inner := getattr(model, "inner", None)) is not None:
+        model = inner
+    return model
+
+
 def identity_of(model: Model) -> str:
     """Return a text that identifies `model`: its server, name and settings, without the API key.
 

@@ -8,7 +8,7 @@ process opens for writing.
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from treadle.journal.protocol import Journal
 from treadle.rollout.rollout_config import RolloutConfig
 from treadle.rollout.rollout_folder import rebuild
 from treadle.rollout.rollout_progress import RolloutProgress
-from treadle.rollout.sinks.protocol import Receipt, Sink, SinkCheck
+from treadle.rollout.sinks.protocol import QUEUE, Receipt, Sink, SinkCheck, SinkMemory
 
 if TYPE_CHECKING:
     import sqlite3
@@ -97,8 +97,9 @@ class DeliveryQueue:
             self._connection.executescript(_SCHEMA)
         except sqlite3.Error as error:
             raise JournalError(f"cannot open the queue in {str(path)!r}: {error}") from error
+        self._notes = {sink.name: SinkMemory(self._connection, sink.name) for sink in sinks}
         for sink in sinks:
-            sink.open(_Notes(self._connection, sink.name))
+            sink.open(self._notes[sink.name])
 
     def encode(self, group: Group) -> list[Parcel]:
         """Return the group, encoded for each sink. A sink that cannot express it gets a parcel with the reason."""
@@ -216,29 +217,29 @@ class DeliveryQueue:
                 raise ExportError(fault)
             receipt = await sink.deliver(key, data)
         except ExportError as error:
-            with _transaction(self._connection):
+            with transaction(self._connection, QUEUE):
                 self._mark(sink.name, key, ParcelStatus.REFUSED, str(error))
             return True
-        with _transaction(self._connection):
+        with transaction(self._connection, QUEUE):
             self._receive(sink.name, key, receipt)
         return True
 
     def _apply(self, sink: str, check: SinkCheck) -> None:
         if not (check.taken or check.lost or check.arrived or check.notes):
             return
-        with _transaction(self._connection):
+        with transaction(self._connection, QUEUE):
             for key in check.taken:
                 self._mark(sink, key, ParcelStatus.DONE)
             for key in check.lost:
                 self._mark(sink, key, ParcelStatus.QUEUED)
             for key, note in check.arrived.items():
                 self._mark(sink, key, ParcelStatus.SENT, note)
-            _write_notes(self._connection, sink, check.notes)
+            self._notes[sink].write(check.notes)
 
     def _receive(self, sink: str, key: str, receipt: Receipt) -> None:
         status = ParcelStatus.DONE if receipt.is_final else ParcelStatus.SENT
         self._mark(sink, key, status, receipt.note)
-        _write_notes(self._connection, sink, receipt.notes)
+        self._notes[sink].write(receipt.notes)
 
     def _mark(self, sink: str, key: str, status: ParcelStatus, note: str = "") -> None:
         """Change a group's status. Its data is kept as long as it may have to be delivered again."""
@@ -249,44 +250,6 @@ class DeliveryQueue:
             f"data = {'NULL' if is_over else 'data'} WHERE sink = ? AND key = ? AND status IN ('queued', 'sent')",
             (status.value, note, sink, key),
         )
-
-
-def _transaction(connection: "sqlite3.Connection") -> contextlib.AbstractContextManager[None]:
-    return transaction(connection, "the queue of the sinks")
-
-
-def _write_notes(connection: "sqlite3.Connection", sink: str, notes: Mapping[str, str | None]) -> None:
-    for name, value in notes.items():
-        if value is None:
-            connection.execute("DELETE FROM sink_notes WHERE sink = ? AND name = ?", (sink, name))
-        else:
-            connection.execute("INSERT OR REPLACE INTO sink_notes VALUES (?, ?, ?)", (sink, name, value))
-
-
-class _Notes:
-    """The notes of one sink. See `treadle.rollout.sinks.protocol.Memory`."""
-
-    def __init__(self, connection: "sqlite3.Connection", sink: str) -> None:
-        self._connection = connection
-        self._sink = sink
-
-    def get(self, name: str) -> str | None:
-        """See `Memory.get`."""
-        found = self._connection.execute(
-            "SELECT value FROM sink_notes WHERE sink = ? AND name = ?", (self._sink, name)
-        ).fetchone()
-        return None if found is None else str(found[0])
-
-    def set(self, notes: dict[str, str | None]) -> None:
-        """See `Memory.set`."""
-        with _transaction(self._connection):
-            _write_notes(self._connection, self._sink, notes)
-
-    def sent(self) -> list[tuple[str, str]]:
-        """See `Memory.sent`."""
-        return self._connection.execute(
-            "SELECT key, note FROM parcels WHERE sink = ? AND status = 'sent' ORDER BY sent", (self._sink,)
-        ).fetchall()
 
 
 MAX_REFUSED = 3

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.types import Json, Usage
+from treadle.core.tally import Charge, Tally
+from treadle.core.types import Json
 from treadle.export.groups import WEIGHTS_LABEL, Group
 from treadle.jobs.attempt import Attempt, AttemptDriver, AttemptFailedError
 from treadle.jobs.job import Expected
@@ -182,14 +183,16 @@ class GroupWork:
         return outcome
 
     def _decide(self, made: MadeGroup) -> ItemOutcome:
-        usage, cost = _sum(made.rolled)
+        tally = Tally()
+        for one in made.rolled:
+            tally.add(Charge(one.usage, one.cost_usd))
         sampled = [one.sampled for one in made.rolled]
         staleness, failed = self._versions.age(sampled), made.failed
         outcome = ItemOutcome(
             status=ItemStatus.REJECTED,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cost_usd=cost,
+            input_tokens=tally.usage.input_tokens,
+            output_tokens=tally.usage.output_tokens,
+            cost_usd=tally.cost_usd,
             details=self._describe(made, staleness),
         )
         if failed is None and (stale := self._find_stale(sampled)) is not None:
@@ -289,11 +292,3 @@ def _outline(group: Group, staleness: int) -> Json:
             for rollout in group.rollouts
         ],
     }
-
-
-def _sum(rolled: Sequence[Rolled]) -> tuple[Usage, float | None]:
-    usage = Usage()
-    for one in rolled:
-        usage += one.usage
-    costs = [one.cost_usd for one in rolled]
-    return usage, None if None in costs else sum([cost for cost in costs if cost is not None])

@@ -5,23 +5,28 @@ the group, and with a curriculum on the pass rates that were known when the grou
 was planned.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Struct
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from treadle.core.errors import ConfigError, MistakesError
-from treadle.core.mistakes import Keys
-from treadle.core.overrides import apply_changes
-from treadle.core.places import Problem
-from treadle.core.types import Json
+from treadle.core.places import KeyPath, Problem
 from treadle.jobs.attempt import find_model
 from treadle.jobs.ledger import JobCounts, LedgerEntry, PlannedItem
-from treadle.jobs.sections import AttemptSection, ConfigSection, Count, Number, Share, read_document
+from treadle.jobs.sections import (
+    AttemptSection,
+    ConfigReader,
+    ConfigSection,
+    Count,
+    Number,
+    Share,
+    find_mistakes,
+)
 from treadle.models.config.tables import ModelTable
 from treadle.renderers.registry import load_renderer
 from treadle.rollout.sinks.registry import make_sinks
@@ -124,57 +129,6 @@ class RolloutConfig(AttemptSection):
         return None if name is None else load_renderer(name).decode
 
 
-@cache
-def schema() -> dict[str, Json]:
-    """Return the JSON Schema of a configuration file."""
-    made: dict[str, Any] = RolloutConfig.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": "treadle rollout"}
-
-
-_KEYS = Keys(
-    schema,
-    {
-        ("model",): "'provider:name', a name of treadle.toml, or a mapping with 'model' and settings",
-        ("rewards", "*"): "a weight, or a mapping with 'weight' and settings",
-        ("advantages",): "'group', 'group_mean', 'leave_one_out', 'reward' or 'none'",
-    },
-    renamed={("engine",): "workers", ("out",): "path"},
-)
-
-
-def load_config(
-    path: str | Path | None = None,
-    changes: Mapping[str, Json] | None = None,
-    flags: Mapping[str, str] | None = None,
-) -> RolloutConfig:
-    """Return the configuration in a YAML or JSON file, or the default one, with `changes`.
-
-    `changes` override the file, by key such as `retries.attempts`; `flags` are the options that error messages
-    name in place of such keys. Raises: `ConfigError` that lists all mistakes, each with `file:line` or the option,
-    the key and the nearest known key.
-    """
-    document = read_document(path)
-    changes, flags = changes or {}, flags or {}
-    value, problems = _with_model(document.value, changes), list(document.duplicates())
-    config, found = _validate(apply_changes(value, changes))
-    problems += found
-    if problems:
-        raise document.error(problems, changes, flags)
-    assert config is not None
-    return config
-
-
-def _validate(
-    value: dict[str, Any], *, is_model_given: bool = False
-) -> tuple[RolloutConfig | None, list[Problem]]:
-    """Return the configuration, or `None`, and its mistakes."""
-    try:
-        config = RolloutConfig.model_validate(value)
-    except ValidationError as error:
-        return None, _KEYS.explain(error.errors(include_url=False), value)
-    return config, find_conflicts(config, is_model_given=is_model_given)
-
-
 def make_config(given: Mapping[str, Any]) -> RolloutConfig:
     """Return the configuration with these values. A reward may be a function, or have one as its `scorer`.
 
@@ -183,7 +137,7 @@ def make_config(given: Mapping[str, Any]) -> RolloutConfig:
     given = dict(given)
     if isinstance(rewards := given.get("rewards"), Mapping):
         given["rewards"] = {name: _name_function(name, value) for name, value in rewards.items()}
-    config, problems = _validate(given, is_model_given=True)
+    config, problems = READER.validate(given, partial(find_conflicts, is_model_given=True))
     if config is not None and not problems:
         return config
     lines = [f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems]
@@ -234,29 +188,30 @@ def find_conflicts(config: RolloutConfig, *, is_model_given: bool = False) -> li
         for name, is_wrong in (("workers", config.workers != "here"), ("tree", tree is not None)):
             if is_wrong:
                 problems.append(Problem((name,), f"a command has no {name}; delete it"))
-    checks: list[tuple[tuple[str, ...], Any]] = [
-        (("tasks",), lambda: find_tasks(config.tasks)),
-        (("sinks",), lambda: make_sinks(config.sinks, group_size=config.unit_size)),
-        (("loss",), lambda: make_mask(config.loss)),
-        (("rewards",), lambda: make_scorers(read_rewards(config.rewards))),
-        (("workers",), lambda: WORKERS.load(config.workers.partition(":")[0])),
-    ]
+    checks: dict[KeyPath, Callable[[], object]] = {
+        ("tasks",): lambda: find_tasks(config.tasks),
+        ("sinks",): lambda: make_sinks(config.sinks, group_size=config.unit_size),
+        ("loss",): lambda: make_mask(config.loss),
+        ("rewards",): lambda: make_scorers(read_rewards(config.rewards)),
+        ("workers",): lambda: WORKERS.load(config.workers.partition(":")[0]),
+    }
     if not is_model_given:
-        checks.append((("model",), lambda: find_model(config.model)))
-    for key, check in checks:
-        try:
-            check()
-        except ConfigError as error:
-            problems.append(Problem(key, str(error)))
-    return problems
+        checks["model",] = lambda: find_model(config.model)
+    return problems + find_mistakes(checks)
 
 
-def _with_model(value: dict[str, Json], changes: Mapping[str, Json]) -> dict[str, Json]:
-    """Return `value` with its model as a mapping, if `changes` have settings for it."""
-    model = value.get("model")
-    if isinstance(model, str) and any(key.startswith("model.") for key in changes):
-        return value | {"model": {"model": model}}
-    return value
+READER = ConfigReader(
+    RolloutConfig,
+    "treadle rollout",
+    find_conflicts,
+    {
+        ("model",): "'provider:name', a name of treadle.toml, or a mapping with 'model' and settings",
+        ("rewards", "*"): "a weight, or a mapping with 'weight' and settings",
+        ("advantages",): "'group', 'group_mean', 'leave_one_out', 'reward' or 'none'",
+    },
+    renamed={("engine",): "workers", ("out",): "path"},
+)
+"""The reader of configuration files, and their JSON Schema."""
 
 
 class GroupSpec(Struct, frozen=True):
@@ -268,6 +223,8 @@ class GroupSpec(Struct, frozen=True):
     """The task as `SET:ID`."""
     rollouts: tuple[int, ...]
     """The positions in the group of the rollouts to make."""
+    attempt: int = 1
+    """The number of the attempt at the group; each has runs and seeds of its own."""
 
     def unit_id(self, name: str) -> str:
         """Return the id of the unit that is delivered: a group, or a single rollout."""
@@ -275,11 +232,13 @@ class GroupSpec(Struct, frozen=True):
 
     def run_id(self, name: str, index: int) -> str:
         """Return the id of the run of the rollout at `index`, given the name of the rollouts."""
-        return f"{name}-{self.group}-{index}"
+        again = "" if self.attempt == 1 else f"-{self.attempt}"
+        return f"{name}-{self.group}-{index}{again}"
 
     def seed_of(self, seed: int, index: int) -> int:
         """Return the sampling seed of the rollout at `index`, given the seed of the plan."""
-        return int(fraction(seed, self.group, index) * 2**31)
+        place = (self.group, index) if self.attempt == 1 else (self.group, index, self.attempt)
+        return int(fraction(seed, *place) * 2**31)
 
 
 class GroupPlan:

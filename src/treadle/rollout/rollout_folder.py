@@ -8,16 +8,15 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.masking import MASK, hide_password
+from treadle.core.masking import hide_password
 from treadle.export.groups import Group
-from treadle.jobs.job import check_unchanged
+from treadle.jobs.job import LOSSES, check_unchanged
 from treadle.jobs.ledger import ItemStatus, JobCounts, Ledger, LedgerEntry
+from treadle.jobs.sections import hide_secrets
 from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
-from treadle.models.config.description import is_secret_url
-from treadle.models.config.tables import ModelTable
 from treadle.rollout.collect import GroupReader
 from treadle.rollout.rollout_config import GroupSpec, RolloutConfig
 
@@ -113,16 +112,16 @@ def _without_secrets(config: RolloutConfig) -> RolloutConfig:
     changes: dict[str, object] = {"sinks": [hide_password(sink) for sink in config.sinks]}
     if config.journal is not None:
         changes["journal"] = hide_password(config.journal)
-    if isinstance(config.model, ModelTable):
-        url = config.model.base_url
-        hidden = {"base_url": MASK} if url is not None and is_secret_url(url) else {}
-        changes["model"] = config.model.model_copy(update={"headers": None, "extra": None, **hidden})
+    changes["model"] = hide_secrets(config.model)
     return config.model_copy(update=changes)
 
 
-def check_continued(config: RolloutConfig, ledger: Ledger, journal: Journal) -> None:
+def check_continued(
+    config: RolloutConfig, ledger: Ledger, journal: Journal, *, retry_failed: bool = False
+) -> None:
     """Check that the folder and the journal belong to the rollouts of `config`, and record the configuration.
 
+    With `retry_failed`, the groups that were dropped are made again, with other seeds.
     Raises: `ConfigError` that names the keys that have changed.
     """
     config = _without_secrets(config)
@@ -143,3 +142,6 @@ def check_continued(config: RolloutConfig, ledger: Ledger, journal: Journal) -> 
     ledger.set(_SEAL, make_seal(_SEAL, settings))
     # Groups that failed because of the infrastructure are always tried again.
     ledger.reopen(ItemStatus.FAILED)
+    if retry_failed:
+        ledger.set(LOSSES, "{}")
+        ledger.renew(ItemStatus.REJECTED, lambda spec: {**spec, "attempt": spec.get("attempt", 1) + 1})

@@ -24,7 +24,7 @@ from treadle.models.tokens.weights import UpdateMode, Weights
 from treadle.rollout.collect import GroupReader, Versions
 from treadle.rollout.deliveries import DeliveryQueue, Handover, Parcel
 from treadle.rollout.group_work import GROUPS, GroupWork, MadeGroup
-from treadle.rollout.rollout_config import GroupPlan, GroupSpec, RolloutConfig, load_config, make_config
+from treadle.rollout.rollout_config import READER, GroupPlan, GroupSpec, RolloutConfig, make_config
 from treadle.rollout.rollout_folder import RolloutFolder, check_continued
 from treadle.rollout.rollout_progress import (
     Listener,
@@ -69,12 +69,14 @@ class Rollouts:
         workers: Workers | str | None = None,
         weights: Weights | None = None,
         listener: Listener = lambda notice, progress: None,
+        retry_failed: bool = False,
         **options: Any,
     ) -> None:
         """Prepare the rollouts of `config`, a configuration or the path of one, or of `options`, the keys of one.
 
         `model` may also be a model, or a function of a task and a seed that returns one; `workers` and `sinks` may
-        also be objects. `weights` are those of the engines, for `update_weights`. Raises: `ConfigError`.
+        also be objects. `weights` are those of the engines, for `update_weights`. With `retry_failed`, groups
+        that were dropped are made again before new ones, with other seeds. Raises: `ConfigError`.
         """
         given = options.pop("sinks", ())
         self._sinks: list[Sink] = [item for item in given if not isinstance(item, str)]
@@ -87,7 +89,7 @@ class Rollouts:
         if config is None:
             config = make_config(options)
         elif isinstance(config, str | Path):
-            config = load_config(config, options)
+            config = READER.load(config, options)
         elif options:
             raise ConfigError(f"give a configuration or options, not both: {', '.join(options)}")
         if config.command is not None and workers is None:
@@ -101,6 +103,7 @@ class Rollouts:
         self._model = model
         self._workers = workers
         self._listener = listener
+        self._retry_failed = retry_failed
         self.weights = weights or Weights()
         """The weights of the engines."""
         self._stop = asyncio.Event()
@@ -187,8 +190,13 @@ class Rollouts:
             config, {GROUPS: folder.groups}, workers=self._workers, stop=stop, listener=self._listener
         )
         job = open_job(
-            stack, options, self.progress, partial(_runs_of, config), check=partial(check_continued, config)
+            stack,
+            options,
+            self.progress,
+            partial(_runs_of, config),
+            check=partial(check_continued, config, retry_failed=self._retry_failed),
         )
+        self._retry_failed = False
         mask = make_mask(config.loss, decode=config.find_decode())
         sinks = [*self._sinks, *make_sinks(config.sinks, group_size=config.unit_size, mask=mask)]
         queue = await stack.enter_async_context(DeliveryQueue(folder.ledger, sinks)) if sinks else None

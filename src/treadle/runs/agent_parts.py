@@ -79,10 +79,15 @@ def make_spec(
 ) -> AgentSpec:
     """Return the spec of an agent with these parts."""
     items = tuple(tools)
+    parts: tuple[PartSpec, ...] = ()
+    if items:
+        from treadle.tools.resolve import parts_of
+
+        parts = parts_of(items)
     return AgentSpec(
         model=part_of(model),
         instructions=instructions,
-        tools=_parts_of(items) if items else (),
+        tools=parts,
         policy=policy,
         schema=schema,
         files=path_of(files),
@@ -138,12 +143,6 @@ def refuse_missing(spec: AgentSpec, *, has_model: bool, has_tools: bool) -> None
         )
 
 
-def _parts_of(items: tuple[ToolLike, ...]) -> tuple[PartSpec, ...]:
-    from treadle.tools.resolve import parts_of
-
-    return parts_of(items)
-
-
 class Toolboxes:
     """The toolboxes for the runs of one agent, each made once and kept."""
 
@@ -156,7 +155,11 @@ class Toolboxes:
         self._model = model
         self._extra = tuple(extra)
         self.own = make_toolbox((*self.given, *self._extra))
-        self._changing = self._find_changing()
+        found = dict.fromkeys(tool.toolset for tool in self.own.tools.values() if hasattr(tool, "toolset"))
+        self._changing: list[Any] = [
+            item for item in found if {tool.spec.name for tool in item.tools()} <= self.own.tools.keys()
+        ]
+        """The toolsets whose tools may change, and of which the agent has all tools."""
         self._has_given = len(self.own.tools) > len(self._extra)
         self._boxes: dict[tuple[object, ...], Toolbox] = {}
         self._known_window: tuple[int, str] | None = None
@@ -184,11 +187,6 @@ class Toolboxes:
         except ConfigError as error:
             logging.getLogger("treadle").warning("the changed tools of a server are not used: %s", error)
         self._boxes.clear()
-
-    def _find_changing(self) -> list[Any]:
-        """Return the toolsets whose tools may change, and of which the agent has all tools."""
-        found = dict.fromkeys(tool.toolset for tool in self.own.tools.values() if hasattr(tool, "toolset"))
-        return [item for item in found if {tool.spec.name for tool in item.tools()} <= self.own.tools.keys()]
 
     def check_policy(self, policy: Policy, task: Task | None = None) -> None:
         """Check that the tools which a policy names exist. Raises: `ConfigError` with the nearest name.
@@ -298,7 +296,7 @@ def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
 
     Each item is a phrase such as "start the program 'npx some-server'". Finding it out starts and sends nothing.
     """
-    from treadle.models.config.model_demands import demands_of_model
+    from treadle.models.config.known_models import demands_of_model
     from treadle.tools.resolve import demands_of_tools
 
     try:

@@ -69,6 +69,8 @@ async def drive(
             await driver.drive()
         if task is not None and state.status is Status.FINISHED and not state.turn.rewards:
             grade_run(driver, task)
+        if driver.state.status is Status.RUNNING and not driver.state.turn.is_open:
+            driver.put(e.RunPaused(reason="closed"))  # the session waits for its next message
         await _release(driver)
     except BaseException as error:
         reason = "cancelled" if isinstance(error, asyncio.CancelledError) else None

@@ -298,7 +298,7 @@ async def _generate(
     window: int,
     progress: BatchProgress,
 ) -> AsyncIterator[Any]:
-    source = _source(tasks)
+    source = aiter(tasks) if isinstance(tasks, AsyncIterable) else _wrap(iter(tasks))
     results: asyncio.Queue[Any] = asyncio.Queue(maxsize=1)
     taking = asyncio.Lock()
 
@@ -332,18 +332,8 @@ async def _generate(
                 progress.done += 1
                 yield item
     finally:
-        await see_through(lambda: _stop(feeding))
-
-
-async def _stop(feeding: "asyncio.Future[None]") -> None:
-    feeding.cancel()
-    await asyncio.wait([feeding])
-
-
-def _source(tasks: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
-    if isinstance(tasks, AsyncIterable):
-        return aiter(tasks)
-    return _wrap(iter(tasks))
+        feeding.cancel()
+        await see_through(lambda: asyncio.wait([feeding]))
 
 
 async def _wrap(items: Iterator[T]) -> AsyncIterator[T]:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, lru_cache
 from inspect import isroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, cast, get_args, overload
+from typing import Any, Generic, cast, get_args, overload
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
+from typing_extensions import TypeVar
 
 from treadle.core import events as e
 from treadle.core.asking import Question, open_questions, to_question
@@ -22,15 +23,8 @@ from treadle.core.types import Fault, Json, Message, StopReason, ToolCall, ToolR
 from treadle.journal.protocol import Journal
 from treadle.sandbox.paths import normalize_file
 
-if TYPE_CHECKING:
-    # With a default, `Run` and `AnswerType` without a parameter are complete for strict type checkers.
-    from typing_extensions import TypeVar
-
-    T_co = TypeVar("T_co", covariant=True, default=Any)
-else:
-    from typing import TypeVar
-
-    T_co = TypeVar("T_co", covariant=True)
+# With a default, `Run` and `AnswerType` without a parameter are complete for strict type checkers.
+T_co = TypeVar("T_co", covariant=True, default=Any)
 
 
 class AnswerType(Generic[T_co]):

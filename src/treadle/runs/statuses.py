@@ -53,18 +53,6 @@ def status_of(info: RunInfo) -> str:
     return "open" if info.is_session and not info.is_turn_open else "unfinished"
 
 
-def list_runs(
-    journal: Journal,
-    condition: RunFilter | None = None,
-    *,
-    status: str | None = None,
-    after: str | None = None,
-    limit: int | None = None,
-) -> list[RunInfo]:
-    """Return the newest `limit` runs that have `status`, meet `condition` and are older than `after`."""
-    return list(iterate_runs(journal, condition, status=status, after=after, limit=limit))
-
-
 def iterate_runs(
     journal: Journal,
     condition: RunFilter | None = None,
@@ -73,7 +61,8 @@ def iterate_runs(
     after: str | None = None,
     limit: int | None = None,
 ) -> Iterator[RunInfo]:
-    """Yield the runs that `list_runs` returns, with few of them in memory at a time."""
+    """Yield the newest `limit` runs that have `status`, meet `condition` and are older than `after`, with few of
+    them in memory at a time."""
     wanted = condition or RunFilter()
     if status is not None:
         base = FILTERS[status]

@@ -68,7 +68,8 @@ class Task(Protocol):
 
 
 class TaskSet(Protocol):
-    """A collection of tasks under one name."""
+    """A collection of tasks under one name. If it has an attribute `splits`, a mapping of names to the ids of
+    tasks, `SET:SPLIT` stands for these tasks."""
 
     @property
     def name(self) -> str:
@@ -190,6 +191,12 @@ def _load(name: str) -> tuple[object, bool]:
         raise ConfigError(f"{error}{did_you_mean(place, TASK_SETS.names(), cutoff=0.7)}") from error
 
 
+def splits_of(found: TaskSet) -> Mapping[str, Sequence[str]]:
+    """Return the ids of the tasks of each split of a set, such as `test`; a set without `splits` has none."""
+    splits: Mapping[str, Sequence[str]] = getattr(found, "splits", {})
+    return splits
+
+
 class _PlacedTask:
     """A task of a set in a module or file. Its `task_set` is the name by which any process finds the set."""
 
@@ -215,6 +222,7 @@ class _PlacedSet:
     def __init__(self, name: str, inner: TaskSet) -> None:
         self.name = name
         self._inner = inner
+        self.splits = splits_of(inner)
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -244,6 +252,7 @@ class _ListedSet(_PlacedSet):
     def __init__(self, name: str, tasks: Iterable[Task]) -> None:
         """Make a set. Raises: `ConfigError` for an item that is no task, and for two tasks with the same id."""
         self.name = name
+        self.splits = {}
         self._tasks: dict[str, Task] = {}
         for task in tasks:
             if not callable(getattr(task, "check", None)) or not isinstance(
@@ -263,7 +272,6 @@ class _ListedSet(_PlacedSet):
         return map(self._place, self._tasks.values())
 
     def get(self, task_id: str) -> Task:
-        """See `TaskSet.get`."""
         if task_id not in self._tasks:
             near = did_you_mean(task_id, self._tasks)
             raise ConfigError(f"the task set {self.name!r} has no task {task_id!r}{near}")
@@ -271,7 +279,8 @@ class _ListedSet(_PlacedSet):
 
 
 def find_tasks(references: Iterable[str]) -> list[str]:
-    """Return the tasks that `references` name: task sets, `SET:ID`, and patterns such as `files:csv_sum-*`.
+    """Return the tasks that `references` name: task sets, `SET:ID`, `SET:SPLIT` such as `files:test`, and patterns
+    such as `files:csv_sum-*`.
 
     Raises: `ConfigError` for a set or a task that does not exist, and for a pattern that no task fits.
     """
@@ -282,6 +291,9 @@ def find_tasks(references: Iterable[str]) -> list[str]:
                 f"{reference!r} has no task; write a task set without a colon, SET:ID, or a pattern"
             )
         name, task_id = split_reference(reference)
+        if task_id and task_id in (splits := splits_of(task_set(name))):
+            found.update(dict.fromkeys([f"{name}:{item}" for item in splits[task_id]]))
+            continue
         if task_id and not set(task_id) & set("*?["):
             load_task(reference)
             found[reference] = None

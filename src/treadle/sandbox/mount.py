@@ -234,7 +234,8 @@ def _parse(line: str) -> IgnoreRule | None:
     text = text.removesuffix("/")
     is_anchored = "/" in text
     try:
-        pattern = re.compile(_translate(text.removeprefix("/")), re.DOTALL)
+        tokens = _TOKEN.finditer(text.removeprefix("/"))
+        pattern = re.compile("".join(map(_translate_token, tokens)), re.DOTALL)
     except re.error:
         return None
     return IgnoreRule(pattern, is_negated, is_for_folders, is_anchored)
@@ -247,12 +248,8 @@ _TOKEN = re.compile(
 )
 
 
-def _translate(text: str) -> str:
-    """Return the regular expression for a pattern."""
-    return "".join([_translate_token(found) for found in _TOKEN.finditer(text)])
-
-
 def _translate_token(found: "re.Match[str]") -> str:
+    """Return the regular expression for a part of a pattern."""
     kind = found.lastgroup
     if kind == "begin":
         return "(?:.*/)?"

@@ -3,8 +3,12 @@
 Read first: `protocol.py`, then `registry.py` (rewards as texts and settings) and `grade.py` (which records a
 `rewarded` event for each score). `advantages.py` is pure.
 
-To add a scorer, write a class with `name` and `score` in a file of its own or in `scorers.py`, and add a line to
-`SCORERS` in `registry.py`. Another package registers it under an entry point of the group `treadle.scoring`. Its
+`expectations.py` says what is expected of a run and which calls it made; `call_matching.py` compares calls by
+value.
+
+To add a scorer, write a class with `name` and `score` in `scorers.py`, `call_scorers.py`, `outcome_scorers.py` or a
+file of its own, and add a line to `SCORERS` in `registry.py`. Another package registers it under an entry point of
+the group `treadle.scorers`. Its
 settings are keyword-only arguments after `name`; `--reward NAME` works only if all of them have defaults. Check
 them, and raise `ConfigError`. An exception in `score` that may pass, such as an `OSError`, is a fault of the
 infrastructure, any other one is a mistake in the code, which stops a job at once; a score of 0 is a verdict.

@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.errors import ScoringError, TreadleError, UntrustedError
-from treadle.core.state import State, Status
+from treadle.core.spec import PartSpec
+from treadle.core.state import Status
 from treadle.core.types import Fault
 from treadle.journal.protocol import Journal
 from treadle.runs.agent_parts import settle_trust
@@ -66,12 +67,17 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
                     f"the reward {scorer.name!r} of run {run_id!r} is {score.reward!r}, which is not a number"
                 )
             scores[scorer.name] = score
-    known = _details_of(bodies)
-    changed = {
-        name: item for name, item in scores.items() if known.get(name) != (item.reward, item.detail or None)
+    known = {
+        body.name: (body.reward, body.detail, body.metrics) for body in bodies if isinstance(body, e.Rewarded)
     }
+    changed = {
+        name: item
+        for name, item in scores.items()
+        if known.get(name) != (item.reward, item.detail or None, item.metrics or None)
+    }
+    parts = {scorer.name: getattr(scorer, "part", None) for scorer in scorers}
     if changed:
-        await record(journal, run_id, lambda state: _events(state, changed))
+        await record(journal, run_id, lambda state: _events(changed, parts))
     return Graded(
         run_id=run_id,
         rewards={**run.state.turn.rewards, **{name: item.reward for name, item in scores.items()}},
@@ -91,13 +97,14 @@ def _check_gradable(run: Run[object]) -> None:
         )
 
 
-def _details_of(bodies: Sequence[e.DurableBody]) -> dict[str, tuple[float, str | None]]:
-    """Return the newest grade of each name, and its explanation."""
-    return {body.name: (body.reward, body.detail) for body in bodies if isinstance(body, e.Rewarded)}
-
-
-def _events(state: State, scores: Mapping[str, Score]) -> list[e.DurableBody]:
+def _events(scores: Mapping[str, Score], parts: Mapping[str, PartSpec | None]) -> list[e.DurableBody]:
     return [
-        e.Rewarded(reward=score.reward, name=name, detail=score.detail or None)
+        e.Rewarded(
+            reward=score.reward,
+            name=name,
+            detail=score.detail or None,
+            metrics=score.metrics or None,
+            scorer=parts.get(name),
+        )
         for name, score in scores.items()
     ]

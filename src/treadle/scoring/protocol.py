@@ -30,6 +30,8 @@ class Score(Struct, frozen=True):
     """A number, usually from 0 to 1."""
     detail: str = ""
     """One sentence that explains the reward."""
+    metrics: dict[str, float] = {}
+    """Further numbers by name, such as precision and recall."""
 
 
 class Scorer(Protocol):

@@ -8,8 +8,9 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry, did_you_mean
+from treadle.core.spec import PartSpec
 from treadle.core.types import Json
-from treadle.scoring.protocol import Scorer
+from treadle.scoring.protocol import Score, Scorer, Subject
 
 MakeScorer: TypeAlias = Callable[..., Scorer]
 """A function that takes the name of the reward and the scorer's settings as keyword arguments, and returns the
@@ -17,13 +18,25 @@ scorer."""
 
 SCORERS: Registry[MakeScorer] = Registry(
     "scorer",
-    "treadle.scoring",
+    "treadle.scorers",
     {
         "check": "treadle.scoring.scorers:CheckScorer",
         "tool_use": "treadle.scoring.scorers:ToolUseScorer",
         "length": "treadle.scoring.scorers:LengthScorer",
         "judge": "treadle.scoring.scorers:JudgeScorer",
+        "final_answer": "treadle.scoring.outcome_scorers:FinalAnswerScorer",
+        "final_state": "treadle.scoring.outcome_scorers:FinalStateScorer",
+        "calls": "treadle.scoring.call_scorers:CallsScorer",
+        "trajectory": "treadle.scoring.call_scorers:TrajectoryScorer",
+        "arguments": "treadle.scoring.call_scorers:ArgumentsScorer",
+        "parallel": "treadle.scoring.call_scorers:ParallelScorer",
+        "abstain": "treadle.scoring.call_scorers:AbstainScorer",
+        "asks_when_missing": "treadle.scoring.call_scorers:AskingScorer",
+        "recovers": "treadle.scoring.call_scorers:RecoveryScorer",
+        "policy": "treadle.scoring.call_scorers:PolicyScorer",
+        "efficiency": "treadle.scoring.outcome_scorers:EfficiencyScorer",
     },
+    old_group="treadle.scoring",
 )
 """The scorers. A function of a user is named as `package.module:function` or `file.py:function`."""
 
@@ -103,7 +116,29 @@ def total_reward(rewards: Mapping[str, float], specs: Sequence[RewardSpec]) -> f
 
 def make_scorers(specs: Iterable[RewardSpec]) -> tuple[Scorer, ...]:
     """Return a scorer for each reward. Raises: `ConfigError` for an unknown scorer, function or setting."""
-    return tuple([_make(spec) for spec in specs])
+    return tuple([ConfiguredScorer(_make(spec), spec) for spec in specs])
+
+
+class ConfiguredScorer:
+    """A scorer with the settings that it was made from, which each of its grades names."""
+
+    def __init__(self, inner: Scorer, spec: RewardSpec) -> None:
+        self._inner = inner
+        self.name = spec.name
+        # A program may give objects, such as a model, of which the journal has the names.
+        settings: dict[str, Json] = {
+            key: value if _is_plain(value) else str(getattr(value, "name", type(value).__name__))
+            for key, value in spec.settings.items()
+        }
+        self.part = PartSpec(name=spec.scorer, settings=settings or None)
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        return await self._inner.score(subject)
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | int | float | list | tuple | dict)
 
 
 def _make(spec: RewardSpec) -> Scorer:

@@ -219,11 +219,24 @@ async def read_body(receive: Receive) -> bytes:
             return b"".join(chunks)
 
 
+async def until_left(receive: Receive) -> None:
+    """Wait until the client leaves."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 def error_body(
     message: str, code: str | None, kind: str = "invalid_request_error", param: str | None = None
 ) -> Json:
     """Return the body of an error, in the form of OpenAI's API."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def to_sse(data: bytes, name: str | None = None, seq: int | None = None) -> bytes:
+    """Return a server-sent event with its data, its name, and the number from which a client goes on."""
+    head = b"" if seq is None else b"id: %d\n" % seq
+    head += b"" if name is None else b"event: %b\n" % name.encode()
+    return b"%bdata: %b\n\n" % (head, data)
 
 
 async def refuse(send: Send, refused: RequestRefused) -> None:

@@ -1,5 +1,10 @@
-"""The OpenAPI document of a server: what FastAPI knows of the requests, and the forms of answers and errors."""
+"""The OpenAPI document of a server: what FastAPI knows of the requests, and the forms of answers and errors.
 
+The forms stand in `api_answers.json`: `schemas` by name, and `answers` by the names of the routes' functions. They
+name what every answer has; answers may have more, and clients must ignore what they do not know.
+"""
+
+from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -8,74 +13,8 @@ from fastapi.openapi.utils import get_openapi
 
 from treadle.core.types import Json, Message
 from treadle.journal.run_info import RunInfo
-from treadle.server.api_answers import ANSWERS, list_of
 
 _REF = "#/components/schemas/{name}"
-_TEXT: Json = {"type": "string"}
-_ERROR: Json = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "message": _TEXT,
-                "type": _TEXT,
-                "code": {"type": ["string", "null"]},
-                "param": {"type": ["string", "null"]},
-            },
-            "required": ["message", "type", "code", "param"],
-        }
-    },
-    "required": ["error"],
-}
-
-
-_LISTED: Json = {
-    "allOf": [
-        {"$ref": _REF.format(name="RunInfo")},
-        {"type": "object", "properties": {"object": {"const": "run"}, "id": _TEXT, "title": _TEXT}},
-    ]
-}
-_RUN: Json = {
-    "allOf": [
-        *_LISTED["allOf"],
-        {
-            "type": "object",
-            "properties": {
-                "output": _TEXT,
-                "waits_for": {
-                    "type": "object",
-                    "properties": {
-                        name: {"type": "object"} for name in ("questions", "approvals", "results")
-                    },
-                    "required": ["questions", "approvals", "results"],
-                },
-            },
-            "required": ["output", "waits_for"],
-        },
-    ]
-}
-_POSTED: Json = {
-    "type": "object",
-    "properties": {
-        "object": {"const": "inbox_message"},
-        "number": {"type": "integer"},
-        "is_driven": {"type": "boolean"},
-    },
-    "required": ["object", "number", "is_driven"],
-}
-_ANSWERS: dict[str, Json] = {
-    **ANSWERS,
-    "list_runs": list_of(_LISTED),
-    "get_run": _RUN,
-    "create_run": _RUN,
-    "begin_turn": _RUN,
-    "resume": _RUN,
-    "fork": _RUN,
-    "get_messages": list_of({"$ref": _REF.format(name="Message")}),
-    "post_message": _POSTED,
-}
-"""The schemas of answers in JSON, by the names of the routes' functions."""
 
 
 def describe_api(api: FastAPI) -> dict[str, Any]:
@@ -84,24 +23,25 @@ def describe_api(api: FastAPI) -> dict[str, Any]:
         document = get_openapi(
             title=api.title, version=api.version, description=api.description, routes=api.routes
         )
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        forms = msgspec.json.decode(files("treadle.server").joinpath("api_answers.json").read_bytes())
         _, found = msgspec.json.schema_components([RunInfo, Message], ref_template=_REF)
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas.update({name: schema for name, schema in found.items() if name not in schemas})
-        schemas["Error"] = _ERROR
+        schemas.update(forms["schemas"])
         for operations in document["paths"].values():
             for operation in operations.values():
-                _describe(operation)
+                _describe(operation, forms["answers"])
         api.openapi_schema = document
     return api.openapi_schema
 
 
-def _describe(operation: dict[str, Any]) -> None:
+def _describe(operation: dict[str, Any], schemas: dict[str, Json]) -> None:
     answers = operation["responses"]
     for status in ("4XX", "5XX"):
         error = {"$ref": _REF.format(name="Error")}
         answers[status] = {"description": "An error.", "content": {"application/json": {"schema": error}}}
     answers.pop("422", None)  # FastAPI's own form, which no answer has
-    schema = _ANSWERS.get(operation["operationId"].partition("_v1_")[0])
+    schema = schemas.get(operation["operationId"].partition("_v1_")[0])
     if schema is not None:
         good = next(answer for status, answer in answers.items() if status.startswith("2"))
         good["content"] = {**good.get("content", {}), "application/json": {"schema": schema}}

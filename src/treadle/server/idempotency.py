@@ -54,6 +54,8 @@ class KeyedRequest:
         self._journal = journal
         self.record = record
         self.kept = kept
+        self.has_failed = False
+        """True if the answer says that the request failed, whatever its status is."""
         self._lock = asyncio.Lock()
 
     @property
@@ -88,9 +90,17 @@ def keyed_request(request: Request) -> KeyedRequest | None:
     return found
 
 
-def new_run_id(request: Request) -> str:
-    """Return the id for a run that a request begins. The same request with the same key gets the same id."""
+def new_id(request: Request, prefix: str) -> str | None:
+    """Return the id for what a request makes. The same request with the same key gets the same id.
+
+    A request without a key gets `None`, so that any id will do.
+    """
     keyed = keyed_request(request)
+    return None if keyed is None else f"{prefix}{keyed.kept.nonce[:24]}"
+
+
+def new_run_id(keyed: KeyedRequest | None) -> str:
+    """Return the id for a run that a request begins. The same request with the same key gets the same id."""
     return make_run_id() if keyed is None else keyed.run_id
 
 
@@ -161,7 +171,11 @@ class Idempotency:
             )
         caller: ApiCaller = scope["state"]["caller"]
         head = f"{scope['path']}?{scope['query_string'].decode('latin-1')}\n".encode()
-        digest, entry = hashlib.sha256(head + body).hexdigest(), (caller.name, key)
+        # Clients draw a new boundary whenever they send a form.
+        content = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+        boundary = content.partition(b"boundary=")[2].strip(b'"')
+        told = body.replace(boundary, b"") if boundary else body
+        digest, entry = hashlib.sha256(head + told).hexdigest(), (caller.name, key)
         record, kept, is_ours = await asyncio.to_thread(self._claim, caller.name, key, digest)
         if record.label != digest:
             raise RequestRefused(
@@ -249,7 +263,7 @@ class Idempotency:
             await self._app(scope, receive, answer.send)
             beating.cancel()
             await asyncio.wait([beating])
-            is_good = 200 <= answer.status < 400 and not self._host.is_closing
+            is_good = 200 <= answer.status < 400 and not (keyed.has_failed or self._host.is_closing)
             if is_good:
                 keyed.kept.status = answer.status
                 keyed.kept.headers = [

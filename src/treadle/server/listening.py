@@ -19,7 +19,7 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(128)
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise ConfigError(
@@ -28,6 +28,8 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
     return listener, f"http://{host if ':' not in host else f'[{host}]'}:{listener.getsockname()[1]}"
 
 
+_BACKLOG = 4096
+"""How many connections may wait until the server takes them."""
 HEAD_SECONDS = 30.0
 """How long a client may take to send the head of a request."""
 _MAX_HEAD_BYTES = 65_536
@@ -99,6 +101,7 @@ async def serve_app(
         server_header=False,
         headers=[("x-content-type-options", "nosniff")],
         http=_make_protocol(head_seconds),
+        backlog=_BACKLOG,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, int(grace_seconds)),
     )

@@ -8,10 +8,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from treadle.core.errors import RunNotFoundError
 from treadle.core.events.narrowing import Item
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource
-from treadle.journal.run_info import QUEUE, RunFilter
+from treadle.journal.run_info import QUEUE, RunFilter, RunInfo
 from treadle.knowledge.files.file_store import FileStore
 from treadle.knowledge.files.vector_stores import VectorStores
 from treadle.knowledge.memory.namespace import make_embedder
@@ -41,22 +42,34 @@ AGENT = "treadle.agent"
 
 
 class BegunTurn:
-    """A turn that this process drives."""
+    """A turn that this process drives. What it emits is kept for `items`, unless nobody reads it."""
 
-    def __init__(
-        self, task: "asyncio.Task[Run[Any]]", items: "asyncio.Queue[Item | None]", first: Item | None
-    ) -> None:
-        self.task = task
-        self._items = items
-        self._first = first
+    def __init__(self) -> None:
+        self.task: asyncio.Task[Run[Any]]
+        self.has_emitted = False
+        self.has_news = asyncio.Event()
+        """Set when the turn has emitted something, or has ended."""
+        self._items: asyncio.Queue[Item | None] | None = asyncio.Queue()
+
+    def put(self, item: Item | None) -> None:
+        """Keep an event or a piece of output; `None` is the end of the turn."""
+        if self._items is not None:
+            self._items.put_nowait(item)
+        self.has_emitted = self.has_emitted or item is not None
+        self.has_news.set()
+
+    def drop(self) -> None:
+        """Keep nothing from now on, because nobody reads it."""
+        self._items = None
 
     async def items(self) -> AsyncIterator[Item]:
         """Yield the turn's events once they are stored, and the pieces of output between them, until it is over or
         waits for somebody. It may be called once."""
-        item, self._first = self._first, None
-        while item is not None:
-            yield item
-            item = await self._items.get()
+        try:
+            while self._items is not None and (item := await self._items.get()) is not None:
+                yield item
+        finally:
+            self.drop()
 
 
 class RunHost(GatewayHost):
@@ -83,10 +96,8 @@ class RunHost(GatewayHost):
         """The vector stores."""
         self._reading = asyncio.Semaphore(_FILES_AT_A_TIME)
         self._working: asyncio.Task[None] | None = None
-        self.followers: set[asyncio.Task[bytes]] = set()
-        """What waits for the next event of a run that somebody follows."""
-        self.stopping = asyncio.Event()
-        """Set when the server begins to stop."""
+        self.followed: set[Callable[[], object]] = set()
+        """The functions that end the streams of those who follow runs."""
 
     async def open(self) -> None:
         """Begin to continue the runs that wait in the queue."""
@@ -129,18 +140,40 @@ class RunHost(GatewayHost):
         error = None if self._working.cancelled() else self._working.exception()
         return f"the journal failed: {error}"
 
-    async def begin(self, drive: Callable[[Emit], Coroutine[Any, Any, Run[Any]]]) -> "BegunTurn":
+    async def begin(self, drive: Callable[[Emit], Coroutine[Any, Any, Run[Any]]]) -> BegunTurn:
         """Begin to drive a run in a task, and return it once the run's first new event is stored.
 
         `drive` gets the listener that it must pass on. Raises: what prevented the run, such as `ConfigError`.
         """
-        items: asyncio.Queue[Item | None] = asyncio.Queue()
-        task = self.start(drive(items.put_nowait))
-        task.add_done_callback(lambda _: items.put_nowait(None))
-        first = await items.get()
-        if first is None:
-            await task  # raises what prevented the run
-        return BegunTurn(task, items, first)
+        turn = BegunTurn()
+        turn.task = self.start(drive(turn.put))
+        turn.task.add_done_callback(lambda _: turn.put(None))
+        await turn.has_news.wait()
+        if not turn.has_emitted:
+            await turn.task  # raises what prevented the run
+        return turn
+
+    async def get_info(self, caller: ApiCaller, run_id: str) -> RunInfo:
+        """Return the facts about a run that a client sees. Raises: `RequestRefused`."""
+        found = await self.find_info(caller, run_id)
+        if found is None:
+            raise RequestRefused(404, f"there is no run {run_id!r:.100}", "not_found")
+        return found
+
+    async def find_run(self, caller: ApiCaller, run_id: str) -> Run[Any] | None:
+        """Return the run with this id; `None` if there is none that a client sees."""
+        try:
+            return await self.get_run(caller, run_id)
+        except RequestRefused:
+            return None
+
+    async def get_run(self, caller: ApiCaller, run_id: str) -> Run[Any]:
+        """Return a run that a client sees. Raises: `RequestRefused`."""
+        await self.get_info(caller, run_id)
+        try:
+            return await asyncio.to_thread(Run.load, run_id, self.journal)
+        except RunNotFoundError:  # it was deleted just now
+            raise RequestRefused(404, f"there is no run {run_id!r:.100}", "not_found") from None
 
     def labels(self, caller: ApiCaller, agent: str | None = None) -> dict[str, str]:
         """Return the labels of a run that a client begins. `agent` is the name that the client asked for."""
@@ -167,10 +200,11 @@ class RunHost(GatewayHost):
     async def close(self) -> None:
         """Pause the runs that are under way; the next server continues them."""
         self.is_closing = True
-        self.stopping.set()
         tasks = [*self._tasks, *([] if self._working is None else [self._working])]
-        for task in (*tasks, *self.followers):
+        for task in tasks:
             task.cancel()
+        for end in list(self.followed):
+            end()
 
         async def wait() -> None:
             if tasks:

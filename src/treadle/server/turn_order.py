@@ -2,23 +2,29 @@
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
+from treadle.core.events import RunFinished, RunPaused, TurnCompleted
 from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
-from treadle.core.types import Json, Message, ToolCall
+from treadle.core.types import Delivery, Json, Message, ToolCall
+from treadle.journal.hub import listen
 from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.loop.listener import Emit
 from treadle.runs.options import Given, SessionOptions
+from treadle.runs.recording import user_message
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
-from treadle.server.run_host import RunHost
+from treadle.server.idempotency import KeyedRequest
+from treadle.server.run_host import BegunTurn, RunHost
 
+Drive = Callable[[Emit], Coroutine[Any, Any, Run[Any]]]
 _YES = frozenset(("yes", "y", "approve", "approved", "ok", "true"))
 """The texts that approve a call, in lower case."""
 
@@ -29,7 +35,9 @@ class TurnOrder(Struct, kw_only=True):
     agent: Agent[Any]
     run_id: str
     message: Message | None = None
-    """The user's message; `None` if the client only sends what the run waits for, or has sent it to the inbox."""
+    """The user's message; `None` if the client only sends what the run waits for, or has sent it to the inbox.
+
+    Beside `mail`, the model sees it together with the answers."""
     blobs: Mapping[str, bytes] = {}
     """The contents of the parts of the message and of the history before it, as far as they are not inline."""
     mail: list[InboxMessage] = []
@@ -37,37 +45,93 @@ class TurnOrder(Struct, kw_only=True):
     options: SessionOptions = {}
 
 
-async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit) -> Run[Any]:
+async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> Run[Any]:
     """Drive a turn until it is over or waits for somebody, and return the run.
 
-    `emit` gets its events once they are stored, and the pieces of output. If this is cancelled, the turn stays
+    `emit` gets its events once they are stored, and the pieces of output. Without it, the model need not stream and
+    fewer commits are needed; the run then has its events in memory. If this is cancelled, the turn stays
     open, so that the next process goes on with it.
     """
     agent, run_id = order.agent, order.run_id
     if order.mail or order.message is None:
         for message in order.mail:
             await asyncio.wrap_future(journal.posting(run_id, message))
+        if order.message is not None:
+            told = user_message(order.message, Delivery.STEER)
+            await asyncio.wrap_future(journal.posting(run_id, told, order.blobs))
         renews = order.options.get("renews_instructions", False)
-        return await resume_run(
-            agent, run_id, Given(agent.answer, agent.deps, emit, renews_instructions=renews)
-        )
-    options: SessionOptions = {**order.options, "pauses_when_cancelled": True}
+        given = Given(agent.answer, agent.deps, emit, renews_instructions=renews)
+        run = await resume_run(agent, run_id, given)
+        if emit is None:
+            await asyncio.to_thread(lambda: run.events)
+        return run
+    is_quiet = emit is None
+    options: SessionOptions = {**order.options, "pauses_when_cancelled": True, "keeps_events": is_quiet}
     async with agent.session(run_id, **options) as session:
-        parts, blobs = order.message.parts, order.blobs
-        return await session.send(order.message.content, attach=parts, blobs=blobs, on_event=emit)
+        parts, blobs, text = order.message.parts, order.blobs, order.message.content
+        run = await session.send(text, attach=parts, blobs=blobs, on_event=emit, is_last=is_quiet)
+        if is_quiet:
+            run.events = list(await session.read_events())
+        return run
+
+
+async def find_before(
+    host: RunHost, caller: ApiCaller, run_id: str, keyed: KeyedRequest | None
+) -> Run[Any] | None:
+    """Return a run as it was before a request, also before an earlier try of it; `None` if it had not begun."""
+    run = await host.find_run(caller, run_id)
+    if run is None or keyed is None or keyed.place is None:
+        return run
+    seq = int(keyed.place)
+    return await asyncio.to_thread(Run.load, run_id, host.journal, seq) if seq else None
+
+
+def seq_before(info: RunInfo, keyed: KeyedRequest | None) -> int:
+    """Return the number of a run's newest event before a request, also before an earlier try of it."""
+    return info.events if keyed is None or keyed.place is None else int(keyed.place)
+
+
+async def start_turn(
+    host: RunHost, order: TurnOrder, seq: int, keyed: KeyedRequest | None, drive: Drive | None = None
+) -> BegunTurn:
+    """Begin the turn that a client asks for. `seq` is the number of the run's newest event before it.
+
+    `drive` drives it in a way of its own. If the same request has begun the turn before its process died, that turn
+    is followed, whoever drives it. Raises: what prevents the turn.
+    """
+    if keyed is not None and keyed.place is None:
+        # Before the turn is stored, so that nothing is begun of which the key does not know.
+        await keyed.note(str(seq))
+    elif keyed is not None:
+        run_id, infos = order.run_id, RunFilter(run_ids=[order.run_id])
+        if any(info.events > seq for info in await asyncio.to_thread(host.journal.runs, infos)):
+            return await host.begin(lambda emit: _follow_turn(host.journal, run_id, seq, emit))
+    return await host.begin(drive or (lambda emit: drive_turn(host.journal, order, emit)))
+
+
+async def _follow_turn(journal: Journal, run_id: str, seq: int, emit: Emit) -> Run[Any]:
+    """Emit the events of a run after number `seq` until its turn is over or waits for somebody; return the run."""
+    run = await asyncio.to_thread(Run.load, run_id, journal)
+    parent = None if run.state.started is None else run.state.started.parent
+    copied = 0 if parent is None else parent.seq
+    for event in run.events:
+        if event.seq > max(seq, copied):
+            emit(event)
+    if run.state.turn.is_open and not any(write_needs(run).values()):
+        async for item in listen(journal, run_id, run.state.seq):
+            emit(item)
+            body = item.body
+            is_waiting = isinstance(body, RunPaused) and body.reason in ("question", "approval", "result")
+            if is_waiting or isinstance(body, TurnCompleted | RunFinished):
+                break
+        run = await asyncio.to_thread(Run.load, run_id, journal)
+    return run
 
 
 def run_id_of(caller: ApiCaller, kind: str, name: str) -> str:
     """Return the id of the run that stands for what a client has named, such as a thread of AG-UI."""
     text = "\0".join((kind, caller.name, name))
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:19]
-
-
-async def find_named(host: RunHost, caller: ApiCaller, run_id: str) -> Run[Any] | None:
-    """Return the run with an id of `run_id_of`; `None` if it was not begun yet."""
-    if not await host.has_run(caller, run_id):
-        return None
-    return await asyncio.to_thread(Run.load, run_id, host.journal)
 
 
 def check_idle(run: Run[Any]) -> None:

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError, ToolError
 from treadle.core.types import Json, StopReason
-from treadle.http.guarded import GuardedHttp, host_of
+from treadle.http.guarded import GuardedHttp, host_of, special_kind
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource
 from treadle.journal.run_info import RunFilter
@@ -64,13 +64,17 @@ class Webhooks:
     def __init__(
         self, journal: Journal, table: ServeTable, pauses_seconds: Sequence[float] = _PAUSES_SECONDS
     ) -> None:
-        """Read the secrets. Raises: `ConfigError` if one is missing."""
+        """Read the secrets. Raises: `ConfigError` if one is missing, or if a receiver cannot be asked."""
         self._journal = journal
         self._tables = table.webhooks
         self._pauses = pauses_seconds
         secrets = {name: item.secret_env for name, item in table.webhooks.items()}
         if table.webhook_secret_env is not None:
             secrets[OWN] = table.webhook_secret_env
+        if OWN in self._tables:
+            raise ConfigError(f"serve.webhooks.{OWN} has the name of the webhooks of runs; take another one")
+        for name, item in table.webhooks.items():
+            _check_public(name, item)
         self._secrets = {name: _read_secret(variable) for name, variable in secrets.items()}
         self._news: asyncio.Queue[tuple[str, bool]] = asyncio.Queue()
 
@@ -89,12 +93,16 @@ class Webhooks:
                 self._news.put_nowait((run_id, True))
 
     async def add(self, run_id: str, url: str) -> None:
-        """Tell `url` of a run. Raises: `ConfigError` if it is not an address, or no secret is configured for it."""
+        """Tell `url` of a run. Raises: `ConfigError` if it is no address of the public internet, or if no secret is
+        configured for it."""
         if OWN not in self._secrets:
             raise ConfigError(
                 "this server has no webhooks for runs; name a secret in serve.webhook_secret_env"
             )
-        host_of(url)
+        try:
+            await self._http(OWN, url).check(url)
+        except ToolError as error:
+            raise ConfigError(f"webhook: {error}") from None
         await asyncio.to_thread(self._keep, run_id, OWN, url)
 
     def _keep(self, run_id: str, name: str, url: str) -> None:
@@ -150,7 +158,7 @@ class Webhooks:
 
     def _find_left(self) -> list[str]:
         """Return the runs that nobody drives and of which a receiver is to be told now. Blocks."""
-        left, now = self._journal.resources.unfinished(WEBHOOK, 10_000), time.time()
+        left, now = self._journal.resources.unfinished(WEBHOOK), time.time()
         due = {item.parent for item in left if msgspec.json.decode(item.body, type=_Told).due_at <= now}
         driven = {info.run_id for info in self._journal.runs(RunFilter(run_ids=due, is_driven=True))}
         return sorted(due - driven)
@@ -212,6 +220,16 @@ class Webhooks:
         is_ours = await asyncio.to_thread(self._journal.resources.replace, record, changed)
         return replace(changed, version=record.version + 1 if is_ours else -1)
 
+    def _http(self, name: str, url: str) -> GuardedHttp:
+        """Return the client that asks a receiver. Raises: `ConfigError` if `url` is not the URL of a server."""
+        table = self._tables.get(name)
+        return GuardedHttp(
+            [host_of(url)],
+            allow_private=table is not None and table.allow_private,
+            max_response_bytes=65_536,
+            timeout_seconds=_TIMEOUT_SECONDS,
+        )
+
     def _wants(self, name: str, kind: str) -> bool:
         table: WebhookTable | None = self._tables.get(name)
         return table is None or not table.events or kind in table.events
@@ -219,19 +237,12 @@ class Webhooks:
     async def _send(self, name: str, url: str, payload: dict[str, Json]) -> str | None:
         """Send an event, and return why it failed; `None` if it was received."""
         body = msgspec.json.encode(payload)
-        table = self._tables.get(name)
+        headers = {
+            "content-type": "application/json",
+            **sign(self._secrets[name], str(payload["id"]), body),
+        }
         try:
-            http = GuardedHttp(
-                [host_of(url)],
-                allow_private=table is not None and table.allow_private,
-                max_response_bytes=65_536,
-                timeout_seconds=_TIMEOUT_SECONDS,
-            )
-            headers = {
-                "content-type": "application/json",
-                **sign(self._secrets[name], str(payload["id"]), body),
-            }
-            answer = await http.request("POST", url, headers, body)
+            answer = await self._http(name, url).request("POST", url, headers, body)
         except (ToolError, ConfigError) as error:
             return str(error)
         return None if 200 <= answer.status < 300 else f"the receiver answered {answer.status}"
@@ -243,6 +254,17 @@ def sign(secret: bytes, event_id: str, body: bytes) -> Mapping[str, str]:
     digest = hmac.new(secret, b".".join((event_id.encode(), at.encode(), body)), hashlib.sha256).digest()
     signature = f"v1,{base64.b64encode(digest).decode()}"
     return {"webhook-id": event_id, "webhook-timestamp": at, "webhook-signature": signature}
+
+
+def _check_public(name: str, table: WebhookTable) -> None:
+    """Refuse a receiver of this machine or a private network, unless it may be one. Names of hosts are looked up
+    when they are asked. Raises: `ConfigError`."""
+    host = host_of(table.url).rpartition(":")[0].strip("[]")
+    kind = "loopback" if host == "localhost" else special_kind(host)
+    if kind not in (None, "malformed") and not table.allow_private:
+        raise ConfigError(
+            f"serve.webhooks.{name}: {table.url!r} is a {kind} address; give allow_private = true if that is meant"
+        )
 
 
 def _read_secret(variable: str) -> bytes:

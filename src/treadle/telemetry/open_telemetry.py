@@ -170,20 +170,14 @@ class _RunSpans:
 
     def take(self, seq: int, body: e.DurableBody) -> None:
         """Take the next event."""
-        messages, self._before = self._messages_for(body), self._earlier
+        self._before = self._earlier
         self.note(body)
         if seq > self.fold.copied_until:
             make = _MAKE.get(type(body))
             if make is not None:
-                make(self, seq, body, messages)
+                make(self, seq, body)
         else:
             self._copied_turns = self.fold.turns
-
-    def _messages_for(self, body: e.DurableBody) -> Sequence[Message]:
-        """Return the messages of a request, if contents are recorded."""
-        if self._state is None or not isinstance(body, e.InferenceStarted):
-            return ()
-        return list(self._state.messages)[: body.messages]
 
     # Turns
 
@@ -215,7 +209,7 @@ class _RunSpans:
             return None
         return f"00-{format_trace_id(own.trace_id)}-{format_span_id(own.span_id)}-{own.trace_flags:02x}"
 
-    def begin_turn(self, seq: int, body: e.TurnStarted | e.RunResumed, messages: Sequence[Message]) -> None:
+    def begin_turn(self, seq: int, body: e.TurnStarted | e.RunResumed) -> None:
         """Say in the span of a turn what its event says. Nothing is said of a resumed run between two turns."""
         if not self.fold.is_turn_open:
             return
@@ -260,7 +254,7 @@ class _RunSpans:
                 span.set_attribute("treadle.cost_usd", self._cost_usd)
             self._end(span, at, error, code)
 
-    def complete_turn(self, seq: int, body: e.TurnCompleted, messages: Sequence[Message]) -> None:
+    def complete_turn(self, seq: int, body: e.TurnCompleted) -> None:
         is_failed = body.error is not None or body.stop_reason in _FAILED
         if self._hook.records_content and self.turn_span is not None:
             said = write_messages(
@@ -277,23 +271,22 @@ class _RunSpans:
             code=code if is_failed else None,
         )
 
-    def pause(self, seq: int, body: e.RunPaused, messages: Sequence[Message]) -> None:
+    def pause(self, seq: int, body: e.RunPaused) -> None:
         self.end_turn(body.at, body.reason)
 
     # Inferences
 
-    def begin_chat(self, seq: int, body: e.InferenceStarted, messages: Sequence[Message]) -> None:
+    def begin_chat(self, seq: int, body: e.InferenceStarted) -> None:
         self._end_chat(body.at, {}, error="the outcome is not known", code="lost")
         self._step = body.step
-        self._open_chat(seq, body.at, messages, body)
+        self._open_chat(seq, body.at, body)
 
-    def _open_chat(
-        self, seq: int, at: float, messages: Sequence[Message], body: e.InferenceStarted | None = None
-    ) -> None:
+    def _open_chat(self, seq: int, at: float, body: e.InferenceStarted | None = None) -> None:
         attributes = self._attributes(seq, "chat")
         attributes["treadle.step"] = self._step
-        if messages:
-            attributes["gen_ai.input.messages"] = write_messages(messages)
+        if body is not None and self._state is not None:
+            asked = list(self._state.messages)[: body.messages]
+            attributes["gen_ai.input.messages"] = write_messages(asked)
         if body is not None and body.route is not None:
             attributes["treadle.route.tier"] = body.route.tier
             attributes["treadle.route.reasons"] = list(body.route.reasons)
@@ -302,16 +295,16 @@ class _RunSpans:
         attributes |= self._server
         self._chat = self._start(f"chat {bare_name(self.fold.model)}", at, attributes, is_client=True)
 
-    def fail_chat(self, seq: int, body: e.InferenceFailed, messages: Sequence[Message]) -> None:
+    def fail_chat(self, seq: int, body: e.InferenceFailed) -> None:
         attributes = usage_attributes(body.usage) if body.usage is not None else {}
         self._step, self._error_type = body.step, body.error_type
         self._fell_back |= body.model is not None and body.retry_in_seconds is None
         self._add_cost(charge_of(body))
         self._end_chat(body.at, attributes, error=body.error, code=body.error_type, usage=body.usage)
         if body.retry_in_seconds is not None:
-            self._open_chat(seq, body.at + body.retry_in_seconds, ())
+            self._open_chat(seq, body.at + body.retry_in_seconds)
 
-    def complete_chat(self, seq: int, body: e.InferenceCompleted, messages: Sequence[Message]) -> None:
+    def complete_chat(self, seq: int, body: e.InferenceCompleted) -> None:
         completion = body.completion
         attributes = completion_attributes(completion)
         if body.answered_by is not None:
@@ -377,7 +370,7 @@ class _RunSpans:
 
     # Calls
 
-    def begin_call(self, seq: int, body: e.ToolStarted, messages: Sequence[Message]) -> None:
+    def begin_call(self, seq: int, body: e.ToolStarted) -> None:
         if body.call_id in self.calls:
             self._end_call(body.call_id, body.at, {}, code="lost")
         attributes = self._attributes(seq, "execute_tool")
@@ -402,7 +395,7 @@ class _RunSpans:
         item = self._state.turn.calls.get(body.call_id)
         return None if item is None else item.call.arguments
 
-    def complete_call(self, seq: int, body: e.ToolCompleted, messages: Sequence[Message]) -> None:
+    def complete_call(self, seq: int, body: e.ToolCompleted) -> None:
         result = body.result
         if result.call_id not in self.calls:
             # The call was not run.
@@ -424,7 +417,7 @@ class _RunSpans:
         span.set_attributes(attributes)
         self._end(span, max(at, began), code, code)
 
-    def compact(self, seq: int, body: e.ContextCompacted, messages: Sequence[Message]) -> None:
+    def compact(self, seq: int, body: e.ContextCompacted) -> None:
         if self.turn_span is not None and not body.is_empty:
             counts = {"treadle.tokens_before": body.tokens_before, "treadle.tokens_after": body.tokens_after}
             said = {"treadle.reason": body.reason, "treadle.seq": seq}
@@ -433,7 +426,7 @@ class _RunSpans:
             self._usage += body.usage
         self._add_cost(charge_of(body))
 
-    def ask(self, seq: int, body: e.QuestionAsked | e.ApprovalRequested, messages: Sequence[Message]) -> None:
+    def ask(self, seq: int, body: e.QuestionAsked | e.ApprovalRequested) -> None:
         if self.turn_span is not None:
             name = f"treadle.{body.__struct_config__.tag}"
             self.turn_span.add_event(name, {"treadle.seq": seq}, _ns(body.at))
@@ -456,7 +449,7 @@ class _RunSpans:
         from opentelemetry.trace import SpanKind, set_span_in_context
 
         if self.turn_span is None and self.fold.is_turn_open:
-            self.begin_turn(attributes["treadle.seq"], e.RunResumed(at=at), ())
+            self.begin_turn(attributes["treadle.seq"], e.RunResumed(at=at))
         span = parent or self.turn_span
         return self._hook.tracer.start_span(
             name,
@@ -481,7 +474,7 @@ class _RunSpans:
         return found
 
 
-_MAKE: dict[type, Callable[[_RunSpans, int, Any, Sequence[Message]], None]] = {
+_MAKE: dict[type, Callable[[_RunSpans, int, Any], None]] = {
     e.TurnStarted: _RunSpans.begin_turn,
     e.RunResumed: _RunSpans.begin_turn,
     e.TurnCompleted: _RunSpans.complete_turn,

@@ -61,14 +61,6 @@ def stream(message: Message) -> Iterator[TextDelta | ReasoningDelta | ToolCallDe
             yield ToolCallDelta(index, None, None, text)
 
 
-def deliver(completion: Completion, watch: Watch) -> Completion:
-    """Return a completion after passing it on in pieces, if `watch` asks for them."""
-    if watch.on_delta is not None:
-        for delta in stream(completion.message):
-            watch.on_delta(delta)
-    return completion
-
-
 class BuiltInRequest(Struct, frozen=True):
     """What a built-in model is asked for."""
 
@@ -96,33 +88,22 @@ class BuiltInModel(ABC):
         """The description for the agent spec."""
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """Return the next message; see `complete`."""
-        completion = self.complete(
+        """Return the next message, after passing it on in pieces if `watch` asks for them."""
+        asked = BuiltInRequest(
             list(request.messages),
             request.tools,
             schema=request.output_schema,
             required=request.required_tool,
         )
-        return deliver(completion, watch)
-
-    def complete(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSpec] = (),
-        *,
-        max_calls: int | None = None,
-        schema: dict[str, Json] | None = None,
-        required: str | None = None,
-    ) -> Completion:
-        """Return the message that follows `messages`, with at most `max_calls` calls of `tools`.
-
-        A final answer fits `schema`. If `required` names a tool, that tool is called.
-        """
-        return self.answer(BuiltInRequest(messages, tools, max_calls, schema, required))
+        completion = self.answer(asked)
+        if watch.on_delta is not None:
+            for delta in stream(completion.message):
+                watch.on_delta(delta)
+        return completion
 
     @abstractmethod
     def answer(self, asked: BuiltInRequest) -> Completion:
-        """Return the next message; see `complete`."""
+        """Return the message that follows those of the request."""
 
 
 def _chunks(text: str) -> Iterator[str]:

@@ -17,14 +17,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
-from treadle.core.types import (
-    Completion,
-    Json,
-    Message,
-    Role,
-    ToolCall,
-    ToolSpec,
-)
+from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
+from treadle.core.types import Completion, Json, Message, Role, ToolCall, ToolSpec
 from treadle.models.config.bare import ModelConfig
 from treadle.models.protocol import Model
 from treadle.testbed.built_in import BuiltInModel, BuiltInRequest, digest, find_requests, make_completion
@@ -77,19 +72,26 @@ def make_model(config: ModelConfig) -> Model:
 
     Raises: `ConfigError` for another name, and for an oracle without a task.
     """
-    if config.name == "echo":
-        return EchoModel()
-    if config.name.partition(":")[0] == "oracle":
-        from treadle.testbed.oracle import make_oracle
+    from treadle.testbed.oracle import make_oracle, read_rate
 
+    name, stem = config.name, config.name.partition(":")[0]
+    if name == "echo":
+        return EchoModel()
+    if stem == "oracle":
         return make_oracle(config)
-    if config.name.partition(":")[0] == "mediocre":
+    if stem == "mediocre":
         from treadle.testbed.mediocre.mediocre_model import make_mediocre
 
-        return make_mediocre(config.name)
-    from treadle.testbed.teacher import make_teacher
+        return make_mediocre(name)
+    if stem == "teacher":
+        from treadle.testbed.teacher import TeacherModel
 
-    return make_teacher(config.name)
+        return TeacherModel(mistake_rate=read_rate(name))
+    hint = did_you_mean(f"mock:{stem}", ("mock:echo", "mock:teacher", "mock:mediocre")) or ";"
+    raise ConfigError(
+        f"there is no model 'mock:{name}'{hint} there are 'mock:echo', 'mock:mediocre', 'mock:teacher', and "
+        "'mock:teacher:RATE' with a rate of mistakes from 0 to 1"
+    )
 
 
 def _read(text: str, known: set[str]) -> _Script:

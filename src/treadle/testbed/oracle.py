@@ -8,12 +8,12 @@ from typing import cast
 
 from treadle.core.errors import ConfigError, RequestError
 from treadle.core.spec import PartSpec
-from treadle.core.types import Completion, Message, Request, Role
+from treadle.core.types import Completion, Message, Role
 from treadle.models.config.bare import ModelConfig
-from treadle.models.protocol import Model, Watch
+from treadle.models.protocol import Model
 from treadle.runs.task import Task
 from treadle.tasks.solver import Solvable, Solver
-from treadle.testbed.built_in import deliver, digest, make_completion
+from treadle.testbed.built_in import BuiltInModel, BuiltInRequest, digest, make_completion
 from treadle.testbed.play import Manner, play
 
 REASONING_RATE = 0.6
@@ -53,7 +53,7 @@ def make_oracle(config: ModelConfig) -> Model:
     return named_oracle(config.name, cast("Task", config.task), seed=config.settings.seed or 0)
 
 
-class OracleModel:
+class OracleModel(BuiltInModel):
     """A model that solves the tasks for whose prompts `find_solver` returns a solver."""
 
     def __init__(
@@ -64,32 +64,33 @@ class OracleModel:
         name: str | None = None,
         seed: int = 0,
     ) -> None:
+        super().__init__(name or ("oracle" if mistake_rate == 0 else f"oracle:{mistake_rate:g}"))
         self._manner = Manner(mistake_rate=check_rate(mistake_rate), reasoning_rate=REASONING_RATE)
-        self.name = name or ("oracle" if mistake_rate == 0 else f"oracle:{mistake_rate:g}")
         self._seed = f"/{seed}" if seed else ""
         self.part = PartSpec(
             name=self.name,
             settings={"seed": seed} if seed else None,
             missing=None if name is None else "it has a name of the program",
         )
-        """The description for the agent spec."""
         self._find_solver = find_solver
 
-    async def infer(self, request: Request, watch: Watch) -> Completion:
-        """Return the next step of the task in the last user message that is a known prompt."""
-        return deliver(self.complete(list(request.messages), has_tools=bool(request.tools)), watch)
-
-    def complete(
-        self, messages: Sequence[Message], *, has_tools: bool, max_calls: int | None = None
-    ) -> Completion:
-        """Return the message that follows `messages`, with at most `max_calls` tool calls.
+    def answer(self, asked: BuiltInRequest) -> Completion:
+        """Return the next step of the task in the last user message that is a known prompt.
 
         Raises: `RequestError` if no user message is a known prompt.
         """
+        messages = asked.messages
         prompt, start, solver = self._find_task(messages)
         position = sum([message.role is Role.ASSISTANT for message in messages])
         key = f"{prompt}/{position}{self._seed}"
-        message = play(solver, messages[start:], key, self._manner, has_tools=has_tools, max_calls=max_calls)
+        message = play(
+            solver,
+            messages[start:],
+            key,
+            self._manner,
+            has_tools=bool(asked.tools),
+            max_calls=asked.max_calls,
+        )
         return make_completion(message, messages, self.name, f"oracle-{digest(key)}")
 
     def _find_task(self, messages: Sequence[Message]) -> tuple[str, int, Solver]:

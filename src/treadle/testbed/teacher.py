@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
 from treadle.core.types import Completion, Json, Message, Role, ToolCall
 from treadle.testbed.built_in import BuiltInModel, BuiltInRequest, digest, make_completion
 from treadle.testbed.oracle import check_rate
@@ -67,22 +65,6 @@ class TeacherModel(BuiltInModel):
             if written is not None:
                 return written
         return Message(Role.ASSISTANT, f"I can't make this call in the format {text.format}.")
-
-
-def make_teacher(name: str) -> TeacherModel:
-    """Return the model `teacher`, or `teacher:RATE` with a rate of mistakes. Raises: `ConfigError` for another
-    name."""
-    stem, colon, rate = name.partition(":")
-    try:
-        if stem == TEACHER:
-            return TeacherModel(mistake_rate=float(rate) if colon else 0.0)
-    except ValueError:
-        pass
-    hint = did_you_mean(f"mock:{stem}", ("mock:echo", f"mock:{TEACHER}", "mock:mediocre")) or ";"
-    raise ConfigError(
-        f"there is no model 'mock:{name}'{hint} there are 'mock:echo', 'mock:mediocre', 'mock:{TEACHER}', and "
-        f"'mock:{TEACHER}:RATE' with a rate of mistakes from 0 to 1"
-    )
 
 
 def _count_answers(messages: Sequence[Message]) -> int:

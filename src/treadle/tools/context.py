@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import Any, Final, Generic
+
+from typing_extensions import TypeVar
 
 from treadle.core.asking import Answer, Question
 from treadle.core.errors import NotAskedError, ToolError
@@ -14,17 +16,9 @@ from treadle.journal.protocol import Journal
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.protocol import Approver, Decision, ToolOutput
 
-if TYPE_CHECKING:
-    # With a default, `ToolContext` without a parameter is complete for strict type checkers.
-    from typing_extensions import TypeVar
-
-    DepsT = TypeVar("DepsT", default=Any)
-else:
-    from typing import TypeVar
-
-    DepsT = TypeVar("DepsT")
-
 T = TypeVar("T")
+DepsT = TypeVar("DepsT", default=Any)
+# With a default, `ToolContext` without a parameter is complete for strict type checkers.
 
 
 class _NoDeps:

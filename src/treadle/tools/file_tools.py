@@ -84,7 +84,8 @@ async def list_files(context: ToolContext, folder: str = "") -> list[str]:
     sandbox = _sandbox_of(context)
     paths = _paths_in(sandbox, folder)
     if not paths and normalize_folder(folder):
-        raise ToolError(f"there is no folder {folder!r}{_near(folder, _folders_of(sandbox))}")
+        folders = sorted({path.rpartition("/")[0] for path in sandbox.paths()} - {""})
+        raise ToolError(f"there is no folder {folder!r}{_near(folder, folders)}")
     return paths
 
 
@@ -198,8 +199,7 @@ class FilesToolset:
     def __init__(self, *, read_only: bool = False, images: bool = False) -> None:
         self.is_read_only = read_only
         self.has_images = images
-        settings = settings_of(FilesToolset, {"read_only": read_only, "images": images})
-        self.part = PartSpec(name="files", settings=settings)
+        self.part = PartSpec(name="files", settings=settings_of(FilesToolset, locals()))
 
     def tools(self) -> Sequence[Tool]:
         """See `Toolset.tools`."""
@@ -297,10 +297,6 @@ def _write_text(sandbox: Sandbox, name: str, text: str) -> int:
 def _paths_in(sandbox: Sandbox, folder: str) -> list[str]:
     prefix = normalize_folder(folder)
     return [path for path in sandbox.paths() if not prefix or path.startswith(f"{prefix}/")]
-
-
-def _folders_of(sandbox: Sandbox) -> list[str]:
-    return sorted({path.rpartition("/")[0] for path in sandbox.paths()} - {""})
 
 
 def _fits(path: str, glob: str) -> bool:

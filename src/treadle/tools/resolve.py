@@ -86,7 +86,8 @@ def part_of(item: "ToolLike") -> PartSpec:
 
 def parts_of(items: "Iterable[ToolLike] | ToolLike") -> tuple[PartSpec, ...]:
     """Return the parts of `items` as they were given to an agent, in order. Items may be nested in lists."""
-    if isinstance(items, Iterable) and not isinstance(items, str) and not _is_single(items):
+    is_single = isinstance(items, str) or is_tool(items) or callable(getattr(items, "tools", None))
+    if isinstance(items, Iterable) and not is_single:
         return tuple(part for item in items for part in parts_of(item))
     return (part_of(items),)  # type: ignore[arg-type]
 
@@ -119,15 +120,13 @@ def place_in(item: Json, folder: Path) -> Json:
     return f"{kind}:{file}" if colon and text and "\n" not in text and file.is_file() else item
 
 
-def _is_single(item: object) -> bool:
-    return is_tool(item) or callable(getattr(item, "tools", None))
-
-
 def _flatten(item: Any, origin: str) -> Iterator[tuple[Tool, str]]:
     if isinstance(item, str):
         yield from _flatten(_load(item, None), repr(item))
     elif isinstance(item, PartSpec):
-        yield from _flatten(_build(item), repr(item.name))
+        if item.missing is not None:
+            raise ConfigError(f"the tool {item.name!r} cannot be built from its name: {item.missing}")
+        yield from _flatten(_load(item.name, item.settings), repr(item.name))
     elif is_tool(item):
         yield item, _join_origin(origin, item)
     elif inspect.iscoroutine(item):
@@ -152,12 +151,6 @@ def _join_origin(origin: str, item: Any) -> str:
     name = getattr(item, "__qualname__", type(item).__qualname__)
     own = f"{getattr(item, '__module__', '?')}.{name}"
     return f"{origin} ({own})" if origin else own
-
-
-def _build(part: PartSpec) -> Any:
-    if part.missing is not None:
-        raise ConfigError(f"the tool {part.name!r} cannot be built from its name: {part.missing}")
-    return _load(part.name, part.settings)
 
 
 def _load(text: str, settings: Mapping[str, Json] | None) -> Any:
@@ -218,7 +211,9 @@ def demands_of_tools(part: PartSpec) -> list[str]:
     kind, _, text = part.name.partition(":")
     settings = part.settings or {}
     if kind == "mcp":
-        return [*_demands_of_mcp(text, settings), *_demands_of_variables(part)]
+        names = dict.fromkeys(_VARIABLE.findall(f"{part.name} {part.settings}"))
+        sent = [f"send it the environment variable {name}" for name in names]
+        return [*_demands_of_mcp(text, settings), *sent]
     if kind == "openapi":
         document, server = text or settings.get("document"), settings.get("base_url")
         where = "the servers that it names" if server is None else repr(server)
@@ -274,8 +269,3 @@ def _demands_of_mcp(text: str, settings: dict[str, Json]) -> list[str]:
         else:
             found.append(f"use the MCP server {entry!r}")
     return found
-
-
-def _demands_of_variables(part: PartSpec) -> list[str]:
-    names = _VARIABLE.findall(f"{part.name} {part.settings}")
-    return [f"send it the environment variable {name}" for name in dict.fromkeys(names)]

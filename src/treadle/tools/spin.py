@@ -77,17 +77,10 @@ class Spin:
         `has_seed`, the run's files are written to the session's `vfs` before the first call. Raises: `ConfigError`
         for an endpoint that is not a URL.
         """
-        self.part = _part_of(
-            endpoint,
-            component=component,
-            tools=None if tools is None else msgspec.to_builtins(list(tools)),
-            tools_endpoint=tools_endpoint,
-            names=None if names is None else list(names),
-            tool_execute_path=tool_execute_path,
-            timeout_seconds=timeout_seconds,
-            has_seed=has_seed,
-            max_response_bytes=max_response_bytes,
-        )
+        settings = {"endpoint": endpoint, **(settings_of(Spin, locals()) or {})}
+        self.part = PartSpec(name="spin", settings=settings)
+        if may_hold_secret(f"spin:{endpoint}"):
+            self.part = PartSpec(name="spin:", missing=SECRET)
         self.endpoint = endpoint.rstrip("/")
         self._shown = hide_in_url(self.endpoint)
         self.component = component
@@ -233,12 +226,6 @@ def spin(text: str = "", **settings: Any) -> Spin:
     path = urlsplit(text).path.strip("/")
     endpoint = text.rstrip("/").removesuffix(f"/{path}") if path else text
     return Spin(endpoint, component=path or "vfs", **settings)
-
-
-def _part_of(endpoint: str, **settings: Json) -> PartSpec:
-    if may_hold_secret(f"spin:{endpoint}"):
-        return PartSpec(name="spin:", missing=SECRET)
-    return PartSpec(name="spin", settings={"endpoint": endpoint, **(settings_of(Spin, settings) or {})})
 
 
 def session_of(run_id: str) -> str:

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
@@ -221,12 +223,26 @@ def _find_secret(value: Json, key: str = "", *, is_private: bool = False) -> str
 
 
 def settings_of(factory: Callable[..., object], given: Mapping[str, Json]) -> dict[str, Json] | None:
-    """Return the settings in `given` that differ from the defaults of `factory`; `None` if there are none."""
-    parameters = inspect.signature(factory).parameters
-    defaults = {key: parameters[key].default for key in given}
-    # Settings are JSON, which has lists and no tuples.
-    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in defaults.items()}
-    return {key: value for key, value in given.items() if value != plain[key]} or None
+    """Return the settings in `given` that differ from the defaults of `factory`; `None` if there are none.
+
+    `given` may be what `locals` returns at the beginning of a constructor: other names and parameters without a
+    default are left out. Settings are JSON, which has lists and no tuples.
+    """
+    defaults = {key: item.default for key, item in inspect.signature(factory).parameters.items()}
+    optional = [
+        key for key in given if defaults.get(key, inspect.Parameter.empty) is not inspect.Parameter.empty
+    ]
+    plain: dict[str, Json] = _to_json({key: given[key] for key in optional})
+    usual = _to_json({key: defaults[key] for key in optional})
+    return {key: value for key, value in plain.items() if value != usual[key]} or None
+
+
+def _to_json(values: dict[str, Any]) -> dict[str, Json]:
+    def convert(value: Any) -> object:
+        return dict(value) if isinstance(value, Mapping) else list(value)
+
+    found: dict[str, Json] = msgspec.json.decode(msgspec.json.encode(values, enc_hook=convert))
+    return found
 
 
 def reference_of(item: object) -> PartSpec:

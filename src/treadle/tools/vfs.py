@@ -69,9 +69,7 @@ class VfsToolset:
                 hint = did_you_mean(name, NAMES) or ";"
                 raise ConfigError(f"the toolset 'vfs' has no tool {name!r}{hint} it has {', '.join(NAMES)}")
         self._names = NAMES if names is None else tuple(names)
-        self.part = PartSpec(
-            name="vfs", settings=settings_of(VfsToolset, {"names": None if names is None else list(names)})
-        )
+        self.part = PartSpec(name="vfs", settings=settings_of(VfsToolset, {"names": names}))
 
     def tools(self) -> Sequence[Tool]:
         """See `Toolset.tools`."""

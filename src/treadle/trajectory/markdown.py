@@ -42,7 +42,8 @@ def write_markdown(
             if given:
                 yield f"# {_name(given)}\n"
                 is_titled = True
-            head = f"Run {_code(run_id)} · {_name(body.spec.model.name)} · {_write_time(body.at)}"
+            began = time.strftime("%Y-%m-%d %H:%M", time.localtime(body.at))
+            head = f"Run {_code(run_id)} · {_name(body.spec.model.name)} · {began}"
             if body.caller is not None:
                 head += f" · called by run {_code(body.caller.run_id)}"
         elif isinstance(body, e.TurnStarted):
@@ -74,10 +75,6 @@ def write_markdown(
         elif isinstance(body, e.TurnCompleted) and (body.error or body.stop_reason != "completed"):
             error = f" ({_name(body.error)})" if body.error else ""
             yield f"\n*The turn ended: {_name(body.stop_reason)}{error}.*\n"
-
-
-def _write_time(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def _write_message(who: str, message: Message) -> Iterator[str]:

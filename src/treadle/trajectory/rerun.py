@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate
-from functools import cache
 from time import gmtime
 from typing import TYPE_CHECKING
 
@@ -225,13 +224,8 @@ def normalize(text: str, may_differ: Sequence[str]) -> str:
         if rule == "order":
             is_ordered = False
         else:
-            text = (_TIMESTAMP if rule == "timestamps" else _compile(rule)).sub("…", text)
+            text = (_TIMESTAMP if rule == "timestamps" else re.compile(rule)).sub("…", text)
     return text if is_ordered else _sort(text)
-
-
-@cache
-def _compile(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
 
 
 def _sort(text: str) -> str:

@@ -1,13 +1,14 @@
 """Datasets, rollouts and topics as pages in one file: what a path holds, and the answers that its page needs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from enum import StrEnum
 from html import escape
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
@@ -16,16 +17,25 @@ from treadle.datagen.dataset.dataset_view import DatasetView, make_dataset_view
 from treadle.datagen.dataset.row_index import ComparedDatasets, compare_datasets
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.datagen.topics.topics_view import TopicsView, make_topics_view
+from treadle.evals.evaluation_folder import EvaluationFolder, find_journal
+from treadle.evals.evaluation_folder import read_stored as read_evaluation
+from treadle.evals.evaluation_reports import EvaluationView, choose_runs, make_evaluation_view
+from treadle.evals.evaluation_results import make_results
 from treadle.export.groups import Group
 from treadle.export.whole import write_whole
+from treadle.journal.registry import open_journal
+from treadle.journal.run_info import RunFilter
 from treadle.rollout.rollout_folder import RolloutFolder, Stored, read_groups, read_stored
 from treadle.rollout.rollouts_view import RolloutsView, make_rollouts_view
 from treadle.trajectory.tokens.trajectories import Decode
 from treadle.viewer.bundle import HOW_TO_BUILD, encode_bundle, is_built, write_bundle
+from treadle.viewer.run_view import embed_runs
 
-DataView: TypeAlias = DatasetView | ComparedDatasets | RolloutsView | TopicsView
+DataView: TypeAlias = "DatasetView | ComparedDatasets | RolloutsView | TopicsView | EvaluationPage"
 
 
+_RUNS = 100
+"""How many runs of an evaluation a page in one file has."""
 _SAFE = "!~*'()"
 """The characters that JavaScript leaves as they are in a part of an address, beside those that Python does."""
 
@@ -34,6 +44,7 @@ class DataKind(StrEnum):
     """What a path holds."""
 
     DATASET = "dataset"
+    EVALUATION = "evaluation"
     ROLLOUTS = "rollouts"
     TOPICS = "topics"
 
@@ -41,6 +52,8 @@ class DataKind(StrEnum):
 def find_kind(path: Path) -> DataKind | None:
     """Return what a path holds; `None` if it may be a journal or nothing."""
     if path.is_dir():
+        if EvaluationFolder(path).ledger.exists():
+            return DataKind.EVALUATION
         # A sink of rollouts may write a file with the name of that of a dataset's rows.
         if not RolloutFolder(path).groups.exists() and DatasetFolder(path).rows.exists():
             return DataKind.DATASET
@@ -50,11 +63,14 @@ def find_kind(path: Path) -> DataKind | None:
 
 
 def make_view(path: Path, other: Path | None = None, *, journal: str | None = None) -> DataView:
-    """Return what a page in one file shows of a path, or of two datasets.
+    """Return what a page in one file shows of a path, or of two datasets or evaluations.
 
-    `journal` may be the address of the journal of rollouts, with its password. Raises: `ConfigError`;
-    `ExportError`; `JournalError`.
+    `journal` may be the address of the journal of rollouts or of an evaluation, with its password. Raises:
+    `ConfigError`; `ExportError`; `JournalError`.
     """
+    paths = [path] if other is None else [path, other]
+    if DataKind.EVALUATION in map(find_kind, paths):
+        return make_evaluation_page(paths, journal=journal)
     if other is not None:
         return compare_datasets(path, other)
     kind = find_kind(path)
@@ -63,6 +79,33 @@ def make_view(path: Path, other: Path | None = None, *, journal: str | None = No
     if kind is DataKind.TOPICS:
         return make_topics_view(load_topics(path))
     return make_rollouts_page(path, journal=journal)
+
+
+class EvaluationPage(Struct, frozen=True):
+    """A page in one file about evaluations, with the runs that are a click away."""
+
+    view: EvaluationView
+    runs: dict[str, object]
+    """The answers that the pages of these runs need, by their addresses."""
+
+    @property
+    def title(self) -> str:
+        """The title of the page."""
+        return self.view.title
+
+
+def make_evaluation_page(paths: Sequence[Path], *, journal: str | None = None) -> EvaluationPage:
+    """Return what a page in one file shows of one evaluation or two. It has the runs of the first one: failures of
+    each kind first, as many as fit. Raises: `ConfigError`; `JournalError`."""
+    stored = [read_evaluation(path) for path in paths]
+    view = make_evaluation_view(*map(make_results, paths, stored))
+    address = find_journal(paths[0], stored[0], journal)
+    answers: dict[str, object] = {}
+    with closing(open_journal(address, must_exist=True)) as opened:
+        ids = choose_runs(view.evaluations[0], _RUNS)
+        infos = opened.runs(RunFilter(run_ids=ids)) if ids else []
+        answers = embed_runs(opened, sorted(infos, key=lambda info: ids.index(info.run_id)))
+    return EvaluationPage(view, answers)
 
 
 def make_rollouts_page(
@@ -112,6 +155,8 @@ def embed(view: DataView) -> tuple[str, dict[str, object]]:
             for (group, run), body in bodies.items()
         }
         return "#/rollouts", {"/v1/view/rollouts": replace(view, bodies=UNSET), **answers}
+    if isinstance(view, EvaluationPage):
+        return "#/evaluation", {"/v1/view/evaluation": view.view, **view.runs}
     return "#/topics", {"/v1/view/topics": view}
 
 

@@ -1,4 +1,5 @@
-"""The datasets, rollouts and topics that `treadle view` was started with, for the pages that ask for them.
+"""The datasets, rollouts, evaluations and topics that `treadle view` was started with, for the pages that ask
+for them.
 
 Files that have changed are read again. The paths come from the command line only, and never from a request.
 """
@@ -16,6 +17,10 @@ from treadle.datagen.dataset.dataset_view import DatasetView
 from treadle.datagen.dataset.row_index import ComparedRows, FoundRows, RowIndex, compare_rows
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.datagen.topics.topics_view import TopicsView, make_topics_view
+from treadle.evals.evaluation_folder import find_journal
+from treadle.evals.evaluation_folder import read_stored as read_evaluation
+from treadle.evals.evaluation_reports import EvaluationView, make_evaluation_view
+from treadle.evals.evaluation_results import read_results
 from treadle.export.groups import Group
 from treadle.journal.protocol import Journal
 from treadle.rollout.rollout_folder import RolloutFolder, read_stored, rebuild
@@ -25,7 +30,14 @@ from treadle.viewer.data_pages import DataKind, find_decode, find_kind
 from treadle.viewer.token_views import load_group
 
 _KEPT_GROUPS = 4
-_START = {DataKind.DATASET: "#/dataset/0", DataKind.ROLLOUTS: "#/rollouts", DataKind.TOPICS: "#/topics"}
+_START = {
+    DataKind.DATASET: "#/dataset/0",
+    DataKind.EVALUATION: "#/evaluation",
+    DataKind.ROLLOUTS: "#/rollouts",
+    DataKind.TOPICS: "#/topics",
+}
+_PAIRED = ({DataKind.DATASET}, {DataKind.EVALUATION})
+"""The kinds that can be compared."""
 
 
 class ViewedData:
@@ -34,10 +46,10 @@ class ViewedData:
     def __init__(self, paths: Sequence[Path] = ()) -> None:
         """Look at what the paths hold. Raises: `ConfigError` if they cannot be shown together."""
         kinds = [find_kind(path) for path in paths]
-        if None in kinds or (len(paths) > 1 and set(kinds) != {DataKind.DATASET}) or len(paths) > 2:
+        if None in kinds or (len(paths) > 1 and set(kinds) not in _PAIRED) or len(paths) > 2:
             raise ConfigError(
-                "give a journal, one or two datasets, the folder of rollouts, or a file of topics; not "
-                + " and ".join([repr(str(path)) for path in paths])
+                "give a journal, one or two datasets or evaluations, the folder of rollouts, or a file of topics; "
+                "not " + " and ".join([repr(str(path)) for path in paths])
             )
         self._kind = kinds[0] if kinds else None
         self._paths = tuple(paths)
@@ -57,6 +69,8 @@ class ViewedData:
         if self._kind is DataKind.DATASET:
             found = DatasetFolder(self._paths[0]).journal
             return str(found) if self._paths[0].is_dir() and found.exists() else None
+        if self._kind is DataKind.EVALUATION:
+            return str(find_journal(self._paths[0], read_evaluation(self._paths[0])))
         if self._kind is not DataKind.ROLLOUTS:
             return None
         stored = read_stored(self._paths[0])
@@ -74,7 +88,7 @@ class ViewedData:
         pages = ["runs"] if self._kind is not DataKind.TOPICS else []
         if self._kind is None:
             return {"pages": pages, "start": "#/runs"}
-        both = len(self._paths) == 2
+        both = len(self._paths) == 2 and self._kind is DataKind.DATASET
         pages += [self._kind.value, *(["datasets"] if both else [])]
         return {"pages": pages, "start": "#/datasets" if both else _START[self._kind]}
 
@@ -110,6 +124,12 @@ class ViewedData:
         if self._compared is None:
             self._compared = compare_rows(self._paths[0], self._paths[1], views)
         return self._compared
+
+    def evaluation(self) -> EvaluationView:
+        """Return the evaluation, or the two that are compared."""
+        if self._kind is not DataKind.EVALUATION:
+            raise ConfigError("there is no evaluation; `treadle view FOLDER` shows one")
+        return make_evaluation_view(*map(read_results, self._paths))
 
     def topics(self) -> TopicsView:
         """Return the topics of a file."""

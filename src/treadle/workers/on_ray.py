@@ -177,7 +177,6 @@ class RayWorkers(QueueWorkers):
         self._cluster = cluster
 
     async def close(self) -> None:
-        """See `Workers.close`."""
         await super().close()
         await self._cluster.stop()
 

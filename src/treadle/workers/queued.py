@@ -128,7 +128,7 @@ class QueueWorkers:
             try:
                 await enqueue(agent, task, given, {**options, "run_id": run_id}, self._options.queue)
             except RunExistsError:
-                info = await asyncio.to_thread(self._look_up, run_id)
+                info = (await asyncio.to_thread(self._journal.runs, RunFilter(run_ids=[run_id])))[0]
                 if info.stop_reason == SET_ASIDE and info.is_waiting:
                     return await asyncio.to_thread(load_run, agent, run_id)
                 if not await self._waits(agent, info, given):
@@ -164,9 +164,6 @@ class QueueWorkers:
         finally:
             del self._waiting[run_id]
             ended.cancel()
-
-    def _look_up(self, run_id: str) -> RunInfo:
-        return self._journal.runs(RunFilter(run_ids=[run_id]))[0]
 
     async def _waits(self, agent: Agent[Any], info: RunInfo, given: Given) -> bool:
         """Return whether a run that exists is left to the workers. One that has failed is reopened for them.
@@ -206,7 +203,7 @@ class QueueWorkers:
         for task in tasks:
             task.cancel()
         if tasks:
-            await see_through(lambda: _wait_for(tasks))
+            await see_through(lambda: asyncio.wait(tasks))
 
     def _start(self) -> None:
         """Start the workers that do not run. Those that could not start with the runs before may be able to now."""
@@ -276,10 +273,6 @@ class QueueWorkers:
         for ended in self._waiting.values():
             if not ended.done():
                 ended.set_exception(error)
-
-
-async def _wait_for(tasks: list[asyncio.Task[None]]) -> None:
-    await asyncio.wait(tasks)
 
 
 def share_window(options: WorkerOptions, count: int) -> WorkerOptions:

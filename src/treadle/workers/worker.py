@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from copy import copy
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -72,7 +73,7 @@ class Worker:
         self.done = 0
         """How many runs this worker has driven until they ended or waited for somebody."""
         self._options = options
-        self._on_problem = on_problem or _log_problem
+        self._on_problem = on_problem or partial(_log.error, "run %r cannot be driven here: %s")
         self._left_out: dict[str, float] = {}
         """The runs that cannot be driven here, each with the time until which it is left out."""
         self._pauses: dict[str, float] = {}
@@ -198,10 +199,6 @@ async def _set_aside(writer: RunWriter) -> None:
     writer.append([e.RunPaused(at=time.time(), reason=e.SET_ASIDE, remark=remark)])
     await see_through(writer.release)
     await writer.sync()
-
-
-def _log_problem(run_id: str, error: Exception) -> None:
-    _log.error("run %r cannot be driven here: %s", run_id, error)
 
 
 _MAX_AGENTS = 64

@@ -24,7 +24,10 @@ def section(name: str) -> dict[str, Any]:
 def test_an_editor_completes_kinds_formats_toolsets_and_filters() -> None:
     kinds = section("Generation")["kinds"]
     assert [*kinds["properties"]] == [kind.value for kind in Kind]
-    assert kinds["properties"]["chained"]["description"] == "A call needs the result of an earlier one."
+    assert (
+        kinds["properties"]["chained"]["description"]
+        == "A later tool call needs the result of an earlier one."
+    )
     assert kinds["additionalProperties"] is False
     assert section("OutputSection")["formats"]["items"]["anyOf"][0]["enum"] == FORMATS.names()
     assert "vfs" in section("Tools")["use"]["items"]["anyOf"][0]["anyOf"][0]["enum"]

@@ -16,8 +16,8 @@ from treadle.journal import Journal, open_journal
 from treadle.journal.resources import Resource
 from treadle.knowledge.files.attribute_filters import check_attributes, read_filter
 from treadle.knowledge.files.file_search import FileSearch
-from treadle.knowledge.files.file_store import FileStore
-from treadle.knowledge.files.vector_stores import VectorStores, attached_facts
+from treadle.knowledge.files.file_store import FileStore, attached_facts
+from treadle.knowledge.files.vector_stores import VectorStores
 from treadle.knowledge.memory import make_embedder
 from treadle.knowledge.memory.namespace import Embedder
 

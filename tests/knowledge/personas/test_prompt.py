@@ -28,7 +28,6 @@ def test_the_sections_have_the_documented_order() -> None:
         ADA,
         instructions="Work for Bo.",
         documents=[Item("DOCUMENT")],
-        advice=[Item("ADVICE")],
         skills=[Item("- a: SKILL")],
     )
     assert text is not None
@@ -44,7 +43,6 @@ def test_the_sections_have_the_documented_order() -> None:
         "Begin with the result.",
         "Work for Bo.",
         "DOCUMENT",
-        "ADVICE",
         "SKILL",
         "is data",
     ]

@@ -20,7 +20,7 @@ from treadle.core.types import Message, Role, ToolCall, ToolSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 from treadle.models import load_config
-from treadle.models.config.model_demands import demands_of_model
+from treadle.models.config.known_models import demands_of_model
 from treadle.models.config.probe import Prober
 from treadle.models.config.recipe import make_model
 from treadle.models.protocol import part_of

@@ -5,10 +5,15 @@ import { Status } from "../parts/basics";
 import { SPREADS, type ComparedRows, type Counts, type DatasetView } from "../datatypes";
 import { count } from "../format";
 import { useGet } from "../load";
-import { to } from "../router";
+import { useKeys } from "../keys";
+import { SideLines, sidesOf } from "../parts/conversation";
+import { useRow, useRows, type Chosen, type OpenedRow } from "../parts/rows";
+import { change, to, usePlace } from "../router";
 import { isShown } from "../shown";
 import type { PageSpec } from ".";
 import { datasetAddress, figuresOf, SPREAD_NAMES } from "./dataset";
+
+const KEPT: Chosen = { status: "kept" };
 
 /** The counts of both, as shares of the rows, with the difference. */
 function Both({ title, unit, counts, rows }: { title: string; unit: string; counts: [Counts, Counts]; rows: [number, number] }): ReactNode {
@@ -44,12 +49,45 @@ function Ids({ title, ids, numbers }: { title: string; ids: string[]; numbers: n
       <FirstOf items={ids} most={20} show={(listed) => (
         <ul className="ids">
           {listed.slice(0, 2000).map((id) => (
-            <li key={id} className="row"><code className="cut">{id}</code>{numbers.map((number) => <a key={number} href={to(["rows", String(number)], { words: id })} aria-label={`${id} in dataset ${number + 1}`}>{numbers.length > 1 ? (number ? "second" : "first") : "open"}</a>)}</li>
+            <li key={id} className="row"><code className="cut">{id}</code>{numbers.length > 1 && <a href={to(["datasets"], { row: id })} aria-label={`${id} side by side`}>side by side</a>}{numbers.map((number) => <a key={number} href={to(["rows", String(number)], { words: id })} aria-label={`${id} in dataset ${number + 1}`}>{numbers.length > 1 ? (number ? "second" : "first") : "open"}</a>)}</li>
           ))}
         </ul>
       )} />
     </Block>
   );
+}
+
+/** A row that is in both datasets, side by side. */
+function RowPair({ id, views }: { id: string; views: [DatasetView, DatasetView] }): ReactNode {
+  const [one, two] = views;
+  const sides = [useRowNamed(one, "0", id), useRowNamed(two, "1", id)];
+  const names = namesOf(one, two);
+  const isLoaded = sides.every((side) => side.body || side.absent);
+  useKeys([{ key: "q", about: "Back to the comparison", run: () => change({ row: "" }) }]);
+  return (
+    <div className="rollout-sides" tabIndex={0} role="region" aria-label="rows side by side">
+      <div className="row wrap hiddenones"><button onClick={() => change({ row: "" })} title="Back to the comparison (q)">‹ Comparison</button><code className="cut">{id}</code></div>
+      <div className="sidehead" style={sidesOf(2)}>
+        {sides.map((side, number) => (
+          <section key={number} aria-label={names[number]}>
+            <b>{names[number]}</b>
+            {Object.entries(side.body?.facts ?? {}).map(([name, value]) => <div key={name} className="soft">{name}: {value}</div>)}
+            {side.absent && <p className="soft">{side.absent}</p>}
+          </section>
+        ))}
+      </div>
+      {isLoaded ? <SideLines conversations={sides.map((side) => side.body?.messages ?? [])} /> : <Status />}
+    </div>
+  );
+}
+
+/** Return the row of a dataset that has an id. */
+function useRowNamed(view: DatasetView, number: string, id: string): OpenedRow {
+  const found = useRows(view, datasetAddress(number), id, KEPT);
+  const head = found.heads.find((item) => item.row_id === id) ?? null;
+  const opened = useRow(view, datasetAddress(number), head);
+  if (head || found.isLoading) return opened;
+  return { body: null, absent: found.error?.message ?? "There is no such row." };
 }
 
 /** Return how both are called: by their folders if they have one name. */
@@ -109,13 +147,14 @@ function Datasets(): ReactNode {
   const two = useGet<DatasetView>(datasetAddress("1"));
   const error = rows.error ?? one.error ?? two.error;
   const isReady = rows.data && one.data && two.data;
+  const row = usePlace().query.get("row");
   return (
     <main className="page">
       <div className="bar">
         <h1 className="cut">{rows.data?.name ?? "Two datasets"}</h1>
         {isReady && <nav className="sections" aria-label="datasets"><a href={to(["dataset", "0"])}>{namesOf(one.data, two.data)[0]}</a><a href={to(["dataset", "1"])}>{namesOf(one.data, two.data)[1]}</a></nav>}
       </div>
-      {error || !isReady ? <Status error={error}>Reading both datasets …</Status> : <Compared rows={rows.data as ComparedRows} views={[one.data as DatasetView, two.data as DatasetView]} />}
+      {error || !isReady ? <Status error={error}>Reading both datasets …</Status> : row ? <RowPair id={row} views={[one.data as DatasetView, two.data as DatasetView]} /> : <Compared rows={rows.data as ComparedRows} views={[one.data as DatasetView, two.data as DatasetView]} />}
     </main>
   );
 }

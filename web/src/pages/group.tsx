@@ -1,9 +1,9 @@
 /** The rollouts of a group side by side: rewards, advantages, and messages in lines, with the first difference. */
-import { useEffect, useState, type ReactNode } from "react";
+import { useEffect, useMemo, useState, type ReactNode } from "react";
 import { deviationOf, meanOf, number } from "../parts/charts";
 import { Chip, Status } from "../parts/basics";
-import { Message } from "../parts/conversation";
-import type { GroupFacts, RolloutBody, RolloutFacts, ShownMessage } from "../datatypes";
+import { firstDifference, SideLines, sidesOf } from "../parts/conversation";
+import type { GroupFacts, RolloutBody, RolloutFacts } from "../datatypes";
 import { count } from "../format";
 import { useKeys } from "../keys";
 import { change, go, to, usePlace } from "../router";
@@ -31,20 +31,32 @@ function useBodies(group: GroupFacts | undefined): Record<string, RolloutBody | 
   return bodies;
 }
 
-const signOf = (message: ShownMessage | undefined): string => JSON.stringify(message ?? null);
+/** The ways to compare a reward with those of its group, besides that of the delivery. */
+const METHODS: Record<string, (reward: number, all: number[]) => number> = {
+  group: (reward, all) => {
+    const deviation = deviationOf(all) * Math.sqrt(all.length / (all.length - 1 || 1));
+    return deviation ? (reward - meanOf(all)) / deviation : 0;
+  },
+  group_mean: (reward, all) => reward - meanOf(all),
+  leave_one_out: (reward, all) => (all.length > 1 ? (reward - meanOf(all)) * (all.length / (all.length - 1)) : 0),
+  reward: (reward) => reward,
+};
 
-/** Return the first line in which the rollouts do not say the same; -1 if there is none. */
-export function firstDifference(conversations: ShownMessage[][]): number {
-  const most = Math.max(0, ...conversations.map((messages) => messages.length));
-  for (let line = 0; line < most; line += 1) if (new Set(conversations.map((messages) => signOf(messages[line]))).size > 1) return line;
-  return -1;
+/** Return a group with the advantages that a method gives; as it was delivered if there is no such method. */
+function withAdvantages(group: GroupFacts, method: string): GroupFacts {
+  const compute = METHODS[method];
+  if (!compute) return group;
+  const all = group.rollouts.map((item) => item.reward).filter((value) => value !== null);
+  return { ...group, rollouts: group.rollouts.map((item) => ({ ...item, advantage: item.reward === null ? null : compute(item.reward, all) })) };
 }
 
 function Group(): ReactNode {
   const place = usePlace();
   const { view, error } = useRollouts(place.path[1]);
   const at = view?.groups.findIndex((item) => item.group_id === place.path[1]) ?? -1;
-  const group = view?.groups[at];
+  const method = place.query.get("advantages") ?? "";
+  const found = view?.groups[at];
+  const group = useMemo(() => found && withAdvantages(found, method), [found, method]);
   const bodies = useBodies(group);
   const opened = group?.rollouts.find((item) => item.run_id === place.query.get("run"));
   const step = (by: number): void => {
@@ -75,6 +87,10 @@ function Group(): ReactNode {
         <span className="soft">{rewards.length ? `mean ${meanOf(rewards).toFixed(2)} ± ${deviationOf(rewards).toFixed(2)}` : "no rewards"}</span>
         {!group.has_variance && <Chip tone="warn">all rewards are equal</Chip>}
         {group.weight_version && <span className="soft">weights {group.weight_version}</span>}
+        <select aria-label="Advantages" value={method} onChange={(event) => change({ advantages: event.target.value })}>
+          <option value="">advantages as delivered</option>
+          {Object.keys(METHODS).map((name) => <option key={name}>{name}</option>)}
+        </select>
         <span className="grow" />
         <button disabled={at <= 0} onClick={() => step(-1)} title="Group before (P)">‹</button>
         <button disabled={at + 1 >= view.groups.length} onClick={() => step(1)} title="Next group (N)">›</button>
@@ -108,16 +124,13 @@ function SideBySide({ group, bodies }: { group: GroupFacts; bodies: Record<strin
   const [hidden, setHidden] = useState<string[]>([]);
   useEffect(() => setHidden([]), [group.group_id]);
   const shown = group.rollouts.filter((item) => !hidden.includes(item.run_id));
-  const loaded = shown.filter((item) => bodies[item.run_id]);
-  const conversations = loaded.map((item) => bodies[item.run_id]?.messages ?? []);
+  const conversations = shown.map((item) => bodies[item.run_id]?.messages ?? []);
   const isLoaded = shown.every((item) => bodies[item.run_id] !== undefined);
-  const differs = conversations.length > 1 ? firstDifference(conversations) : -1;
-  const most = Math.max(0, ...conversations.map((messages) => messages.length));
-  const columns = { gridTemplateColumns: `repeat(${shown.length}, minmax(280px, 1fr))` };
+  const differs = firstDifference(shown.filter((item) => bodies[item.run_id]).map((item) => bodies[item.run_id]?.messages ?? []));
   return (
     <div className="rollout-sides" tabIndex={0} role="region" aria-label="rollouts side by side">
       {hidden.length > 0 && <div className="row wrap hiddenones"><span className="soft">{count(hidden.length)} hidden</span><button onClick={() => setHidden([])}>Show all</button></div>}
-      <div className="sidehead" style={columns}>
+      <div className="sidehead" style={sidesOf(shown.length)}>
         {shown.map((rollout) => (
           <section key={rollout.run_id} aria-label={rollout.run_id} data-run={rollout.run_id}>
             <button className="plain close" onClick={() => setHidden([...hidden, rollout.run_id])} aria-label={`Hide ${rollout.run_id}`} title="Hide this rollout">✕</button>
@@ -128,19 +141,7 @@ function SideBySide({ group, bodies }: { group: GroupFacts; bodies: Record<strin
       </div>
       {differs > 0 && isLoaded && <p className="soft hiddenones">The first {count(differs)} messages are the same in all.</p>}
       {!isLoaded && <Status />}
-      {Array.from({ length: isLoaded ? most : 0 }, (_, line) => {
-        const message = conversations[0]?.[line];
-        if (differs >= 0 && line < differs && message) return <div key={line} className="sideline common"><div><Message message={message} /></div></div>;
-        return (
-          <div key={line} className={`sideline ${line === differs ? "differs" : ""}`} style={columns}>
-            {line === differs && <p className="mark">the first difference</p>}
-            {shown.map((rollout) => {
-              const own = bodies[rollout.run_id]?.messages[line];
-              return <div key={rollout.run_id}>{own ? <Message message={own} /> : null}</div>;
-            })}
-          </div>
-        );
-      })}
+      {isLoaded && <SideLines conversations={conversations} />}
     </div>
   );
 }

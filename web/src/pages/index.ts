@@ -3,6 +3,7 @@ import type { ComponentType } from "react";
 import { comparePage } from "./compare";
 import { datasetPage } from "./dataset";
 import { datasetsPage } from "./datasets";
+import { evaluationPage } from "./evaluation";
 import { exportsPage } from "./exports";
 import { groupPage } from "./group";
 import { memoriesPage } from "./memories";
@@ -26,5 +27,5 @@ export interface PageSpec {
 }
 
 export const PAGES: PageSpec[] = [
-  datasetPage, datasetsPage, rowsPage, topicsPage, rolloutsPage, groupsPage, groupPage, runsPage, runPage, comparePage, memoriesPage, tokensPage, exportsPage,
+  datasetPage, datasetsPage, rowsPage, topicsPage, evaluationPage, rolloutsPage, groupsPage, groupPage, runsPage, runPage, comparePage, memoriesPage, tokensPage, exportsPage,
 ];

@@ -22,12 +22,12 @@ const COLUMNS: Column<RunInfo>[] = [
   { name: "Run", width: "minmax(160px, 3fr)", cell: (run) => <a href={to(["run", run.id])} tabIndex={-1} title={run.input ?? ""}>{run.labels["treadle.caller"] ? "↳ " : run.parent_run_id ? "↱ " : ""}{run.title || "no message"}</a> },
   { name: "Status", width: "minmax(96px, 140px)", cell: (run) => <RunChip run={run} /> },
   { name: "Model", width: "minmax(72px, 1fr)", cell: (run) => <span className="soft" title={run.model ?? ""}>{run.model}</span> },
-  { name: "Task or agent", width: "minmax(72px, 1fr)", cell: (run) => <span className="soft">{run.task_id ?? run.labels["treadle.agent"] ?? run.labels.agent ?? ""}</span> },
+  { name: "Task or agent", width: "minmax(72px, 1fr)", from: 1000, cell: (run) => <span className="soft">{run.task_id ?? run.labels["treadle.agent"] ?? run.labels.agent ?? ""}</span> },
   { name: "Steps", width: "48px", isNumber: true, cell: (run) => count(run.steps) },
   { name: "Tokens", width: "64px", isNumber: true, cell: (run) => <span title={`${count(run.input_tokens)} in, ${count(run.cached_input_tokens)} of them cached, ${count(run.output_tokens)} out`}>{compact(run.input_tokens + run.output_tokens)}</span> },
   { name: "Cost", width: "64px", isNumber: true, cell: (run) => (run.cost_usd === null ? <span className="soft">unknown</span> : usd(run.cost_usd)) },
   { name: "Reward", width: "56px", isNumber: true, cell: (run) => (run.reward === null ? "" : run.reward.toFixed(2)) },
-  { name: "Time", width: "72px", isNumber: true, cell: (run) => seconds(run.updated_at - run.created_at) },
+  { name: "Time", width: "72px", isNumber: true, from: 1000, cell: (run) => seconds(run.updated_at - run.created_at) },
   { name: "Age", width: "64px", isNumber: true, cell: (run) => <span className="soft" title={new Date(run.updated_at * 1000).toLocaleString()}>{ago(run.updated_at)}</span> },
 ];
 

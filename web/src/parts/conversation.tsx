@@ -33,6 +33,36 @@ export const Message = memo(function Message({ message }: { message: ShownMessag
   );
 });
 
+const signOf = (message: ShownMessage | undefined): string => JSON.stringify(message ?? null);
+
+/** Return the first line in which conversations do not say the same; -1 if there is none. */
+export function firstDifference(conversations: ShownMessage[][]): number {
+  const most = Math.max(0, ...conversations.map((messages) => messages.length));
+  for (let line = 0; line < most; line += 1) if (new Set(conversations.map((messages) => signOf(messages[line]))).size > 1) return line;
+  return -1;
+}
+
+export const sidesOf = (count: number): { gridTemplateColumns: string } => ({ gridTemplateColumns: `repeat(${count}, minmax(280px, 1fr))` });
+
+/** Conversations side by side, in lines: what they have in common once, then the first difference and all after it. */
+export function SideLines({ conversations }: { conversations: ShownMessage[][] }): ReactNode {
+  const differs = conversations.length > 1 ? firstDifference(conversations) : -1;
+  const most = Math.max(0, ...conversations.map((messages) => messages.length));
+  return Array.from({ length: most }, (_, line) => {
+    const message = conversations[0]?.[line];
+    if (differs >= 0 && line < differs && message) return <div key={line} className="sideline common"><div><Message message={message} /></div></div>;
+    return (
+      <div key={line} className={`sideline ${line === differs ? "differs" : ""}`} style={sidesOf(conversations.length)}>
+        {line === differs && <p className="mark">the first difference</p>}
+        {conversations.map((messages, side) => {
+          const own = messages[line];
+          return <div key={side}>{own ? <Message message={own} /> : null}</div>;
+        })}
+      </div>
+    );
+  });
+}
+
 export function Conversation({ messages }: { messages: ShownMessage[] }): ReactNode {
   return <div className="conversation">{messages.map((message, index) => <Message key={index} message={message} />)}</div>;
 }

@@ -8,9 +8,10 @@ import { useGet } from "../load";
 import { to } from "../router";
 import { Status } from "./basics";
 
-interface Content { text?: string; base64?: string }
+export interface Content { text?: string; base64?: string }
 
-const contentOf = (runId: string, digest: string | null): string | null =>
+/** Return the address of a content of a run. */
+export const contentOf = (runId: string, digest: string | null): string | null =>
   digest === null ? null : `/v1/view/runs/${encodeURIComponent(runId)}/contents/${digest}`;
 
 type Line = [sign: " " | "+" | "-" | "@", text: string, number: number];

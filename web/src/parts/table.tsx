@@ -10,6 +10,19 @@ export interface Column<T> {
   width: string;
   cell: (item: T) => ReactNode;
   isNumber?: boolean;
+  /** The width of the window, in pixels, from which the column is shown. Default: it is always shown. */
+  from?: number;
+}
+
+/** Return the columns that are shown in a window of the present width. */
+function useShown<T>(columns: readonly Column<T>[]): Column<T>[] {
+  const [width, setWidth] = useState(window.innerWidth);
+  useEffect(() => {
+    const measure = (): void => setWidth(window.innerWidth);
+    window.addEventListener("resize", measure);
+    return () => window.removeEventListener("resize", measure);
+  }, []);
+  return columns.filter((column) => width >= (column.from ?? 0));
 }
 
 interface Props<T> {
@@ -32,8 +45,9 @@ interface Props<T> {
 
 const HEIGHT = 32;
 
-export function Table<T>({ label, items, columns, idOf, addressOf, onEnd, actions, end, openedId, onFollow }: Props<T>): ReactNode {
+export function Table<T>({ label, items, columns: all, idOf, addressOf, onEnd, actions, end, openedId, onFollow }: Props<T>): ReactNode {
   const box = useRef<HTMLDivElement>(null);
+  const columns = useShown(all);
   const [picked, setPicked] = useState(0);
   const virtual = useVirtual(items.length, box, () => HEIGHT);
   const shown = virtual.lines;

@@ -3,8 +3,10 @@ import { memo, useEffect, useLayoutEffect, useRef, useState, type ReactNode } fr
 import type { Artifact, Usage } from "../fold/events";
 import type { Item } from "../fold/run";
 import { bytes, clock, compact, count, many, oneLine, pretty, seconds, usd } from "../format";
+import { useGet } from "../load";
 import { to } from "../router";
 import { Chip, type Tone } from "./basics";
+import { contentOf, type Content } from "./files";
 import { useVirtual } from "./virtual";
 
 const SHORT = 80;
@@ -35,13 +37,22 @@ export function describeUsage(usage: Usage | undefined): string {
   return `${count(input)} tokens in${cached}, ${count(usage.output_tokens ?? 0)} out${thought}`;
 }
 
-function Parts({ parts }: { parts: Artifact[] }): ReactNode {
+/** An image that is kept beside the events. */
+function Picture({ runId, part, digest }: { runId: string; part: Artifact; digest: string }): ReactNode {
+  const { data } = useGet<Content>(contentOf(runId, digest));
+  const name = part.name ?? "attached image";
+  return data?.base64 === undefined ? <Chip>{name}</Chip> : <img src={`data:${part.mime_type};base64,${data.base64}`} alt={name} />;
+}
+
+function Parts({ runId, parts }: { runId: string; parts: Artifact[] }): ReactNode {
   return (
     <div className="row wrap parts">
       {parts.map((part, number) => (
         part.data && part.mime_type?.startsWith("image/")
           ? <img key={number} src={`data:${part.mime_type};base64,${part.data}`} alt={part.name ?? "attached image"} />
-          : <Chip key={number} title={part.uri ?? part.digest ?? ""}>{part.name ?? part.kind}{part.size_bytes ? `, ${bytes(part.size_bytes)}` : ""}</Chip>
+          : part.digest && part.mime_type?.startsWith("image/")
+            ? <Picture key={number} runId={runId} part={part} digest={part.digest} />
+            : <Chip key={number} title={part.uri ?? part.digest ?? ""}>{part.name ?? part.kind}{part.size_bytes ? `, ${bytes(part.size_bytes)}` : ""}</Chip>
       ))}
     </div>
   );
@@ -81,7 +92,7 @@ function Inference({ item }: { item: Item }): ReactNode {
       ))}
       {item.reasoning && <Text className="thought" text={item.reasoning} most={600} />}
       {item.text && <Text className="said" text={item.text} />}
-      {item.parts.length > 0 && <Parts parts={item.parts} />}
+      {item.parts.length > 0 && <Parts runId={item.runId} parts={item.parts} />}
     </>
   );
 }
@@ -114,7 +125,7 @@ function Call({ item, onOpen, isOpened }: { item: Item } & Opening): ReactNode {
       </Head>
       <Text className="arguments" text={item.arguments.length <= SHORT ? item.arguments : pretty(item.arguments)} most={900} />
       {result && <Text className={`result${result.is_error ? " bad" : ""}`} text={result.content || "(empty)"} most={900} />}
-      {result?.artifacts && result.artifacts.length > 0 && <Parts parts={result.artifacts} />}
+      {result?.artifacts && result.artifacts.length > 0 && <Parts runId={item.runId} parts={result.artifacts} />}
     </>
   );
 }
@@ -142,7 +153,7 @@ function Block({ item, ...opening }: { item: Item } & Opening): ReactNode {
         <>
           <Head item={item} />
           {item.text && <Text className="said" text={item.text} most={item.kind === "system" ? 500 : LONG} />}
-          {item.parts.length > 0 && <Parts parts={item.parts} />}
+          {item.parts.length > 0 && <Parts runId={item.runId} parts={item.parts} />}
         </>
       );
   }

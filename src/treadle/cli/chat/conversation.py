@@ -36,7 +36,7 @@ from treadle.core.types import Delivery, Message, ToolCall
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.loop.listener import Emit
-from treadle.routing.judging.in_sessions import ASK_TOOL
+from treadle.routing.judging.judges import ASK_TOOL
 from treadle.runs.run import Run
 from treadle.runs.statuses import find_run
 

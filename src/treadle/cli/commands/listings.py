@@ -33,7 +33,7 @@ from treadle.core.tally import Tally
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
-from treadle.runs.statuses import find_run, iterate_runs, list_runs, status_of
+from treadle.runs.statuses import find_run, iterate_runs, status_of
 
 if TYPE_CHECKING:
     from treadle.telemetry.usage_stats import Durations, UsageStats
@@ -71,7 +71,9 @@ def runs(
     with closing(open_existing(journal)) as opened:
         last = None if after is None else find_run(opened, after)
         most = limit + 1 if limit else None
-        found = list_runs(opened, selection.condition, status=selection.listed, after=last, limit=most)
+        found = list(
+            iterate_runs(opened, selection.condition, status=selection.listed, after=last, limit=most)
+        )
     shown = found[:limit] if limit else found
     damaged = [info for info in shown if info.status == DAMAGED]
     if is_json:
@@ -192,7 +194,7 @@ def sessions(
             return _delete(opened, [find_run(opened, text) for text in delete], is_sure=is_sure)
         if grep is not None:
             return _search(opened, grep, limit, is_json=is_json)
-        found = list_runs(opened, RunFilter(is_session=True), limit=limit or None)
+        found = list(iterate_runs(opened, RunFilter(is_session=True), limit=limit or None))
     if is_json:
         print_json(*[{**_run_line(info), "title": info.title} for info in found])
     elif found:

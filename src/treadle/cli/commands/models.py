@@ -268,7 +268,7 @@ def trust(file: Path | None = None) -> int:
         treadle models trust ../treadle.toml
     """
     from treadle.journal.identity import Trust, record_trust
-    from treadle.models.config.table_demands import demand_of, needs_trust
+    from treadle.models.config.model_parts import demand_of, needs_trust
     from treadle.models.config.toml_file import KIND, digest_of, search_config
 
     path = file or search_config()

@@ -46,6 +46,7 @@ def rollout(
     options: RolloutOptions,
     settings: list[str] | None = None,
     is_demo: bool = False,
+    retry_failed: bool = False,
     shown: o.ViewOptions,
 ) -> int:
     """Run groups of agents on tasks, and hand trainers what the model sampled.
@@ -65,8 +66,10 @@ def rollout(
         place, groups = Path(given.get("path", "rollout-demo")), given.get("groups", GROUPS)
         return run_rollout_demo(place, groups, given.get("group_size", SIZE), is_json=shown.is_json)
     from treadle.cli.jobs import rolling
+    from treadle.cli.jobs.job_command import read_changes
 
-    return rolling.run(config, rolling.read_changes(given, settings or ()), shown)
+    changes = read_changes(given, settings or ())
+    return rolling.run(config, changes, shown, retry_failed=retry_failed)
 
 
 def report(

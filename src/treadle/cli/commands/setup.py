@@ -69,6 +69,7 @@ class SchemaOf(StrEnum):
     CONFIG = "config"
     GENERATE = "generate"
     PERSONA = "persona"
+    EVAL = "eval"
     ROLLOUT = "rollout"
 
 
@@ -98,9 +99,13 @@ def _find_schema(what: SchemaOf) -> Json:
         from treadle.datagen.config import config_schema as generating
 
         return generating.schema()
-    from treadle.rollout import rollout_config as rolling
+    if what is SchemaOf.EVAL:
+        from treadle.evals.evaluation_config import READER as EVALUATIONS
 
-    return rolling.schema()
+        return EVALUATIONS.schema
+    from treadle.rollout.rollout_config import READER
+
+    return READER.schema
 
 
 def doctor(journal: str | None = None, is_json: bool = False) -> int:

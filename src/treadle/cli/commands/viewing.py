@@ -66,11 +66,11 @@ def view(
 
 
 def report(runs: list[str] | None = None, journal: str | None = None, out: Path | None = None) -> int:
-    """Write runs, a dataset, two datasets, or rollouts as one HTML file that works from disk.
+    """Write runs, datasets, rollouts, or evaluations as one HTML file that works from disk.
 
     Examples:
         treadle report last > run.html
-        treadle report rollouts --out rollouts.html
+        treadle report evaluation > evaluation.html
     """
     from treadle.viewer.bundle import encode_bundle
     from treadle.viewer.data_pages import encode_page, find_kind, make_view

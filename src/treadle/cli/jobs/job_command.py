@@ -1,7 +1,7 @@
 """The work of a command on a job, which can be continued: from its view to its exit code."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from treadle.core.overrides import read_change
 from treadle.core.types import Json
 from treadle.jobs.job import JobEnd
 from treadle.jobs.progress import JobNotice, JobProgress
+from treadle.scoring.registry import parse_reward
 
 R = TypeVar("R")
 _LIMITS = {
@@ -33,6 +34,19 @@ _LIMITS = {
     "max_seconds": "limits.max_seconds is reached; raise it and run the same command",
 }
 """The texts for limits at which the work ends."""
+
+
+_MODEL_KEYS = ("base_url", "renderer", "temperature")
+"""The options that are settings of the model."""
+_FLAGS = {
+    "tasks": "task",
+    "rewards": "reward",
+    "sinks": "sink",
+    "path": "out",
+    "models": "model",
+    "max_tasks": "limit",
+}
+"""The options whose names differ from their keys."""
 
 
 class ConfigChanges(Struct, frozen=True):
@@ -54,6 +68,29 @@ class ConfigChanges(Struct, frozen=True):
     def command(self, name: str, path: Path | None) -> str:
         """Return the command with these changes."""
         return write_command(name, *([] if path is None else [str(path)]), **self.options, set=self.settings)
+
+
+def read_changes(given: Mapping[str, Any], settings: Sequence[str]) -> ConfigChanges:
+    """Return the changes that options, by the name of their key, and values of `--set` mean."""
+    values: dict[str, Json] = dict(given)
+    of_model = {key: values.pop(key) for key in _MODEL_KEYS if key in values}
+    if of_model and "model" in values:
+        values["model"] = {"model": values["model"]}
+    values |= {f"model.{key}": value for key, value in of_model.items()}
+    if "rewards" in values:
+        values["rewards"] = dict([_read_weight(text) for text in values["rewards"]])
+    names = {key: _FLAGS.get(key, key.removeprefix("model.")).replace("_", "-") for key in values}
+    options: dict[str, OptionValue] = {
+        _FLAGS.get(key, key): tuple(value) if isinstance(value, list) else str(value)
+        for key, value in given.items()
+    }
+    return ConfigChanges(options, values, {key: f"--{name}" for key, name in names.items()}, tuple(settings))
+
+
+def _read_weight(text: str) -> tuple[str, Json]:
+    """Return a reward and its weight, as a mapping to which `--set` can add settings."""
+    spec = parse_reward(text)
+    return spec.scorer, {"weight": spec.weight}
 
 
 class JobCommand:

@@ -1,14 +1,12 @@
 """The work of `treadle rollout`: applies the options to the configuration, and makes the rollouts."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.job_command import ConfigChanges, JobCommand
 from treadle.cli.options import common as o
 from treadle.cli.terminal.output import (
-    OptionValue,
     clean,
     print_error,
     print_interrupted,
@@ -20,9 +18,8 @@ from treadle.cli.terminal.output import (
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
 from treadle.core.registry import require
-from treadle.core.types import Json
 from treadle.jobs.progress import JobNotice
-from treadle.rollout.rollout_config import load_config
+from treadle.rollout.rollout_config import READER
 from treadle.rollout.rollout_progress import GroupEnded
 from treadle.rollout.rollouts import Rollouts
 
@@ -33,57 +30,32 @@ if TYPE_CHECKING:
 
 _SHOWN_GROUPS = 6
 """How many of the newest groups are shown."""
-_MODEL_KEYS = ("base_url", "renderer", "temperature")
-"""The options that are settings of the model."""
-_FLAGS = {"tasks": "task", "rewards": "reward", "sinks": "sink", "path": "out"}
-"""The options whose names differ from their keys."""
 
 
-def read_changes(given: Mapping[str, Any], settings: Sequence[str]) -> ConfigChanges:
-    """Return the changes that options, by the name of their key, and values of `--set` mean."""
-    values: dict[str, Json] = dict(given)
-    of_model = {key: values.pop(key) for key in _MODEL_KEYS if key in values}
-    if of_model and "model" in values:
-        values["model"] = {"model": values["model"]}
-    values |= {f"model.{key}": value for key, value in of_model.items()}
-    if "rewards" in values:
-        values["rewards"] = dict([_read_weight(text) for text in values["rewards"]])
-    names = {key: _FLAGS.get(key, key.removeprefix("model.")).replace("_", "-") for key in values}
-    options: dict[str, OptionValue] = {
-        _FLAGS.get(key, key): tuple(value) if isinstance(value, list) else str(value)
-        for key, value in given.items()
-    }
-    return ConfigChanges(options, values, {key: f"--{name}" for key, name in names.items()}, tuple(settings))
-
-
-def _read_weight(text: str) -> tuple[str, Json]:
-    """Return a reward and its weight, as a mapping to which `--set` can add settings."""
-    from treadle.scoring.registry import parse_reward
-
-    spec = parse_reward(text)
-    return spec.scorer, {"weight": spec.weight}
-
-
-def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions) -> int:
+def run(
+    path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, retry_failed: bool = False
+) -> int:
     """Make the rollouts, or continue them, and return the exit code."""
     if path is None and not changes.options and not changes.settings:
         raise ConfigError(
             "give a configuration, or options: treadle rollout --task files --model MODEL --groups 10"
         )
-    config = load_config(path, changes.by_key(), changes.flags)
+    config = READER.load(path, changes.by_key(), changes.flags)
     # A mistake of the configuration is an error here, which must not be printed into the view.
     rollouts = Rollouts(
         config,
         workers=None if config.command is None else _make_workers(config.command),
         listener=lambda notice, progress: job.listen(notice, progress),
+        retry_failed=retry_failed,
     )
     job = JobCommand(config.name, rollouts.progress, GroupFeed(), changes.command("rollout", path), shown)
     result = job.run(rollouts.run)
     if result is None:
         return ExitCode.INTERRUPTED
-    folder, too_many = (
-        result.folder,
-        "too many groups were dropped; see the reasons above, or raise max_dropped",
+    folder = result.folder
+    too_many = (
+        "too many groups were dropped; see the reasons above, try them again with --retry-failed, or raise "
+        "max_dropped"
     )
     code = job.report(result.end, result.progress, folder.path, too_many)
     if result.end.reason == "done" and (waiting := result.progress.undelivered):

@@ -289,9 +289,15 @@ def as_command(function: Callable[..., int]) -> Callable[..., None]:
 
 
 def split_docstring(function: Callable[..., Any]) -> tuple[str, list[str]]:
-    """Return the text of a command's docstring, and the command lines below its `Examples:`."""
+    """Return the text of a command's docstring, and the command lines below its `Examples:`.
+
+    Each paragraph is one line, which typer breaks to the width of the terminal; lists keep their lines.
+    """
     text, _, examples = (inspect.getdoc(function) or "").partition("\n\nExamples:\n")
-    return text, [line.strip() for line in examples.splitlines()]
+    paragraphs = [
+        item if item.startswith(("- ", "  ")) else " ".join(item.split()) for item in text.split("\n\n")
+    ]
+    return "\n\n".join(paragraphs), [line.strip() for line in examples.splitlines()]
 
 
 def _is_group(annotation: Any) -> bool:

@@ -130,9 +130,12 @@ def digests_of(body: Body) -> tuple[str, ...]:
         return _digests_in(body.message.parts)
     if isinstance(body, InferenceCompleted):
         return _digests_in(body.completion.message.parts)
-    if isinstance(body, ContextCompacted):
-        return tuple([digest for item in body.replacement for digest in _digests_in(item.parts)])
-    return ()
+    messages: tuple[Message, ...] = ()
+    if isinstance(body, RunStarted):
+        messages = body.history
+    elif isinstance(body, ContextCompacted):
+        messages = body.replacement
+    return tuple([digest for item in messages for digest in _digests_in(item.parts)])
 
 
 def _digests_in(items: tuple[Artifact, ...]) -> tuple[str, ...]:

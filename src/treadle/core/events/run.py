@@ -2,14 +2,14 @@
 
 from msgspec import field
 
-from treadle.core.events.body import Body
+from treadle.core.events.body import Body, BodyWithContents
 from treadle.core.lineage import Caller, Parent, TaskRef
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.types import Fault, Json, Message, OutputSpec, StopReason, ToolSpec, Window
 
 
-class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
+class RunStarted(BodyWithContents, frozen=True, gc=False, tag="run_started"):
     """The start of a run, with the agent and everything else that was given at the start."""
 
     version: str
@@ -158,3 +158,7 @@ class Rewarded(Body, frozen=True, gc=False, tag="rewarded"):
     """The name of the check that gave the grade. If a name has several grades, the newest one is valid."""
     detail: str | None = None
     """A sentence that explains the grade; `None` if there is none."""
+    metrics: dict[str, float] | None = None
+    """Further numbers of the scorer by name; `None` if it gave none."""
+    scorer: PartSpec | None = None
+    """The scorer with its settings; `None` if the grade is of the task's own check at the end of the run."""

@@ -1,11 +1,8 @@
 """The JSON Schema of the configuration, for editors, and its keys."""
 
-import ast
 import inspect
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.quality.duplicates import DuplicateSettings
 from treadle.datagen.quality.registry import DUPLICATES, FILTERS
 from treadle.datagen.scenarios import scenario as types
+from treadle.datagen.scenarios.scenario_writer import PROMPTS
 from treadle.export.exporter import FORMATS
 from treadle.tools.resolve import TOOLSETS
 
@@ -29,10 +27,10 @@ def schema() -> dict[str, Json]:
     found = made["$defs"]
     for name in _ENUMS:
         enum: type[StrEnum] = getattr(types, name)
-        texts = _texts_of(name)
+        texts = PROMPTS["kinds"]
         found[name] = {
             "description": found[name].get("description", ""),
-            "oneOf": [{"const": item.value, "description": texts[item.name]} for item in enum],
+            "oneOf": [{"const": item.value, "description": texts.get(item.value, "")} for item in enum],
         }
     weights = found["Generation"]["properties"]
     for key, name in (("kinds", "Kind"), ("difficulties", "Difficulty")):
@@ -88,19 +86,6 @@ def _names_of(registry: Registry[Any], pattern: str) -> dict[str, Any]:
     """Return the schema of a name in `registry`, or of another name that fits `pattern`, because packages can add
     names."""
     return {"anyOf": [{"enum": registry.names()}, {"type": "string", "pattern": pattern}]}
-
-
-@cache
-def _texts_of(name: str) -> dict[str, str]:
-    """Return the docstring below each member of an enumeration."""
-    tree = ast.parse(inspect.getsource(types))
-    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
-    texts = dict.fromkeys(getattr(types, name).__members__, "")
-    for node, after in pairwise(body):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            told = after.value if isinstance(after, ast.Expr) else None
-            texts[node.targets[0].id] = str(told.value) if isinstance(told, ast.Constant) else ""
-    return texts
 
 
 def starter() -> str:

@@ -19,7 +19,7 @@ from treadle.datagen.topics.topic_files import load_topics
 from treadle.export.exporter import FORMATS
 from treadle.export.parquet import require_arrow
 from treadle.jobs.meter import is_free
-from treadle.models.protocol import Model, has_price
+from treadle.models.protocol import Model, context_tokens_of, has_price
 from treadle.runs.task import task_set
 from treadle.tools.resolve import check_code, is_code, resolve_tools
 from treadle.tools.schema.tool_definitions import parse_definitions
@@ -300,7 +300,7 @@ def _check_prices(config: GenerationConfig, models: Mapping[Role, Model]) -> Ite
 def _check_windows(config: GenerationConfig, models: Mapping[Role, Model]) -> Iterator[Problem]:
     prompts = largest_prompts(config)
     for role in ROLES:
-        window = context_tokens(models[role]) if role in models else None
+        window = context_tokens_of(models[role]) if role in models else None
         if window is None or prompts[role] <= window:
             continue
         name = models[role].name
@@ -311,17 +311,6 @@ def _check_windows(config: GenerationConfig, models: Mapping[Role, Model]) -> It
         yield Problem(
             key, f"{text}; name another model for {role!r}, or give shorter texts, fewer tools or turns"
         )
-
-
-def context_tokens(model: Model) -> int | None:
-    """Return how many tokens a prompt of `model` can have; `None` if that is not known."""
-    inner: object = model
-    while inner is not None:
-        found = getattr(inner, "context_tokens", None)
-        if isinstance(found, int):
-            return found
-        inner = getattr(inner, "inner", None)
-    return None
 
 
 def _check_limits(config: GenerationConfig, plan: Estimate) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from treadle.core.masking import MASK, hide_fields, is_secret_name
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.roles import given_model, used_roles
-from treadle.models.config.description import is_secret_url
+from treadle.models.config.model_parts import is_secret_url
 from treadle.models.config.recipe import load_config as load_models
 from treadle.sandbox.mount import Mount
 from treadle.tools.resolve import FILE

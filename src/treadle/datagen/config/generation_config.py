@@ -9,6 +9,7 @@ from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 from treadle.datagen.scenarios.scenario import Difficulty, Kind
 from treadle.jobs.sections import ConfigSection, Count, LimitSection, Share
+from treadle.knowledge.personas.persona import ToolsetTable
 from treadle.models.config.tables import ModelTable
 
 Window = Annotated[int, Field(ge=1, le=10_000)]
@@ -114,19 +115,10 @@ class Generation(ConfigSection):
     the reasons as feedback."""
 
 
-class ToolsetSection(ConfigSection):
-    """A toolset with settings."""
-
-    name: str
-    """The name of the toolset, as for `treadle run --tools`."""
-    settings: dict[str, Json] = {}
-    """The arguments of the toolset, such as `component` of `spin`."""
-
-
 class Tools(ConfigSection):
     """The agent's tools and its environment."""
 
-    use: list[str | ToolsetSection] = []
+    use: list[str | ToolsetTable] = []
     """Toolsets by name, as for `treadle run --tools`, or with settings. Paths are relative to this file."""
     definitions: list[dict[str, Json]] = []
     """Definitions of tools whose results are simulated, in the shape of DeepFabric, OpenAI or MCP."""
@@ -152,13 +144,7 @@ class Tools(ConfigSection):
 
     def parts(self) -> tuple[PartSpec, ...]:
         """Return the toolsets of `use` for `resolve_tools`."""
-        return tuple([_part_of(item) for item in self.use])
-
-
-def _part_of(item: str | ToolsetSection) -> PartSpec:
-    if isinstance(item, str):
-        return PartSpec(name=item)
-    return PartSpec(name=item.name, settings=item.settings or None)
+        return tuple([PartSpec(name=item) if isinstance(item, str) else item.part for item in self.use])
 
 
 class Judge(ConfigSection):

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from treadle.core.documents import read_data
 from treadle.core.errors import TreadleError
 from treadle.core.estimates import CHARS_PER_TOKEN
 from treadle.core.spec import PartSpec
@@ -17,29 +18,15 @@ from treadle.datagen.scenarios.scenario import Kind
 from treadle.runs.task import task_set
 from treadle.tools.resolve import is_code, resolve_tools
 
-TOOL_TOKENS = 120
-"""The assumed tokens of the definition of a tool that is not known before its server has started."""
-SERVER_TOOLS = 8
-"""How many tools a server is expected to have."""
-HEAD_TOKENS = 100
-"""The assumed tokens of the description of a file for a scenario writer."""
-RESULT_TOKENS = 250
-CALL_TOKENS = 80
-ANSWER_TOKENS = 220
-COT_TOKENS = 500
-"""The assumed tokens of an answer with a chain of thought."""
-BASE_SECONDS = 1.0
-TOKENS_PER_SECOND = 60.0
-_STEPS = {
-    Kind.SINGLE: 1.0,
-    Kind.CHAINED: 2.5,
-    Kind.PARALLEL: 1.0,
-    Kind.RECOVERY: 2.5,
-    Kind.NO_TOOL: 0.0,
-    Kind.MISSING_PARAMETER: 1.0,
-    Kind.REFUSAL: 0.3,
-}
+_DATA = read_data(__package__, "loads")
+_TOOL_TOKENS, _HEAD_TOKENS, _RESULT_TOKENS, _CALL_TOKENS, _ANSWER_TOKENS, _COT_TOKENS = [
+    int(_DATA["tokens"][name]) for name in ("tool", "head", "result", "call", "answer", "cot")
+]
+"""The assumed tokens of the parts of a conversation and of its prompts."""
+_STEPS: dict[Kind, float] = {Kind(name): steps for name, steps in _DATA["steps"].items()}
 """The steps with calls in a conversation of each kind."""
+_CALL_SECONDS: float = _DATA["seconds"]["call"]
+_TOKENS_PER_SECOND: float = _DATA["seconds"]["tokens_per_second"]
 _WORKS_ON_SERVERS = ("mcp", "openapi", "spin")
 
 
@@ -63,7 +50,7 @@ def assume_loads(config: GenerationConfig) -> tuple[dict[Role, Load], dict[Role,
     turns = (conversation.min_turns + conversation.max_turns) / 2
     steps = _steps(config)
     is_agent = conversation.type == "agent"
-    answer = COT_TOKENS if conversation.type == "cot" else ANSWER_TOKENS
+    answer = _COT_TOKENS if conversation.type == "cot" else _ANSWER_TOKENS
     system = _count(config.generation.instructions) + 60
     known_topics = min(topics.degree**topics.depth, 200) / 2
     agent = _conversation(turns, steps if is_agent else 0.0, system + (tools if is_agent else 0), answer)
@@ -74,20 +61,20 @@ def assume_loads(config: GenerationConfig) -> tuple[dict[Role, Load], dict[Role,
         "agent": agent,
         "user": _load(max(0.0, turns - 1), (450 + seen / 2) * max(0.0, turns - 1), 60 * max(0.0, turns - 1)),
         "judge": _load(
-            1, 400 + seen + (steps * turns * (RESULT_TOKENS + CALL_TOKENS) if is_agent else 0), 80
+            1, 400 + seen + (steps * turns * (_RESULT_TOKENS + _CALL_TOKENS) if is_agent else 0), 80
         ),
     }
     texts: dict[Role, str] = {
         "topics": f"an answer with {topics.degree} topics has {14 * topics.degree + 20} tokens",
         "scenarios": f"a scenario has 180 tokens, its prompt {tools:,} for the tools and {files:,} for the files",
         "agent": f"a conversation has {turns:g} turns with {steps:.1f} steps with calls and an answer each; a call "
-        f"has {CALL_TOKENS} tokens, a result {RESULT_TOKENS}, an answer {answer}"
+        f"has {_CALL_TOKENS} tokens, a result {_RESULT_TOKENS}, an answer {answer}"
         if is_agent
         else f"a conversation has {turns:g} turns, and an answer {answer} tokens",
         "user": "the simulated user is asked for each turn but the first, and writes 60 tokens",
         "judge": "the judge is asked once for each row",
     }
-    texts["agent"] += f"; an answer takes {BASE_SECONDS:g} s, and 1 s more for {TOKENS_PER_SECOND:g} tokens"
+    texts["agent"] += f"; an answer takes {_CALL_SECONDS:g} s, and 1 s more for {_TOKENS_PER_SECOND:g} tokens"
     return loads, texts
 
 
@@ -99,7 +86,7 @@ def tool_tokens(config: GenerationConfig) -> int:
     total = _count(msgspec.json.encode(config.tools.definitions).decode()) if config.tools.definitions else 0
     for part in toolsets_of(config):
         if is_server(part.name) or is_code(part.name):
-            total += SERVER_TOOLS * TOOL_TOKENS
+            total += _DATA["server_tools"] * _TOOL_TOKENS
             continue
         try:
             specs = [item.spec for item in resolve_tools(part)]
@@ -135,7 +122,7 @@ def largest_prompts(config: GenerationConfig) -> dict[Role, int]:
     }
     # The last prompt of a conversation contains everything before it; the longest conversation has the most turns.
     turns = config.generation.conversation.max_turns
-    found["agent"] += round(turns * ANSWER_TOKENS + turns * _steps(config) * (CALL_TOKENS + RESULT_TOKENS))
+    found["agent"] += round(turns * _ANSWER_TOKENS + turns * _steps(config) * (_CALL_TOKENS + _RESULT_TOKENS))
     return found
 
 
@@ -145,10 +132,10 @@ def file_tokens(config: GenerationConfig) -> int:
     if files is None:
         return 0
     if isinstance(files, Mapping):
-        return sum(min(HEAD_TOKENS, 20 + _count(text)) for text in list(files.values())[:MAX_LISTED_FILES])
+        return sum(min(_HEAD_TOKENS, 20 + _count(text)) for text in list(files.values())[:MAX_LISTED_FILES])
     if config.tools.task_set is not None:
-        return 4 * HEAD_TOKENS
-    return max(1, len(list(islice(Path(files).rglob("*"), MAX_LISTED_FILES)))) * HEAD_TOKENS
+        return 4 * _HEAD_TOKENS
+    return max(1, len(list(islice(Path(files).rglob("*"), MAX_LISTED_FILES)))) * _HEAD_TOKENS
 
 
 def _steps(config: GenerationConfig) -> float:
@@ -166,14 +153,14 @@ def _steps(config: GenerationConfig) -> float:
 def _conversation(turns: float, steps: float, base: float, answer: float) -> Load:
     """Return the agent's load for a conversation. The prompt of each call contains everything before it."""
     calls = turns * (steps + 1)
-    turn_tokens = 60 + steps * (CALL_TOKENS + RESULT_TOKENS) + answer
+    turn_tokens = 60 + steps * (_CALL_TOKENS + _RESULT_TOKENS) + answer
     before = turn_tokens * (turns - 1) / 2
-    within = 60 + steps * (CALL_TOKENS + RESULT_TOKENS) / 2
-    return _load(calls, calls * (base + before + within), turns * (steps * CALL_TOKENS + answer))
+    within = 60 + steps * (_CALL_TOKENS + _RESULT_TOKENS) / 2
+    return _load(calls, calls * (base + before + within), turns * (steps * _CALL_TOKENS + answer))
 
 
 def _load(calls: float, input_tokens: float, output_tokens: float) -> Load:
-    seconds = calls * BASE_SECONDS + output_tokens / TOKENS_PER_SECOND
+    seconds = calls * _CALL_SECONDS + output_tokens / _TOKENS_PER_SECOND
     return Load(calls=calls, input_tokens=input_tokens, output_tokens=output_tokens, seconds=seconds)
 
 

@@ -317,7 +317,7 @@ def key_of(row: Row) -> str:
     if sample is not None and sample.topic_id:
         return sample.topic_id
     asked = next((message.content for message in row.messages if message.role is Role.USER), "")
-    return "asked-" + _hash(asked)
+    return "asked-" + blake2b(asked.encode(), digest_size=8).hexdigest()
 
 
 def _group(path: Path) -> tuple[Counter[str], Unions]:
@@ -432,7 +432,3 @@ def _remove_old(out: Path, names: Collection[str]) -> None:
         if gone.is_dir():
             rmtree(gone)
         gone.unlink(missing_ok=True)
-
-
-def _hash(text: str) -> str:
-    return blake2b(text.encode(), digest_size=8).hexdigest()

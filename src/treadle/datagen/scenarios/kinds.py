@@ -141,7 +141,8 @@ def kinds_of(messages: Sequence[Message]) -> tuple[Kind, ...]:
     found = set()
     if count == 1:
         found.add(Kind.SINGLE)
-    if any(_is_chained(turn) for turn in turns) or _passes_value(steps):
+    has_step_after = any(step.has_success for turn in turns for step in turn.steps[:-1])
+    if has_step_after or _passes_value(steps):
         found.add(Kind.CHAINED)
     if any(len(step.calls) > 1 for step in steps):
         found.add(Kind.PARALLEL)
@@ -193,10 +194,6 @@ def _turns(messages: Sequence[Message]) -> Iterator[_Turn]:
         yield turn
 
 
-def _is_chained(turn: _Turn) -> bool:
-    return any(step.has_success for step in turn.steps[:-1])
-
-
 _MIN_VALUE_CHARS = 4
 
 
@@ -217,7 +214,9 @@ def _is_recovery(steps: Sequence[_Step]) -> bool:
     failed: list[ToolCall] = []
     for step in steps:
         for call in step.calls:
-            if not step.is_failed(call) and any(_is_same_intent(call, other) for other in failed):
+            if not step.is_failed(call) and any(
+                call.name == other.name or not _values(call).isdisjoint(_values(other)) for other in failed
+            ):
                 return True
         failed += [call for call in step.calls if step.is_failed(call)]
     return False
@@ -229,10 +228,6 @@ def _is_recovered(turn: _Turn) -> bool:
     if not failures or not any(step.has_success for step in turn.steps[failures[0] + 1 :]):
         return False
     return bool(turn.answer) and not is_refusal(turn.answer) and not is_question(turn.answer, at_end=True)
-
-
-def _is_same_intent(call: ToolCall, other: ToolCall) -> bool:
-    return call.name == other.name or not _values(call).isdisjoint(_values(other))
 
 
 def _values(call: ToolCall) -> set[str]:

@@ -69,7 +69,10 @@ class OpenAIRows(RowFormat):
             raw["reasoning_content"] = message.reasoning
         if message.tool_calls:
             raw["content"] = message.content or None
-            raw["tool_calls"] = [write_call(call, _write_text(call)) for call in message.tool_calls]
+            raw["tool_calls"] = [
+                write_call(call, call.arguments if call.arguments.strip() else "{}")
+                for call in message.tool_calls
+            ]
         return raw
 
     def read_message(self, item: dict[str, Json]) -> Message:
@@ -86,11 +89,6 @@ class OpenAIRows(RowFormat):
 
 
 OPENAI = OpenAIRows()
-
-
-def _write_text(call: ToolCall) -> str:
-    """Return the arguments of a call as the text that the model wrote, `{}` if that is blank."""
-    return call.arguments if call.arguments.strip() else "{}"
 
 
 def write_call(call: ToolCall, arguments: Json) -> dict[str, Json]:

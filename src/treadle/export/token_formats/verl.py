@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from treadle.core.types import Json, Role
 from treadle.export.exporter import ColumnType
 from treadle.export.groups import Group
-from treadle.export.token_exporter import Branch, LossMask, read_branches, reward_of
+from treadle.export.token_exporter import LossMask, read_branches, reward_of
 from treadle.scoring.advantages import group_relative
 from treadle.trajectory.tokens.trajectories import TokenGrade
 
@@ -50,7 +50,8 @@ class VerlRows:
             rollout, begin = branch.rollout, branch.begin
             uid, reward = group.group_id, reward_of(rollout)
             if branch is not final[rollout.run_id]:
-                uid, reward = _name_branch(group, branch), advantages[branch.index]
+                uid += f"/{branch.trajectory.run_id}/{branch.trajectory.branch}"
+                reward = advantages[branch.index]
             turns = [item for item in branch.trajectory.messages if item.role is not Role.SYSTEM]
             rows.append(
                 {
@@ -75,10 +76,6 @@ class VerlRows:
                 }
             )
         return rows
-
-
-def _name_branch(group: Group, branch: Branch) -> str:
-    return f"{group.group_id}/{branch.trajectory.run_id}/{branch.trajectory.branch}"
 
 
 def _advantages_of(group: Group) -> Iterator[float]:

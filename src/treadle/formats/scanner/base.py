@@ -2,28 +2,45 @@
 
 from collections import deque
 from collections.abc import Sequence
-from typing import ClassVar
+from functools import cache
+from typing import Any, ClassVar
 
-from treadle.core.types import Message
-from treadle.formats.scanner.json_body import SPACE, Wanted, after_space
+from treadle.core.documents import read_data
+from treadle.core.types import Json, Message, ToolCall
+from treadle.formats.scanner.json_body import SPACE, BadJson, Wanted, after_space, name_of
 from treadle.formats.scanner.markers import (
+    FENCE,
     FoundMarker,
     Reader,
     Scanner,
     Steps,
     StepsTo,
     TooManyErrors,
+    after_closer,
     wait_for_all,
 )
 from treadle.formats.scanner.parsed import Parsed, ParsedCall, ToolLike, to_json, to_openai
+from treadle.formats.scanner.values import write_arguments, write_parameters
 
 MAX_DEPTH = 4
 """Calls are also found in reasoning that has no end, if at most this many levels of reasoning are nested."""
 THINK = (("<think>", "</think>"),)
 
 
+@cache
+def find_grammar(name: str) -> dict[str, Any]:
+    """Return the grammar of the format called `name`; an empty one for a format of another package."""
+    grammar = read_data(__package__, "grammars").get(name, {})
+    own = {key: _as_tuple(value) for key, value in grammar.items()}
+    return {**find_grammar(own.pop("like")), **own} if "like" in own else own
+
+
+def _as_tuple(value: Json) -> Json:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+
+
 class Format:
-    """A text format of tool calls."""
+    """A text format of tool calls. Those of this package have their attributes in `grammars.toml`."""
 
     name: ClassVar[str]
     reasoning: ClassVar[tuple[tuple[str, str], ...]] = THINK
@@ -33,6 +50,26 @@ class Format:
     then reasoning."""
     ends: ClassVar[tuple[str, ...]] = ()
     """Tokens that may end the text and have no meaning."""
+    repeats: ClassVar[tuple[str, ...]] = ()
+    closers: ClassVar[tuple[str, ...]] = ()
+    stops: ClassVar[tuple[str, ...]] = ()
+    thought: ClassVar[str] = "<think>\n{reasoning}\n</think>\n\n"
+    """The text of the reasoning."""
+    call: ClassVar[str] = ""
+    """The text of a call, with places for its `name`, the same `quoted`, its `id`, its `arguments` as JSON, and
+    the whole of it as `json` or by its `parameters`."""
+    parameter: ClassVar[str] = ""
+    """The text of a parameter, with places for its `key`, its `value`, and whether this `is_text`."""
+    between: ClassVar[str] = ""
+    """The text between two calls."""
+    around: ClassVar[tuple[str, str]] = ("", "")
+    """The texts before and after all calls."""
+    space: ClassVar[str] = ""
+    """The text between the content and the calls."""
+
+    def __init__(self) -> None:
+        for key, value in find_grammar(self.name).items():
+            setattr(self, key, value)
 
     def read_all(self, reader: Reader) -> Steps:
         """Read the whole text, or stop after too many errors."""
@@ -52,7 +89,30 @@ class Format:
 
     def render(self, message: Message) -> str:
         """Return `message` as text in this format. The caller checks that the text can be parsed again."""
-        raise NotImplementedError
+        calls = [self.write_call(call, place) for place, call in enumerate(message.tool_calls)]
+        written = f"{self.around[0]}{self.between.join(calls)}{self.around[1]}" if calls else ""
+        said = f"{message.content}{self.space}" if message.content and calls else message.content
+        return f"{self.think(message)}{said}{written}"
+
+    def think(self, message: Message) -> str:
+        """Return the text of the reasoning; empty if there is none."""
+        return self.thought.format(reasoning=message.reasoning) if message.reasoning else ""
+
+    def write_call(self, call: ToolCall, place: int) -> str:
+        """Return the text of a call, which is the one at `place` in its message."""
+        arguments, quoted = write_arguments(call), to_json(call.name)
+        return self.call.format(
+            name=call.name,
+            quoted=quoted,
+            id=self.id_of(call, place),
+            arguments=arguments,
+            json=f'{{"name": {quoted}, "arguments": {arguments}}}',
+            parameters=write_parameters(call, self.parameter) if self.parameter else "",
+        )
+
+    def id_of(self, call: ToolCall, place: int) -> str:
+        """Return the id that is written for the call at `place`."""
+        return call.call_id
 
     def render_tools(self, tools: Sequence[ToolLike]) -> str:
         """Return the text that describes `tools` in the system message."""
@@ -85,6 +145,7 @@ class TaggedFormat(Format):
     """The number of newlines between the content and a group of calls."""
 
     def __init__(self) -> None:
+        super().__init__()
         tags = tuple([tag for pair in self.reasoning for tag in pair])
         self._content = Scanner((*self.openers, *self.noise, *tags, *self.ends))
         self._longest_tag = max([len(item) for item in (*self.openers, *self.sections, *tags)], default=0)
@@ -159,6 +220,24 @@ class TaggedFormat(Format):
     def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` in a complete text, and return the position after it."""
         raise NotImplementedError
+
+    def take_json(self, reader: Reader, start: int, position: int) -> int:
+        """Read the calls in the JSON at `position`, whose marks begin at `start`, and return the position after
+        it."""
+        text = reader.text
+        try:
+            if text[position : position + 1] not in ("[", "{"):
+                raise BadJson(
+                    "the call is cut off" if position == len(text) else "the call contains no JSON", position
+                )
+            end, value = reader.read_json(position)
+        except BadJson as error:
+            end = resync(reader, position, error.position, self.closers, self.openers)
+            reader.add_error(f"not valid JSON: {error}", start, end, name_of(text[start:end]))
+            return end
+        after = after_closer(text, after_closer(text, end, (FENCE,)), self.noise)
+        reader.add_calls(text[position:end], value, start, after)
+        return after
 
     def take_noise(self, reader: Reader, found: FoundMarker) -> int:
         """Read a string in `noise`, and return the position after it. By default the string is ignored."""

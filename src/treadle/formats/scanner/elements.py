@@ -6,19 +6,20 @@ closing tag that is followed by the next parameter or by the end of the function
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, cached_property, partial
 
+import msgspec
 from msgspec import Struct
 
 from treadle.core.types import Json
-from treadle.formats.scanner.base import resync
-from treadle.formats.scanner.json_body import NoCall, Wanted, after_space
+from treadle.formats.scanner.base import find_grammar, resync
+from treadle.formats.scanner.json_body import SPACE, NoCall, Wanted, after_space
 from treadle.formats.scanner.markers import Reader, after_closer
 from treadle.formats.scanner.parsed import ToolSchemas
 from treadle.formats.scanner.values import encode, read_value, types_of
 
 
-class Elements(Struct, frozen=True):
+class Elements(Struct, dict=True):
     """The tags of one family of formats."""
 
     function: re.Pattern[str]
@@ -32,50 +33,41 @@ class Elements(Struct, frozen=True):
     parameter_open: str
     """The string that every opening tag of a parameter begins with."""
     parameter_close: str
-    trims_newline: bool
+    trims_newline: bool = False
     """True if one newline at each end of a value is not part of the value."""
-    is_typed: bool
+    is_typed: bool = False
     """True if a parameter's tag has a group `typed` that says whether its value is a string."""
-    after_space: Callable[[str, int], int]
-    """The function that skips the white space between tags."""
-    plain: re.Pattern[str]
-    """A pattern for a whole parameter without markup in its value, with the group `value` and those of
-    `parameter`."""
+    blanks: re.Pattern[str] = SPACE
+    """A pattern for the white space between tags."""
+
+    @cached_property
+    def plain(self) -> re.Pattern[str]:
+        """A pattern for a whole parameter without markup in its value, with the group `value` and those of
+        `parameter`."""
+        close = re.escape(self.parameter_close)
+        inner = f"{re.escape(self.parameter_open[1:])}|{close.removeprefix('<')}"
+        behind = f"{re.escape(self.parameter_open)}|{re.escape(self.function_close)}"
+        return re.compile(
+            rf"[ \t\r\n]*+{self.parameter.pattern}(?P<value>(?:[^<]++|<(?!{inner}))*+){close}"
+            rf"(?=[ \t\r\n]*+(?:{behind}))"
+        )
+
+    def after_space(self, text: str, position: int) -> int:
+        """Return the position after the white space between tags."""
+        return self.blanks.match(text, position).end()  # type: ignore[union-attr]
 
 
-def make_elements(
-    function: re.Pattern[str],
-    function_open: str,
-    function_close: str,
-    parameter: re.Pattern[str],
-    parameter_open: str,
-    parameter_close: str,
-    *,
-    trims_newline: bool,
-    is_typed: bool = False,
-    skip_space: Callable[[str, int], int] = after_space,
-) -> Elements:
-    """Return the `Elements` with these tags."""
-    inner = f"{re.escape(parameter_open[1:])}|{re.escape(parameter_close[1:])}"
-    behind = f"{re.escape(parameter_open)}|{re.escape(function_close)}"
-    plain = re.compile(
-        rf"[ \t\r\n]*+{parameter.pattern}(?P<value>(?:[^<]++|<(?!{inner}))*+){re.escape(parameter_close)}"
-        rf"(?=[ \t\r\n]*+(?:{behind}))"
-    )
-    closers = (function_close, parameter, parameter_open, parameter_close)
-    return Elements(function, function_open, *closers, trims_newline, is_typed, skip_space, plain)
+@cache
+def find_elements(name: str) -> Elements:
+    """Return the tags of the format called `name`."""
+    return msgspec.convert(find_grammar(name)["elements"], Elements, dec_hook=_read_pattern)
+
+
+def _read_pattern(_: object, text: str) -> re.Pattern[str]:
+    return re.compile(text)
 
 
 _QUOTES = frozenset("\"'")
-CODER = make_elements(
-    re.compile(r"<function=(?P<name>[^<>\n]++)(?:\s*+>|(?=\n|<parameter=))"),
-    "<function=",
-    "</function>",
-    re.compile(r"<parameter=(?P<key>[^<>\n]++)(?:\s*+>|(?=\n))"),
-    "<parameter=",
-    "</parameter>",
-    trims_newline=True,
-)
 
 
 def read_function(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from treadle.core.errors import FormatError
-from treadle.core.types import Json, Message, ToolCall
+from treadle.core.types import Json, ToolCall
 from treadle.formats.scanner.json_body import NoCall, decode
 from treadle.formats.scanner.parsed import ToolSchemas
 
@@ -132,17 +132,6 @@ def write_parameters(call: ToolCall, pattern: str) -> str:
 def write_value(value: Json) -> str:
     """Return a string unchanged, and any other value as JSON."""
     return value if isinstance(value, str) else _write(value)
-
-
-def think(message: Message, opener: str = "<think>", closer: str = "</think>") -> str:
-    """Return the reasoning within its tags, or an empty string if there is none."""
-    return f"{opener}\n{message.reasoning}\n{closer}\n\n" if message.reasoning else ""
-
-
-def join_parts(message: Message, calls: str, between: str = "\n") -> str:
-    """Return the reasoning, the content and the calls as one text."""
-    said = f"{message.content}{between}" if message.content and calls else message.content
-    return f"{think(message)}{said}{calls}"
 
 
 encode = msgspec.json.Encoder().encode

@@ -40,15 +40,23 @@ _FRAMING = frozenset(("content-length", "transfer-encoding"))
 class HttpRoute:
     """The common data of all requests with the same method, URL and headers."""
 
-    __slots__ = ("head", "headers", "host", "is_secure", "method", "origin", "pool", "port", "url")
+    __slots__ = ("head", "headers", "host", "is_secure", "method", "origin", "pool", "port", "scheme", "url")
 
-    def __init__(self, method: str, url: str, parsed: "Url", headers: Mapping[str, str]) -> None:
+    def __init__(self, method: str, url: str, headers: Mapping[str, str]) -> None:
+        """Make a route. Raises: `ConfigError` for an invalid URL or header."""
+        from pyreqwest.http import Url
+
+        try:
+            parsed = Url(url)
+        except ValueError as error:
+            raise transport_errors.invalid_url(url, str(error)) from None
         self.method = method
         self.url = url
         self.headers = dict(headers)
         """A copy, so that a change to the caller's headers is noticed."""
         self.host = (parsed.host_str or "").removeprefix("[").removesuffix("]")
         self.port = parsed.port_or_known_default or 80
+        self.scheme = parsed.scheme
         self.is_secure = parsed.scheme == "https"
         self.origin = transport_errors.origin_of(url)
         self.head = _make_head(method, parsed, headers, self.origin)
@@ -114,7 +122,7 @@ class PlainClient:
         if pool is None or pool.loop is not loop or pool.is_closed:
             pool = find_pool(loop, route, self._timeouts)
             route.pool = weakref.ref(pool)
-        payload, unsent = _frame(route, body)
+        payload, unsent = frame(route, body)
         now = loop.time()
         end = end or now + self._timeouts.total
         connection = pool.take(now)
@@ -137,18 +145,12 @@ class PlainClient:
         if is_streamed:
             answer.chunks.close()
         asked = (*asked, route.url)
-        next_route = _redirect(route, transport_errors.follow(route.method, asked, answer))
+        url = transport_errors.follow(route.method, asked, answer)
+        next_route = HttpRoute(route.method, url, route.headers)
         return await self.ask(next_route, body, is_streamed=is_streamed, asked=asked, end=end)
 
 
-def _redirect(route: HttpRoute, url: str) -> HttpRoute:
-    """Return the route of the same request to another URL."""
-    from pyreqwest.http import Url
-
-    return HttpRoute(route.method, url, Url(url), route.headers)
-
-
-def _frame(route: HttpRoute, body: bytes | None) -> tuple[bytes, bytes]:
+def frame(route: HttpRoute, body: bytes | None) -> tuple[bytes, bytes]:
     """Return the bytes to write at once, and the rest, which is written as fast as the server reads it."""
     if body is None:
         return route.head + b"\r\n", b""

@@ -27,6 +27,7 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 30.0
 """How long to try to reach a server that was there before."""
 _CONNECT_SECONDS = 10
+_SILENCE = "keepalives_idle"
 _SILENT_SECONDS = 10
 """After this time without an answer, the system asks whether the server's machine is still there, and the
 connection whether the server is: a statement may take any time, and a server that was stopped never answers."""
@@ -135,7 +136,7 @@ class WatchedConnection(Connection[tuple[Any, ...]]):
                 ready = yield wanted
                 if ready:
                     heard_at = time.monotonic()
-                elif time.monotonic() - heard_at > float(self._option("keepalives_idle")):
+                elif time.monotonic() - heard_at > float({**self.limits, **self.address.options}[_SILENCE]):
                     self._ask_server()
                     heard_at = time.monotonic()
                 wanted = gen.send(ready)
@@ -152,9 +153,6 @@ class WatchedConnection(Connection[tuple[Any, ...]]):
                 return
             self.pgconn.finish()
             raise psycopg.OperationalError(f"the server has stopped answering: {error}") from error
-
-    def _option(self, name: str) -> Any:
-        return self.address.options.get(name, self.limits.get(name))
 
 
 Db = WatchedConnection
@@ -208,7 +206,7 @@ class Link:
         if self.db is None:
             options: dict[str, Any] = {
                 "connect_timeout": _CONNECT_SECONDS,
-                "keepalives_idle": _SILENT_SECONDS,
+                _SILENCE: _SILENT_SECONDS,
                 "keepalives_interval": _SILENT_SECONDS // 2,
                 "keepalives_count": 3,
                 "tcp_user_timeout": int(PATIENCE_SECONDS * 1000),
@@ -261,10 +259,8 @@ class Link:
         `text` is used for an error that no message of its own explains.
         """
         found = _advise(error, text or "the journal {name!r} failed: {text}")
-        return JournalError(found.format(name=self.address.name, text=self._text_of(error), mode="statement"))
-
-    def _text_of(self, error: psycopg.Error) -> str:
-        return self.address.hide(" ".join(str(error).split()))
+        told = self.address.hide(" ".join(str(error).split()))
+        return JournalError(found.format(name=self.address.name, text=told, mode="statement"))
 
     def close(self) -> None:
         """Close the connection, if there is one."""

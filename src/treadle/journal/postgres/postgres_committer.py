@@ -37,11 +37,10 @@ from treadle.journal.postgres.postgres_commit import (
     settle_entries,
     tell_of_mail,
 )
-from treadle.journal.postgres.postgres_layout import PostgresLeases
 from treadle.journal.postgres.postgres_listener import PostgresListener
 from treadle.journal.postgres.postgres_reader import run_query
 from treadle.journal.tables.committer import Committer, ThreadCommand, ThreadTask
-from treadle.journal.tables.leases import Lease
+from treadle.journal.tables.leases import Lease, Leases
 from treadle.journal.tables.writer import Pending, TableWriter, Write, settle_in_loops
 
 T = TypeVar("T")
@@ -120,14 +119,13 @@ class PostgresCommitter(Committer[Transaction]):
     def __init__(
         self,
         link: Link,
-        leases: PostgresLeases,
+        leases: Leases,
         changes: Changes,
         pending: Pending,
         listener: PostgresListener,
     ) -> None:
         super().__init__(link.address.name, leases, changes, pending, listener.driven)
         self._link = link
-        self._own_leases = leases
         self._listener = listener
         self._pipe: Pipe | None = None
         self._sent: deque[CommitBatch] = deque()
@@ -142,7 +140,6 @@ class PostgresCommitter(Committer[Transaction]):
         self.start()
 
     def disown(self) -> object:
-        """See `Committer.disown`."""
         self._forget()
         return self._link.db
 
@@ -368,7 +365,7 @@ class PostgresCommitter(Committer[Transaction]):
     def _beat_if_due(self, db: Db) -> None:
         if self._is_beat_due:
             self._pipe_of(db).leave()
-            self._own_leases.beat(partial(run_query, db))
+            self._leases.beat(partial(run_query, db))
             self._beat_at = self._clock.monotonic()
 
     def _leave(self) -> None:
@@ -384,5 +381,5 @@ class PostgresCommitter(Committer[Transaction]):
         self._woken.close()
 
     def _give_all_back(self, transaction: Transaction) -> None:
-        self._own_leases.leave(transaction.query)
+        self._leases.leave(transaction.query)
         transaction.db.execute(NOTIFY_QUEUES)

@@ -109,14 +109,13 @@ class PostgresJournal(TableJournal[Transaction]):
         return {PostgresListener: self._listener}
 
     def create(self, run_id: str, *, is_imported: bool = False) -> TableWriter:
-        """See `Journal.create`."""
         self._listener.start()
         return super().create(run_id, is_imported=is_imported)
 
-    async def _lease(self, take: Callable[[Transaction], T]) -> T:
+    async def _lease(self, take: Callable[[Transaction], T], *, is_short: bool = False) -> T:
         self._check_open()
         self._listener.start()
-        return await super()._lease(take)
+        return await super()._lease(take, is_short=is_short)
 
     def _post(self, letter: Letter, db: Transaction) -> int:
         if db.is_repeated:

@@ -8,14 +8,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from treadle.core import events as e
-from treadle.core.errors import JournalError
-from treadle.journal.follow import Page
 from treadle.journal.postgres.arrays import Ints, Texts
 from treadle.journal.postgres.link import Db, Link
 from treadle.journal.tables.leases import Leases
 from treadle.journal.tables.reader import TableReader
-from treadle.journal.tables.table_rows import Head, Query, check_frame, damaged, decode_frame, seed_of
+from treadle.journal.tables.table_rows import Head, Query, check_frame, damaged, seed_of
 
 _BATCH = 256
 """How many frames are read at a time."""
@@ -69,35 +66,11 @@ START = Place(Snapshot(FIRST, FIRST, ()))
 """The position before all frames."""
 
 
-def next_rows(query: Query, place: Place, limit: int) -> tuple[list[tuple[Any, ...]], Place]:
-    """Return the next frames of all runs, and the position after them.
-
-    A row has the run's id, the seq of the first event, the number of events, the body, the checksum, and the
-    checksum of the run's frame before.
-    """
-    until = place.until or Snapshot.of(query(NOW, ())[0][0])
-    lacks, before = place.seen.lacks("frames.xact")
-    has, now = until.has("frames.xact")
-    rows = query(
-        f"SELECT runs.run_id, seq, count, body, frames.checksum, ({_BEFORE}), frames.xact, run "
-        f"FROM frames LEFT JOIN runs ON runs.id = run WHERE {lacks} AND {has} "
-        "AND frames.xact >= ? AND (frames.xact, run, seq) > (?, ?, ?) ORDER BY frames.xact, run, seq LIMIT ?",
-        (*before, *now, place.last[0], *place.last, limit),
-    )
-    if len(rows) < limit:
-        return rows, Place(until)
-    *_, xact, run = rows[-1]
-    return rows, Place(place.seen, until, (xact, run, rows[-1][1]))
-
-
 _BEFORE = (
     "SELECT b.checksum FROM frames AS b WHERE b.run = frames.run AND b.seq < frames.seq "
     "ORDER BY b.seq DESC LIMIT 1"
 )
 
-
-_PAGE_FRAMES = 500
-"""How many frames of all runs are read at a time."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -118,6 +91,7 @@ class PostgresReader(TableReader):
     """The `TableReader` of PostgreSQL."""
 
     newest_frame = "frames.run = heads.run AND frames.seq = heads.frame"
+    frame_key = ("run", "seq")
     unknown = "heads.is_unknown"
     faults = (
         (
@@ -140,7 +114,6 @@ class PostgresReader(TableReader):
         self._link = link
 
     def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """See `TableReader.query`."""
         with self.lock:
             self.check_open()
             try:
@@ -149,33 +122,27 @@ class PostgresReader(TableReader):
                 return []
 
     def close(self) -> None:
-        """See `TableReader.close`."""
         self._link.is_closing.set()
         with self.lock:
             self._is_closed = True
             self._link.close()
 
     def disown(self) -> object:
-        """See `TableReader.disown`."""
         self._forget()
         return self._link.db
 
     def label_condition(self, name: str, value: str) -> tuple[str, tuple[object, ...]]:
-        """See `TableReader.label_condition`."""
         return "runs.marks @> ARRAY[?]", (mark_of(name, value),)
 
     def is_one_of(self, column: str, values: Collection[str]) -> tuple[str, tuple[object, ...]]:
-        """See `TableReader.is_one_of`."""
         return f"{column} = ANY(?)", (Texts(values),)
 
     def is_after(self, position: Place) -> tuple[str, tuple[object, ...]]:
-        """See `TableReader.is_after`."""
         return position.seen.lacks("xact")
 
     def read_frames(
         self, query: Query, head: Head, after_seq: int = 0, until_seq: int | None = None
     ) -> Iterator[tuple[int, list[bytes]]]:
-        """See `TableReader.read_frames`."""
         if until_seq is not None and until_seq <= after_seq:
             return
         run_id, key = head.run_id, head.key
@@ -204,37 +171,25 @@ class PostgresReader(TableReader):
             raise damaged(run_id, f"it has {head.events} events, and {expected - 1} of them were found")
 
     def start_of_all(self) -> Place:
-        """See `TableReader.start_of_all`."""
         return START
 
     def end_position(self) -> Place:
-        """See `TableReader.end_position`."""
         return Place(Snapshot.of(self.query(NOW)[0][0]))
 
-    def next_page(self, after_seq: int, position: Place) -> Page:
-        """See `TableReader.next_page`."""
-        rows, place = next_rows(self.query, position, _PAGE_FRAMES)
-        found: list[e.Event] = []
-        for name, first, count, body, checksum, before, _, run in rows:
-            if name is None:
-                raise JournalError(
-                    f"a frame of the journal {self._name!r} belongs to row {run}, which is not a run"
-                )
-            if before is None and first != 1:
-                raise damaged(name, f"the frame of event {first - 1} is missing")
-            seed = seed_of(name) if before is None else before
-            found += decode_frame(
-                name, first, check_frame(name, body, count, first, checksum, seed), after_seq
-            )
-        return Page(found, place, is_last=False, has_more=bool(rows))
-
-    def bodies(self, condition: str, *values: object) -> Iterator[tuple[int, bytes]]:
-        """See `TableReader.bodies`."""
-        sql = (
-            f"SELECT run, seq, body FROM frames WHERE (run, seq) > (?, ?) AND {condition} "
-            f"ORDER BY run, seq LIMIT {_PAGE_FRAMES}"
+    def next_rows(self, position: Place, limit: int) -> tuple[list[tuple[Any, ...]], Place]:
+        until = position.until or Snapshot.of(self.query(NOW)[0][0])
+        lacks, before = position.seen.lacks("frames.xact")
+        has, now = until.has("frames.xact")
+        rows = self.query(
+            f"SELECT runs.run_id, seq, count, body, frames.checksum, ({_BEFORE}), frames.xact, run "
+            f"FROM frames LEFT JOIN runs ON runs.id = run WHERE {lacks} AND {has} "
+            "AND frames.xact >= ? AND (frames.xact, run, seq) > (?, ?, ?) ORDER BY frames.xact, run, seq LIMIT ?",
+            (*before, *now, position.last[0], *position.last, limit),
         )
-        last = (0, 0)
-        while rows := self.query(sql, (*last, *values)):
-            last = rows[-1][:2]
-            yield from [(run, body) for run, _, body in rows]
+        for name, first, *_, checksum, _, _ in rows:
+            if name is not None and checksum is None and first != 1:
+                raise damaged(name, f"the frame of event {first - 1} is missing")
+        if len(rows) < limit:
+            return rows, Place(until)
+        _, seq, *_, xact, run = rows[-1]
+        return rows, Place(position.seen, until, (xact, run, seq))

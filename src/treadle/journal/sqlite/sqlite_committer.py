@@ -4,7 +4,8 @@ What is fast here, and why. At level `process` a commit only hands bytes to the 
 the end of the event loop's turn, in the event loop's thread (`commit_now`): handing it to another thread and
 waiting for that thread costs more than the commit. The thread does everything that could keep the event loop
 waiting: commits at level `power` (they wait for the disk), commits while another process or thread holds the
-file, large ones, checkpoints, and transactions of their own such as taking a lease (`put`, `submit`).
+file, large ones, checkpoints, and transactions of their own (`put`, `submit`). A lease is taken in the event loop's
+thread too, if nothing else happens (`transact_now`).
 
 One commit is one transaction with the writes of many runs. A run costs one row in `frames` and one in `heads` per
 commit, however much it appended. Rows of many runs go into one statement, because Python releases its lock once for
@@ -22,7 +23,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from itertools import chain
@@ -37,7 +38,7 @@ from treadle.journal.sqlite.failures import ERRORS, explain, has_code, write_wai
 from treadle.journal.sqlite.packing import Packer, Samples, find_packer, pack_frames, take_samples
 from treadle.journal.sqlite.sqlite_layout import LOCK_SECONDS, read_meta, set_level
 from treadle.journal.tables.committer import Committer
-from treadle.journal.tables.leases import Leases, this_owner
+from treadle.journal.tables.leases import Leases
 from treadle.journal.tables.table_rows import HEAD_COLUMNS, RUN_COLUMNS, Query
 from treadle.journal.tables.writer import (
     Pending,
@@ -67,7 +68,6 @@ _INSERT_RUN = (
     f"VALUES(?,?,?,1,{','.join('?' * len(RUN_COLUMNS))})"
 )
 _UPDATE_RUN = f"UPDATE runs SET {', '.join(f'{name}=?' for name in RUN_COLUMNS)} WHERE id=?"
-_RELEASE = "UPDATE runs SET owner=NULL, losses=0 WHERE"
 _RELEASE_RUN = _UPDATE_RUN.replace(" SET ", " SET owner=NULL, losses=0, ")
 
 
@@ -153,7 +153,7 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
         if row is not None:
             _execute_row(db, _RELEASE_RUN if write.is_release else _UPDATE_RUN, (*row, writer.key))
         elif write.is_release:
-            db.execute(f"{_RELEASE} id=?", (writer.key,))
+            db.execute("UPDATE runs SET owner=NULL, losses=0 WHERE id=?", (writer.key,))
         return
     if row is None or not write.bodies:
         return
@@ -285,26 +285,40 @@ class FileCommitter(Committer[sqlite3.Connection]):
         self.start()
 
     def commit_now(self, writes: list[Write]) -> bool:
-        """See `Committer.commit_now`."""
-        if self._is_patient or not self.db_lock.acquire(blocking=False):
-            return False
-        try:
-            if self._queued or self._is_stopped:
-                return False
-            size = _size_of(writes)
-            if size > _LOOP_BYTES:
+        with self._in_loop() as is_free:
+            if not is_free or (size := _size_of(writes)) > _LOOP_BYTES:
                 return False
             try:
                 self._keep(writes, size, can_wait=False)
             except BusyError:
                 return False
-        finally:
-            self.db_lock.release()
         settle(writes)
         return True
 
+    def transact_now(self, function: Callable[[sqlite3.Connection], T]) -> T | None:
+        """See `Committer.transact_now`."""
+        with self._in_loop() as is_free, contextlib.suppress(BusyError):
+            if is_free:
+                changes = self._db.total_changes
+                try:
+                    return self._run_in(function, can_wait=False)
+                finally:
+                    # One row is a resource, or a lease that was given back; the lease of a dead process is more.
+                    if self._db.total_changes > changes + 1:
+                        self._file.forget()
+        return None
+
+    @contextlib.contextmanager
+    def _in_loop(self) -> Iterator[bool]:
+        """Hold the connection if the event loop's thread can use it without waiting. Yield whether it can."""
+        is_held = not self._is_patient and self.db_lock.acquire(blocking=False)
+        try:
+            yield is_held and not (self._queued or self._is_stopped)
+        finally:
+            if is_held:
+                self.db_lock.release()
+
     def disown(self) -> sqlite3.Connection:
-        """See `Committer.disown`."""
         self._forget()
         return self._db
 
@@ -384,14 +398,10 @@ class FileCommitter(Committer[sqlite3.Connection]):
         if self._leases.owner_id:
             self._pack()
             try:
-                self._run_in(self._give_all_back)
+                self._run_in(lambda db: self._leases.leave(query_in(db)))
             except Exception:  # other processes miss the heartbeat
                 self._leases.abandon()
         self._db.close()
-
-    def _give_all_back(self, db: sqlite3.Connection) -> None:
-        db.execute(f"{_RELEASE} owner=?", (self._leases.owner_id,))
-        db.execute("DELETE FROM owners WHERE id=?", (self._leases.owner_id,))
 
     # The following methods run in any thread, while it holds `db_lock`.
 
@@ -462,12 +472,8 @@ class FileCommitter(Committer[sqlite3.Connection]):
             owner_before, beat_before, orphans = leases.owner_id, self._beat_at, len(self.orphans)
             try:
                 now = self._clock.monotonic()
-                if not leases.owner_id:
-                    self._register(now)
-                    self._beat_at = now
-                elif now - self._beat_at > leases.lease_seconds / 4:
-                    values = (self._clock.time(), now, leases.owner_id)
-                    db.execute("UPDATE owners SET beat_at=?, ticks=? WHERE id=?", values)
+                if not leases.owner_id or now - self._beat_at > leases.lease_seconds / 4:
+                    leases.beat(query_in(db))
                     self._beat_at = now
                 for index in range(orphans):
                     db.execute("UPDATE runs SET owner=NULL WHERE id=? AND token=?", self.orphans[index])
@@ -518,23 +524,6 @@ class FileCommitter(Committer[sqlite3.Connection]):
                 _log.warning("%s", write_waiting(self._path, _TELL_SECONDS))
             time.sleep(pause_seconds)
             pause_seconds = min(0.05, pause_seconds * 2)
-
-    def _register(self, now: float) -> None:
-        owner, leases = this_owner(), self._leases
-        values = (
-            owner.host,
-            owner.space,
-            owner.pid,
-            owner.started,
-            self._clock.time(),
-            now,
-            leases.lease_seconds,
-        )
-        row = self._db.execute(
-            "INSERT INTO owners(host, space, pid, started, beat_at, ticks, lease_seconds) VALUES(?,?,?,?,?,?,?)",
-            values,
-        )
-        leases.owner_id = row.lastrowid or 0
 
 
 def _size_of(writes: list[Write]) -> int:

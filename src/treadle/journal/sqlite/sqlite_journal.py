@@ -22,7 +22,7 @@ from treadle.journal.sqlite.sqlite_committer import FileCommitter, query_in
 from treadle.journal.sqlite.sqlite_layout import LEVELS, back_up, connect, read_meta, sync_folders
 from treadle.journal.sqlite.sqlite_reader import FileReader
 from treadle.journal.tables.journal import TableJournal, check_level
-from treadle.journal.tables.leases import IS_QUEUED, Leases
+from treadle.journal.tables.leases import IS_QUEUED, Leases, this_owner
 from treadle.journal.tables.reader import Unused
 from treadle.journal.tables.table_rows import Query
 from treadle.journal.tables.watch import RunWatch
@@ -46,6 +46,18 @@ class SqliteLeases(Leases):
 
     def _set(self, query: Query, key: int, token: int, losses: int) -> None:
         query("UPDATE runs SET owner=?, token=?, losses=? WHERE id=?", (self.owner_id, token, losses, key))
+
+    def beat(self, query: Query) -> None:
+        times = (self.clock.time(), self.clock.monotonic())
+        if self.owner_id:
+            query("UPDATE owners SET beat_at=?, ticks=? WHERE id=?", (*times, self.owner_id))
+            return
+        owner = this_owner()
+        values = (owner.host, owner.space, owner.pid, owner.started, *times, self.lease_seconds)
+        self.owner_id = query(f"{_REGISTER} VALUES(?,?,?,?,?,?,?) RETURNING id", values)[0][0]
+
+
+_REGISTER = "INSERT INTO owners(host, space, pid, started, beat_at, ticks, lease_seconds)"
 
 
 class SqliteJournal(TableJournal[sqlite3.Connection]):
@@ -82,15 +94,12 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
 
     @property
     def address(self) -> str:
-        """See `Journal.address`."""
         return str(self.path.absolute())
 
     def news(self, queue: str | None = None) -> PolledNews:
-        """See `Journal.news`."""
         return PolledNews(self._file_reader.version)
 
     def backup(self, path: str | Path) -> int:
-        """See `Journal.backup`."""
         self._check_open()
         return back_up(self.path, Path(path))
 

@@ -32,12 +32,14 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from treadle.core.errors import JournalError
 from treadle.journal.identity import make_seal, mark_place
 from treadle.journal.protocol import APPLICATION_ID
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code
+from treadle.journal.tables.table_rows import read_migrations
 
 _CODES = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
@@ -49,15 +51,11 @@ def is_refused(error: Exception, path: Path) -> bool:
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
     """Open a connection that only reads; writing to it fails as on any read-only file. Raises: `sqlite3.Error`."""
-    for connect in (_beside_a_writer, _alone):
+    # The first uses the files that a writing process keeps beside the journal.
+    for connect in (partial(_open, option="mode=ro"), _alone):
         with contextlib.suppress(sqlite3.Error):
             return connect(path)
     return _copied(path)
-
-
-def _beside_a_writer(path: Path) -> sqlite3.Connection:
-    """Open a connection that uses the files which a writing process keeps beside the journal."""
-    return _open(path, "mode=ro")
 
 
 def _alone(path: Path) -> sqlite3.Connection:
@@ -91,91 +89,9 @@ def _open(path: Path, option: str) -> sqlite3.Connection:
     return db
 
 
-MIGRATIONS = (
-    """
-    CREATE TABLE owners(
-        id INTEGER PRIMARY KEY AUTOINCREMENT, host TEXT NOT NULL, pid INTEGER NOT NULL,
-        started TEXT NOT NULL, beat_at REAL NOT NULL
-    );
-    CREATE TABLE runs(
-        id INTEGER PRIMARY KEY, run_id TEXT NOT NULL UNIQUE, status TEXT NOT NULL, stop_reason TEXT,
-        created_at REAL NOT NULL, owner INTEGER, token INTEGER NOT NULL
-    );
-    CREATE TABLE frames(
-        id INTEGER PRIMARY KEY, previous INTEGER NOT NULL, run INTEGER NOT NULL, seq INTEGER NOT NULL,
-        count INTEGER NOT NULL, at REAL NOT NULL, body BLOB NOT NULL
-    );
-    CREATE TABLE heads(run INTEGER PRIMARY KEY, frame INTEGER NOT NULL);
-    CREATE TABLE blobs(digest TEXT PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID;
-    CREATE TABLE meta(takeovers INTEGER NOT NULL);
-    INSERT INTO meta VALUES(0);
-    """,
-    """
-    ALTER TABLE runs ADD COLUMN fault TEXT;
-    ALTER TABLE runs ADD COLUMN error TEXT;
-    ALTER TABLE runs ADD COLUMN model TEXT;
-    ALTER TABLE runs ADD COLUMN task_set TEXT;
-    ALTER TABLE runs ADD COLUMN task_id TEXT;
-    ALTER TABLE runs ADD COLUMN parent_run_id TEXT;
-    ALTER TABLE runs ADD COLUMN labels TEXT;
-    ALTER TABLE runs ADD COLUMN input TEXT;
-    ALTER TABLE runs ADD COLUMN is_session INTEGER;
-    ALTER TABLE runs ADD COLUMN is_turn_open INTEGER;
-    ALTER TABLE runs ADD COLUMN waiting TEXT;
-    ALTER TABLE runs ADD COLUMN turns INTEGER;
-    ALTER TABLE runs ADD COLUMN reward REAL;
-    ALTER TABLE runs ADD COLUMN has_failed INTEGER;
-    ALTER TABLE heads ADD COLUMN events INTEGER;
-    ALTER TABLE heads ADD COLUMN updated_at REAL;
-    ALTER TABLE heads ADD COLUMN steps INTEGER;
-    ALTER TABLE heads ADD COLUMN input_tokens INTEGER;
-    ALTER TABLE heads ADD COLUMN cached_input_tokens INTEGER;
-    ALTER TABLE heads ADD COLUMN output_tokens INTEGER;
-    ALTER TABLE heads ADD COLUMN cost_usd REAL;
-    ALTER TABLE heads ADD COLUMN context_chars INTEGER;
-    CREATE INDEX runs_by_status ON runs(status, stop_reason);
-    CREATE INDEX heads_without_facts ON heads(run) WHERE events IS NULL;
-    """,
-    """
-    CREATE TABLE origin(id TEXT NOT NULL, seal TEXT NOT NULL);
-    CREATE TABLE trust(run INTEGER PRIMARY KEY, seal TEXT NOT NULL);
-    """,
-    """
-    ALTER TABLE runs ADD COLUMN checksum INTEGER;
-    ALTER TABLE heads ADD COLUMN checksum INTEGER;
-    ALTER TABLE frames ADD COLUMN checksum INTEGER;
-    """,
-    """
-    ALTER TABLE owners ADD COLUMN space TEXT NOT NULL DEFAULT '';
-    ALTER TABLE owners ADD COLUMN ticks REAL NOT NULL DEFAULT 0;
-    ALTER TABLE owners ADD COLUMN lease_seconds REAL;
-    ALTER TABLE meta ADD COLUMN level TEXT NOT NULL DEFAULT 'process';
-    """,
-    """
-    ALTER TABLE runs ADD COLUMN queue TEXT;
-    CREATE INDEX runs_by_queue ON runs(queue, owner, id)
-        WHERE queue IS NOT NULL AND is_turn_open = 1 AND waiting IS NULL;
-    """,
-    """
-    CREATE TABLE inbox(
-        id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL, number INTEGER NOT NULL, kind TEXT NOT NULL,
-        body BLOB, checksum INTEGER, nonce INTEGER, UNIQUE(run, number)
-    );
-    """,
-    """
-    ALTER TABLE runs ADD COLUMN losses INTEGER NOT NULL DEFAULT 0;
-    DROP INDEX runs_by_queue;
-    CREATE INDEX runs_by_queue ON runs(queue, owner, losses, id)
-        WHERE queue IS NOT NULL AND is_turn_open = 1 AND waiting IS NULL;
-    """,
-    """
-    CREATE TABLE dictionaries(
-        id INTEGER PRIMARY KEY AUTOINCREMENT, content BLOB NOT NULL, runs BLOB NOT NULL
-    );
-    """,
-)
-"""The migrations: number n, from 0, changes a file of version n to version n + 1. SQLite's `user_version` is the
-version of a file.
+MIGRATIONS = read_migrations(__file__)
+"""The migrations in `migrations.sql`: number n, from 0, changes a file of version n to version n + 1. SQLite's
+`user_version` is the version of a file.
 
 `heads.events` is NULL in rows that version 1 wrote, because their facts are unknown; `fill_facts` computes them.
 """

@@ -8,14 +8,12 @@ from typing import Any
 
 import msgspec
 
-from treadle.core import events as e
 from treadle.core.errors import JournalError
-from treadle.journal.follow import Page
 from treadle.journal.sqlite.failures import ERRORS, explain
 from treadle.journal.sqlite.packing import Unpacker
 from treadle.journal.tables.leases import Leases
 from treadle.journal.tables.reader import LOST, TableReader
-from treadle.journal.tables.table_rows import Head, Query, check_frame, damaged, decode_frame, seed_of
+from treadle.journal.tables.table_rows import Head, Query, check_frame, damaged, seed_of
 
 _BATCH = 256
 """How many frames are read at a time."""
@@ -53,14 +51,11 @@ _FRAMES = (
 )
 
 
-_PAGE_FRAMES = 500
-"""How many frames of all runs are read at a time."""
-
-
 class FileReader(TableReader):
     """The `TableReader` of a file."""
 
     newest_frame = "frames.id = heads.frame"
+    frame_key = ("id",)
     faults = (
         ("PRAGMA integrity_check(20)", "SQLite reports: {}"),
         (
@@ -77,7 +72,6 @@ class FileReader(TableReader):
         self._unpacker = Unpacker()
 
     def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """See `TableReader.query`."""
         try:
             with self.lock:
                 self.check_open()
@@ -87,7 +81,7 @@ class FileReader(TableReader):
                     if "UTF-8" not in str(error):
                         raise
                     # A damaged text. Its row must not hide the others, so the text is compared with its checksum.
-                    self._db.text_factory = _decode_text
+                    self._db.text_factory = lambda text: text.decode(errors="backslashreplace")
                     try:
                         return self._db.execute(sql, values).fetchall()
                     finally:
@@ -96,13 +90,11 @@ class FileReader(TableReader):
             raise explain(error, self._path) from error
 
     def close(self) -> None:
-        """See `TableReader.close`."""
         with self.lock:
             self._is_closed = True
             self._db.close()
 
     def disown(self) -> sqlite3.Connection:
-        """See `TableReader.disown`."""
         self._forget()
         return self._db
 
@@ -121,7 +113,6 @@ class FileReader(TableReader):
     def read_frames(
         self, query: Query, head: Head, after_seq: int = 0, until_seq: int | None = None
     ) -> Iterator[tuple[int, list[bytes]]]:
-        """See `TableReader.read_frames`."""
         if until_seq is not None and until_seq <= after_seq:
             return
         run_id = head.run_id
@@ -148,7 +139,7 @@ class FileReader(TableReader):
                 row = rows[index] if index < len(rows) else (0,)
                 if row[0] != frame:
                     raise damaged(run_id, f"the frame of event {expected} is missing")
-                row = (*row[:5], self._unpacked(query, run_id, expected, row[5]), row[6])
+                row = (*row[:5], self.unpacked(query, run_id, expected, row[5]), row[6])
                 raws = _check(head, row, before, expected, seed_of(run_id) if checksum is None else checksum)
                 yield expected, raws
                 before, expected, checksum = frame, expected + len(raws), row[-1]
@@ -158,71 +149,42 @@ class FileReader(TableReader):
             raise damaged(run_id, "its row in the table `heads` leads to another run")
 
     def unpack(self, query: Query, body: Any) -> bytes:
-        """See `TableReader.unpack`."""
         with contextlib.suppress(JournalError):
             body = self._unpacker.unpack(query, body)
         return body if isinstance(body, bytes) else str(body).encode()
 
-    def _unpacked(self, query: Query, run_id: str, first_seq: int, body: object) -> object:
+    def unpacked(self, query: Query, run_id: str, first_seq: int, body: object) -> object:
         try:
             return self._unpacker.unpack(query, body)
         except JournalError as error:
             raise damaged(run_id, f"the frame of the events from {first_seq} on: {error}") from error
 
     def lost_rows(self) -> list[int]:
-        """See `TableReader.lost_rows`."""
         return [key for (key,) in self.query(LOST)]
 
     def label_condition(self, name: str, value: str) -> tuple[str, tuple[object, ...]]:
-        """See `TableReader.label_condition`."""
         return "EXISTS(SELECT 1 FROM json_each(runs.labels) WHERE key = ? AND value = ?)", (name, value)
 
     def is_one_of(self, column: str, values: Collection[str]) -> tuple[str, tuple[object, ...]]:
-        """See `TableReader.is_one_of`."""
         return f"{column} IN (SELECT value FROM json_each(?))", (_encode(list(values)).decode(),)
 
     def is_after(self, position: int) -> tuple[str, tuple[object, ...]]:
-        """See `TableReader.is_after`."""
         return "id > ?", (position,)
 
     def start_of_all(self) -> int:
-        """See `TableReader.start_of_all`."""
         return 0
 
     def end_position(self) -> int:
         """See `TableReader.end_position`: a frame."""
         return int(self.query("SELECT coalesce(max(id), 0) FROM frames")[0][0])
 
-    def next_page(self, after_seq: int, position: int) -> Page:
-        """See `TableReader.next_page`."""
-        frames = self.query(_NEXT_FRAMES, (position, _PAGE_FRAMES))
-        found: list[e.Event] = []
-        for key, name, first, count, body, checksum, before in frames:
-            if name is None:
-                raise JournalError(f"frame {key} of the journal {self._name!r} belongs to no run")
-            frame = self._unpacked(self.query, name, first, body)
-            seed = seed_of(name) if before is None else before
-            raws = check_frame(name, frame, count, first, checksum, seed)
-            found += decode_frame(name, first, raws, after_seq)
-        return Page(found, frames[-1][0] if frames else position, is_last=False, has_more=bool(frames))
-
-    def bodies(self, condition: str, *values: object) -> Iterator[tuple[int, bytes]]:
-        """See `TableReader.bodies`."""
-        sql = (
-            f"SELECT id, run, body FROM frames WHERE id > ? AND {condition} ORDER BY id LIMIT {_PAGE_FRAMES}"
-        )
-        last = 0
-        while rows := self.query(sql, (last, *values)):
-            last = rows[-1][0]
-            yield from [(run, self.unpack(self.query, body)) for _, run, body in rows]
+    def next_rows(self, position: int, limit: int) -> tuple[list[tuple[Any, ...]], int]:
+        rows = self.query(_NEXT_FRAMES, (position, limit))
+        return rows, rows[-1][-1] if rows else position
 
 
 _NEXT_FRAMES = (
-    "SELECT frames.id, runs.run_id, frames.seq, frames.count, frames.body, frames.checksum, before.checksum "
+    "SELECT runs.run_id, frames.seq, frames.count, frames.body, frames.checksum, before.checksum, frames.id "
     "FROM frames LEFT JOIN runs ON runs.id = frames.run LEFT JOIN frames AS before ON before.id = frames.previous "
     "WHERE frames.id > ? ORDER BY frames.id LIMIT ?"
 )
-
-
-def _decode_text(text: bytes) -> str:
-    return text.decode(errors="backslashreplace")

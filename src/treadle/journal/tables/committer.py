@@ -117,6 +117,13 @@ class Committer(ABC, Generic[D]):
         """
         return False
 
+    def transact_now(self, function: Callable[[D], T]) -> T | None:
+        """Run `function`, which changes few rows, in a transaction in this thread, and return its result.
+
+        Return `None` without doing anything if that could block an event loop. Raises: `JournalError`.
+        """
+        return None
+
     def put(self, writes: list[Write]) -> None:
         """Queue `writes` for the committer's thread, which commits them and then settles them in their loop."""
         if not self._enqueue(writes):

@@ -16,7 +16,7 @@ import secrets
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import Future
 from functools import cached_property, partial
 from itertools import chain
@@ -24,7 +24,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunNotFoundError
-from treadle.core.inbox import InboxMessage, Posted, encode_message, kind_of
+from treadle.core.inbox import InboxMessage, encode_message, kind_of
 from treadle.core.patches import load
 from treadle.journal.follow import Changes, PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_sealed, make_seal
@@ -74,6 +74,13 @@ class TableJournal(ABC, Generic[D]):
         """The journal in messages."""
         self._leases = leases
         self._reader = reader
+        self.read, self.scan, self.inbox, self.find_runs = (
+            reader.read,
+            reader.scan,
+            reader.inbox,
+            reader.find_runs,
+        )
+        self.read_stored, self.find_faults = reader.read_stored, reader.find_faults
         self._committer = committer
         self._refused: dict[str, set[str]] = {}
         """The waiting runs of each queue that cannot be claimed here: they are not trusted, or damaged."""
@@ -95,7 +102,13 @@ class TableJournal(ABC, Generic[D]):
     @cached_property
     def resources(self) -> ResourceTable:
         """See `Journal.resources`."""
-        return ResourceTable(self._reader.query, self._change_resources)
+
+        transact_now = self._committer.transact_now
+        return ResourceTable(
+            self._reader.query,
+            self._change_resources,
+            lambda work: transact_now(lambda db: work(self._query_in(db))),
+        )
 
     def _change_resources(self, work: Callable[[Query], T]) -> T:
         self._check_open()
@@ -171,7 +184,7 @@ class TableJournal(ABC, Generic[D]):
         """See `Journal.acquire`."""
         last: Silence | None = None
         while True:
-            answer = await self._lease(partial(self._take, run_id, last))
+            answer = await self._lease(partial(self._take, run_id, last), is_short=True)
             if isinstance(answer, TableWriter):
                 return answer
             last = answer
@@ -206,29 +219,9 @@ class TableJournal(ABC, Generic[D]):
         future.add_done_callback(deliver)
         return future
 
-    def inbox(self, run_id: str, after: int = 0) -> list[Posted]:
-        """See `Journal.inbox`."""
-        return self._reader.inbox(run_id, after)
-
-    def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
-        """See `Journal.read`."""
-        return self._reader.read(run_id, after_seq, until_seq)
-
-    def scan(self, run_id: str) -> Iterator[e.Event]:
-        """See `Journal.scan`."""
-        return self._reader.scan(run_id)
-
-    def find_faults(self) -> Iterator[str]:
-        """See `Journal.find_faults`."""
-        return self._reader.find_faults()
-
     def read_blob(self, digest: str) -> bytes:
         """See `Journal.read_blob`."""
         return load(self._reader.read_stored, digest)[1]
-
-    def read_stored(self, digest: str) -> bytes:
-        """See `Journal.read_stored`."""
-        return self._reader.read_stored(digest)
 
     def runs(
         self,
@@ -242,10 +235,6 @@ class TableJournal(ABC, Generic[D]):
         while self._reader.has_unknown_facts() and self._committer.submit(self._fill).result():
             pass
         return self._reader.runs(filter or RunFilter(), after, limit, newest_first=newest_first)
-
-    def find_runs(self, text: str) -> list[str]:
-        """See `Journal.find_runs`."""
-        return self._reader.find_runs(text)
 
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
         """See `Journal.follow`. Events of other processes are seen within `POLL_SECONDS`."""
@@ -318,10 +307,15 @@ class TableJournal(ABC, Generic[D]):
     def _fill(self, db: D) -> int:
         return fill_facts(self._query_in(db), self._reader.read_frames, self._unknown_facts())
 
-    async def _lease(self, take: Callable[[D], T]) -> T:
-        """Return what `take` returns in a transaction. If the caller is cancelled, a writer is released."""
+    async def _lease(self, take: Callable[[D], T], *, is_short: bool = False) -> T:
+        """Return what `take` returns in a transaction, which the event loop may wait for if it `is_short`.
+
+        If the caller is cancelled, a writer is released.
+        """
         self._check_open()
         self._pending.flush(asyncio.get_running_loop())
+        if is_short and (now := self._committer.transact_now(take)) is not None:
+            return now
         taken = self._committer.submit(take)
         try:
             return await asyncio.wrap_future(taken)

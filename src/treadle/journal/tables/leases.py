@@ -118,10 +118,6 @@ class Holder(Struct, frozen=True):
             age = clock.monotonic() - (ticks or 0.0) if has_ticks else clock.time() - at
         return abs(age) > self.lease_seconds  # a beat in the future is as bad as an old one
 
-    def is_alive(self, clock: Clock) -> bool:
-        """Return True if the owner still seems to hold its leases. This is for listings and takes no time."""
-        return not self.is_overdue(clock) and not self.owner.has_ended()
-
     def refuse(self, run_id: str) -> LeaseHeldError:
         """Return the error for somebody else who wants the lease of a run."""
         return LeaseHeldError(
@@ -179,13 +175,26 @@ class Leases(ABC):
     def _set(self, query: Query, key: int, token: int, losses: int) -> None:
         """Give the lease of the run with the row `key` to this journal."""
 
+    @abstractmethod
+    def beat(self, query: Query) -> None:
+        """Send a heartbeat; the first one registers this journal as an owner."""
+
+    def leave(self, query: Query) -> None:
+        """Release all leases, and remove this journal from the owners."""
+        query("UPDATE runs SET owner=NULL, losses=0 WHERE owner=?", (self.owner_id,))
+        query("DELETE FROM owners WHERE id=?", (self.owner_id,))
+
     def abandon(self) -> None:
         """Note that the leases could not be released, although nobody uses them any more."""
         abandoned.add((self._store, self.owner_id))
 
     def live(self, query: Query) -> set[int]:
-        """Return the owners that seem to be alive."""
-        return {holder.id for holder in self._holders(query(self.HOLDERS, ())) if holder.is_alive(self.clock)}
+        """Return the owners that seem to be alive. This is for listings and takes no time."""
+        return {
+            holder.id
+            for holder in self._holders(query(self.HOLDERS, ()))
+            if not holder.is_overdue(self.clock) and not holder.owner.has_ended()
+        }
 
     def take(
         self, query: Query, run_id: str, last: Silence | None, taken: dict[int, int]

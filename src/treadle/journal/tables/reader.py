@@ -25,12 +25,14 @@ from treadle.journal.tables.table_rows import (
     COLUMNS,
     Head,
     Query,
+    check_frame,
     damaged,
     decode_frame,
     explain_closed,
     info_from,
     read_head,
     read_letter,
+    seed_of,
 )
 
 
@@ -41,6 +43,8 @@ class TableReader(ABC):
     """Queries for what is wrong in the store, besides `_FAULTS`, and what their rows mean."""
     newest_frame: str
     """The SQL condition that a row of `frames` is the newest one of its row of `heads`."""
+    frame_key: tuple[str, ...]
+    """The columns that identify a row of `frames` and give the rows an order."""
     unknown = "heads.events IS NULL"
     """The SQL condition that the facts in a row of `heads` are unknown."""
 
@@ -59,6 +63,10 @@ class TableReader(ABC):
     def unpack(self, query: Query, body: Any) -> bytes:
         """Return the JSON lines of a frame to search in, or the stored bytes if the frame is damaged."""
         return bytes(body)
+
+    def unpacked(self, query: Query, run_id: str, first_seq: int, body: object) -> object:
+        """Return the JSON lines of the frame of a run that begins with an event. Raises: `JournalError`."""
+        return body
 
     @abstractmethod
     def read_frames(
@@ -91,13 +99,39 @@ class TableReader(ABC):
         """Return the position after the newest frame of all runs."""
 
     @abstractmethod
+    def next_rows(self, position: Any, limit: int) -> tuple[list[tuple[Any, ...]], Any]:
+        """Return the next frames of all runs after `position`, and the position after them.
+
+        A row has the run's id, or `None` if the frame belongs to no run, the seq of the first event, the number of
+        events, the body, the checksum, the checksum of the run's frame before, and the key of the frame.
+        """
+
     def next_page(self, after_seq: int, position: Any) -> Page:
         """Return the events of all runs after `position`."""
+        rows, position = self.next_rows(position, _PAGE_FRAMES)
+        found: list[e.Event] = []
+        for name, first, count, body, checksum, before, *key in rows:
+            if name is None:
+                raise JournalError(f"frame {key} of the journal {self._name!r} belongs to no run")
+            seed = seed_of(name) if before is None else before
+            raws = check_frame(
+                name, self.unpacked(self.query, name, first, body), count, first, checksum, seed
+            )
+            found += decode_frame(name, first, raws, after_seq)
+        return Page(found, position, is_last=False, has_more=bool(rows))
 
-    @abstractmethod
     def bodies(self, condition: str, *values: object) -> Iterator[tuple[int, bytes]]:
         """Yield the row of the run and the body of each frame that meets an SQL condition on `frames`, with few of
         them in memory at a time."""
+        key, last = self.frame_key, (0,) * len(self.frame_key)
+        names, marks = ", ".join(key), ", ".join("?" * len(key))
+        sql = (
+            f"SELECT run, body, {names} FROM frames WHERE ({names}) > ({marks}) AND {condition} "
+            f"ORDER BY {names} LIMIT {_PAGE_FRAMES}"
+        )
+        while rows := self.query(sql, (*last, *values)):
+            last = rows[-1][2:]
+            yield from [(run, self.unpack(self.query, body)) for run, body, *_ in rows]
 
     def version(self) -> int | None:
         """Return a number that changes when any connection commits; `None` if it cannot be known now."""
@@ -179,7 +213,7 @@ class TableReader(ABC):
         names = self.query("SELECT id, run_id FROM runs ORDER BY id")
         return [run_id for key, run_id in names if key in found]
 
-    def inbox(self, run_id: str, after: int) -> list[Posted]:
+    def inbox(self, run_id: str, after: int = 0) -> list[Posted]:
         """See `Journal.inbox`."""
         rows = self.query(
             "SELECT number, body, checksum FROM inbox WHERE run=? AND number>? AND body IS NOT NULL "
@@ -317,7 +351,9 @@ _LAST = "\U0010ffff" * 8
 
 
 _PAGE = 200
-"""How many rows are read at a time."""
+"""How many contents are read at a time."""
+_PAGE_FRAMES = 500
+"""How many frames of all runs are read at a time."""
 
 
 class Unused(NamedTuple):

@@ -10,7 +10,9 @@ Some facts may not be stored: an older Treadle wrote the run, or they must be es
 them from the run's events.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -38,6 +40,12 @@ class Head(NamedTuple):
     """The run's newest frame."""
     events: int | None
     """The number of the run's events; `None` if it is not known."""
+
+
+def read_migrations(module: str) -> list[str]:
+    """Return the scripts in `migrations.sql` beside a module, in order. `module` is the path of the module."""
+    text = Path(module).with_name("migrations.sql").read_text("utf-8")
+    return re.split(r"^-- version \d+\n", text, flags=re.MULTILINE)[1:]
 
 
 def seed_of(run_id: str) -> int:

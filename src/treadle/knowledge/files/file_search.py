@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.fence import fence
 from treadle.core.spec import PartSpec
@@ -18,24 +19,8 @@ from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.toolset_parts import settings_of
 
 NAME = "file_search"
-_PARAMETERS: dict[str, Json] = {
-    "type": "object",
-    "properties": {
-        "queries": {
-            "type": "array",
-            "items": {"type": "string", "minLength": 1},
-            "minItems": 1,
-            "maxItems": 5,
-            "description": "What to look for, in a few words; several ways to say it find more.",
-        }
-    },
-    "required": ["queries"],
-    "additionalProperties": False,
-}
-_DESCRIPTION = (
-    "Search the user's files. It returns the passages that fit best. In your answer, write the mark of a file, "
-    "such as [file-0123456789ab], after what you take from it."
-)
+_TOLD: dict[str, str] = read_data(__package__, "file_search")
+_PARAMETERS: dict[str, Json] = msgspec.json.decode(_TOLD["parameters"])
 _MAX_CHARS = 60_000
 """How much text the model gets. What has no room is left out."""
 _MOST_RESULTS = 50
@@ -72,7 +57,7 @@ class FileSearch:
         self._limit = max_num_results
         self._condition = None if filters is None else read_filter(filters)
         self._threshold = score_threshold
-        self.spec = ToolSpec(NAME, _DESCRIPTION, _PARAMETERS, Effect.PURE, has_fences=True)
+        self.spec = ToolSpec(NAME, _TOLD["description"], _PARAMETERS, Effect.PURE, has_fences=True)
         self.find_fault = ArgumentChecker(_PARAMETERS).find_fault
         given: dict[str, Json] = {
             "vector_store_ids": self._store_ids,

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from treadle.journal.protocol import Clock
 from treadle.journal.resources import Resource, ResourceFilter, ResourceTable
+from treadle.knowledge.files.attribute_filters import AttributeValue
 
 FILE = "file"
 """The kind of uploaded files."""
@@ -32,6 +33,32 @@ def facts_of(item: Resource) -> StoredFile:
     return msgspec.json.decode(item.body, type=StoredFile)
 
 
+class Chunking(Struct, frozen=True):
+    """How a file is cut into pieces."""
+
+    max_tokens: int
+    overlap_tokens: int
+
+
+class AttachedFile(Struct, frozen=True, kw_only=True):
+    """The facts about a file of a vector store."""
+
+    name: str
+    attributes: dict[str, AttributeValue] = {}
+    chunking: Chunking | None = None
+    """How it is cut; `None`: at paragraphs, into pieces of about 300 tokens."""
+    error_code: str | None = None
+    """`unsupported_file`, `invalid_file` or `server_error`; `None` if nothing failed."""
+    error: str | None = None
+    embedded_by: str | None = None
+    """The model of the pieces' embeddings; `None` if they have none."""
+
+
+def attached_facts(item: Resource) -> AttachedFile:
+    """Return the facts about a file of a vector store."""
+    return msgspec.json.decode(item.body, type=AttachedFile)
+
+
 class FileStore:
     """The uploaded files of a journal. All methods block, and raise `JournalError` if the store fails."""
 
@@ -40,9 +67,18 @@ class FileStore:
         self._clock = clock
 
     def add(
-        self, name: str, content: bytes, purpose: str, owner: str = "", expires_seconds: float | None = None
+        self,
+        name: str,
+        content: bytes,
+        purpose: str,
+        owner: str = "",
+        expires_seconds: float | None = None,
+        file_id: str | None = None,
     ) -> Resource:
-        """Store a file, and return it. `name` is only shown: it is never the path of anything."""
+        """Store a file, and return it. `name` is only shown: it is never the path of anything.
+
+        If there is a file `file_id`, that one is returned.
+        """
         plain = name.encode(errors="replace").decode().replace("\\", "/").rpartition("/")[2]
         plain = "".join([char for char in plain if char.isprintable()])[-_NAME_CHARS:] or "file"
         kind = mimetypes.guess_type(plain)[0] or _guess_type(content)
@@ -50,7 +86,7 @@ class FileStore:
         facts = StoredFile(name=plain, mime_type=kind, digest=hashlib.sha256(content).hexdigest())
         made = Resource(
             kind=FILE,
-            resource_id=f"file-{secrets.token_hex(12)}",
+            resource_id=file_id or f"file-{secrets.token_hex(12)}",
             owner=owner,
             label=purpose,
             size_bytes=len(content),
@@ -59,7 +95,7 @@ class FileStore:
             body=msgspec.json.encode(facts).decode(),
         )
         self._table.add([made], now, content)
-        return made
+        return made if file_id is None else self.get(file_id) or made
 
     def get(self, file_id: str, owner: str | None = None) -> Resource | None:
         """Return a file; `None` if there is none that `owner` sees. Who is `None` sees all."""

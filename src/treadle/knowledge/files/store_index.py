@@ -3,14 +3,13 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from treadle.journal.resources import Resource, ResourceFilter, ResourceTable
 from treadle.knowledge.files.attribute_filters import AttributeValue, Condition
-from treadle.knowledge.files.file_store import ATTACHED
+from treadle.knowledge.files.file_store import ATTACHED, AttachedFile, attached_facts
 from treadle.knowledge.memory.memory_store import MemoryStore
 from treadle.knowledge.memory.memory_tables import Database
 from treadle.knowledge.memory.protocol import Author, Draft, Store, Vector
@@ -85,7 +84,8 @@ class StoreIndex:
         self._pieces = MemoryStore(Database(None, "memory"), "files", store_id)
         self._mark: object = None
         """The state of the store's files that the index has."""
-        self._files: dict[str, _IndexedFile] = {}
+        self._files: dict[str, tuple[Resource, AttachedFile]] = {}
+        """The files that are in the index, as they were stored, with their facts."""
 
     def update(self, table: ResourceTable, now: float) -> None:
         """Take over what was attached, changed and detached since the last call."""
@@ -98,16 +98,16 @@ class StoreIndex:
             self._pieces.replace_document(file_id, "", [], now)
             del self._files[file_id]
         for file_id, item in current.items():
-            known = self._files.get(file_id)
+            known, _ = self._files.get(file_id, (None, None))
             # A file that was detached and attached again has another time.
             if known is None or known.created_at != item.created_at:
                 self._put(table, item, now)
             elif known.version != item.version:
-                self._files[file_id] = _read(item)
+                self._files[file_id] = item, attached_facts(item)
         self._mark = mark
 
     def _put(self, table: ResourceTable, item: Resource, now: float) -> None:
-        content, file = table.content(item), _read(item)
+        content, file = table.content(item), attached_facts(item)
         pieces = [] if content is None else msgspec.msgpack.decode(content, type=list[Piece])
         drafts = [
             Draft(
@@ -119,7 +119,7 @@ class StoreIndex:
             for piece in pieces
         ]
         self._pieces.replace_document(item.resource_id, str(item.created_at), drafts, now)
-        self._files[item.resource_id] = file
+        self._files[item.resource_id] = item, file
         if file.embedded_by is not None and pieces:
             entries = self._pieces.entries([Store.DOCUMENTS], len(pieces), newest_first=True)[::-1]
             vectors = {
@@ -134,19 +134,19 @@ class StoreIndex:
         """Return the pieces that fit a query best, the best first, of the files that meet a condition."""
         sources: Sequence[str] | None = None
         if condition is not None:
-            sources = [file_id for file_id, file in self._files.items() if condition(file.attributes)]
+            sources = [file_id for file_id, (_, file) in self._files.items() if condition(file.attributes)]
         hits = self._pieces.search(
             query, now, stores=[Store.DOCUMENTS], limit=limit, vector=vector, sources=sources
         )
         best = max([hit.fit for hit in hits], default=0.0)
         found = []
         for hit in hits:
-            file = self._files[hit.entry.metadata["source"]]
-            if file.expires_at is not None and file.expires_at <= now:
+            item, file = self._files[hit.entry.metadata["source"]]
+            if item.expires_at is not None and item.expires_at <= now:
                 continue
             found.append(
                 FoundPiece(
-                    file_id=hit.entry.metadata["source"],
+                    file_id=item.resource_id,
                     filename=file.name,
                     score=round(max(best, _LEAST_SCORE) * hit.score / hits[0].score, 6),
                     attributes=file.attributes,
@@ -155,26 +155,3 @@ class StoreIndex:
                 )
             )
         return found
-
-
-class _IndexedFile(Struct, frozen=True):
-    """A file in an index."""
-
-    name: str
-    attributes: dict[str, AttributeValue]
-    embedded_by: str | None
-    created_at: float
-    expires_at: float | None
-    version: int
-
-
-def _read(item: Resource) -> _IndexedFile:
-    facts: dict[str, Any] = msgspec.json.decode(item.body)
-    return _IndexedFile(
-        facts["name"],
-        facts.get("attributes", {}),
-        facts.get("embedded_by"),
-        item.created_at,
-        item.expires_at,
-        item.version,
-    )

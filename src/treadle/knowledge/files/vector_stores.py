@@ -19,8 +19,15 @@ from treadle.core.types import Json
 from treadle.journal.protocol import Clock
 from treadle.journal.resources import Resource, ResourceCounts, ResourceFilter, ResourceTable
 from treadle.knowledge.documents.library import PIECE_CHARS, ReadDocument, pieces_of
-from treadle.knowledge.files.attribute_filters import AttributeValue, Condition, check_attributes
-from treadle.knowledge.files.file_store import ATTACHED, FILE, facts_of
+from treadle.knowledge.files.attribute_filters import Condition, check_attributes
+from treadle.knowledge.files.file_store import (
+    ATTACHED,
+    FILE,
+    AttachedFile,
+    Chunking,
+    attached_facts,
+    facts_of,
+)
 from treadle.knowledge.files.guarded_reading import read_guarded
 from treadle.knowledge.files.store_index import FoundPiece, Piece, StoreIndexes, encode_pieces
 from treadle.knowledge.memory.namespace import Embedder
@@ -55,35 +62,9 @@ class StoreFacts(Struct, frozen=True, kw_only=True):
         return None if self.expires_days is None else self.active_at + self.expires_days * _DAY_SECONDS
 
 
-class Chunking(Struct, frozen=True):
-    """How a file is cut into pieces."""
-
-    max_tokens: int
-    overlap_tokens: int
-
-
-class AttachedFile(Struct, frozen=True, kw_only=True):
-    """The facts about a file of a vector store."""
-
-    name: str
-    attributes: dict[str, AttributeValue] = {}
-    chunking: Chunking | None = None
-    """How it is cut; `None`: at paragraphs, into pieces of about 300 tokens."""
-    error_code: str | None = None
-    """`unsupported_file`, `invalid_file` or `server_error`; `None` if nothing failed."""
-    error: str | None = None
-    embedded_by: str | None = None
-    """The model of the pieces' embeddings; `None` if they have none."""
-
-
 def store_facts(item: Resource) -> StoreFacts:
     """Return the facts about a vector store."""
     return msgspec.json.decode(item.body, type=StoreFacts)
-
-
-def attached_facts(item: Resource) -> AttachedFile:
-    """Return the facts about a file of a vector store."""
-    return msgspec.json.decode(item.body, type=AttachedFile)
 
 
 def read_chunking(given: Json) -> Chunking | None:
@@ -120,20 +101,25 @@ class VectorStores:
         """The files that this process reads now."""
 
     def create(
-        self, name: str | None, metadata: dict[str, str], expires_days: int | None, owner: str = ""
+        self,
+        name: str | None,
+        metadata: dict[str, str],
+        expires_days: int | None,
+        owner: str = "",
+        store_id: str | None = None,
     ) -> Resource:
-        """Store a new vector store, and return it."""
+        """Store a new vector store, and return it. If there is a store `store_id`, that one is returned."""
         now = self._clock.time()
         facts = StoreFacts(name=name, metadata=metadata, expires_days=expires_days, active_at=now)
         made = Resource(
             kind=STORE,
-            resource_id=f"vs_{secrets.token_hex(12)}",
+            resource_id=store_id or f"vs_{secrets.token_hex(12)}",
             owner=owner,
             created_at=now,
             body=_encode(facts),
         )
         self.table.add([made], now)
-        return made
+        return made if store_id is None else self.get(store_id) or made
 
     def get(self, store_id: str, owner: str | None = None) -> Resource | None:
         """Return a vector store; `None` if there is none that `owner` sees. Who is `None` sees all."""
@@ -174,10 +160,12 @@ class VectorStores:
         chunking: Chunking | None,
         *,
         is_batch: bool = False,
+        batch_id: str | None = None,
     ) -> tuple[Resource | None, list[Resource]]:
         """Attach files, each with its attributes, to a store. Return the batch, if it is one, and the new files.
 
-        A file that is attached already stays as it is, unless it could not be read. Raises: `ConfigError` for wrong
+        A file that is attached already stays as it is, unless it could not be read. `batch_id` is the id of the
+        batch, new or not. Raises: `ConfigError` for wrong
         attributes.
         """
         now, batch = self._clock.time(), None
@@ -185,7 +173,7 @@ class VectorStores:
             batch = Resource(
                 kind=BATCH,
                 parent=store.resource_id,
-                resource_id=f"vsfb_{secrets.token_hex(12)}",
+                resource_id=batch_id or f"vsfb_{secrets.token_hex(12)}",
                 owner=store.owner,
                 created_at=now,
             )
@@ -246,7 +234,7 @@ class VectorStores:
 
     def unread(self) -> list[Resource]:
         """Return the files that some process was to read and has not read."""
-        return self.table.unfinished(ATTACHED, 1_000_000)
+        return list(self.table.unfinished(ATTACHED))
 
     def is_left(self, item: Resource) -> bool:
         """Return whether a file waits to be read for so long that its process may have died."""

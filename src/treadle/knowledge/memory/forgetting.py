@@ -3,57 +3,24 @@ other kinds do not fade."""
 
 import math
 
+from treadle.core.documents import read_data
 from treadle.knowledge.memory.protocol import Author, Draft, Store
 
 MIN_CONFIDENCE = 0.8
 """How sure the model must be of a fact about itself or the user."""
 
-_REFUSED = "refused"
-_ACCEPTED = "accepted"
-_FORCED = "forced"
-_JUSTIFIED = "justified"
-"""Forced, and with a reason; facts also with a confidence."""
-
-RULES: dict[Store, dict[Author, str]] = {
-    Store.IDENTITY: {
-        Author.FILE: _ACCEPTED,
-        Author.SYSTEM: _REFUSED,
-        Author.USER: _REFUSED,
-        Author.PERSONA_SELF: _REFUSED,
-    },
-    Store.SELF_FACTS: {
-        Author.FILE: _ACCEPTED,
-        Author.SYSTEM: _FORCED,
-        Author.USER: _ACCEPTED,
-        Author.PERSONA_SELF: _JUSTIFIED,
-    },
-    Store.WORLDVIEW: {
-        Author.FILE: _ACCEPTED,
-        Author.SYSTEM: _FORCED,
-        Author.USER: _ACCEPTED,
-        Author.PERSONA_SELF: _JUSTIFIED,
-    },
-    Store.EPISODIC: {
-        Author.FILE: _REFUSED,
-        Author.SYSTEM: _ACCEPTED,
-        Author.USER: _ACCEPTED,
-        Author.PERSONA_SELF: _ACCEPTED,
-    },
-    Store.DOCUMENTS: {
-        Author.FILE: _ACCEPTED,
-        Author.SYSTEM: _ACCEPTED,
-        Author.USER: _REFUSED,
-        Author.PERSONA_SELF: _REFUSED,
-    },
+_REFUSED, _FORCED, _JUSTIFIED = "refused", "forced", "justified"
+_RULES = {
+    Store(store): {Author(author): rule for author, rule in rules.items()}
+    for store, rules in read_data(__package__, "rules").items()
 }
-"""What each author must give for a write into each store."""
 
 
 def find_refusal(draft: Draft) -> str | None:
     """Return why the policy refuses a write, and what it would accept; `None` if it accepts the write."""
-    rule, store, author = RULES[draft.store][draft.author], draft.store.value, draft.author.value
+    rule, store, author = _RULES[draft.store][draft.author], draft.store.value, draft.author.value
     if rule == _REFUSED:
-        allowed = [item.value for item, other in RULES[draft.store].items() if other != _REFUSED]
+        allowed = [item.value for item, other in _RULES[draft.store].items() if other != _REFUSED]
         return f"{author} may not write into the store {store!r}; only {' and '.join(allowed)} may"
     if rule in (_FORCED, _JUSTIFIED) and not draft.is_forced:
         return f"{author} may write into the store {store!r} only with is_forced"

@@ -207,23 +207,19 @@ class Memory:
         stop_reason: StopReason | str,
         *,
         tools: Sequence[str] = (),
-        is_any_outcome: bool = False,
     ) -> MemoryEntry | None:
         """Store a turn as an episode, once, and return it. Later calls for the same turn change nothing.
 
-        `tools` are what it used, as `CompletedTurn.tools`. Return `None` for a turn that did not complete, unless
-        `is_any_outcome`, and for one without an answer.
+        `tools` are what it used, as `CompletedTurn.tools`. Return `None` for a turn that did not complete, and for
+        one without an answer.
         """
-        if stop_reason != StopReason.COMPLETED and not is_any_outcome:
-            return None
         said, answered = _cut(user_text, _USER_CHARS), _cut(output or "", _OUTPUT_CHARS)
-        if not said or not (answered or is_any_outcome):
+        if stop_reason != StopReason.COMPLETED or not said or not answered:
             return None
-        outcome = "" if stop_reason == StopReason.COMPLETED else f" (the turn ended with {stop_reason})"
         used = f"\nTools used: {_cut(', '.join(tools), _TOOLS_CHARS)}" if tools else ""
         draft = Draft(
             store=Store.EPISODIC,
-            text=f"The user: {said}{used}\nThe answer: {answered or 'none'}{outcome}",
+            text=f"The user: {said}{used}\nThe answer: {answered}",
             author=Author.SYSTEM,
             key=f"{run_id}/turn-{turn}",
             metadata={RUN: run_id},

@@ -22,7 +22,7 @@ from treadle.core.policy import Autonomy
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import MemorySpec, PartSpec
 from treadle.core.types import Json
-from treadle.models.config.model_demands import demands_of_judge, demands_of_model
+from treadle.models.config.known_models import demands_of_judge, demands_of_model
 from treadle.tools.resolve import FILE, REFERENCE, TOOLSETS, demands_of_tools, place_in
 
 Line = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\n]*\S[^\n]*$")]
@@ -62,7 +62,12 @@ class ToolsetTable(PersonaSection):
     name: Line
     """The name of the toolset."""
     settings: dict[str, Json] = {}
-    """Its settings."""
+    """Its settings, such as `component` of `spin`."""
+
+    @property
+    def part(self) -> PartSpec:
+        """The toolset, for `resolve_tools`."""
+        return PartSpec(name=self.name, settings=dict(self.settings) or None)
 
 
 class MemoryTable(PersonaSection):
@@ -145,12 +150,7 @@ class Persona(PersonaSection):
         """The toolsets, including the toolset `ask` if the persona has an `autonomy`."""
         from treadle.tools.resolve import TOOLSETS
 
-        found = [
-            PartSpec(name=item)
-            if isinstance(item, str)
-            else PartSpec(name=item.name, settings=dict(item.settings) or None)
-            for item in self.tools
-        ]
+        found = [PartSpec(name=item) if isinstance(item, str) else item.part for item in self.tools]
         if self.autonomy is not None and ASK in TOOLSETS and ASK not in [part.name for part in found]:
             found.append(PartSpec(name=ASK))
         return tuple(found)

@@ -318,13 +318,11 @@ class RunRules(Rules):
         self._state = state
 
     def decide_inner(self, parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
-        """See `core.inner.decide_inner`."""
         return decide_inner(self._state, parent_id, number, name, arguments)
 
     def decide_question(
         self, question: Question, asker_id: str, call_id: str, number: int
     ) -> QuestionDecision:
-        """See `core.questions.decide_question`."""
         return decide_question(self._state, question, asker_id, call_id, number)
 
     def allow(self, drivers: frozenset[str]) -> Allowance:

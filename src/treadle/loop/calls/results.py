@@ -162,7 +162,10 @@ def find_result(journal: Journal, run_id: str, call_id: str) -> ToolResult | Non
     for event in journal.scan(run_id):
         body = event.body
         if isinstance(body, e.ToolCompleted) and body.result.call_id == call_id:
-            return _whole(journal, body.result)
+            first = next(iter(body.result.artifacts), None)
+            if first is None or first.kind != "text":
+                return body.result
+            return replace(body.result, content=_read_text(journal, first))
     return None
 
 
@@ -180,14 +183,6 @@ def find_message(journal: Journal, run_id: str, number: int) -> str | None:
 def _read_text(journal: Journal, part: Artifact) -> str:
     data = b64decode(part.data) if part.data is not None else journal.read_blob(part.digest or "")
     return data.decode(errors="replace")
-
-
-def _whole(journal: Journal, result: ToolResult) -> ToolResult:
-    """Return a result with its full text, if it was cut."""
-    first = next(iter(result.artifacts), None)
-    if first is None or first.kind != "text":
-        return result
-    return replace(result, content=_read_text(journal, first))
 
 
 _decode = msgspec.json.Decoder().decode

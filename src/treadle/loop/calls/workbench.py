@@ -401,64 +401,52 @@ class _CallContext(ToolContext[Any]):
 
     @property
     def is_heard(self) -> bool:
-        """See `ToolContext`."""
         return self._bench.report is not None
 
     def progress(self, text: str) -> None:
-        """See `ToolContext`."""
         if (report := self._bench.report) is not None:
             report(self.call_id, text)
 
     async def find_result(self, call_id: str) -> ToolResult | None:
-        """See `ToolContext`."""
         journal = self._bench.journal
         return (
             None if journal is None else await asyncio.to_thread(find_result, journal, self.run_id, call_id)
         )
 
     async def find_message(self, number: int) -> str | None:
-        """See `ToolContext`."""
         journal = self._bench.journal
         return (
             None if journal is None else await asyncio.to_thread(find_message, journal, self.run_id, number)
         )
 
     async def call_tool(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
-        """See `ToolContext`."""
         if self._inner is None:
             return await super().call_tool(name, arguments)
         return await self._inner.call(name, arguments)
 
     async def ask(self, question: Question | str) -> Answer:
-        """See `ToolContext`."""
         asked = Question(question) if isinstance(question, str) else question
         return await self._asking.ask(self.call_id, asked)
 
     async def consult(self, call: ToolCall) -> Decision | None:
-        """See `ToolContext`."""
         return await self._bench.consult(call)
 
     @property
     def journal(self) -> Journal | None:
-        """See `ToolContext`."""
         return self._bench.journal
 
     @property
     def approver(self) -> Approver | None:
-        """See `ToolContext`."""
         return self._bench.approver
 
     @property
     def hooks(self) -> Hooks | None:
-        """See `ToolContext`."""
         return self._bench.hooks
 
     def allowance(self) -> Allowance:
-        """See `ToolContext`."""
         return self._bench.rules.allow(self._bench.toolbox.drivers)
 
     def note_child(self, child: Child) -> None:
-        """See `ToolContext`."""
         self._bench.children[self.call_id] = child
 
 

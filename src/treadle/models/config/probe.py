@@ -2,19 +2,20 @@
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, ProviderError, TransportError, TreadleError
 from treadle.core.log import Log
 from treadle.core.logprobs_mode import LogprobsMode
-from treadle.core.packed import count_packed, unpack_ids
+from treadle.core.packed import count_packed, unpack_ids, unpack_logprobs
 from treadle.core.token_record import TokenGrade
 from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolCall, ToolSpec
-from treadle.models.config.logprobs_probe import find_logprobs_mode
-from treadle.models.protocol import Model, Watch
+from treadle.models.protocol import Model, Watch, innermost
 from treadle.models.wire.endpoint import PAUSE_PATHS, TOKEN_PATHS, HttpEndpoint
 from treadle.renderers.protocol import Renderer
 
@@ -49,49 +50,31 @@ class Probed(Struct, frozen=True):
         return self.findings[0].is_there is True
 
 
-_CITY: dict[str, Json] = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}},
-    "required": ["city"],
-    "additionalProperties": False,
-}
-_WEATHER = ToolSpec("get_weather", "The present weather of a city.", _CITY)
-_ANSWER: dict[str, Json] = {
-    "type": "object",
-    "properties": {"capital": {"type": "string"}, "letters": {"type": "integer"}},
-    "required": ["capital", "letters"],
-    "additionalProperties": False,
-}
-
-
-_SAY = "Say: one two three"
+_DATA = read_data(__package__, "probe")
+_ASKED, _ADVICE = _DATA["questions"], _DATA["advice"]
+_WEATHER = ToolSpec(_DATA["tool"]["name"], _DATA["tool"]["description"], _DATA["tool"]["parameters"])
+_LEAST_STREAMED = 20
+"""An answer of fewer characters may come in one piece although the server streams."""
 
 
 def _result_of(call: ToolCall) -> Message:
-    return Message(Role.TOOL, "4 degrees, rain", call_id=call.call_id, name=call.name)
-
-
-_LEAST_STREAMED = 20
-"""An answer of fewer characters may come in one piece although the server streams."""
+    return Message(Role.TOOL, _DATA["tool"]["result"], call_id=call.call_id, name=call.name)
 
 
 def _make_prompts() -> dict[str, tuple[list[Message], tuple[ToolSpec, ...]]]:
     """Return the prompts in which templates differ, by what they have."""
     call = ToolCall("call_1", _WEATHER.name, '{"city": "Oslo"}')
-    asked, said = Message(Role.USER, "What is the weather in Oslo?"), Message(Role.ASSISTANT, "", (call,))
-    thought = Message(Role.ASSISTANT, "", (call,), reasoning="I look it up.")
-    turn = [asked, thought, _result_of(call), Message(Role.ASSISTANT, "It rains.")]
+    asked, said = Message(Role.USER, _ASKED["asked"]), Message(Role.ASSISTANT, "", (call,))
+    thought = Message(Role.ASSISTANT, "", (call,), reasoning=_ASKED["thought"])
+    turn = [asked, thought, _result_of(call), Message(Role.ASSISTANT, _ASKED["answered"])]
     tools = (_WEATHER,)
     return {
-        "one message": ([Message(Role.USER, _SAY)], ()),
+        "one message": ([Message(Role.USER, _ASKED["say"])], ()),
         "tools": ([asked], tools),
         "a call": ([asked, said, _result_of(call)], tools),
         "thinking": ([asked, thought, _result_of(call)], tools),
-        "two turns": ([*turn, Message(Role.USER, "And in Rome?")], tools),
+        "two turns": ([*turn, Message(Role.USER, _ASKED["again"])], tools),
     }
-
-
-_PROMPTS = _make_prompts()
 
 
 class Prober:
@@ -124,7 +107,7 @@ class Prober:
     async def _look(self) -> AsyncIterator[EndpointFinding]:
         begin = time.monotonic()
         try:
-            first = await _ask(self._model, "Answer with the one word: ready")
+            first = await _ask(self._model, _ASKED["first"])
         except ProviderError as error:
             yield EndpointFinding("answers", False, str(error))
             return
@@ -138,7 +121,7 @@ class Prober:
         )
         yield await _find("streaming", self._streaming)
         tools = await _find("tools", self._tools)
-        yield tools if tools.is_there else replace(tools, advice=_NO_TOOLS)
+        yield tools if tools.is_there else replace(tools, advice=_ADVICE["no_tools"])
         if tools.is_there:
             yield await _find("parallel calls", self._parallel)
             yield await _find("forced tool", self._forced)
@@ -150,7 +133,7 @@ class Prober:
             yield await _find("logprobs of", self._logprobs_mode, failed=None)
         for finding in await self._endpoints():
             yield finding
-        if (renderer := getattr(_innermost(self._model), "renderer", None)) is not None:
+        if (renderer := getattr(innermost(self._model), "renderer", None)) is not None:
             yield await _find("same template", lambda: self._template(renderer), failed=None)
         thought = first.message.reasoning
         seen = (
@@ -161,18 +144,17 @@ class Prober:
 
     async def _streaming(self) -> EndpointFinding:
         name = "streaming"
-        for question in ("Count from 1 to 20, in digits.", "Write three sentences about the sea."):
+        for question in _ASKED["streaming"]:
             pieces: list[object] = []
             found = await _ask(self._model, question, watch=Watch(pieces.append))
             if len(pieces) > 1:
                 return EndpointFinding(name, True, f"{len(pieces)} pieces")
             if len(found.message.content) >= _LEAST_STREAMED:
-                advice = "a user sees nothing until it is whole"
-                return EndpointFinding(name, False, "the answer came in one piece", advice)
+                return EndpointFinding(name, False, "the answer came in one piece", _ADVICE["not_streamed"])
         return EndpointFinding(name, None, "the answers are too short to tell")
 
     async def _tools(self) -> EndpointFinding:
-        question = Message(Role.USER, "What is the weather in Oslo? Look it up with the tool.")
+        question = Message(Role.USER, _ASKED["call"])
         message = (await self._model.infer(Request(Log([question]), (_WEATHER,)), Watch())).message
         if not message.tool_calls:
             return EndpointFinding("tools", False, f"no call, but {message.content.strip()!r:.80}")
@@ -187,20 +169,19 @@ class Prober:
         return EndpointFinding("tools", True, "it calls, and takes the result")
 
     async def _parallel(self) -> EndpointFinding:
-        question = "Look up the weather of Oslo and of Rome, with two calls at the same time."
-        count = len((await _ask(self._model, question, tools=(_WEATHER,))).message.tool_calls)
+        count = len((await _ask(self._model, _ASKED["calls"], tools=(_WEATHER,))).message.tool_calls)
         return EndpointFinding("parallel calls", count > 1, f"{count} in one step, where two were asked for")
 
     async def _forced(self) -> EndpointFinding:
-        completion = await _ask(self._model, "Hello!", tools=(_WEATHER,), required_tool=_WEATHER.name)
+        completion = await _ask(self._model, _ASKED["forced"], tools=(_WEATHER,), required_tool=_WEATHER.name)
         is_there = any(call.name == _WEATHER.name for call in completion.message.tool_calls)
         return EndpointFinding(
             "forced tool", is_there, "it calls what it must" if is_there else "it does as it likes"
         )
 
     async def _schema(self) -> EndpointFinding:
-        question = "Name the capital of Norway, and how many letters its name has."
-        text = (await _ask(self._model, question, output_schema=_ANSWER)).message.content.strip()
+        answer = await _ask(self._model, _ASKED["schema"], output_schema=_DATA["answer"])
+        text = answer.message.content.strip()
         try:
             value = msgspec.json.decode(text)
             is_there = isinstance(value["capital"], str) and isinstance(value["letters"], int)
@@ -212,9 +193,7 @@ class Prober:
         server = _server_of(self._model)
         info = await server.find_engine() if server is not None else None
         if info is None:
-            return EndpointFinding(
-                "engine", False, "neither vLLM nor SGLang, whose token ids are known to be exact"
-            )
+            return EndpointFinding("engine", False, _ADVICE["no_engine"])
         return EndpointFinding("engine", True, str(info))
 
     async def _endpoints(self) -> list[EndpointFinding]:
@@ -235,18 +214,18 @@ class Prober:
                 "weight updates",
                 can_pause,
                 f"{PAUSE_PATHS[info.name]} pauses it" if can_pause else "it cannot be paused",
-                None if can_pause or info.name != "vllm" else "vLLM needs VLLM_SERVER_DEV_MODE=1 for it",
+                None if can_pause or info.name != "vllm" else _ADVICE["no_pause"],
             ),
         ]
 
     async def _logprobs(self) -> EndpointFinding:
-        record = (await _ask(self._make(logprobs=True), _SAY)).tokens
+        record = (await _ask(self._make(logprobs=True), _ASKED["say"])).tokens
         if record is None or record.logprobs is None:
             return EndpointFinding("logprobs", False, "the server returned none")
         return EndpointFinding("logprobs", True, f"of {count_packed(record.logprobs):,} tokens")
 
     async def _token_ids(self) -> EndpointFinding:
-        record = (await _ask(self._make(logprobs=True, return_token_ids=True), _SAY)).tokens
+        record = (await _ask(self._make(logprobs=True, return_token_ids=True), _ASKED["say"])).tokens
         if record is None or record.token_ids is None:
             return EndpointFinding("token ids", False, "the server returned none")
         if record.prompt_token_ids is None:
@@ -261,14 +240,14 @@ class Prober:
         if mode is None:
             return EndpointFinding("logprobs of", None, "it cannot be told from its answers")
         is_policy = replace(settings, logprobs_mode=mode).has_policy_logprobs
-        advice = {True: None, False: _OTHER_LOGPROBS, None: _LEFT_TO_SERVER}[is_policy]
-        return EndpointFinding("logprobs of", is_policy, _MODES[mode], advice)
+        advice = {True: None, False: _ADVICE["other_logprobs"], None: _ADVICE["left_to_server"]}[is_policy]
+        return EndpointFinding("logprobs of", is_policy, _DATA["modes"][mode], advice)
 
     async def _template(self, renderer: Renderer) -> EndpointFinding:
         """Compare the prompts of the renderer with those that the server makes of the same messages."""
         name, same, left_out = "same template", list[str](), list[str]()
         model = self._make(renderer="", return_token_ids=True, max_output_tokens=1)
-        for what, (messages, tools) in _PROMPTS.items():
+        for what, (messages, tools) in _make_prompts().items():
             try:
                 record = (await model.infer(Request(Log(messages), tools), Watch())).tokens
                 ours = tuple(renderer.render(messages, tools))
@@ -283,16 +262,14 @@ class Prober:
                 at = next((at for at, pair in pairs if pair[0] != pair[1]), min(len(ours), len(theirs)))
                 mine, other = renderer.decode(ours[at:]), renderer.decode(theirs[at:])
                 seen = f"{what}: from id {at}: {mine!r:.60}, the server {other!r:.60}"
-                return EndpointFinding(
-                    name, False, seen, "the model sees another prompt than it was trained on"
-                )
+                return EndpointFinding(name, False, seen, _ADVICE["other_prompt"])
             same.append(f"{what} ({len(ours)} ids)")
         seen = f"{renderer.name} and the server agree on {', '.join(same) or 'nothing'}"
         seen += f"; not compared: {'; '.join(left_out)}" if left_out else ""
         return EndpointFinding(name, True if same and not left_out else None, seen)
 
     async def _context(self) -> EndpointFinding:
-        find = getattr(_innermost(self._model), "find_context_tokens", None)
+        find = getattr(innermost(self._model), "find_context_tokens", None)
         if find is None:
             return EndpointFinding("context length", None, "this provider does not tell it")
         tokens = await find()
@@ -327,11 +304,11 @@ async def check_vocabulary(model: Model) -> None:
 
     Raises: `ConfigError` if a text differs; `TransportError`.
     """
-    renderer: Renderer | None = getattr(_innermost(model), "renderer", None)
+    renderer: Renderer | None = getattr(innermost(model), "renderer", None)
     server = _server_of(model)
     if renderer is None or server is None:
         return
-    for ids in (renderer.encode(_SAMPLE), renderer.stop_token_ids[:1]):
+    for ids in (renderer.encode(_ASKED["sample"]), renderer.stop_token_ids[:1]):
         ours, theirs = renderer.decode(ids), await server.find_text(ids)
         # A server may leave special tokens out, and blanks at the ends.
         if theirs is not None and theirs.strip() not in ("", ours.strip()):
@@ -339,26 +316,6 @@ async def check_vocabulary(model: Model) -> None:
                 f"the renderer {renderer.name!r} is for another model than the one at {server.server.origin}: "
                 f"the ids of {ours!r:.60} are {theirs!r:.60} there. Give the renderer of the model's own tokenizer"
             )
-
-
-_MODES = {
-    LogprobsMode.PROCESSED: "the distribution that is sampled from",
-    LogprobsMode.SCALED: "the one after temperature, before top-p and top-k",
-    LogprobsMode.RAW: "the model's own, before temperature, penalties, top-p and top-k",
-    LogprobsMode.SCALED_DEFAULTS: "the one after temperature, before top-p and top-k, which the server may set",
-    LogprobsMode.RAW_DEFAULTS: "the model's own, before sampling settings that the server may have itself",
-}
-_OTHER_LOGPROBS = (
-    "for RL they must be those of the policy: start vLLM with --logprobs-mode processed_logprobs, or sample at "
-    "temperature 1 without top-p, top-k and penalties"
-)
-_LEFT_TO_SERVER = (
-    "leave no setting to the server: give temperature and top_p, and in extra top_k -1, min_p 0 and "
-    "repetition_penalty 1"
-)
-_SAMPLE = "Read 3 files in src/main and write 42 lines of Python"
-"""A text without anything that decoders may clean up, such as blanks before punctuation."""
-_NO_TOOLS = "for a model whose tool calls are text: a model of completions:..., with its format as an option"
 
 
 def _is_city(arguments: str) -> bool:
@@ -370,22 +327,15 @@ def _is_city(arguments: str) -> bool:
 
 def _server_of(model: Model) -> HttpEndpoint | None:
     """Return the endpoint that a model asks; `None` if it asks none."""
-    found = _innermost(model)
+    found = innermost(model)
     found = getattr(found, "engine", found)
     return found if isinstance(found, HttpEndpoint) else None
 
 
 def settings_of(model: Model) -> Settings:
     """Return the sampling settings of a model without its wrappers."""
-    found = getattr(_innermost(model), "settings", None)
+    found = getattr(innermost(model), "settings", None)
     return found if isinstance(found, Settings) else Settings()
-
-
-def _innermost(model: Model) -> object:
-    found: object = model
-    while (inner := getattr(found, "inner", None)) is not None:
-        found = inner
-    return found
 
 
 async def _ask(
@@ -399,3 +349,78 @@ async def _ask(
 ) -> Completion:
     request = Request(Log([Message(Role.USER, text)]), tools, output_schema, required_tool)
     return await model.infer(request, watch or Watch())
+
+
+_TOKENS = 16
+_ONE_TOKEN, _COLD, _HOT = 1e-5, 1.0, 2.0
+"""A top-p that leaves only the likeliest token, and two temperatures. vLLM takes none above 2."""
+_ZERO, _ROUNDING = 1e-6, 0.05
+"""The log probability of a token that must be sampled, and the rounding of engines that compute in 16 bits."""
+_NEUTRAL: dict[str, Json] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+"""What a server may set by itself, with the values that change nothing."""
+_SEED = 7
+
+Sampled = tuple[tuple[int, ...], tuple[float, ...]]
+
+
+async def find_logprobs_mode(make: MakeModel, settings: Settings) -> LogprobsMode | None:
+    """Return what the log probabilities of an engine are of; `None` if it cannot be told from its answers.
+
+    Its settings say it nowhere. An answer whose top-p leaves one token is the same at every temperature. Its log
+    probabilities are 0 if they are those of the distribution that was sampled from, equal at two temperatures if
+    they are the model's own, and lower at the higher temperature otherwise. Two answers with one seed differ if the
+    server has sampling settings of its own. They also differ if it ignores seeds, as SGLang does without
+    `--enable-deterministic-inference`; so it only may have some.
+
+    `make` makes the model with additional settings, and `settings` are those that it has without them.
+    """
+    cold = await _sample(make, temperature=_COLD, top_p=_ONE_TOKEN)
+    hot = await _sample(make, temperature=_HOT, top_p=_ONE_TOKEN)
+    if cold is None or hot is None:
+        return None
+    same = [
+        (one, other)
+        for id_cold, id_hot, one, other in zip(cold[0], hot[0], cold[1], hot[1], strict=False)
+        if id_cold == id_hot
+    ]
+    if not same or cold[0][0] != hot[0][0]:
+        return None
+    if all(abs(value) < _ZERO for pair in same for value in pair):
+        return LogprobsMode.PROCESSED
+    has_defaults = await _has_defaults(make, settings)
+    if has_defaults is None:
+        return None
+    if all(abs(one - other) <= _ROUNDING * (1 + abs(one)) for one, other in same):
+        return LogprobsMode.RAW_DEFAULTS if has_defaults else LogprobsMode.RAW
+    return LogprobsMode.SCALED_DEFAULTS if has_defaults else LogprobsMode.SCALED
+
+
+async def _has_defaults(make: MakeModel, settings: Settings) -> bool | None:
+    """Return whether the server may sample otherwise if neutral settings are sent; `None` if it does not answer."""
+    extra = settings.extra or {}
+    neutral: dict[str, Any] = {"extra": _NEUTRAL | extra}
+    if settings.top_p is None and "top_p" not in extra:
+        neutral["top_p"] = 1.0
+    warm = {} if settings.temperature is not None or "temperature" in extra else {"temperature": 1.0}
+    for plain, more in (({}, warm), ({"temperature": _HOT}, {})):
+        one = await _sample(make, seed=_SEED, **plain)
+        other = await _sample(make, seed=_SEED, **plain, **more, **neutral)
+        if one is None or other is None:
+            return None
+        if one[0] != other[0]:
+            return True
+    return False
+
+
+async def _sample(make: MakeModel, **settings: Any) -> Sampled | None:
+    """Return the ids and log probabilities of a short answer; `None` if the server refuses or returns none."""
+    model = make(logprobs=True, return_token_ids=True, max_output_tokens=_TOKENS, **settings)
+    try:
+        answer = await model.infer(Request(Log([Message(Role.USER, _ASKED["surprise"])])), Watch())
+    except ProviderError:
+        return None
+    record = answer.tokens
+    if record is None or record.token_ids is None or record.logprobs is None:
+        return None
+    found = unpack_ids(record.token_ids), unpack_logprobs(record.logprobs)
+    return found if found[0] else None

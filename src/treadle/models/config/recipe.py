@@ -23,7 +23,7 @@ from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport
 from treadle.journal.identity import Trust, read_trust
 from treadle.models.config.bare import MAKERS, ModelConfig, bare_model, check_kinds, given_url, home_of
-from treadle.models.config.description import describe_part
+from treadle.models.config.model_parts import demand_of, describe_part, needs_trust
 from treadle.models.config.presets import (
     AUTO,
     DIALECTS,
@@ -34,7 +34,6 @@ from treadle.models.config.presets import (
     split_name,
 )
 from treadle.models.config.stored_keys import find_key
-from treadle.models.config.table_demands import demand_of, needs_trust
 from treadle.models.config.tables import ConfigFile, ModelTable, RouterTable, TierTable
 from treadle.models.config.toml_file import (
     KIND,

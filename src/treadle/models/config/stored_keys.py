@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from treadle.core.errors import ConfigError
+from treadle.core.registry import require
 from treadle.journal.identity import belongs_to_user
 
 _SERVICE = "treadle"
@@ -65,9 +66,8 @@ def delete_key(variable: str) -> bool:
     if entry == _IN_KEYRING:
         with suppress(ImportError):
             import keyring
-            from keyring.errors import KeyringError
 
-            with suppress(KeyringError):
+            with suppress(keyring.errors.KeyringError):
                 keyring.delete_password(_SERVICE, variable)
     _write(entries)
     return True
@@ -77,29 +77,21 @@ def _write_keyring(variable: str, key: str) -> bool:
     """Store a key in the keyring. Return False if there is no keyring."""
     try:
         import keyring
-        from keyring.errors import KeyringError
     except ImportError:
         return False
-    try:
+    with suppress(keyring.errors.KeyringError, RuntimeError):
         keyring.set_password(_SERVICE, variable, key)
         return keyring.get_password(_SERVICE, variable) == key
-    except (KeyringError, RuntimeError):
-        return False
+    return False
 
 
 def _read_keyring(variable: str) -> str | None:
+    keyring = require("keyring", "keyring")
     try:
-        import keyring
-        from keyring.errors import KeyringError
-    except ImportError:
-        raise ConfigError(
-            f"the key {variable} is in the system's keyring, and the package for it is missing: "
-            'pip install "treadle[keyring]"'
-        ) from None
-    try:
-        return keyring.get_password(_SERVICE, variable)
-    except (KeyringError, RuntimeError) as error:
+        key: str | None = keyring.get_password(_SERVICE, variable)
+    except (keyring.errors.KeyringError, RuntimeError) as error:
         raise ConfigError(f"cannot read {variable} from the system's keyring: {error}") from error
+    return key
 
 
 def _read() -> dict[str, str]:

@@ -74,7 +74,7 @@ class _Environment:
             self._check_provider(variable, provider)
             if not model:
                 raise ConfigError(f"{variable}: {entry!r} names no model after the slash")
-            key = f"{self._prefix}_{_as_variable(provider)}_API_KEY"
+            key = f"{self._prefix}_{as_variable(provider)}_API_KEY"
             if self._needs_key(provider) and self._key(key) is None:
                 self._notices.append(f"{variable}: {entry!r} is left out, because {key} is not set")
                 continue
@@ -110,7 +110,7 @@ class _Environment:
         table: dict[str, Json] = {"model": f"{provider}:{model}"}
         if self._all.get(key):
             table["api_key_env"] = key
-        for variable in (url, f"{self._prefix}_{_as_variable(provider)}_BASE_URL"):
+        for variable in (url, f"{self._prefix}_{as_variable(provider)}_BASE_URL"):
             if variable is not None and (address := self._all.get(variable)):
                 table["base_url"] = address
                 break
@@ -173,7 +173,8 @@ class _Environment:
         return preset is not None and preset.needs_key
 
 
-def _as_variable(name: str) -> str:
+def as_variable(name: str) -> str:
+    """Return a name as a part of the name of an environment variable."""
     return re.sub(r"[^A-Za-z0-9]", "_", name).upper()
 
 

@@ -6,36 +6,21 @@ The file never contains keys, only names of environment variables. Source of the
 import difflib
 import hashlib
 import os
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.journal.identity import Trust, belongs_to_user, read_trust
 from treadle.models.config.presets import is_tiered
-from treadle.models.config.tables import (
-    AgentTable,
-    ChatTable,
-    ConfigFile,
-    KeyTable,
-    LimitTable,
-    ModelTable,
-    PriceTable,
-    RouterTable,
-    ServeTable,
-    Table,
-    TelemetryTable,
-    TierName,
-    TierTable,
-)
-from treadle.models.config.tier_variables import read_tiers
+from treadle.models.config.tables import ConfigFile, ModelTable, TierName
+from treadle.models.config.tier_variables import as_variable, read_tiers
 
 FILE_NAMES = ("treadle.toml", "treadle.yaml", "treadle.yml")
 VARIABLE = "TREADLE_CONFIG"
@@ -146,7 +131,7 @@ def _override(values: dict[str, Json], environment: Mapping[str, str]) -> set[st
         kind = prefix.removeprefix("TREADLE_").removesuffix("__").lower()
         name, _, field = variable.removeprefix(prefix).partition("__")
         tables = values.get(kind) or {}
-        known = {_as_variable(key): key for key in tables} if isinstance(tables, dict) else {}
+        known = {as_variable(key): key for key in tables} if isinstance(tables, dict) else {}
         if name not in known or not field:
             hint = suggest(name.lower(), known.values(), kind)
             raise ConfigError(f"the environment variable {variable} names {name.lower()!r}, {hint}")
@@ -159,10 +144,6 @@ def _override(values: dict[str, Json], environment: Mapping[str, str]) -> set[st
         if (kind, last) == ("models", "base_url"):
             moved.add(known[name])
     return moved
-
-
-def _as_variable(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]", "_", name).upper()
 
 
 def _read_value(text: str) -> Json:
@@ -193,24 +174,19 @@ def _explain(error: ValidationError) -> str:
         return (
             f"{where}: processes do not share limits; delete it, and give each process its share of the limit"
         )
-    fields = ConfigFile.model_fields
-    if len(first["loc"]) > 1:
-        is_key = first["loc"][:2] == ("serve", "keys")
-        inner = KeyTable if is_key else _INNER.get(str(first["loc"][0]), ModelTable)
-        fields = (PriceTable if "price" in first["loc"][:-1] else inner).model_fields
-    return f"{where}: unknown key {key!r}, {suggest(key, fields, 'keys')}"
+    table: type[BaseModel] = ConfigFile
+    for part in first["loc"][:-1]:
+        # The names of tables within tables are no fields.
+        if (field := table.model_fields.get(str(part))) is not None:
+            table = _find_table(field.annotation) or table
+    return f"{where}: unknown key {key!r}, {suggest(key, table.model_fields, 'keys')}"
 
 
-_INNER: dict[str, type[Table]] = {
-    "limits": LimitTable,
-    "tiers": TierTable,
-    "router": RouterTable,
-    "chat": ChatTable,
-    "telemetry": TelemetryTable,
-    "agents": AgentTable,
-    "serve": ServeTable,
-}
-"""The tables within the file, except those of models."""
+def _find_table(kind: object) -> type[BaseModel] | None:
+    """Return the table in the type of a field, such as `dict[str, ModelTable]`; `None` if it has none."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next((found for inner in get_args(kind) if (found := _find_table(inner)) is not None), None)
 
 
 def suggest(name: str, known: Iterable[str], what: str) -> str:

@@ -16,7 +16,6 @@ from msgspec import Struct
 from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
 from treadle.core.foreign import let_in
-from treadle.core.log import Log
 from treadle.core.types import UNREPORTED, Completion, Json, Message, OutputMode, Request, Role
 from treadle.models.dialects.openai_chat.answer import read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
@@ -220,11 +219,6 @@ class CompletionsModel(HttpModel):
         # Open engines can decode within a schema at this endpoint too.
         end = b'"}' if schema is None else b'","response_format":%b}' % _encode_schema(schema)
         return b"".join([self._heads[is_stream], self._begin, *pieces, self._answer, end])
-
-    def prompt(self, messages: Log[Message]) -> str:
-        """Return the prompt that would be sent."""
-        found = find_template(self._template)
-        return found.begin + "".join(found.write(message) for message in messages) + found.answer
 
     def _shape(self, raw: Json, body: bytes) -> Json:
         return as_chat(super()._shape(raw, body))

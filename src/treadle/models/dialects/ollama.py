@@ -29,8 +29,8 @@ from treadle.http.transport import Answer, StreamedAnswer
 from treadle.models.dialects.openai_chat.answer import read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.protocol import Watch
-from treadle.models.wire.endpoint import join_url
-from treadle.models.wire.fitting import fit_name, keep_text, object_of, rest_of, text_of
+from treadle.models.wire.endpoint import join_url, json_of
+from treadle.models.wire.fitting import fields_of, fit_name, keep_text, object_of, rest_of, text_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     AcceptedParts,
@@ -48,10 +48,7 @@ from treadle.models.wire.server import UnfinishedError
 
 KEY = "ollama"
 """The key under which a message keeps data that Treadle has no field for."""
-_CALL_FIELDS = frozenset(("id", "function"))
-_KNOWN = frozenset(
-    ("message", "done", "done_reason", "prompt_eval_count", "eval_count", "created_at", "logprobs")
-)
+_KNOWN = fields_of(KEY)
 _ARGUMENTS = ("message", "tool_calls", "*", "function", "arguments")
 
 
@@ -81,7 +78,9 @@ def as_chat(raw: Json, body: bytes) -> Json:
         if not raw.get("done"):
             return {"choices": [choice]}
         choice["finish_reason"] = raw.get("done_reason") or "stop"
-        made = {key: value for key, value in raw.items() if key not in _KNOWN} | {"choices": [choice]}
+        made = {key: value for key, value in raw.items() if key not in _KNOWN["answer"]} | {
+            "choices": [choice]
+        }
         before, after = raw.get("prompt_eval_count"), raw.get("eval_count")
         if type(before) is int and type(after) is int:
             # A prompt that is still in the server's memory is not counted.
@@ -92,7 +91,7 @@ def as_chat(raw: Json, body: bytes) -> Json:
 
 
 def _call_as_chat(call: dict[str, Json]) -> Json:
-    function, rest = call["function"], rest_of(call, _CALL_FIELDS)
+    function, rest = call["function"], rest_of(call, _KNOWN["call"])
     made = {"name": function["name"], "arguments": function.get("arguments") or "{}"}
     return {"id": call.get("id"), "function": made, KEY: rest or None}
 
@@ -258,11 +257,8 @@ class OllamaModel(HttpModel):
             ):
                 return int(item["context_length"])
         body = _encode({"model": self.model})
-        answer = await self._transport.post(join_url(self._base_url, "/api/show"), self._headers, body)
-        try:
-            described = msgspec.json.decode(answer.body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
+        url = join_url(self._base_url, "/api/show")
+        described = json_of(await self._transport.post(url, self._headers, body))
         found = _NUM_CTX.search(str(described.get("parameters"))) if isinstance(described, dict) else None
         return int(found[1]) if found is not None else None
 

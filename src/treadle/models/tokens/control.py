@@ -11,7 +11,7 @@ import msgspec
 
 from treadle.core.types import Json
 from treadle.models.tokens.weights import UpdateMode
-from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url
+from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url, json_of
 
 
 class HttpControl(HttpEndpoint):
@@ -49,10 +49,7 @@ class HttpControl(HttpEndpoint):
             return None
         if not is_success(answer.status):
             raise self._error(answer.status, answer, answer.body)
-        try:
-            return msgspec.json.decode(answer.body)
-        except msgspec.DecodeError:
-            return None
+        return json_of(answer)
 
 
 class VllmControl(HttpControl):

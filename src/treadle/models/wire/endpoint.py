@@ -188,21 +188,13 @@ class HttpEndpoint:
         """
         asked = {"model": self.model, "tokens": list(token_ids), "skip_special_tokens": False}
         url = join_url(self.root, "/detokenize")
-        answer = await self._transport.post(url, self._headers, msgspec.json.encode(asked))
-        try:
-            raw = _decode(answer.body) if is_success(answer.status) else None
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
+        raw = json_of(await self._transport.post(url, self._headers, msgspec.json.encode(asked)))
         text = raw.get("prompt", raw.get("text")) if isinstance(raw, dict) else None
         return text if isinstance(text, str) else None
 
     async def _get(self, url: str) -> Json:
         """Return the JSON at `url`; `None` if the server refuses, or sends none. Raises: `TransportError`."""
-        answer = await self._transport.get(url, self._headers)
-        try:
-            return _decode(answer.body) if is_success(answer.status) else None
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
+        return json_of(await self._transport.get(url, self._headers))
 
     def _models_url(self) -> str | None:
         """Return the URL under which the server describes its models; `None` if it has none."""
@@ -262,6 +254,13 @@ class HttpEndpoint:
 def is_success(status: int) -> bool:
     """Return whether the status is a success."""
     return 200 <= status < 300
+
+
+def json_of(answer: Answer) -> Json:
+    """Return the JSON of a successful answer; `None` for any other answer."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        return _decode(answer.body) if is_success(answer.status) else None
+    return None
 
 
 _CONTEXT_FIELDS = (

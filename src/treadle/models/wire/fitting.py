@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from treadle.core.documents import read_data
 from treadle.core.types import Json
 
 INVALID_KEY = "INVALID_JSON"
@@ -88,6 +89,14 @@ def text_of_value(value: Json) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()
+
+
+def fields_of(dialect: str) -> dict[str, frozenset[str]]:
+    """Return the fields of a dialect's answers that Treadle has a place for, by what they are fields of."""
+    return {
+        name: frozenset(fields)
+        for name, fields in read_data(__package__, "answers")["fields"][dialect].items()
+    }
 
 
 def rest_of(raw: dict[str, Json], known: Container[str]) -> dict[str, Json]:

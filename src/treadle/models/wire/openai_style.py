@@ -9,7 +9,7 @@ from treadle.core.token_record import TokenRecord
 from treadle.core.types import FinishReason, Json, ToolSpec, Usage
 from treadle.models.wire.plain import TokenCounts
 from treadle.models.wire.provider import Preset
-from treadle.models.wire.server import UnfinishedError, reason_of
+from treadle.models.wire.server import UnfinishedError, reason_of, reasons_of
 
 OPENAI = Preset(
     dialect="openai_chat",
@@ -20,19 +20,7 @@ OPENAI = Preset(
 )
 """The preset of OpenAI."""
 
-
-_REASONS = {
-    "stop": FinishReason.STOP,
-    "tool_calls": FinishReason.TOOL_CALLS,
-    "function_call": FinishReason.TOOL_CALLS,
-    "length": FinishReason.LENGTH,
-    "max_tokens": FinishReason.LENGTH,
-    "model_length": FinishReason.LENGTH,
-    "model_context_window_exceeded": FinishReason.LENGTH,
-    "content_filter": FinishReason.CONTENT_FILTER,
-    "safety": FinishReason.CONTENT_FILTER,
-    "sensitive": FinishReason.CONTENT_FILTER,
-}
+_REASONS = reasons_of("openai")
 _FAILED = re.compile(
     r"error|abort|fail|cancel|interrupt|malformed|time.?out|insufficient|unavailable|overload"
 )

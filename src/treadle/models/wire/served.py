@@ -83,15 +83,16 @@ class ServedRequest(Struct, kw_only=True):
 
 
 def _choose_chat(choice: str, is_parallel: bool | None) -> Settings:
-    named: Json = choice
-    if choice not in (AUTO, REQUIRED):
-        named = {"type": "function", "function": {"name": choice}}
-    return _without_none({"tool_choice": named, "parallel_tool_calls": is_parallel})
+    return _choose(choice, {"type": "function", "function": {"name": choice}}, is_parallel)
 
 
 def _choose_responses(choice: str, is_parallel: bool | None) -> Settings:
-    named: Json = choice if choice in (AUTO, REQUIRED) else {"type": "function", "name": choice}
-    return _without_none({"tool_choice": named, "parallel_tool_calls": is_parallel})
+    return _choose(choice, {"type": "function", "name": choice}, is_parallel)
+
+
+def _choose(choice: str, named: Json, is_parallel: bool | None) -> Settings:
+    fields = {"tool_choice": choice if choice in (AUTO, REQUIRED) else named}
+    return fields if is_parallel is None else {**fields, "parallel_tool_calls": is_parallel}
 
 
 def _choose_anthropic(choice: str, is_parallel: bool | None) -> Settings:
@@ -110,10 +111,6 @@ _CHOICES: dict[str, Callable[[str, bool | None], Settings]] = {
 }
 """The fields that say which calls an answer may have, by dialect."""
 _TRANSLATED = frozenset(("response_format",))
-
-
-def _without_none(fields: Settings) -> Settings:
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 _decode_fields = msgspec.json.Decoder(dict[str, Any]).decode

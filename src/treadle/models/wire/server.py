@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from treadle.core.documents import read_data
 from treadle.core.errors import ProviderError, RateLimitError, RequestError
 from treadle.core.masking import MASK, Mask, secrets_of_url, words_of
-from treadle.core.types import Json
+from treadle.core.types import FinishReason, Json
 from treadle.http.transport import address_of, origin_of
 from treadle.models.protocol import RateLimits
 from treadle.models.wire.faults import find_bad_call, find_meaning, status_of_code
@@ -51,6 +52,12 @@ def reason_of(told: Json) -> Json:
     """Return the finish reason that a server wrote; `None` for what some servers write if there is none yet, such
     as `"null"`."""
     return None if isinstance(told, str) and told.lower() in _NO_REASONS else told
+
+
+def reasons_of(dialect: str) -> dict[Json, FinishReason]:
+    """Return the finish reasons of a dialect by the words that servers write."""
+    table = read_data(__package__, "answers")["reasons"][dialect]
+    return {word: FinishReason(reason) for reason, words in table.items() for word in words}
 
 
 class Server(Struct, frozen=True, repr_omit_defaults=True):

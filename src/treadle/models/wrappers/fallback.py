@@ -25,6 +25,7 @@ from treadle.models.protocol import (
     estimate_cost_usd,
     has_price,
     identity_of,
+    innermost,
     output_mode_of,
     output_tokens_of,
     takes_schema,
@@ -78,9 +79,7 @@ class Rests:
 
 def _key_of(model: Model) -> object:
     """Return what tells the servers of models apart: address, model and key, or else the object."""
-    found: object = model
-    while (inner := getattr(found, "inner", None)) is not None:
-        found = inner
+    found = innermost(model)
     return getattr(found, "server", found)
 
 
@@ -100,15 +99,14 @@ class FallbackModel:
         self,
         models: Sequence[Model],
         *,
-        on: tuple[type[ProviderError], ...] = DEFAULT_ERRORS,
         cooldown_seconds: float = COOLDOWN_SECONDS,
         clock: Callable[[], float] | None = None,
         part: PartSpec | None = None,
     ) -> None:
         """Make a model of several.
 
-        `on` are the errors after which the next model is asked; any other is raised at once. `part` is the
-        description of this model for the agent spec. With a `clock`, the pauses hold for this object alone.
+        `part` is the description of this model for the agent spec. With a `clock`, the pauses hold for this object
+        alone.
         """
         if not models:
             raise ConfigError("a fallback needs at least one model")
@@ -119,7 +117,6 @@ class FallbackModel:
             name=self.models[0].name, missing="the program made a FallbackModel of several models"
         )
         """The description of this model for the agent spec."""
-        self._on = on
         self._cooldown_seconds = cooldown_seconds
         self.rests = RESTS if clock is None else Rests(clock)
         """The models that rest."""
@@ -197,7 +194,7 @@ class FallbackModel:
                 completion = await model.infer(request, watch)
             except ProviderError as error:
                 failures.append((model.name, error))
-                if not isinstance(error, self._on):
+                if not isinstance(error, DEFAULT_ERRORS):
                     raise
                 if not isinstance(error, ContextOverflowError | UnsupportedPartError):
                     seconds = max(self._cooldown_seconds, error.retry_after_seconds or 0.0)

@@ -28,19 +28,17 @@ class FormatModel(Wrapper):
         format: str,
         *,
         begins_in_reasoning: bool | None = False,
-        merges_results: bool = True,
     ) -> None:
         """Make a model that speaks `format`.
 
-        `begins_in_reasoning` says whether the prompt ends with the opening tag of thinking; `None`: unknown. With
-        `merges_results` the results of one step are one user message, as in chat templates.
+        `begins_in_reasoning` says whether the prompt ends with the opening tag of thinking; `None`: unknown.
         Raises: `ConfigError` for an unknown format, or if `auto` finds none for the model's name.
         """
         super().__init__(inner)
         self.format = detect(inner.name) if format == AUTO else format
         find_format(self.format)
         self._begins_in_reasoning = begins_in_reasoning
-        self._writers = ToolCache(partial(TranscriptWriter, self.format, merges_results=merges_results))
+        self._writers = ToolCache(partial(TranscriptWriter, self.format))
 
     @property
     def identity(self) -> str:

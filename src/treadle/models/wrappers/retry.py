@@ -1,18 +1,16 @@
 """A model that tries again when a server fails, slows down or does not answer."""
 
 import asyncio
+import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from treadle.core.errors import ConfigError, ProviderError, ProviderTimeoutError, RateLimitError
 from treadle.core.types import Completion, Request
 from treadle.models.protocol import Model, Watch
 from treadle.models.wrappers.fallback import PATIENCE_SECONDS
 from treadle.models.wrappers.wrapper import Wrapper
-
-if TYPE_CHECKING:
-    from tenacity import RetryCallState
 
 
 class RetryModel(Wrapper):
@@ -90,63 +88,46 @@ class RetryModel(Wrapper):
         )
 
     async def _retry(
-        self, request: Request, watch: Watch, first: ProviderError, end: float, limit: str
+        self, request: Request, watch: Watch, error: ProviderError, end: float, limit: str
     ) -> Completion:
-        """Make all attempts after the first, whose error is `first`, until `end` by the monotonic clock.
+        """Make all attempts after the first, which failed with `error`, until `end` by the monotonic clock.
 
         `limit` names that limit in words.
         """
-        # Imported here, so that only a failure pays for it.
-        import tenacity
-
-        growing = tenacity.wait_exponential(multiplier=self._min_delay_seconds, max=self._max_delay_seconds)
-        exponential = growing + tenacity.wait_random(0, self._min_delay_seconds)
-
-        def wait(state: tenacity.RetryCallState) -> float:
-            return _error_of(state).retry_after_seconds or exponential(state)
-
-        failures: dict[bool, int] = {}
-        patience = watch.patience_seconds
-
-        def is_over(state: tenacity.RetryCallState) -> bool:
-            # A busy server and a failing one are counted separately.
-            kind = isinstance(_error_of(state), RateLimitError)
-            failures[kind] = failures.get(kind, 0) + 1
-            if patience is not None:
-                asked = _error_of(state).retry_after_seconds
-                # A short fault must not send all work to a dearer model, however quick that one is.
-                spent = state.idle_for + state.upcoming_sleep
-                if asked > patience if asked else spent > max(patience, PATIENCE_SECONDS):
-                    return True
-            return failures[kind] >= self._max_attempts or time.monotonic() + state.upcoming_sleep >= end
-
-        def report(state: tenacity.RetryCallState) -> None:
+        # A busy server and a failing one are counted separately.
+        failures: Counter[bool] = Counter()
+        patience, waited_seconds = watch.patience_seconds, 0.0
+        while True:
+            is_busy, asked = isinstance(error, RateLimitError), error.retry_after_seconds
+            failures[is_busy] += 1
+            attempts = failures.total()
+            delay = asked or self._draw_delay(attempts)
+            is_late, why = time.monotonic() + delay >= end, limit
+            # A short fault must not send all work to a dearer model, however quick that one is.
+            is_slow = patience is not None and (
+                asked > patience if asked else waited_seconds + delay > max(patience, PATIENCE_SECONDS)
+            )
+            if is_slow or is_late or failures[is_busy] >= self._max_attempts:
+                if patience is not None and not is_late:
+                    why = f"the {patience:g} s after which another model is asked"
+                is_spent = max(failures.values()) >= self._max_attempts
+                raise _explain(error, attempts, delay, None if is_spent else why) from error
             if watch.on_failure is not None:
-                watch.on_failure(_error_of(state), state.attempt_number, state.upcoming_sleep)
+                watch.on_failure(error, attempts, delay)
+            await self._sleep(delay)
+            waited_seconds += delay
+            try:
+                return await self._infer_until(request, watch, end)
+            except ProviderError as failure:
+                if not failure.is_retryable:
+                    raise
+                error = failure
 
-        def give_up(state: tenacity.RetryCallState) -> Completion:
-            is_late = max(failures.values()) < self._max_attempts
-            why = limit
-            if patience is not None and time.monotonic() + state.upcoming_sleep < end:
-                why = f"the {patience:g} s after which another model is asked"
-            raise _explain(state, why if is_late else None) from _error_of(state)
-
-        pending = [first]
-
-        async def attempt() -> Completion:
-            if pending:
-                raise pending.pop()
-            return await self._infer_until(request, watch, end)
-
-        retrying = tenacity.AsyncRetrying(
-            sleep=self._sleep,
-            stop=is_over,
-            wait=wait,
-            retry=tenacity.retry_if_exception(_is_retryable),
-            before_sleep=report,
-            retry_error_callback=give_up,
-        )
-        return await retrying(attempt)
+    def _draw_delay(self, attempts: int) -> float:
+        """Return a delay in seconds that doubles with each attempt, with a random part."""
+        least, most = self._min_delay_seconds, self._max_delay_seconds
+        # No server is asked often enough for a larger exponent to matter.
+        return min(most, least * 2.0 ** min(attempts - 1, 64)) + random.uniform(0, least)
 
     async def _infer_until(self, request: Request, watch: Watch, end: float) -> Completion:
         watch.left_seconds = end - time.monotonic()
@@ -162,23 +143,12 @@ class RetryModel(Wrapper):
             ) from None
 
 
-def _explain(state: "RetryCallState", limit: str | None) -> ProviderError:
+def _explain(error: ProviderError, attempts: int, delay: float, limit: str | None) -> ProviderError:
     """Return the last error, with the number of attempts and the limit that was reached."""
-    error = _error_of(state)
-    said = f"{error} (gave up after {state.attempt_number} attempt{'s' * (state.attempt_number > 1)}"
+    said = f"{error} (gave up after {attempts} attempt{'s' * (attempts > 1)}"
     if limit is not None:
         who = "the server asks to wait" if error.retry_after_seconds else "the next would be in"
-        said += f": {who} {state.upcoming_sleep:.0f} s, past {limit}"
+        said += f": {who} {delay:.0f} s, past {limit}"
     told = type(error)(said + ")", status=error.status, retry_after_seconds=error.retry_after_seconds)
     told.model, told.was_sent = error.model, error.was_sent
     return told
-
-
-def _is_retryable(error: BaseException) -> bool:
-    return isinstance(error, ProviderError) and error.is_retryable
-
-
-def _error_of(state: "RetryCallState") -> ProviderError:
-    error = state.outcome.exception() if state.outcome is not None else None
-    assert isinstance(error, ProviderError)
-    return error

@@ -1,23 +1,17 @@
 """The base of all models that wrap another model."""
 
-from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from treadle.core.spec import PartSpec
-from treadle.core.types import Artifact, Json, OutputMode, Request, Usage
-from treadle.models.protocol import (
-    Model,
-    can_call_tools,
-    check_parts,
-    context_tokens_of,
-    estimate_cost_usd,
-    has_price,
-    identity_of,
-    output_mode_of,
-    output_tokens_of,
-    part_of,
-    takes_schema,
+from treadle.models.protocol import Model, identity_of, part_of
+
+_PASSED_ON = frozenset(
+    (
+        *("output_mode", "can_call_tools", "context_tokens", "max_output_tokens", "has_price"),
+        *("count_tokens", "takes_schema", "estimate_cost_usd", "check_part"),
+    )
 )
+"""The attributes that the functions of `models.protocol` ask for. A model need not have any of them."""
 
 
 class Wrapper:
@@ -45,48 +39,13 @@ class Wrapper:
         """The inner model's identity."""
         return identity_of(self.inner)
 
-    @property
-    def output_mode(self) -> OutputMode:
-        """How the inner model is made to give answers that fit a schema."""
-        return output_mode_of(self.inner)
+    if not TYPE_CHECKING:
 
-    @property
-    def can_call_tools(self) -> bool:
-        """True if the inner model can call tools."""
-        return can_call_tools(self.inner)
-
-    @property
-    def context_tokens(self) -> int | None:
-        """The inner model's context window; `None` if it is not known."""
-        return context_tokens_of(self.inner)
-
-    @property
-    def max_output_tokens(self) -> int | None:
-        """The longest answer that the inner model asks for; `None` if it leaves that to the server."""
-        return output_tokens_of(self.inner)
-
-    @property
-    def has_price(self) -> bool:
-        """True if the inner model's answers have a cost."""
-        return has_price(self.inner)
-
-    @property
-    def count_tokens(self) -> "Callable[[Request], int | None] | None":
-        """The inner model's function that counts the tokens of a prompt; `None` if it has none."""
-        count: Callable[[Request], int | None] | None = getattr(self.inner, "count_tokens", None)
-        return count
-
-    def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
-        """Return whether the inner model's server decodes within `schema`."""
-        return takes_schema(self.inner, schema, has_tools=has_tools)
-
-    def estimate_cost_usd(self, usage: Usage) -> float | None:
-        """Return what `usage` would cost with the inner model; `None` if that is not known."""
-        return estimate_cost_usd(self.inner, usage)
-
-    def check_part(self, part: Artifact) -> None:
-        """Check that the inner model can be sent `part`. Raises: `UnsupportedPartError` if it cannot."""
-        check_parts(self.inner, [part])
+        def __getattr__(self, name: str) -> Any:
+            """Return what the inner model says of itself, if it says it."""
+            if name not in _PASSED_ON:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return getattr(self.inner, name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"

@@ -37,7 +37,6 @@ from treadle.http.transport_errors import Timeouts, origin_of
 from treadle.rollout.sinks.protocol import Receipt, Sink, SinkCheck, SinkMemory
 from treadle.rollout.sinks.registry import check_keys
 from treadle.rollout.sinks.taken import read_taken
-from treadle.trajectory.tokens.trajectories import TokenGrade
 
 
 class AtroposSettings(Struct, frozen=True, kw_only=True):
@@ -233,8 +232,6 @@ class _Head(Struct, frozen=True):
 
 class AtroposSink:
     """The sink `atropos`."""
-
-    needs = TokenGrade.TOKEN_EXACT
 
     def __init__(self, name: str, settings: AtroposSettings, mask: LossMask) -> None:
         self.name = name

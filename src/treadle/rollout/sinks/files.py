@@ -10,7 +10,6 @@ from treadle.export.parquet import require_arrow, write_table
 from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, encode_group
 from treadle.rollout.sinks.protocol import BaseSink, Receipt, Sink, SinkMemory
 from treadle.rollout.sinks.registry import check_keys
-from treadle.trajectory.tokens.trajectories import TokenGrade
 
 NATIVE = "tokens"
 _END = "end"
@@ -26,11 +25,6 @@ class RowsSink(BaseSink):
         self._format_name = format
         self._format = TOKEN_FORMATS.load(format)
         self._mask = mask
-
-    @property
-    def needs(self) -> TokenGrade:
-        """See `Sink.needs`."""
-        return self._format.needs
 
     def encode(self, group: Group) -> bytes:
         """See `Sink.encode`."""

@@ -5,28 +5,55 @@ acknowledged it. After a crash a group is delivered again under the same key. Th
 first delivery arrived.
 """
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from treadle.export.groups import Group
-from treadle.trajectory.tokens.trajectories import TokenGrade
+from treadle.jobs.ledger import transaction
+
+if TYPE_CHECKING:
+    import sqlite3
+
+QUEUE = "the queue of the sinks"
+"""What an error says that cannot be written."""
 
 
-class SinkMemory(Protocol):
+class SinkMemory:
     """The notes that the delivery queue durably keeps for a sink."""
+
+    def __init__(self, connection: "sqlite3.Connection", sink: str) -> None:
+        self._connection = connection
+        self._sink = sink
 
     def get(self, name: str) -> str | None:
         """Return a note; `None` if there is none."""
-        ...
+        found = self._connection.execute(
+            "SELECT value FROM sink_notes WHERE sink = ? AND name = ?", (self._sink, name)
+        ).fetchone()
+        return None if found is None else str(found[0])
 
-    def set(self, notes: dict[str, str | None]) -> None:
+    def set(self, notes: Mapping[str, str | None]) -> None:
         """Store notes in one transaction; `None` removes a note."""
-        ...
+        with transaction(self._connection, QUEUE):
+            self.write(notes)
+
+    def write(self, notes: Mapping[str, str | None]) -> None:
+        """Store notes in the transaction that is open."""
+        for name, value in notes.items():
+            if value is None:
+                sql = "DELETE FROM sink_notes WHERE sink = ? AND name = ?"
+                self._connection.execute(sql, (self._sink, name))
+            else:
+                sql = "INSERT OR REPLACE INTO sink_notes VALUES (?, ?, ?)"
+                self._connection.execute(sql, (self._sink, name, value))
 
     def sent(self) -> list[tuple[str, str]]:
         """Return the groups that were handed over and not acknowledged, in order: the key and `Receipt.note`."""
-        ...
+        return self._connection.execute(
+            "SELECT key, note FROM parcels WHERE sink = ? AND status = 'sent' ORDER BY sent", (self._sink,)
+        ).fetchall()
 
 
 class Receipt(Struct, frozen=True):
@@ -60,11 +87,6 @@ class Sink(Protocol):
     @property
     def name(self) -> str:
         """The name of the sink, unique in a rollout."""
-        ...
-
-    @property
-    def needs(self) -> TokenGrade:
-        """The lowest grade of trajectories that the sink accepts."""
         ...
 
     def encode(self, group: Group) -> bytes:

@@ -4,7 +4,7 @@ The judgements without a model are pure functions of the text (`judgements`, and
 model). `clauses` reads a message, `lists` reads the words: `words/en.toml` and `words/no.toml` have the lists of
 one language each, and `patterns.toml` says what the lists mean together. `wordings` finds known wordings,
 `features` everything else that the trained `classifier` weighs. `judges` has the objects that judge: the
-classifier, or a model. `in_sessions` is what a run does with judgements.
+classifier, or a model, and what a run does with judgements.
 
 A new language is a file in `words/` and messages in a file `benchmarks/data/written*.jsonl`. A new judgement is
 a head in `benchmarks/train_judging.py`, which makes the weights, a field of `Judgement`, and labels in
@@ -15,13 +15,6 @@ Judges of other packages are entry points of the group `treadle.judges`.
 """
 
 from treadle.core.judgement import Ambiguity, AmbiguityClass, Judgement, Missing, TaskFound, TaskKind
-from treadle.routing.judging.in_sessions import (
-    facts_of_message,
-    find_refused_tool,
-    follows_question,
-    judge_safely,
-    write_hint,
-)
 from treadle.routing.judging.inabilities import Refusal, find_refusal, gives_up
 from treadle.routing.judging.judgements import (
     MessageFacts,
@@ -36,9 +29,14 @@ from treadle.routing.judging.judges import (
     MessageJudge,
     ModelJudge,
     PatternJudge,
+    facts_of_message,
+    find_refused_tool,
+    follows_question,
     judge_of_part,
+    judge_safely,
     make_judge,
     part_of_judge,
+    write_hint,
 )
 
 __all__ = [

@@ -130,17 +130,12 @@ def to_lower(text: str) -> str:
     return lowered.replace("’", "'") if "’" in lowered and "‘" not in lowered else lowered
 
 
-@cache
-def _pattern(name: str) -> re.Pattern[str]:
-    return pattern("clauses", name)
-
-
 @lru_cache(maxsize=64)
 def find_clauses(reading: Reading) -> tuple[Clause, ...]:
     """Return the clauses of a message that ask for something or tell something. Negated clauses are left out."""
     found, start = [], 0
     prose = reading.prose
-    for match in _pattern("split").finditer(prose):
+    for match in pattern("clauses", "split").finditer(prose):
         found.append(_read_clause(prose, start, match.start(), "?" in match[0]))
         start = match.end()
     found.append(_read_clause(prose, start, len(prose), False))
@@ -151,18 +146,18 @@ def _read_clause(prose: str, start: int, end: int, is_asked: bool) -> Clause | N
     """Return the clause in a part of the prose; `None` if it is empty or says what is not to be done."""
     can = False
     while start < end:
-        if found := _pattern("filler").match(prose, start, end):
+        if found := pattern("clauses", "filler").match(prose, start, end):
             start = found.end()
-        elif found := _pattern("asked").match(prose, start, end):
-            can = can or bool(_pattern("can").match(found[0]))
+        elif found := pattern("clauses", "asked").match(prose, start, end):
+            can = can or bool(pattern("clauses", "can").match(found[0]))
             start = found.end()
         else:
             break
-    text = _pattern("except").sub("", prose[start:end]).rstrip()
-    if not text or _pattern("negation").match(text):
+    text = pattern("clauses", "except").sub("", prose[start:end]).rstrip()
+    if not text or pattern("clauses", "negation").match(text):
         return None
-    is_question = bool(_pattern("able").match(text) or _pattern("question").match(text))
-    is_telling = bool(_pattern("telling").match(text) or _pattern("told").match(text))
+    is_question = bool(pattern("clauses", "able").match(text) or pattern("clauses", "question").match(text))
+    is_telling = bool(pattern("clauses", "telling").match(text) or pattern("clauses", "told").match(text))
     forms = tuple(dict.fromkeys((text, _to_imperative(text)))) if can else (text,)
     return Clause(text, forms, start, end, is_question, can and is_asked, not is_question and not is_telling)
 

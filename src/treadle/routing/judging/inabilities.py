@@ -27,7 +27,6 @@ from treadle.routing.judging.lists import (
     words,
 )
 
-_pattern = cache(pattern)
 _SIGNS = {FILE: "file", ADDRESS: "page"}
 _LOOKING = frozenset({"read", "fetch", "search", "query"})
 _SENTENCE = re.compile(r"[.!?\n]")
@@ -116,7 +115,7 @@ def _common() -> tuple[frozenset[str], re.Pattern[str]]:
 
 def gives_up(text: str) -> bool:
     """Return whether an answer begins with the words that the assistant cannot or does not know."""
-    return _pattern("refusal", "gives_up").match(_lower(text[:_BEGINNING])) is not None
+    return pattern("refusal", "gives_up").match(_lower(text[:_BEGINNING])) is not None
 
 
 def find_decline(text: str) -> tuple[str, str] | None:
@@ -124,14 +123,14 @@ def find_decline(text: str) -> tuple[str, str] | None:
     does neither. Only English wordings are known."""
     lowered = _lower(text)
     for what, name in (("refuses", "declines"), ("gives up", "gave_up")):
-        if found := _pattern("refusal", name).search(lowered):
+        if found := pattern("refusal", name).search(lowered):
             return what, text[found.start() : found.end()]
     return None
 
 
 def is_refusal(text: str) -> bool:
     """Return whether an answer says, near its beginning, that the agent cannot or will not do what was asked."""
-    return _pattern("refusal", "refuses_task").search(_lower(text[:_BEGINNING])) is not None
+    return pattern("refusal", "refuses_task").search(_lower(text[:_BEGINNING])) is not None
 
 
 def _lower(text: str) -> str:
@@ -161,7 +160,7 @@ def find_refusal(text: str, *, tools: Iterable[ToolSpec]) -> Refusal | None:
 def _find_passages(prose: str) -> list[tuple[int, int]]:
     """Return the parts of an answer that may refuse: all of a short answer, and of a long one its sentences with a
     word such as "not"."""
-    negative = _pattern("refusal", "negative")
+    negative = pattern("refusal", "negative")
     if len(prose) <= _SHORT:
         return [(0, len(prose))] if negative.search(prose) else []
     found, start = [], 0
@@ -195,24 +194,24 @@ def find_known(reading: Reading, profiles: dict[str, ToolProfile]) -> Refusal | 
 
 def _find_inabilities(prose: str) -> Iterator[tuple[int, str, int, bool]]:
     """Yield for each inability where it begins, the action, where it ends, and whether it is a lack of access."""
-    for found in _pattern("refusal", "unable").finditer(prose):
+    for found in pattern("refusal", "unable").finditer(prose):
         end = _find_end(prose, found.end())
-        if not _pattern("refusal", "condition").search(_before(prose, found.start())) and not _pattern(
+        if not pattern("refusal", "condition").search(_before(prose, found.start())) and not pattern(
             "refusal", "waiting"
         ).search(prose[found.end() : end + 40].partition("\n")[0]):
-            has_access = bool(_pattern("refusal", "access").search(found[0]))
+            has_access = bool(pattern("refusal", "access").search(found[0]))
             yield found.start(), prose[found.start() if has_access else found.end() : end], end, has_access
-    for found in _pattern("refusal", "afterwards").finditer(prose):
+    for found in pattern("refusal", "afterwards").finditer(prose):
         action = _before(prose, found.start())
         yield found.start() - len(action), action, found.end(), False
-    for found in _pattern("refusal", "wish").finditer(prose):
+    for found in pattern("refusal", "wish").finditer(prose):
         end = _find_end(prose, found.end())
         yield found.start(), prose[found.end() : end], end, False
 
 
 def _find_end(prose: str, start: int) -> int:
     """Return where the clause ends that `start` is in."""
-    found = _pattern("refusal", "end").search(prose, start, min(len(prose), start + _REACH))
+    found = pattern("refusal", "end").search(prose, start, min(len(prose), start + _REACH))
     return found.start() if found else min(len(prose), start + _REACH)
 
 
@@ -223,7 +222,7 @@ def _before(prose: str, end: int) -> str:
 
 def _find_tool(action: str, profiles: dict[str, ToolProfile], *, has_access: bool) -> str | None:
     """Return the tool that an action is about; `None` if there is no such tool."""
-    if _pattern("refusal", "not_seen").match(action):
+    if pattern("refusal", "not_seen").match(action):
         return None
     first = " ".join(action.split()[:_FIRST_WORDS])
     things, deeds = find_things(action), find_deeds(first)

@@ -25,10 +25,8 @@ from treadle.routing.judging.clauses import (
 )
 from treadle.routing.judging.features import find_features, find_rows, rows_of_words
 from treadle.routing.judging.inabilities import find_suited
-from treadle.routing.judging.lists import CODE, compile_pattern, languages, pattern, words
+from treadle.routing.judging.lists import CODE, compile_pattern, languages, pattern, patterns, words
 from treadle.routing.judging.wordings import find_gap, find_kind, is_small_talk
-
-_pattern = cache(pattern)
 
 
 class MessageFacts(Struct, frozen=True):
@@ -93,7 +91,7 @@ def read_known(reading: Reading, has_history: bool, follows_question: bool) -> K
     talks = is_small_talk(reading, follows_question=follows_question)
     if talks:
         names.append("small talk")
-    if _pattern("identity", "whole").search(reading.prose):
+    if pattern("identity", "whole").search(reading.prose):
         names.append("identity")
     return Known(gap, kinds, talks, tuple(find_rows(names)))
 
@@ -255,18 +253,6 @@ def _whole_words(section: str, name: str) -> re.Pattern[str]:
     return compile_pattern(section, rf"(?<![\w-])(?:{pattern(section, name).pattern})(?![\w-])")
 
 
-_HEADS = {"hard": 0.55, "demanding": 0.45, "explaining": 0.3}
-"""How much each list of what a clause asks for adds to the difficulty."""
-_WORDS = {
-    "care": 0.35,
-    "breadth": 0.2,
-    "large": 0.5,
-    "harmful": 0.4,
-    "formal": 0.35,
-    "conditions": 0.15,
-    "steps": 0.15,
-}
-"""How much each list of words anywhere in a message adds to the difficulty."""
 _LIST_ITEM = re.compile(r"^[ \t]{0,8}+(?:[-*•]|\d{1,2}[.)])[ \t]", re.MULTILINE)
 
 
@@ -281,13 +267,13 @@ def rate_difficulty(message: str) -> float:
     reading = read(message)
     prose, count = reading.prose, len(reading.words)
     clauses = [clause for clause in find_clauses(reading) if clause.is_request or clause.is_question]
-    heads = [part for clause in clauses for part in _pattern("difficulty", "and").split(clause.text[:400])][
+    heads = [part for clause in clauses for part in pattern("difficulty", "and").split(clause.text[:400])][
         :12
     ]
-    left = 0.95
-    for name, weight in _HEADS.items():
+    left, weights = 0.95, patterns()["difficulty"]["weights"]
+    for name, weight in weights["heads"].items():
         left *= _lower_by(weight, sum([bool(_head(name).match(head)) for head in heads]))
-    for name, weight in _WORDS.items():
+    for name, weight in weights["words"].items():
         left *= _lower_by(weight, len(set(_whole_words("difficulty", name).findall(prose))))
     left *= 1 - min(0.4, max(0, count - 6) / 150)
     left *= 0.95 ** min(max(0, len(clauses) - 2), 8) * 0.93 ** min(len(_LIST_ITEM.findall(prose)), 6)
@@ -295,7 +281,7 @@ def rate_difficulty(message: str) -> float:
         left *= 0.8
     if reading.left_out_chars:
         left *= 0.85
-    if count <= 14 and clauses and _pattern("difficulty", "look_up").match(clauses[0].text):
+    if count <= 14 and clauses and pattern("difficulty", "look_up").match(clauses[0].text):
         left = 1 - (1 - left) * 0.6
     return round(1 - left, 3)
 

@@ -7,10 +7,12 @@ language, add its file: its lists join those of the other languages, and a list 
 import re
 import tomllib
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from itertools import product
 from typing import Any
+
+from treadle.core.documents import read_data
 
 FILE, ADDRESS, QUOTE, CODE = "\ue000", "\ue001", "\ue002", "\ue003"
 """The characters that replace, in the prose of a message, the parts that are not the user's own words."""
@@ -28,16 +30,10 @@ def languages() -> dict[str, dict[str, Any]]:
     return {item.name.removesuffix(".toml"): tomllib.loads(item.read_text("utf-8")) for item in found}
 
 
-@cache
-def patterns() -> dict[str, Any]:
-    """Return the sections of `patterns.toml`."""
-    return tomllib.loads(files(__package__).joinpath("patterns.toml").read_text("utf-8"))
-
-
-@cache
-def prompts() -> dict[str, Any]:
-    """Return the sections of `prompts.toml`: what models are told about messages and answers."""
-    return tomllib.loads(files(__package__).joinpath("prompts.toml").read_text("utf-8"))
+patterns = partial(read_data, __package__, "patterns")
+"""A function that returns the sections of `patterns.toml`."""
+prompts = partial(read_data, __package__, "prompts")
+"""A function that returns the sections of `prompts.toml`: what models are told about messages and answers."""
 
 
 def words(section: str, name: str) -> frozenset[str]:
@@ -45,6 +41,7 @@ def words(section: str, name: str) -> frozenset[str]:
     return frozenset(word for text in _texts(section, name) for word in text.replace(",", " ").split())
 
 
+@cache
 def phrases(section: str, name: str) -> frozenset[tuple[str, ...]]:
     """Return the phrases of a list as tuples of words, with one tuple for each choice of words."""
     found: set[tuple[str, ...]] = set()
@@ -55,6 +52,7 @@ def phrases(section: str, name: str) -> frozenset[tuple[str, ...]]:
     return frozenset(found)
 
 
+@cache
 def pattern(section: str, name: str) -> re.Pattern[str]:
     """Return a pattern of `patterns.toml`, or a pattern of the phrases of a list that has no pattern."""
     written = patterns().get(section, {}).get(name)

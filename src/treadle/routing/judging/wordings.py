@@ -24,8 +24,6 @@ from treadle.routing.judging.lists import (
     phrases,
 )
 
-_pattern = cache(pattern)
-_phrases = cache(phrases)
 _MAX_CHARS = 200
 _LONGEST = 6
 """The number of words of the longest phrase of small talk."""
@@ -51,7 +49,7 @@ def is_small_talk(reading: Reading, *, follows_question: bool) -> bool:
 
 def _follow(said: tuple[str, ...], starts: set[int], *names: str) -> set[int]:
     """Return the positions after one of the phrases of the lists that begins at one of the positions `starts`."""
-    lists = [_phrases("boilerplate", name) for name in names]
+    lists = [phrases("boilerplate", name) for name in names]
     return {
         start + length
         for start in starts
@@ -89,7 +87,7 @@ def _gaps() -> tuple[_Gap, ...]:
                 AmbiguityClass(gap["kind"]),
                 Missing(gap["missing"]),
                 compile_pattern("ambiguity", text),
-                _pattern("ambiguity", gap["unless"]) if "unless" in gap else None,
+                pattern("ambiguity", gap["unless"]) if "unless" in gap else None,
                 gap.get("is_deictic", False),
             )
             for gap in patterns()["ambiguity"]["gaps"]
@@ -114,7 +112,7 @@ def find_gap(reading: Reading, *, has_history: bool) -> tuple[Ambiguity | None, 
     conflict = _find_conflict(reading)
     if conflict is not None:
         found.append(conflict)
-    if found and _pattern("ambiguity", "leaves_open").search(reading.prose):
+    if found and pattern("ambiguity", "leaves_open").search(reading.prose):
         found = [gap for gap in found if gap.kind is AmbiguityClass.SAFETY_CRITICAL_GAP]
     return min(found, key=lambda gap: _GRAVITY[gap.kind], default=None), is_filled and not found
 
@@ -163,7 +161,7 @@ def _find_conflict(reading: Reading) -> Ambiguity | None:
     """Return two conditions of one request that exclude each other; `None` if there are no such conditions."""
     prose = reading.prose
     is_wish = any(clause.is_request for clause in find_clauses(reading))
-    if not is_wish and not _pattern("ambiguity", "wanted").search(prose):
+    if not is_wish and not pattern("ambiguity", "wanted").search(prose):
         return None
     for one, other in _opposites():
         first, second = one.search(prose), other.search(prose)
@@ -171,7 +169,7 @@ def _find_conflict(reading: Reading) -> Ambiguity | None:
             continue
         start, end = min(first.start(), second.start()), max(first.end(), second.end())
         middle = prose[min(first.end(), second.end()) : max(first.start(), second.start())]
-        is_choice = _pattern("ambiguity", "between").search(middle) or re.search(r"[.!?]\s", middle)
+        is_choice = pattern("ambiguity", "between").search(middle) or re.search(r"[.!?]\s", middle)
         if end - start <= 160 and not is_choice:
             return Ambiguity(
                 AmbiguityClass.CONFLICTING_CONSTRAINTS, Missing.PRIORITY, reading.span(start, end)
@@ -193,14 +191,14 @@ def _kinds() -> tuple[dict[TaskKind, re.Pattern[str]], dict[TaskKind, re.Pattern
 def find_kind(clause: Clause) -> TaskKind | None:
     """Return the kind of work by the verb that a clause begins with and the thing that the verb is about. What a
     document is about ("a letter about research") does not count."""
-    if clause.is_capability and _pattern("task", "ability").match(clause.text):
+    if clause.is_capability and pattern("task", "ability").match(clause.text):
         return None
     requests, questions = _kinds()
     if clause.is_question:
         return next((kind for kind, asked in questions.items() if asked.search(clause.text)), None)
     if not clause.is_request:
         return None
-    about = _pattern("task", "about").search(clause.text)
+    about = pattern("task", "about").search(clause.text)
     head = clause.text[: about.start()].rstrip() if about else ""
     for text in (head, *clause.forms):
         for kind, request in requests.items():
@@ -209,5 +207,5 @@ def find_kind(clause: Clause) -> TaskKind | None:
     if ADDRESS in clause.text:
         return TaskKind.FETCH
     if FILE in clause.text:
-        return TaskKind.READ if _pattern("task", "told").match(clause.text) else TaskKind.CODE
+        return TaskKind.READ if pattern("task", "told").match(clause.text) else TaskKind.CODE
     return None

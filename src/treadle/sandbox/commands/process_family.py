@@ -93,7 +93,6 @@ class IsolatedFamily(ProcessFamily):
         self._binds = binds
 
     def start(self, out_end: int) -> None:
-        """See `ProcessFamily.start`."""
         info, info_end = os.pipe()
         filter_end = _open_filter()
         passed = [info_end] if filter_end is None else [info_end, filter_end]
@@ -126,7 +125,6 @@ class IsolatedFamily(ProcessFamily):
             raise SandboxError(f"the sandbox could not be made: {_decode(trouble)}")
 
     def kill(self) -> None:
-        """See `ProcessFamily.kill`."""
         assert self.end_fd is not None
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.end_fd, signal.SIGKILL)
@@ -141,7 +139,6 @@ class BareFamily(ProcessFamily):
         self._mark = secrets.token_hex(16)
 
     def start(self, out_end: int) -> None:
-        """See `ProcessFamily.start`."""
         argv = _first_command(self._text, self._limits, self._root, is_alone=False)
         environment = _environment(str(self._root / "tmp"), {MARK: self._mark})
         self._process, self._go = _popen(argv, environment, self._root / "work", out_end, ())
@@ -150,14 +147,12 @@ class BareFamily(ProcessFamily):
             self.end_fd = os.pidfd_open(self.pid)
 
     def kill(self) -> None:
-        """See `ProcessFamily.kill`."""
         family = descendants(self.pid)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         _kill_all(family)
 
     def end(self) -> tuple[int, str]:
-        """See `ProcessFamily.end`."""
         self.kill()
         # A process that was found may have started others since the search began.
         while found := find_marked(f"{MARK}={self._mark}"):

@@ -6,7 +6,7 @@ kept before the model is asked, and the answer before its end is sent.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -35,21 +35,25 @@ from treadle.journal.protocol import RunWriter
 from treadle.journal.run_info import QUEUE
 from treadle.loop.driver import Driver
 from treadle.loop.wayout import see_through
+from treadle.models.protocol import pass_on
 from treadle.models.wire.served import ServedRequest, join_words
 from treadle.runs.agent_parts import AgentParts, require_trust
-from treadle.runs.begin import Beginning, begin, make_run_id
+from treadle.runs.begin import Beginning, begin
 from treadle.runs.drive import leave, open_turn
 from treadle.runs.options import Given, check_history
 from treadle.runs.recording import read_given, take_in_rest
 from treadle.runs.resume import go_on
+from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish
 from treadle.server.gateway.conversations import OPENING, digest_of, opening_of
 from treadle.server.gateway.gateway_host import GatewayHost
+from treadle.server.idempotency import KeyedRequest, new_run_id
 from treadle.server.responses.response_fold import ASK
 from treadle.server.responses.response_ids import run_named_by, wire_call_id
 from treadle.server.responses.response_turn import METADATA
 
+_TRIES = 50
 OnDelta = Callable[[e.Delta], None]
 
 
@@ -60,6 +64,8 @@ class RunNaming(Struct, frozen=True):
     """The run that the conversation belongs to, new or not; `None`: it is found."""
     labels: Mapping[str, str] = {}
     """The labels of a new run."""
+    keyed: KeyedRequest | None = None
+    """The idempotency key of the request."""
 
 
 class AskedModelError(Exception):
@@ -91,15 +97,17 @@ class ClientTurn:
         self._named = named
         self._is_agent = host.offered.is_agent(asked.model)
         self._history, self._fresh = _split(asked.messages)
+        self._client = f"chat/{caller.name}"
+        """The name under which the chats of the client are known."""
+        self._has_left = False
         self.run_id = ""
         """The run that records the request; empty before it is known."""
         self.on_delta: OnDelta | None = None
         """The function that gets the pieces of the answer; `None`: it is not streamed."""
 
-    async def _prepare(self) -> Driver:
-        """Return a driver that is ready to ask the model. Raises: as `answer` does."""
+    def _agent(self) -> tuple[AgentParts, Given]:
+        """Return the agent that answers. Raises: `ConfigError`."""
         host, asked = self._host, self._asked
-        await host.check_room(self._caller)
         wish = ClientWish(
             instructions=asked.instructions,
             tools=asked.tools,
@@ -116,38 +124,48 @@ class ClientTurn:
             renews_instructions=True,
             is_relayed=not self._is_agent,
         )
-        found = await self._find(agent)
+        return agent, given
+
+    async def _prepare(self) -> Driver:
+        """Return a driver that is ready to ask the model. Raises: as `answer` does."""
+        await self._host.check_room(self._caller)
+        agent, given = self._agent()
+        found, seq = await self._find(agent), 0
         if found is None:
             driver = await self._begin(agent, given)
         else:
-            writer = found[1]
+            (state, writer), seq = found, found[0].seq
             try:
-                driver = await go_on(agent, found[0], writer, given)
+                driver = await go_on(agent, state, writer, given)
                 await self._say(agent, driver)
             except BaseException:
                 await see_through(writer.release)
                 raise
         self.run_id = driver.run_id
-        host.note_asked(self._caller, self.run_id)
+        self._host.note_asked(self._caller, self.run_id)
+        if (keyed := self._named.keyed) is not None:
+            # Before the request is stored, so that nothing is begun of which the key does not know.
+            await keyed.note(f"{self.run_id} {seq}")
         if self.on_delta is not None:
-            driver.pass_deltas(self._pass_words if self._is_agent else self.on_delta)
+            driver.pass_deltas(self._pass_delta if self._is_agent else self.on_delta)
         return driver
 
-    def _pass_words(self, delta: e.Delta) -> None:
-        """Pass a piece of an agent's answer on. Its calls are those of its own tools, or come at the end."""
-        if self.on_delta is not None and isinstance(delta, e.TextDelta | e.ReasoningDelta):
+    def _pass_delta(self, delta: e.Delta) -> None:
+        """Pass a piece of the answer on. The calls of an agent are those of its own tools, or come at the end."""
+        is_shown = not self._is_agent or isinstance(delta, e.TextDelta | e.ReasoningDelta)
+        if self.on_delta is not None and is_shown:
             self.on_delta(delta)
 
     # The run.
 
     async def _find(self, agent: AgentParts) -> tuple[State, RunWriter] | None:
         """Return the run that the request continues, in its present state; `None` for a new conversation."""
-        known, name = self._host.conversations, self._caller.name
+        known, name = self._host.conversations, self._client
         history = digest_of(self._history)
         whole = digest_of(self._asked.messages)
         run_id = self._named.run_id
         if run_id is not None:
-            if not await self._host.has_run(self._caller, run_id):
+            if await self._host.find_info(self._caller, run_id) is None:
                 return None
         else:
             run_id = known.take(name, whole) or (known.take(name, history) if self._history else None)
@@ -155,7 +173,7 @@ class ClientTurn:
                 return await self._take(agent, run_id, history, whole, is_own=True)
             for call_id in [message.call_id for message in self._fresh if message.call_id is not None]:
                 run_id = run_named_by(call_id) or run_id
-            if run_id is not None and not await self._host.has_run(self._caller, run_id):
+            if run_id is not None and await self._host.find_info(self._caller, run_id) is None:
                 run_id = None
             if run_id is None and self._history:
                 labels = self._host.visible_to(self._caller)
@@ -212,7 +230,7 @@ class ClientTurn:
             labels.pop(QUEUE, None)  # nobody would wait for its answer
         labels |= {METADATA: dict(asked.labels), OPENING: opening_of(messages)}
         beginning = Beginning(
-            self._named.run_id or make_run_id(),
+            self._named.run_id or new_run_id(self._named.keyed),
             metadata=labels,
             is_session=True,
             is_lazy=True,
@@ -270,8 +288,23 @@ class ClientTurn:
         Raises: `ConfigError` and `RequestRefused` if the request cannot be asked, `AskedModelError` if the model
         gave no answer; `JournalError`.
         """
-        driver = await self._prepare()
+        state, events = await self._find_answered() or await self._drive(await self._prepare())
+        done = [event.body.completion for event in events if isinstance(event.body, e.InferenceCompleted)]
+        fault = None if done else state.ending.fault
+        self._host.note_done(self._caller, done, fault, state.ending.error or "")
+        conversations, said = self._host.conversations, self._asked.messages
+        if not done or (self._is_agent and state.ending.error is not None and not state.turn.is_open):
+            conversations.note(self._client, digest_of(said), self.run_id, state)
+            raise _explain(state)
+        completion = self._shown(state, done) if self._is_agent else done[-1]
+        conversations.note(self._client, digest_of([*said, completion.message]), self.run_id, state)
+        return Answer(completion, self.run_id)
+
+    async def _drive(self, driver: Driver) -> tuple[State, Sequence[e.Event]]:
+        """Drive the run until it waits for the client, and return its state and its new events."""
         try:
+            if self._has_left:
+                raise AskedModelError("the client left", 499, "client_left")
             await driver.drive()
             state = driver.state
             if state.status is Status.RUNNING and not state.turn.is_open:
@@ -282,20 +315,41 @@ class ClientTurn:
             raise
         if driver.mail.is_waiting:
             await take_in_rest(self._host.journal, driver.run_id)
-        done = [
-            event.body.completion
-            for event in driver.recorder.kept_events or ()
-            if isinstance(event.body, e.InferenceCompleted)
-        ]
-        fault = None if done else state.ending.fault
-        self._host.note_done(self._caller, done, fault, state.ending.error or "")
-        conversations, said = self._host.conversations, self._asked.messages
-        if not done or (self._is_agent and state.ending.error is not None and not state.turn.is_open):
-            conversations.note(self._caller.name, digest_of(said), driver.run_id, state)
-            raise _explain(state)
-        completion = self._shown(state, done) if self._is_agent else done[-1]
-        conversations.note(self._caller.name, digest_of([*said, completion.message]), driver.run_id, state)
-        return Answer(completion, driver.run_id)
+        return state, driver.recorder.kept_events or ()
+
+    async def _find_answered(self) -> tuple[State, Sequence[e.Event]] | None:
+        """Return the state of the run that an earlier try of the request has begun before its process died, and its
+        events since then, once it waits for the client; `None` if it has begun none."""
+        keyed, journal = self._named.keyed, self._host.journal
+        if keyed is None or keyed.place is None:
+            return None
+        run_id, _, seq = keyed.place.rpartition(" ")
+        while True:
+            try:
+                run = await asyncio.to_thread(Run.load, run_id, journal)
+            except RunNotFoundError:
+                return None
+            state = run.state
+            if state.seq <= int(seq):
+                return None
+            if not state.turn.is_open or run.external_calls or run.open_questions or run.approvals:
+                self.run_id, events = run_id, run.events[int(seq) :]
+                for event in events if self.on_delta is not None else ():
+                    if isinstance(event.body, e.InferenceCompleted):
+                        pass_on(event.body.completion.message, self._pass_delta)
+                return state, events
+            try:
+                writer = await journal.acquire(run_id)
+            except LeaseHeldError:  # another process goes on with it
+                await asyncio.sleep(0.05)
+                continue
+            agent, given = self._agent()
+            try:
+                driver = await go_on(agent, state, writer, given)
+            except BaseException:
+                await see_through(writer.release)
+                raise
+            await self._drive(driver)
 
     def _shown(self, state: State, done: list[Completion]) -> Completion:
         """Return what the client of an agent sees: the last text, the calls of its own tools and questions."""
@@ -320,10 +374,15 @@ class ClientTurn:
 
     async def cancel(self) -> None:
         """Stop the run, because its client has left."""
-        if self.run_id:
+        self._has_left = True
+        for _ in range(_TRIES if self.run_id else 0):
             posted = self._host.journal.posting(self.run_id, Cancel("the client left"))
             with suppress(JournalError):
-                await asyncio.wrap_future(posted)
+                try:
+                    await asyncio.wrap_future(posted)
+                    return
+                except RunNotFoundError:  # it is about to be stored
+                    await asyncio.sleep(0.02)
 
 
 def _split(messages: list[Message]) -> tuple[list[Message], list[Message]]:

@@ -9,7 +9,7 @@ from treadle.agent.agent import Agent
 from treadle.core.lineage import Caller
 from treadle.core.types import Completion, Fault
 from treadle.journal.protocol import Journal
-from treadle.journal.run_info import RunFilter
+from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish
 from treadle.server.gateway.conversations import Conversations
@@ -70,10 +70,11 @@ class GatewayHost:
     async def check_room(self, caller: ApiCaller) -> None:
         """Check that a client may ask. Raises: `RequestRefused`."""
 
-    async def has_run(self, caller: ApiCaller, run_id: str) -> bool:
-        """Return whether there is a run with this id that a client sees."""
+    async def find_info(self, caller: ApiCaller, run_id: str) -> RunInfo | None:
+        """Return the facts about the run with this id; `None` if there is none that a client sees."""
         wanted = RunFilter(run_ids=[run_id], labels=self.visible_to(caller))
-        return bool(await asyncio.to_thread(self.journal.runs, wanted))
+        found = await asyncio.to_thread(self.journal.runs, wanted)
+        return found[0] if found else None
 
     def lineage(self, caller: ApiCaller) -> Caller | None:
         """Return which call of another run begins the runs of a client; `None` if none does."""

@@ -18,9 +18,19 @@ from treadle.core.types import Completion, Json
 from treadle.models.dialects.anthropic import served as anthropic
 from treadle.models.dialects.openai_chat import served as openai_chat
 from treadle.models.wire.served import ServedRequest
-from treadle.server.access import Receive, RequestRefused, Scope, Send, error_body, read_body
+from treadle.server.access import (
+    Receive,
+    RequestRefused,
+    Scope,
+    Send,
+    error_body,
+    read_body,
+    to_sse,
+    until_left,
+)
 from treadle.server.gateway.client_turn import Answer, AskedModelError, ClientTurn, RunNaming
 from treadle.server.gateway.gateway_host import GatewayHost
+from treadle.server.idempotency import KeyedRequest
 
 RUN_HEADER = "x-treadle-run"
 """The header with the id of the run that records a request, in both directions."""
@@ -63,11 +73,11 @@ class Wire(Struct, frozen=True):
 
 
 def _frame_chat(event: dict[str, Json]) -> bytes:
-    return b"data: %b\n\n" % _encode(event)
+    return to_sse(_encode(event))
 
 
 def _frame_messages(event: dict[str, Json]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), _encode(event))
+    return to_sse(_encode(event), event["type"])
 
 
 def _error_of_chat(message: str, code: str) -> Json:
@@ -127,10 +137,11 @@ class Gateway:
         if "run" not in caller.scopes:
             raise RequestRefused(403, "this key does not have the scope 'run'", "forbidden")
         asked = _read(wire, await read_body(receive))
-        turn = ClientTurn(host, caller, asked, _read_headers(scope["headers"]))
+        named = _read_headers(scope["headers"], scope["state"].get("keyed"))
+        turn = ClientTurn(host, caller, asked, named)
         outlet = _Outlet(wire, turn, asked) if asked.is_stream else None
         task = host.start(turn.answer())
-        leaving = asyncio.ensure_future(_until_left(receive))
+        leaving = asyncio.ensure_future(until_left(receive))
         leaving.add_done_callback(
             lambda left: None if left.cancelled() or task.done() else host.start_quietly(turn.cancel())
         )
@@ -232,13 +243,7 @@ def _result_of(task: "asyncio.Task[Answer]") -> Answer:
     return task.result()
 
 
-async def _until_left(receive: Receive) -> None:
-    """Wait until the client leaves."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _read_headers(headers: Iterable[tuple[bytes, bytes]]) -> RunNaming:
+def _read_headers(headers: Iterable[tuple[bytes, bytes]], keyed: KeyedRequest | None) -> RunNaming:
     """Return what headers say about the run. Raises: `ConfigError`."""
     run_id, labels = None, {}
     for name, value in headers:
@@ -253,7 +258,7 @@ def _read_headers(headers: Iterable[tuple[bytes, bytes]]) -> RunNaming:
             pairs = [item.partition("=") for item in text.split(",") if item.strip()]
             labels = {key.strip(): said.strip() for key, _, said in pairs}
             check_labels(labels)
-    return RunNaming(run_id, labels)
+    return RunNaming(run_id, labels, keyed)
 
 
 async def _send_head(send: Send, status: int, headers: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from treadle.core.errors import ConfigError
 from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
-from treadle.core.types import Json
+from treadle.core.types import Json, Role
 from treadle.runs.run import Run
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.responses.request_items import Item, RequestItems, read_items
@@ -155,9 +155,11 @@ def read_answers(run: Run[Any], asked: RequestItems, resume: list[AgUiResume] | 
     for an interrupt that is not open, an answer that cannot be read, and a call or interrupt without an answer.
     """
     calls, questions, approvals = run.external_calls, run.open_questions, run.approvals
+    # Results before a message of the user are part of the history.
+    said = {item.call_id or "": item.content for item in asked.history if item.role is Role.TOOL}
     mail: list[InboxMessage] = [
         GiveResult(call_id, text, call_id in asked.failed)
-        for call_id, text in asked.results.items()
+        for call_id, text in (said | asked.results).items()
         if call_id in calls
     ]
     answered = {message.call_id for message in mail if isinstance(message, GiveResult)}
@@ -175,6 +177,18 @@ def read_answers(run: Run[Any], asked: RequestItems, resume: list[AgUiResume] | 
     if left and mail:
         raise ConfigError(f"{left[0]!r} has no answer; answer all that the run waits for")
     return mail
+
+
+def has_news(run: Run[Any], asked: RequestItems) -> bool:
+    """Return whether the newest message of the user is one that the run does not have yet.
+
+    Clients send the whole conversation, or as much of it as they like, along with answers.
+    """
+    if asked.message is None:
+        return False
+    known = [item.content for item in run.messages if item.role is Role.USER]
+    told = [item.content for item in (*asked.history, asked.message) if item.role is Role.USER]
+    return len(told) > len(known) or told[-1] != known[-1]
 
 
 def _read_decision(call_id: str, payload: Json) -> DecideCall:

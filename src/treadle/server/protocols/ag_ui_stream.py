@@ -7,8 +7,6 @@ call and step that was opened is closed. Source: AG-UI 1.0.
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import msgspec
-
 from treadle.core import events as e
 from treadle.core.asking import Question
 from treadle.core.events.narrowing import Item
@@ -167,8 +165,3 @@ def _of_approval(call: ToolCall) -> dict[str, Json]:
         "message": f"Approve {call.name}({call.arguments})?",
         "responseSchema": _DECISION,
     }
-
-
-def to_data(event: AgUiEvent) -> bytes:
-    """Return an event as a server-sent event."""
-    return b"data: %b\n\n" % msgspec.json.encode(event)

@@ -11,14 +11,14 @@ from treadle.core.events import InferenceStarted, ToolStarted
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel
 from treadle.core.types import Effect, Json, Message, Role, ToolErrorKind, ToolResult, ToolSpec
-from treadle.runs.begin import make_run_id
 from treadle.runs.options import SessionOptions
 from treadle.runs.recording import send
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.mcp_tools import make_server
-from treadle.server.run_host import AGENT, RunHost
-from treadle.server.turn_order import TurnOrder, check_idle, drive_turn, find_named, read_input, write_needs
+from treadle.server.run_host import AGENT, BegunTurn, RunHost
+from treadle.server.turn_order import TurnOrder, check_idle, find_before, read_input, start_turn, write_needs
 
 _PARAMETERS: dict[str, Json] = {
     "type": "object",
@@ -56,67 +56,70 @@ def serve_agents(host: RunHost) -> Any:
 
     async def call(context: Any, name: str, arguments: dict[str, Json]) -> ToolResult:
         caller: ApiCaller = context.request.state.caller
+        keyed = keyed_request(context.request)
         try:
             if "run" not in caller.scopes:
                 raise RequestRefused(403, "this key does not have the scope 'run'", "forbidden")
-            order = await _order_of(host, caller, names.get(name, name), arguments)
-            return _to_result(name, await _drive(host, order, context))
-        except RequestRefused as error:
-            return _failed(name, str(error.detail))
-        except TreadleError as error:
-            return _failed(name, str(error))
+            order, seq = await _order_of(host, caller, names.get(name, name), arguments, keyed)
+            return _to_result(name, await _drive(host, order, seq, context))
+        except (RequestRefused, TreadleError) as error:
+            if keyed is not None:
+                keyed.has_failed = True
+            text = str(error.detail if isinstance(error, RequestRefused) else error)
+            return ToolResult("", name, text, is_error=True, error_kind=ToolErrorKind.FAILED)
 
     return make_server(specs, call)
 
 
-def _failed(name: str, text: str) -> ToolResult:
-    return ToolResult("", name, text, is_error=True, error_kind=ToolErrorKind.FAILED)
-
-
-async def _order_of(host: RunHost, caller: ApiCaller, name: str, arguments: dict[str, Json]) -> TurnOrder:
-    """Return what a call asks for. Raises: `ConfigError`, `RequestRefused`."""
+async def _order_of(
+    host: RunHost, caller: ApiCaller, name: str, arguments: dict[str, Json], keyed: KeyedRequest | None
+) -> tuple[TurnOrder, int]:
+    """Return what a call asks for, and the number of the run's newest event. Raises: `ConfigError`,
+    `RequestRefused`."""
     await host.check_room(caller)
     agent = await asyncio.to_thread(host.catalog.agent, name)
     text, given = str(arguments.get("message") or ""), arguments.get("answers")
     answers = given if isinstance(given, dict) else {}
-    run_id = arguments.get("run_id")
+    run_id, seq = arguments.get("run_id"), 0
     if run_id is None:
         options: SessionOptions = {
             "metadata": host.labels(caller, name),
             "expects_new": True,
             "begins_with_message": True,
         }
-        order = TurnOrder(agent=agent, run_id=make_run_id(), options=options)
+        order = TurnOrder(agent=agent, run_id=new_run_id(keyed), options=options)
     else:
-        run = await find_named(host, caller, str(run_id))
+        run = await find_before(host, caller, str(run_id), keyed)
         if run is None or run.metadata.get(AGENT) != name:
             raise RequestRefused(404, f"{name} has no run {run_id!r:.100}", "not_found")
-        order = TurnOrder(agent=agent, run_id=run.run_id)
+        order, seq = TurnOrder(agent=agent, run_id=run.run_id), run.state.seq
         if run.state.turn.is_open and (answers or text):
             order.mail = read_input(run, text, answers)
-            return order
+            return order, seq
         check_idle(run)
     if not text:
         raise RequestRefused(400, "give a message", "invalid_request")
     order.message = Message(Role.USER, text)
-    return order
+    return order, seq
 
 
-async def _drive(host: RunHost, order: TurnOrder, context: Any) -> Run[Any]:
+async def _drive(host: RunHost, order: TurnOrder, seq: int, context: Any) -> Run[Any]:
     """Drive a turn, and tell the client of its progress. If the client gives up, the run is cancelled."""
-    turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
+    beginning = host.start(start_turn(host, order, seq, keyed_request(context.request)))
     try:
+        turn = await asyncio.shield(beginning)
         async for item in turn.items():
             if (told := _progress_of(item)) is not None:
                 with contextlib.suppress(Exception):  # the client may not be there to hear it
                     await context.session.report_progress(*told)
         return await asyncio.shield(turn.task)
     except asyncio.CancelledError:
-        host.start_quietly(_cancel(host, order.run_id))
+        host.start_quietly(_cancel(host, beginning, order.run_id))
         raise
 
 
-async def _cancel(host: RunHost, run_id: str) -> None:
+async def _cancel(host: RunHost, beginning: "asyncio.Task[BegunTurn]", run_id: str) -> None:
+    (await beginning).drop()
     await send(host.journal, run_id, Cancel("the client left"))
 
 

@@ -189,6 +189,8 @@ class _Reader:
             call = ToolCall(_word(item, "id"), _word(item, "name"), str(item.get("arguments") or ""))
             self._say(Message(Role.ASSISTANT, "", (call,)))
             text, fault = item.get("output"), item.get("error")
+            if isinstance(fault, dict):
+                fault = fault.get("message") or _text_of(fault.get("content") or "")
             said = str(text if fault is None else fault)
             self._put(
                 Message(Role.TOOL, said, call_id=call.call_id, name=call.name, is_error=fault is not None)

@@ -70,9 +70,11 @@ class _Item(Struct):
 class ResponseFold:
     """The fold of one response."""
 
-    def __init__(self, response_id: ResponseId, echo: Echo) -> None:
+    def __init__(self, response_id: ResponseId, echo: Echo, *, is_told: bool = True) -> None:
+        """Make an empty response. `is_told` says whether the events of its stream are made."""
         self.response_id = response_id
         self.echo = echo
+        self._is_told = is_told
         self.status = "in_progress"
         self.is_over = False
         self.seq = 0
@@ -101,8 +103,8 @@ class ResponseFold:
     def begin(self) -> list[Event]:
         """Return the first events of the stream."""
         self._out = []
-        self._say("response.created", response=self.response())
-        self._say("response.in_progress", response=self.response())
+        self._say_all("response.created")
+        self._say_all("response.in_progress")
         return self._out
 
     def offer(self, tools: Iterable[ToolSpec], answer_tool: str | None) -> None:
@@ -192,7 +194,8 @@ class ResponseFold:
                 item.item["results"] = results_of(body.result.structured)
             self._say_of(item, "response.file_search_call.completed")
         else:
-            item.item["error" if body.result.is_error else "output"] = body.result.content
+            said = body.result.content
+            item.item |= {"error": _error_of(said)} if body.result.is_error else {"output": said}
             self._say_of(item, f"response.mcp_call.{item.item['status']}")
         self._done(item)
 
@@ -286,16 +289,18 @@ class ResponseFold:
         self._count += 1
         self._out.append(event)
 
+    def _say_all(self, kind: str) -> None:
+        if self._is_told:
+            self._say(kind, response=self.response())
+
     def _say_of(self, item: _Item, kind: str, **fields: Json) -> None:
-        self._say(
-            kind,
-            response_id=str(self.response_id),
-            item_id=item.item["id"],
-            output_index=item.index,
-            **fields,
-        )
+        if self._is_told:
+            where = {"response_id": str(self.response_id), "item_id": item.item["id"]}
+            self._say(kind, **where, output_index=item.index, **fields)
 
     def _say_item(self, item: _Item, kind: str) -> None:
+        if not self._is_told:
+            return
         where = {"response_id": str(self.response_id), "output_index": item.index}
         self._say(f"response.output_item.{kind}", **where, item=_shown(item.item))
 
@@ -434,7 +439,8 @@ class ResponseFold:
         if call.name == "web_search":
             kept = {"type": "web_search_call", "action": {"type": "search", "query": call.arguments}}
         else:
-            kept |= {"arguments": call.arguments, "error" if call.is_error else "output": call.result}
+            said = {"error": _error_of(call.result)} if call.is_error else {"output": call.result}
+            kept |= {"arguments": call.arguments, **said}
         kept["status"] = "failed" if call.is_error else "completed"
         self._done(self._add("ws" if call.name == "web_search" else "mcp", kept))
 
@@ -450,7 +456,7 @@ class ResponseFold:
         kind = {"cancelled": "incomplete"}.get(status, status)
         if status == "cancelled":
             self.incomplete = {"reason": "cancelled"}
-        self._say(f"response.{kind}", response=self.response())
+        self._say_all(f"response.{kind}")
 
 
 _READ: dict[type, Callable[[ResponseFold, Any], None]] = {
@@ -468,6 +474,11 @@ _READ: dict[type, Callable[[ResponseFold, Any], None]] = {
     e.RunPaused: ResponseFold.on_run_paused,
     e.TurnCompleted: ResponseFold.on_turn_completed,
 }
+
+
+def _error_of(text: str) -> Json:
+    """Return the error of an `mcp_call` whose tool has failed."""
+    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
 
 
 def _arguments_of(item: _Item) -> str:
@@ -504,8 +515,9 @@ class PartReader:
     """The reader of one response among the events of its run. It uses no deltas, so that the events of the response
     and their numbers are the same whenever and wherever they are read."""
 
-    def __init__(self, response_id: ResponseId, echo: Echo) -> None:
-        self.fold = ResponseFold(response_id, echo)
+    def __init__(self, response_id: ResponseId, echo: Echo, *, is_told: bool = True) -> None:
+        """Make a reader; see `ResponseFold` for `is_told`."""
+        self.fold = ResponseFold(response_id, echo, is_told=is_told)
         self.has_begun = False
         self._turn = self._step = 0
 
@@ -532,7 +544,7 @@ class PartReader:
 
 def part_of_run(events: Iterable[e.Event], response_id: ResponseId, echo: Echo) -> ResponseFold | None:
     """Return the fold of a response from the events of its run; `None` if the run has no such response."""
-    reader = PartReader(response_id, echo)
+    reader = PartReader(response_id, echo, is_told=False)
     for event in events:
         reader.take(event)
         if reader.fold.is_over:

@@ -7,12 +7,12 @@ and after every restart.
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from treadle.core.errors import JournalError
-from treadle.core.events import RunPaused
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource, ResourceFilter
@@ -49,7 +49,7 @@ class RequestKeeper:
     async def _write(self) -> None:
         async with self._lock:
             kept, self._waiting, self._next = self._waiting, [], None
-            await asyncio.to_thread(self._journal.resources.add, kept, time.time())
+            await self._journal.resources.add_soon(kept, time.time())
 
 
 def _resource_of(place: ResponseId, echo: Echo, owner: str) -> Resource:
@@ -92,26 +92,21 @@ async def follow_response(
     Raises: `JournalError` if the server stops before the end.
     """
     reader = PartReader(place, echo)
-    events = host.journal.follow(place.run_id)
-    stopping = asyncio.ensure_future(host.stopping.wait())
+    task = asyncio.current_task()
+    assert task is not None
+    host.followed.add(task.cancel)
     try:
-        while not reader.fold.is_over:
-            coming = asyncio.ensure_future(anext(events))
-            await asyncio.wait([coming, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if not coming.done():
-                coming.cancel()
-                break
-            event = coming.result()
-            for told in reader.take(event):
-                if told["sequence_number"] > after:
-                    yield told
-            if isinstance(event.body, RunPaused) and host.is_closing:
-                break
-    except StopAsyncIteration:
-        pass
+        async with aclosing(host.journal.follow(place.run_id)) as events:  # type: ignore[type-var]
+            async for event in events:
+                for told in reader.take(event):
+                    if told["sequence_number"] > after:
+                        yield told
+                if reader.fold.is_over:
+                    return
+    except asyncio.CancelledError:
+        if not host.is_closing:
+            raise
+        task.uncancel()
     finally:
-        stopping.cancel()
-        await asyncio.wait([stopping])
-        await events.aclose()  # type: ignore[attr-defined]
-    if not reader.fold.is_over:
-        raise JournalError("the run was paused; it goes on when the server starts again")
+        host.followed.discard(task.cancel)
+    raise JournalError("the run was paused; it goes on when the server starts again")

@@ -18,12 +18,10 @@ from treadle.core.inbox import Cancel, DecideCall, GiveAnswer, GiveResult, Inbox
 from treadle.core.state import State
 from treadle.core.state import fold as fold_events
 from treadle.core.types import Json, Message, Role
-from treadle.journal.run_info import RunFilter
 from treadle.knowledge.files.file_store import facts_of
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import fork_run
-from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.gateway.conversations import digest_of
@@ -47,6 +45,9 @@ from treadle.server.turn_order import TurnOrder, drive_turn
 
 METADATA = "metadata"
 """The entry of a run's metadata with what the client wants to keep with it."""
+_PAUSED = "the run was paused; it goes on when the server starts again"
+_UNSTORED_SECONDS = 0.05
+"""How long a run whose client has left may take to be stored before it is cancelled again."""
 _NOTHING_SAID = "input has no message of the user, and no output of a call that waits"
 
 
@@ -166,13 +167,13 @@ async def _find_run(
         raise ConfigError("give previous_response_id or conversation, not both")
     if given is not None:
         run_id = read_conversation_id(given if isinstance(given, str) else given.id)
-        state = (await load_run(host, caller, run_id)).state
+        state = (await host.get_run(caller, run_id)).state
         return run_id, state, _read_mail(run_id, state, asked)
     if body.previous_response_id is None:
         found, known = await _find_named(host, caller, asked)
         return found, known, [] if found is None or known is None else _read_mail(found, known, asked)
     before = read_response_id(body.previous_response_id)
-    run = await load_run(host, caller, before.run_id)
+    run = await host.get_run(caller, before.run_id)
     fold = await asyncio.to_thread(
         lambda: part_of_run(host.journal.read(before.run_id), before, Echo(model="", created_at=0))
     )
@@ -199,10 +200,10 @@ async def _find_named(
     run_id = asked.run_id or (host.conversations.take(_client(caller), said) if asked.history else None)
     if run_id is None:
         return None, None
-    try:
-        state = (await load_run(host, caller, run_id)).state
-    except RequestRefused:
+    run = await host.find_run(caller, run_id)
+    if run is None:
         return None, None
+    state = run.state
     if asked.results:
         return run_id, state
     if state.turn.is_open or digest_of(state.transcript) != said:
@@ -213,20 +214,7 @@ async def _find_named(
 
 def _client(caller: ApiCaller) -> str:
     """Return the name under which the responses of a client are known; its chats are others."""
-    return f"{caller.name}/responses"
-
-
-async def load_run(host: RunHost, caller: ApiCaller, run_id: str) -> Run[Any]:
-    """Return a run that the client may see. Raises: `RequestRefused`."""
-    found = await asyncio.to_thread(
-        host.journal.runs, RunFilter(run_ids=[run_id], labels=host.visible_to(caller))
-    )
-    if not found:
-        raise RequestRefused(404, f"there is no run {run_id!r:.100}", "not_found")
-    try:
-        return await asyncio.to_thread(Run.load, run_id, host.journal)
-    except RunNotFoundError:
-        raise RequestRefused(404, f"there is no run {run_id!r:.100}", "not_found") from None
+    return f"responses/{caller.name}"
 
 
 def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMessage]:
@@ -317,6 +305,7 @@ class ResponseTurn:
         self._order = plan.order
         self.fold = ResponseFold(plan.response_id, plan.echo)
         self._turn: BegunTurn | None = None
+        self._answering: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
         """Begin to drive the run, and wait until the request is stored, so that it is not lost any more.
@@ -338,28 +327,48 @@ class ResponseTurn:
             if self.fold.is_over:
                 # The next request may follow at once, and needs the lease.
                 await asyncio.wait([self._turn.task])
-                self._note_history(self._turn.task)
+                if not self._turn.task.cancelled() and self._turn.task.exception() is None:
+                    self._note_history(self._turn.task.result().state)
             for event in told:
                 yield event
             if self.fold.is_over:
                 return
         with contextlib.suppress(asyncio.CancelledError):
             await self._turn.task
-        raise JournalError("the run was paused; it goes on when the server starts again")
+        raise JournalError(_PAUSED)
 
-    def _note_history(self, task: "asyncio.Task[Run[Any]]") -> None:
+    def _note_history(self, state: State) -> None:
         """Note the conversation so far, so that a client that sends it continues this run."""
-        if not task.cancelled() and task.exception() is None:
-            state = task.result().state
-            said = digest_of(state.transcript)
-            self._host.conversations.note(_client(self._caller), said, self.run_id, state)
+        said = digest_of(state.transcript)
+        self._host.conversations.note(_client(self._caller), said, self.run_id, state)
 
-    async def finish(self) -> dict[str, Json]:
-        """Wait until the response is over, and return it."""
-        async for _ in self.events():
-            pass
-        return self.fold.response()
+    async def answer(self) -> dict[str, Json]:
+        """Drive the run until the response is over, and return it. Raises: as `start` and `events` do."""
+        task = self._answering = self._host.start(drive_turn(self._host.journal, self._order, None))
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise JournalError(_PAUSED)
+        run = task.result()
+        fold = part_of_run(run.events, self.fold.response_id, self.fold.echo)
+        if fold is None or not fold.is_over:
+            raise JournalError(_PAUSED)
+        self._note_history(run.state)
+        return fold.response()
+
+    def drop(self) -> None:
+        """Keep no events for `events`, because nobody reads them."""
+        assert self._turn is not None
+        self._turn.drop()
 
     async def cancel(self) -> None:
         """Stop the run, because its client has left."""
-        await asyncio.wrap_future(self._host.journal.posting(self.run_id, Cancel("the client left")))
+        if self._turn is not None:
+            self._turn.drop()
+        while True:
+            try:
+                await asyncio.wrap_future(self._host.journal.posting(self.run_id, Cancel("the client left")))
+                return
+            except RunNotFoundError:
+                if self._answering is None or self._answering.done():
+                    return
+                await asyncio.sleep(_UNSTORED_SECONDS)

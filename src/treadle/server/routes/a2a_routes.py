@@ -16,12 +16,12 @@ from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel
 from treadle.core.types import Json, Message, Role
 from treadle.journal.hub import listen
-from treadle.runs.begin import make_run_id
 from treadle.runs.options import SessionOptions
 from treadle.runs.recording import send
 from treadle.runs.run import Run
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.access import ApiCaller, RequestRefused, to_sse
 from treadle.server.catalog import UnknownAgentError
+from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.protocols.a2a_task import (
     CONTEXT,
     OVER,
@@ -33,15 +33,22 @@ from treadle.server.protocols.a2a_task import (
 )
 from treadle.server.routes.route_context import (
     ClientBody,
+    EventStream,
     Fast,
     Reader,
     Runner,
     TheHost,
     encode,
-    event_stream,
 )
 from treadle.server.run_host import AGENT, BegunTurn, RunHost
-from treadle.server.turn_order import TurnOrder, check_idle, drive_turn, find_named, read_input, run_id_of
+from treadle.server.turn_order import (
+    TurnOrder,
+    check_idle,
+    find_before,
+    read_input,
+    run_id_of,
+    start_turn,
+)
 
 router = APIRouter(prefix="/v1/a2a", tags=["a2a"])
 _NO_TASK, _NOT_CANCELABLE, _NO_METHOD, _BAD_PARAMS, _INTERNAL = -32001, -32002, -32601, -32602, -32603
@@ -111,19 +118,20 @@ async def get_card(agent: str, request: Request, host: TheHost, caller: Reader) 
 
 @router.post("/{agent}")
 async def call_agent(
-    agent: str, host: TheHost, caller: Runner, body: Annotated[dict[str, Any], Body()]
+    agent: str, request: Request, host: TheHost, caller: Runner, body: Annotated[dict[str, Any], Body()]
 ) -> Response:
     """Answer a request of JSON-RPC: SendMessage, SendStreamingMessage, GetTask, CancelTask or SubscribeToTask."""
     method, number = str(body.get("method")), body.get("id")
-    params = body.get("params") or {}
+    params, keyed = body.get("params") or {}, keyed_request(request)
     try:
         if method in ("SendMessage", "SendStreamingMessage"):
             asked = SendMessage.model_validate(params)
-            run, turn, task_id = await _begin(host, caller, agent, asked.message)
+            run, turn, task_id = await _begin(host, caller, agent, asked.message, keyed)
             if method == "SendStreamingMessage":
                 context = asked.message.context_id or (task_id.run_id if run is None else context_of(run))
                 begun = {"id": str(task_id), "contextId": context, "status": {"state": WORKING}}
-                return event_stream(_stream(host, caller, turn.items(), begun, number))
+                return EventStream(_stream(host, caller, turn.items(), begun, number), turn.drop)
+            turn.drop()
             if not asked.configuration.return_immediately:
                 await asyncio.wait([turn.task])
             task = await _task(host, caller, task_id, asked.configuration.history_length)
@@ -134,33 +142,38 @@ async def call_agent(
             if method == "CancelTask":
                 await _cancel(host, caller, task_id)
             # What happens while the task is read must reach those who follow it.
-            run = await find_named(host, caller, task_id.run_id) if method == "SubscribeToTask" else None
+            run = await host.find_run(caller, task_id.run_id) if method == "SubscribeToTask" else None
             task = await _task(host, caller, task_id, named.history_length)
             if run is not None:
                 items = listen(host.journal, task_id.run_id, run.state.seq)
-                return event_stream(_stream(host, caller, items, task, number))
+                return EventStream(_stream(host, caller, items, task, number))
             return Fast(_result(number, task))
         raise RpcError(_NO_METHOD, f"there is no method {method!r:.100}")
-    except (ValidationError, ConfigError) as error:
-        return Fast(_error(number, _BAD_PARAMS, str(error)))
-    except RequestRefused as error:
-        return Fast(_error(number, _BAD_PARAMS, error.detail), headers=error.headers)
-    except RpcError as error:
-        return Fast(_error(number, error.code, str(error)))
-    except TreadleError as error:
-        return Fast(_error(number, _INTERNAL, str(error)))
+    except (ValidationError, ConfigError, RequestRefused, RpcError, TreadleError) as error:
+        if keyed is not None:
+            keyed.has_failed = True
+        return _fail(number, error)
 
 
 def _result(number: Json, result: Json) -> dict[str, Json]:
     return {"jsonrpc": "2.0", "id": number, "result": result}
 
 
-def _error(number: Json, code: int, message: str) -> dict[str, Json]:
-    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
+def _fail(number: Json, error: Exception) -> Response:
+    """Return the answer of JSON-RPC to a request that failed."""
+    code, message, headers = _INTERNAL, str(error), None
+    if isinstance(error, RpcError):
+        code = error.code
+    elif isinstance(error, RequestRefused):
+        code, message, headers = _BAD_PARAMS, error.detail, error.headers
+    elif isinstance(error, ValidationError | ConfigError):
+        code = _BAD_PARAMS
+    told = {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
+    return Fast(told, headers=headers)
 
 
 async def _begin(
-    host: RunHost, caller: ApiCaller, agent: str, message: A2aMessage
+    host: RunHost, caller: ApiCaller, agent: str, message: A2aMessage, keyed: KeyedRequest | None
 ) -> tuple[Run[Any] | None, BegunTurn, TaskId]:
     """Begin the turn that a message asks for, or go on with the turn that waits for it."""
     await host.check_room(caller)
@@ -174,17 +187,18 @@ async def _begin(
     made = await asyncio.to_thread(host.catalog.agent, agent)
     if message.task_id:
         task_id = TaskId.read(message.task_id) or TaskId("", 0)
-        run = await find_named(host, caller, task_id.run_id)
+        run = await find_before(host, caller, task_id.run_id, keyed)
         if run is None or run.metadata.get(AGENT) != agent or not _is_open(run, task_id):
             raise RpcError(_NO_TASK, f"no task {message.task_id!r:.100} waits for a message")
         order = TurnOrder(agent=made, run_id=run.run_id, mail=read_input(run, text, data))
     else:
-        run, order = await _next_turn(host, caller, agent, message.context_id)
+        run, order = await _next_turn(host, caller, agent, message.context_id, keyed)
         if not text:
             raise ConfigError("the message has no text")
         order.agent, order.message = made, Message(Role.USER, text)
         task_id = TaskId(order.run_id, 1 if run is None else run.state.turn.number + 1)
-    return run, await host.begin(lambda emit: drive_turn(host.journal, order, emit)), task_id
+    seq = 0 if run is None else run.state.seq
+    return run, await start_turn(host, order, seq, keyed), task_id
 
 
 def _is_open(run: Run[Any], task_id: TaskId) -> bool:
@@ -192,15 +206,14 @@ def _is_open(run: Run[Any], task_id: TaskId) -> bool:
 
 
 async def _next_turn(
-    host: RunHost, caller: ApiCaller, agent: str, context: str | None
+    host: RunHost, caller: ApiCaller, agent: str, context: str | None, keyed: KeyedRequest | None
 ) -> tuple[Run[Any] | None, TurnOrder]:
     """Return the run of a context, if it exists, and what is known of the order for its next turn."""
     made: Any = None
-    run = None if context is None else await find_named(host, caller, context)
-    run_id = make_run_id() if context is None else context
-    if context is not None and run is None:
-        run_id = run_id_of(caller, "a2a", context)
-        run = await find_named(host, caller, run_id)
+    run, run_id = None, new_run_id(keyed)
+    for name in () if context is None else (context, run_id_of(caller, "a2a", context)):
+        if run is None:
+            run_id, run = name, await find_before(host, caller, name, keyed)
     if run is not None:
         if run.metadata.get(AGENT) != agent:
             raise ConfigError(f"the context {context!r:.100} belongs to another agent")
@@ -214,7 +227,7 @@ async def _next_turn(
 async def _task(
     host: RunHost, caller: ApiCaller, task_id: TaskId, history_length: int | None = None
 ) -> dict[str, Json]:
-    run = await find_named(host, caller, task_id.run_id)
+    run = await host.find_run(caller, task_id.run_id)
     task = None if run is None else await asyncio.to_thread(write_task, run, task_id, history_length)
     if task is None:
         raise RpcError(_NO_TASK, f"there is no task {str(task_id)!r:.100}")
@@ -242,7 +255,7 @@ async def _stream(
     """Yield the task as it is given, what happens to it, and its status when it is over or waits for the client."""
 
     def line(result: Json) -> bytes:
-        return b"data: %b\n\n" % encode(_result(number, result))
+        return to_sse(encode(_result(number, result)))
 
     yield line({"task": task})
     task_id, context = TaskId.read(task["id"]), task["contextId"]

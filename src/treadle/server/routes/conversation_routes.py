@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict
 from treadle.core.types import Json
 from treadle.runs.options import SessionOptions
 from treadle.server.access import RequestRefused
-from treadle.server.idempotency import new_run_id
+from treadle.server.idempotency import keyed_request, new_run_id
 from treadle.server.responses.request_items import read_items
 from treadle.server.responses.response_ids import conversation_id, read_conversation_id
 from treadle.server.responses.response_records import delete_run
-from treadle.server.responses.response_turn import METADATA, load_run
+from treadle.server.responses.response_turn import METADATA
 from treadle.server.routes.response_routes import page_of, write_items
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost
 
@@ -37,8 +37,8 @@ async def create_conversation(
     body: CreateConversation, request: Request, host: TheHost, caller: Runner
 ) -> Response:
     """Begin a conversation. `items` are the messages that it had before."""
-    run_id = new_run_id(request)
-    if await host.has_run(caller, run_id):
+    run_id = new_run_id(keyed_request(request))
+    if await host.find_info(caller, run_id) is not None:
         return await get_conversation(conversation_id(run_id), host, caller)
     asked = read_items(body.items)
     history = [*asked.history, *([] if asked.message is None else [asked.message])]
@@ -66,7 +66,7 @@ def _write(run_id: str, metadata: Mapping[str, Json], created_at: float) -> dict
 @router.get("/{name}")
 async def get_conversation(name: str, host: TheHost, caller: Reader) -> Response:
     """Return a conversation."""
-    run = await load_run(host, caller, read_conversation_id(name))
+    run = await host.get_run(caller, read_conversation_id(name))
     started = run.state.started
     return Fast(_write(run.run_id, run.metadata, 0.0 if started is None else started.at))
 
@@ -75,7 +75,7 @@ async def get_conversation(name: str, host: TheHost, caller: Reader) -> Response
 async def delete_conversation(name: str, host: TheHost, caller: Runner) -> Response:
     """Delete a conversation, with what memories have of it."""
     run_id = read_conversation_id(name)
-    await load_run(host, caller, run_id)
+    await host.get_run(caller, run_id)
     await asyncio.to_thread(delete_run, host.journal, run_id)
     return Fast({"id": name, "object": "conversation.deleted", "deleted": True})
 
@@ -110,5 +110,5 @@ async def get_item(name: str, item_id: str, host: TheHost, caller: Reader) -> Re
 
 
 async def _items_of(name: str, host: TheHost, caller: Reader) -> list[dict[str, Json]]:
-    run = await load_run(host, caller, read_conversation_id(name))
+    run = await host.get_run(caller, read_conversation_id(name))
     return write_items(run.messages, run.run_id)

@@ -1,4 +1,4 @@
-"""`/v1/view`: datasets, rollouts, topics, tokens and exports, for the pages that show them.
+"""`/v1/view`: datasets, rollouts, evaluations, topics, tokens and exports, for the pages that show them.
 
 Datasets, rollouts and topics are those that `treadle view` was started with; no request names a path.
 """
@@ -12,7 +12,6 @@ from fastapi.responses import Response
 
 from treadle.server.access import RequestRefused
 from treadle.server.routes.route_context import Fast, Reader, TheHost, encode
-from treadle.server.routes.run_routes import find_run
 from treadle.trajectory.tokens.masks import check_mask_names
 from treadle.viewer.token_views import list_formats, view_export, view_tokens
 from treadle.viewer.viewed_data import ViewedData
@@ -93,6 +92,13 @@ async def get_topics(data: TheData) -> Response:
     return await _answer(data.topics)
 
 
+@router.get("/evaluation")
+async def get_evaluation(data: TheData) -> Response:
+    """Return the samples of an evaluation that are graded so far, or of two that are compared, with their
+    tables."""
+    return await _answer(data.evaluation)
+
+
 @router.get("/rollouts")
 async def get_rollouts(data: TheData, host: TheHost, after: Annotated[int, Query(ge=0)] = 0) -> Response:
     """Return the groups that are delivered so far, in the order of delivery, without the first `after` of them."""
@@ -114,14 +120,14 @@ async def get_group(group_id: str, data: TheData, host: TheHost) -> Response:
 @router.get("/runs/{run_id}/tokens")
 async def get_tokens(run_id: str, host: TheHost, caller: Reader, mask: str = "all") -> Response:
     """Return the tokens of a run and of its sub-agents, branch by branch."""
-    await find_run(host, caller, run_id)
+    await host.get_info(caller, run_id)
     return await _answer(view_tokens, host.journal, run_id, check_mask_names(mask), host.visible_to(caller))
 
 
 @router.get("/runs/{run_id}/exported")
 async def get_exported(run_id: str, host: TheHost, caller: Reader, format: str = "openai") -> Response:
     """Return the lines that a format makes of a run, and what they lose."""
-    await find_run(host, caller, run_id)
+    await host.get_info(caller, run_id)
     return await _answer(view_export, host.journal, run_id, format, host.visible_to(caller))
 
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Annotated, Literal
 from urllib.parse import quote
 
-from fastapi import APIRouter, File, Form, Query, UploadFile
+from fastapi import APIRouter, File, Form, Query, Request, UploadFile
 from fastapi.responses import Response
 from pydantic import StringConstraints
 
@@ -12,6 +12,7 @@ from treadle.core.types import Json
 from treadle.journal.resources import Resource, ResourceFilter
 from treadle.knowledge.files.file_store import FILE, facts_of
 from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.idempotency import new_id
 from treadle.server.routes.response_routes import page_of
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost
 from treadle.server.run_host import RunHost
@@ -22,6 +23,7 @@ Word = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^
 
 @router.post("")
 async def upload_file(
+    request: Request,
     host: TheHost,
     caller: Runner,
     file: Annotated[UploadFile, File(description="The content, with its name.")],
@@ -34,7 +36,13 @@ async def upload_file(
     """Store a file. It is stored when this returns, whatever happens to the server."""
     content = await file.read()
     made = await asyncio.to_thread(
-        host.files.add, file.filename or "file", content, purpose, caller.name, expires_seconds
+        host.files.add,
+        file.filename or "file",
+        content,
+        purpose,
+        caller.name,
+        expires_seconds,
+        new_id(request, "file-"),
     )
     return Fast(_write(made))
 

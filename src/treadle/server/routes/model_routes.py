@@ -1,4 +1,6 @@
-"""`/v1/models`: the agents and models that the server offers."""
+"""`/v1/models`, and the description of the requests that `gateway.wires` answers."""
+
+from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import Response
@@ -7,22 +9,43 @@ from treadle.core.types import Json
 from treadle.server.catalog import UnknownAgentError
 from treadle.server.routes.route_context import Fast, Reader, TheHost
 
-router = APIRouter(prefix="/v1/models", tags=["models"])
+router = APIRouter(prefix="/v1")
 
 
 def _write(name: str) -> dict[str, Json]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "treadle"}
 
 
-@router.get("")
+@router.get("/models", tags=["models"])
 async def list_models(host: TheHost, caller: Reader) -> Response:
     """Return the names that `model` may have."""
     return Fast({"object": "list", "data": [_write(name) for name in host.catalog.names]})
 
 
-@router.get("/{name:path}")
+@router.get("/models/{name:path}", tags=["models"])
 async def get_model(name: str, host: TheHost, caller: Reader) -> Response:
     """Return one agent or model."""
     if name not in host.catalog.names:
         raise UnknownAgentError(f"there is no model {name!r:.100}")
     return Fast(_write(name))
+
+
+def _body(*required: str) -> dict[str, Any]:
+    schema = {"type": "object", "required": list(required), "properties": {"model": {"type": "string"}}}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+@router.post("/chat/completions", tags=["gateway"], openapi_extra=_body("model", "messages"))
+async def create_chat_completion() -> dict[str, Any]:
+    """Answer as OpenAI's chat completions do, and record what is asked as a run.
+
+    Requests that continue a conversation continue its run. The header `x-treadle-run` names the run, new or not,
+    and `x-treadle-labels` has labels for it, as `name=value, name=value`.
+    """
+    raise AssertionError("the gateway answers before FastAPI does")
+
+
+@router.post("/messages", tags=["gateway"], openapi_extra=_body("model", "messages"))
+async def create_message() -> dict[str, Any]:
+    """Answer as Anthropic's Messages API does, and record what is asked as a run; see chat completions."""
+    raise AssertionError("the gateway answers before FastAPI does")

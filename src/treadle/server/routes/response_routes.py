@@ -14,7 +14,16 @@ from treadle.core.events import InferenceStarted, RunStarted
 from treadle.core.inbox import Cancel
 from treadle.core.types import Json, Message, Role
 from treadle.runs.recording import send
-from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, error_body, read_body
+from treadle.server.access import (
+    ApiCaller,
+    Receive,
+    RequestRefused,
+    Scope,
+    Send,
+    error_body,
+    read_body,
+    until_left,
+)
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
@@ -24,15 +33,15 @@ from treadle.server.responses.response_records import (
     follow_response,
     read_request,
 )
-from treadle.server.responses.response_turn import METADATA, ResponseTurn, load_run, make_plan
+from treadle.server.responses.response_turn import METADATA, ResponseTurn, make_plan
 from treadle.server.routes.route_context import (
+    EventStream,
     Fast,
     Reader,
     Runner,
     TheHost,
     check_runner,
-    event_stream,
-    to_sse,
+    write_named,
 )
 from treadle.server.run_host import AGENT, RunHost
 
@@ -51,25 +60,27 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
     keyed = keyed_request(request)
     if keyed is not None and (known := await _find_begun(host, caller, keyed)) is not None:
         return await _answer_again(host, known, body)
-    exchange = ResponseTurn(host, caller, await make_plan(host, caller, body, new_run_id=new_run_id(request)))
+    exchange = ResponseTurn(host, caller, await make_plan(host, caller, body, new_run_id=new_run_id(keyed)))
     place, echo = exchange.fold.response_id, exchange.fold.echo
     if keyed is not None:
         # Before the turn is stored, so that nothing is begun of which the key does not know.
         await host.requests.keep(place, echo, caller.name)
         await keyed.note(str(place))
+    if not (body.background or body.stream):
+        answer = await while_connected(request, exchange)
+        if keyed is None:
+            await host.requests.keep(place, echo, caller.name)
+        return Fast(answer)
     await exchange.start()
     keeping = host.start(host.requests.keep(place, echo, caller.name))
     if body.background:
+        exchange.drop()
         await keeping
         if body.stream:
-            return event_stream(_lines(follow_response(host, place, echo)))
+            return EventStream(_lines(follow_response(host, place, echo)))
         exchange.fold.status = "queued"
         return Fast(exchange.fold.response())
-    if body.stream:
-        return event_stream(_lines(exchange.events()), lambda: host.start_quietly(exchange.cancel()))
-    answer = await while_connected(request, exchange)
-    await keeping
-    return Fast(answer)
+    return EventStream(_lines(exchange.events()), lambda: host.start_quietly(exchange.cancel()))
 
 
 class DirectResponses:
@@ -127,7 +138,7 @@ async def _answer_again(host: RunHost, fold: ResponseFold, body: CreateResponse)
     """Return a response that another process has begun, as its request asked for it."""
     events = follow_response(host, fold.response_id, fold.echo)
     if body.stream:
-        return event_stream(_lines(events))
+        return EventStream(_lines(events))
     if not body.background:
         async for event in events:
             if event["type"] in ("response.completed", "response.incomplete", "response.failed"):
@@ -138,9 +149,9 @@ async def _answer_again(host: RunHost, fold: ResponseFold, body: CreateResponse)
 async def _lines(events: AsyncIterator[dict[str, Json]]) -> AsyncIterator[bytes]:
     try:
         async for event in events:
-            yield to_sse(event)
+            yield write_named(event)
     except Exception as error:
-        yield to_sse(
+        yield write_named(
             {"type": "error", "sequence_number": 0, **error_body(str(error), "server_error")["error"]}
         )
     yield _DONE
@@ -150,14 +161,13 @@ async def while_connected(request: Request, exchange: ResponseTurn) -> dict[str,
     """Wait for a response, and cancel its run if the client leaves."""
     leaving = asyncio.ensure_future(_cancel_if_left(request, exchange))
     try:
-        return await exchange.finish()
+        return await exchange.answer()
     finally:
         leaving.cancel()
 
 
 async def _cancel_if_left(request: Request, exchange: ResponseTurn) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    await until_left(request.receive)
     with contextlib.suppress(JournalError):  # the run goes on; nobody is left to be told
         await exchange.cancel()
 
@@ -182,13 +192,13 @@ async def get_response(
         raise ConfigError(
             f"{response_id!r:.100} was not asked for with background, so it has no stream to read again"
         )
-    return event_stream(_lines(follow_response(host, fold.response_id, fold.echo, starting_after)))
+    return EventStream(_lines(follow_response(host, fold.response_id, fold.echo, starting_after)))
 
 
 async def _fold(host: RunHost, caller: ApiCaller, response_id: str) -> ResponseFold:
     """Return the fold of a response. Raises: `RequestRefused` if there is none."""
     place = read_response_id(response_id)
-    await load_run(host, caller, place.run_id)
+    await host.get_run(caller, place.run_id)
     found = await asyncio.to_thread(_read_part, host, place)
     if found is None:
         raise RequestRefused(404, f"there is no response {response_id!r:.150}", "not_found")
@@ -231,7 +241,7 @@ async def cancel_response(response_id: str, host: TheHost, caller: Runner) -> Re
 async def list_input_items(response_id: str, host: TheHost, caller: Reader) -> Response:
     """Return the messages that the conversation had before the answer of this response."""
     place = read_response_id(response_id)
-    run = await load_run(host, caller, place.run_id)
+    run = await host.get_run(caller, place.run_id)
     asked = [event.body for event in run.events if isinstance(event.body, InferenceStarted)]
     before = next((body.messages for body in asked if body.step > place.step), None)
     return Fast(page_of(write_items(run.messages[:before], place.run_id)))
@@ -241,7 +251,7 @@ async def list_input_items(response_id: str, host: TheHost, caller: Reader) -> R
 async def delete_response(response_id: str, host: TheHost, caller: Runner) -> Response:
     """Delete the conversation that a response belongs to, with what memories have of it."""
     place = read_response_id(response_id)
-    await load_run(host, caller, place.run_id)
+    await host.get_run(caller, place.run_id)
     await asyncio.to_thread(delete_run, host.journal, place.run_id)
     return Fast({"id": response_id, "object": "response.deleted", "deleted": True})
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import Depends, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from treadle.core.types import Json
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, to_sse, until_left
 from treadle.server.run_host import RunHost
 
 KEEP_ALIVE_SECONDS = 15.0
@@ -73,78 +73,80 @@ class Fast(JSONResponse):
         return encode(content)
 
 
-def event_stream(
-    lines: AsyncIterator[bytes],
-    on_close: Callable[[], None] | None = None,
-    more_headers: Mapping[str, str] | None = None,
-    waiting: "set[asyncio.Task[bytes]] | None" = None,
-) -> StreamingResponse:
-    """Return a stream of server-sent events. `on_close` is called if the client leaves before the end.
+class EventStream(StreamingResponse):
+    """A stream of server-sent events, with a comment whenever nothing came for a while.
 
-    The stream has its task in `waiting` while nothing comes, and ends if the task is cancelled.
+    It is sent in the task of its request: what comes together is one write, and no task waits for each event.
     """
 
-    async def body() -> AsyncIterator[bytes]:
+    def __init__(
+        self,
+        lines: AsyncIterator[bytes],
+        on_close: Callable[[], None] | None = None,
+        more_headers: Mapping[str, str] | None = None,
+        open_streams: "set[Callable[[], object]] | None" = None,
+    ) -> None:
+        """Make a response with these lines. `on_close` is called if the client leaves before the end.
+
+        While the stream is open, `open_streams` has the function that ends it.
+        """
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no", **(more_headers or {})}
+        super().__init__(lines, media_type="text/event-stream", headers=headers)
+        self._lines = lines
+        self._on_close = on_close
+        self._open_streams = set() if open_streams is None else open_streams
+        self._has_ended = False
+        self._beating: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream."""
+        self._loop, self._task, self._send = asyncio.get_running_loop(), asyncio.current_task(), send
+        self._is_sending, self._sent_at = False, self._loop.time()
+        leaving = asyncio.ensure_future(until_left(receive))
+        leaving.add_done_callback(lambda left: None if left.cancelled() else self._end())
+        self._open_streams.add(self._end)
+        self._timer = self._loop.call_later(KEEP_ALIVE_SECONDS, self._beat)
         is_complete = False
         try:
-            async for line in _alive(lines, waiting):
-                yield line
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for line in self._lines:
+                await self._write(line)
             is_complete = True
+        except asyncio.CancelledError:
+            if not self._has_ended or self._task is None:
+                raise
+            self._task.uncancel()
+            is_complete = not leaving.done()  # the server is stopping
         finally:
-            if not is_complete and on_close is not None:
-                on_close()
+            self._has_ended = True
+            self._open_streams.discard(self._end)
+            self._timer.cancel()
+            leaving.cancel()
+            with contextlib.suppress(Exception):
+                await self._lines.aclose()  # type: ignore[attr-defined]
+            if not is_complete and self._on_close is not None:
+                self._on_close()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no", **(more_headers or {})}
-    return StreamingResponse(body(), media_type="text/event-stream", headers=headers)
+    def _end(self) -> None:
+        """End the stream, because the client has left or the server is stopping."""
+        if not self._has_ended and self._task is not None:
+            self._has_ended = True
+            self._task.cancel()
 
+    async def _write(self, line: bytes) -> None:
+        self._is_sending = True
+        await self._send({"type": "http.response.body", "body": line, "more_body": True})
+        self._is_sending, self._sent_at = False, self._loop.time()
 
-async def _alive(
-    lines: AsyncIterator[bytes], waiting: "set[asyncio.Task[bytes]] | None"
-) -> AsyncIterator[bytes]:
-    """Yield lines, with a comment whenever nothing came for a while."""
-    coming: asyncio.Task[bytes] | None = None
-    try:
-        while True:
-            coming = coming or asyncio.ensure_future(anext(lines))
-            if waiting is not None:
-                waiting.add(coming)
-                coming.add_done_callback(waiting.discard)
-            done, _ = await asyncio.wait([coming], timeout=KEEP_ALIVE_SECONDS)
-            if not done:
-                yield b": still here\n\n"
-                continue
-            finished, coming = coming, None
-            try:
-                line = finished.result()
-            except StopAsyncIteration:
-                return
-            except asyncio.CancelledError:
-                return  # the server is stopping
-            yield line
-    finally:
-        if coming is not None:
-            coming.cancel()
-            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, Exception):
-                await coming
-        with contextlib.suppress(Exception):
-            await lines.aclose()  # type: ignore[attr-defined]
+    def _beat(self) -> None:
+        """Say that the stream is alive if nothing was sent for a while."""
+        wait = self._sent_at + KEEP_ALIVE_SECONDS - self._loop.time()
+        if wait <= 0.001 and not self._is_sending:
+            wait, self._beating = KEEP_ALIVE_SECONDS, asyncio.ensure_future(self._write(b": still here\n\n"))
+        self._timer = self._loop.call_later(max(wait, 1.0), self._beat)
 
 
-def to_sse(event: dict[str, Json]) -> bytes:
-    """Return an event whose name is its `type`."""
-    return b"event: %b\ndata: %b\n\n" % (str(event["type"]).encode(), encode(event))
-
-
-__all__ = [
-    "ClientBody",
-    "Fast",
-    "Reader",
-    "Response",
-    "Runner",
-    "TheHost",
-    "encode",
-    "event_stream",
-    "get_host",
-    "need",
-    "to_sse",
-]
+def write_named(event: dict[str, Json]) -> bytes:
+    """Return an event whose name is its `type` as a server-sent event."""
+    return to_sse(encode(event), event["type"])

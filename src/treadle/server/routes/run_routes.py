@@ -18,14 +18,13 @@ from treadle.core.inbox import Cancel, InboxMessage, Note, Withdraw
 from treadle.core.registry import did_you_mean
 from treadle.core.state import Status
 from treadle.core.types import Json
-from treadle.journal.hub import listen
+from treadle.journal.hub import Heard, listen_together
 from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
 from treadle.runs.recording import send
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.access import ApiCaller, RequestRefused, to_sse
 from treadle.server.export_form import ExportForm, read_form
 from treadle.server.responses import response_records
-from treadle.server.responses.response_turn import load_run
-from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode, event_stream
+from treadle.server.routes.route_context import EventStream, Fast, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, RunHost
 from treadle.server.turn_order import write_needs
 
@@ -139,15 +138,6 @@ def _write(info: RunInfo) -> dict[str, Json]:
     return {"object": "run", "id": info.run_id, "title": info.title, **msgspec.to_builtins(info)}
 
 
-async def find_run(host: RunHost, caller: ApiCaller, run_id: str) -> RunInfo:
-    """Return the facts about a run that the client may see. Raises: `RequestRefused`."""
-    condition = RunFilter(run_ids=[run_id], labels=host.visible_to(caller))
-    found = await asyncio.to_thread(host.journal.runs, condition)
-    if not found:
-        raise RequestRefused(404, f"there is no run {run_id!r:.100}", "not_found")
-    return found[0]
-
-
 @router.get("/{run_id}")
 async def get_run(run_id: str, host: TheHost, caller: Reader) -> Response:
     """Return a run: its state, its answer, and what it waits for."""
@@ -156,8 +146,7 @@ async def get_run(run_id: str, host: TheHost, caller: Reader) -> Response:
 
 async def write_run(host: RunHost, caller: ApiCaller, run_id: str) -> dict[str, Json]:
     """Return the facts about a run, its answer and what it waits for. Raises: `RequestRefused`."""
-    info = await find_run(host, caller, run_id)
-    run = await load_run(host, caller, run_id)
+    info, run = await host.get_info(caller, run_id), await host.get_run(caller, run_id)
     return {**_write(info), "output": run.state.ending.output, "waits_for": write_needs(run)}
 
 
@@ -166,7 +155,7 @@ async def export_run(
     run_id: str, host: TheHost, caller: Reader, form: Annotated[ExportForm, Depends(read_form)]
 ) -> Response:
     """Return a run as a row for training, as a group with tokens, or as lines of a journal."""
-    await find_run(host, caller, run_id)
+    await host.get_info(caller, run_id)
     rows, left_out = await asyncio.to_thread(form.write, host.journal, [run_id])
     if left_out:
         raise RequestRefused(409, left_out[0], "not_exportable")
@@ -176,7 +165,7 @@ async def export_run(
 @router.get("/{run_id}/messages")
 async def get_messages(run_id: str, host: TheHost, caller: Reader) -> Response:
     """Return the transcript of a run."""
-    run = await load_run(host, caller, run_id)
+    run = await host.get_run(caller, run_id)
     return Fast({"object": "list", "data": msgspec.to_builtins(list(run.messages))})
 
 
@@ -196,13 +185,14 @@ async def get_events(
     of output between them. The id of each event is its number, so a client that connects again with Last-Event-ID
     goes on where it was. The stream ends with the run.
     """
-    await find_run(host, caller, run_id)
+    await host.get_info(caller, run_id)
     if last_event_id is not None:
         if not last_event_id.isdecimal() or len(last_event_id) > len(str(MAX_SEQ)) - 1:
             raise ConfigError(f"Last-Event-ID is {last_event_id!r:.50}; give the number of an event")
         after_seq = int(last_event_id)
     if stream or request.headers.get("accept", "") == "text/event-stream":
-        return event_stream(write_events(listen(host.journal, run_id, after_seq)), waiting=host.followers)
+        heard = listen_together(host.journal, run_id, after_seq)
+        return EventStream(_write_together(heard), open_streams=host.followed)
     found = await asyncio.to_thread(host.journal.read, run_id, after_seq)
     lines = [event.to_json() for event in found]
     return Response(b'{"object":"list","data":[' + b",".join(lines) + b"]}", media_type="application/json")
@@ -211,10 +201,21 @@ async def get_events(
 async def write_events(items: AsyncIterator[Item]) -> AsyncIterator[bytes]:
     """Yield events and pieces of output as server-sent events."""
     async for item in items:
-        if isinstance(item, Ephemeral):
-            yield b"event: %b\ndata: %b\n\n" % (item.type.encode(), item.to_json())
-        else:
-            yield b"id: %d\nevent: %b\ndata: %b\n\n" % (item.seq, str(item.type).encode(), item.to_json())
+        yield _to_frame(item)
+
+
+async def _write_together(groups: AsyncIterator[list[Heard]]) -> AsyncIterator[bytes]:
+    """Yield what listeners share as server-sent events, each encoded once for all of them."""
+    async for group in groups:
+        for heard in group:
+            heard.frame = heard.frame or _to_frame(heard.item)
+        yield b"".join([heard.frame for heard in group])  # type: ignore[misc]
+
+
+def _to_frame(item: Item) -> bytes:
+    if isinstance(item, Ephemeral):
+        return to_sse(item.to_json(), item.type)
+    return to_sse(item.to_json(), item.type, item.seq)
 
 
 @router.post("/{run_id}/inbox")
@@ -226,7 +227,7 @@ async def post_message(
     The message is stored when this returns. If nobody drives the run, it is taken in at once, and the run goes on
     if it waited for it.
     """
-    await find_run(host, caller, run_id)
+    await host.get_info(caller, run_id)
     try:
         message = _decode_message(encode(body))
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
@@ -246,6 +247,6 @@ async def post_message(
 @router.delete("/{run_id}")
 async def delete_run(run_id: str, host: TheHost, caller: Runner) -> Response:
     """Delete a run, with the runs of its sub-agents and what memories have of it."""
-    await find_run(host, caller, run_id)
+    await host.get_info(caller, run_id)
     deleted = await asyncio.to_thread(response_records.delete_run, host.journal, run_id)
     return Fast({"object": "run.deleted", "id": run_id, "deleted": deleted})

@@ -5,7 +5,6 @@ run's events.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
@@ -14,11 +13,8 @@ from pydantic import Field
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
-from treadle.core.events import RunFinished, RunPaused, TurnCompleted, TurnStarted
-from treadle.core.events.narrowing import Item as RunItem
 from treadle.core.inbox import check_labels
 from treadle.core.types import Delivery, Message
-from treadle.journal.hub import listen
 from treadle.loop.listener import Emit
 from treadle.runs.options import ForkOptions, Given, SessionOptions
 from treadle.runs.recording import send, user_message
@@ -28,10 +24,10 @@ from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.idempotency import keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse, Item, TextFormat, TextOptions
 from treadle.server.responses.response_turn import read_asked
-from treadle.server.routes.route_context import ClientBody, Fast, Runner, TheHost, event_stream
-from treadle.server.routes.run_routes import MAX_SEQ, find_run, write_events, write_run
+from treadle.server.routes.route_context import ClientBody, EventStream, Fast, Runner, TheHost
+from treadle.server.routes.run_routes import MAX_SEQ, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
-from treadle.server.turn_order import TurnOrder, drive_turn, find_named
+from treadle.server.turn_order import TurnOrder, seq_before, start_turn
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -135,13 +131,11 @@ async def create_run(body: CreateRun, request: Request, host: TheHost, caller: R
     }
     if body.files is not None:
         options["files"] = body.files
-    run_id = new_run_id(request)
-    if (again := await _answer_again(host, caller, run_id, 1, body, 201)) is not None:
-        return again
+    run_id = new_run_id(keyed_request(request))
     if body.webhook is not None:
         await host.webhooks.add(run_id, body.webhook)
     order = TurnOrder(agent=agent, run_id=run_id, message=asked.message, blobs=asked.blobs, options=options)
-    turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
+    turn = await start_turn(host, order, 0, keyed_request(request))
     return await _answer(host, caller, run_id, body, turn, status_code=201)
 
 
@@ -155,38 +149,11 @@ async def _answer(
 ) -> Response:
     """Return what the client asked for: the events of the turn, or the run, now or at the end of the turn."""
     if body.stream:
-        return event_stream(write_events(turn.items()))
+        return EventStream(write_events(turn.items()), turn.drop)
+    turn.drop()
     if body.wait:
         await asyncio.wait([turn.task])
     return Fast(await write_run(host, caller, run_id), status_code=status_code)
-
-
-async def _answer_again(
-    host: RunHost, caller: ApiCaller, run_id: str, turn: int, body: RunWork, status_code: int = 202
-) -> Response | None:
-    """Return the answer to a request whose earlier process died after it had begun a turn; `None` if it had not."""
-    run = await find_named(host, caller, run_id)
-    if run is None or run.state.turn.number < turn:
-        return None
-    seqs = [
-        event.seq for event in run.events if isinstance(event.body, TurnStarted) and event.body.turn == turn
-    ]
-    items = _until_over(host, run_id, seqs[0] - 1 if seqs else 0)
-    if body.stream:
-        return event_stream(write_events(items))
-    if body.wait:
-        async for _ in items:
-            pass
-    return Fast(await write_run(host, caller, run_id), status_code=status_code)
-
-
-async def _until_over(host: RunHost, run_id: str, after_seq: int) -> AsyncIterator[RunItem]:
-    """Yield the events of a turn, whoever drives it, until it is over or waits for somebody."""
-    async for item in listen(host.journal, run_id, after_seq):
-        yield item
-        is_wait = isinstance(item.body, RunPaused) and item.body.reason in ("question", "approval", "result")
-        if is_wait or isinstance(item.body, TurnCompleted | RunFinished):
-            return
 
 
 async def _agent_of(host: RunHost, run_id: str) -> Agent[Any]:
@@ -200,20 +167,17 @@ async def begin_turn(
     run_id: str, body: NextTurn, request: Request, host: TheHost, caller: Runner
 ) -> Response:
     """Send the user's next message to a run. If a turn is open, the message goes to the run's inbox."""
-    info = await find_run(host, caller, run_id)
+    info = await host.get_info(caller, run_id)
     await host.check_room(caller)
     keyed = keyed_request(request)
-    if keyed is not None and (place := keyed.place) is not None:
-        again = await _answer_again(host, caller, run_id, int(place), body)
-        if again is not None:
-            return again
+    has_begun = keyed is not None and keyed.place is not None
     asked, _ = await read_asked(host, caller, CreateResponse(model="", input=body.input))
     if asked.message is None or asked.history:
         raise ConfigError("give one message of the user; the run has the conversation before it")
     message: Message | None = asked.message
     if not info.is_session:
         raise ConfigError(f"run {run_id!r} is no session, so it has no next turn; fork it with an input")
-    if info.is_turn_open or info.is_driven:
+    if (info.is_turn_open or info.is_driven) and not has_begun:
         told = user_message(asked.message, Delivery(body.delivery))
         sent = await send(host.journal, run_id, told, asked.blobs or None)
         if sent.refused is not None:
@@ -223,39 +187,36 @@ async def begin_turn(
         message = None  # the turn before has just ended, so that nobody answers what waits in the inbox
     agent = await _agent_of(host, run_id)
     order = TurnOrder(agent=agent, run_id=run_id, message=message, blobs=asked.blobs)
-    if keyed is not None:
-        await keyed.note(str(info.turns + 1))
-    turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
+    turn = await start_turn(host, order, seq_before(info, keyed), keyed)
     return await _answer(host, caller, run_id, body, turn)
 
 
 @router.post("/{run_id}/resume", status_code=202)
-async def resume(run_id: str, body: RunWork, host: TheHost, caller: Runner) -> Response:
+async def resume(run_id: str, body: RunWork, request: Request, host: TheHost, caller: Runner) -> Response:
     """Go on with a run that was cancelled, was set aside, or failed."""
-    await find_run(host, caller, run_id)
+    info, keyed = await host.get_info(caller, run_id), keyed_request(request)
     await host.check_room(caller)
     order = TurnOrder(agent=await _agent_of(host, run_id), run_id=run_id)
-    turn = await host.begin(lambda emit: drive_turn(host.journal, order, emit))
+    turn = await start_turn(host, order, seq_before(info, keyed), keyed)
     return await _answer(host, caller, run_id, body, turn)
 
 
 @router.post("/{run_id}/fork", status_code=201)
 async def fork(run_id: str, body: ForkRun, request: Request, host: TheHost, caller: Runner) -> Response:
     """Make a run that begins with a copy of this one's events, and drive it on."""
-    await find_run(host, caller, run_id)
+    await host.get_info(caller, run_id)
     await host.check_room(caller)
     if body.agent is None:
         agent = await _agent_of(host, run_id)
     else:
         agent = await asyncio.to_thread(host.catalog.agent, body.agent)
-    forked_id = new_run_id(request)
-    if (again := await _answer_again(host, caller, forked_id, 0, body, 201)) is not None:
-        return again
+    forked_id = new_run_id(keyed_request(request))
     labels = {**_read_labels(body.labels), **host.labels(caller, body.agent)}
     options: ForkOptions = {"text": body.input, "new_run_id": forked_id, "metadata": labels}
 
     async def drive(emit: Emit) -> Run[Any]:
         return await fork_run(agent, run_id, body.at, Given(agent.answer, agent.deps, emit), options)
 
-    turn = await host.begin(drive)
+    order = TurnOrder(agent=agent, run_id=forked_id)
+    turn = await start_turn(host, order, 0, keyed_request(request), drive)
     return await _answer(host, caller, forked_id, body, turn, status_code=201)

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,16 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from treadle.core.types import Json
 from treadle.journal.resources import Resource, ResourceCounts, ResourceFilter
 from treadle.knowledge.files.attribute_filters import check_attributes, read_filter
-from treadle.knowledge.files.file_store import ATTACHED
+from treadle.knowledge.files.file_store import ATTACHED, Chunking, attached_facts
 from treadle.knowledge.files.vector_stores import (
     BATCH,
     STORE,
-    Chunking,
-    attached_facts,
     read_chunking,
     store_facts,
 )
 from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.idempotency import new_id
 from treadle.server.routes.file_routes import find_file
 from treadle.server.routes.response_routes import page_of
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost
@@ -109,12 +108,14 @@ class SearchVectorStore(BaseModel):
 
 
 @router.post("")
-async def create_store(body: CreateVectorStore, host: TheHost, caller: Runner) -> Response:
+async def create_store(body: CreateVectorStore, request: Request, host: TheHost, caller: Runner) -> Response:
     """Make a vector store. `file_ids` are attached to it, and read after this returns."""
     chunking = read_chunking(body.chunking_strategy)
     files = [await find_file(host, caller, file_id) for file_id in dict.fromkeys(body.file_ids)]
     days = None if body.expires_after is None else body.expires_after.days
-    made = await asyncio.to_thread(host.vectors.create, body.name, body.metadata or {}, days, caller.name)
+    made = await asyncio.to_thread(
+        host.vectors.create, body.name, body.metadata or {}, days, caller.name, new_id(request, "vs_")
+    )
     if files:
         await _attach(host, made, [(file, None) for file in files], chunking)
     return Fast(await _write(host, made))
@@ -127,9 +128,10 @@ async def _attach(
     chunking: Chunking | None,
     *,
     is_batch: bool = False,
+    batch_id: str | None = None,
 ) -> Resource | None:
     batch, made = await asyncio.to_thread(
-        lambda: host.vectors.attach(store, files, chunking, is_batch=is_batch)
+        lambda: host.vectors.attach(store, files, chunking, is_batch=is_batch, batch_id=batch_id)
     )
     host.start_quietly(host.read_files(made))
     return batch
@@ -349,7 +351,9 @@ async def detach_file(store_id: str, file_id: str, host: TheHost, caller: Runner
 
 
 @router.post("/{store_id}/file_batches")
-async def attach_batch(store_id: str, body: AttachBatch, host: TheHost, caller: Runner) -> Response:
+async def attach_batch(
+    store_id: str, body: AttachBatch, request: Request, host: TheHost, caller: Runner
+) -> Response:
     """Attach several files at once."""
     store = await find_store(host, caller, store_id)
     if bool(body.file_ids) == bool(body.files):
@@ -357,7 +361,8 @@ async def attach_batch(store_id: str, body: AttachBatch, host: TheHost, caller: 
     given: dict[str, Json] = dict.fromkeys(body.file_ids, body.attributes)
     given |= {item.file_id: item.attributes for item in body.files}
     files = [(await find_file(host, caller, file_id), value) for file_id, value in given.items()]
-    batch = await _attach(host, store, files, read_chunking(body.chunking_strategy), is_batch=True)
+    chunking, batch_id = read_chunking(body.chunking_strategy), new_id(request, "vsfb_")
+    batch = await _attach(host, store, files, chunking, is_batch=True, batch_id=batch_id)
     assert batch is not None
     return Fast(await _write_batch(host, batch))
 

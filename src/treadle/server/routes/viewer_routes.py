@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse,
 from treadle.context.step_view import view_step
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.routes.route_context import Fast, Reader, TheHost
-from treadle.server.routes.run_routes import MAX_SEQ, find_run
+from treadle.server.routes.run_routes import MAX_SEQ
 from treadle.viewer.bundle import NotBuiltError, read_bundle
 from treadle.viewer.run_view import (
     find_relatives,
@@ -60,7 +60,7 @@ async def get_page_events(
     limit: Annotated[int, Query(ge=1, le=100_000)] = 100_000,
 ) -> Response:
     """Return at most `limit` events of a run after number `after_seq`, without the tokens of answers."""
-    await find_run(host, caller, run_id)
+    await host.get_info(caller, run_id)
     found = await asyncio.to_thread(host.journal.read, run_id, after_seq, after_seq + limit)
     return Response(await asyncio.to_thread(write_events, found), media_type="application/json")
 
@@ -68,14 +68,14 @@ async def get_page_events(
 @router.get("/v1/view/runs/{run_id}/prompts/{step}")
 async def get_prompt(run_id: str, step: int, host: TheHost, caller: Reader) -> Response:
     """Return what the model saw at a step of a run."""
-    await find_run(host, caller, run_id)
+    await host.get_info(caller, run_id)
     return Fast(await asyncio.to_thread(lambda: view_step(host.journal.read(run_id), step)))
 
 
 @router.get("/v1/view/runs/{run_id}/contents/{digest}")
 async def get_content(run_id: str, digest: str, host: TheHost, caller: Reader) -> Response:
     """Return a content that an event of a run refers to: a file, or an artifact."""
-    await find_run(host, caller, run_id)
+    await host.get_info(caller, run_id)
     content = await asyncio.to_thread(read_content, host.journal, run_id, digest)
     return Fast(write_content(content), headers=CONTENT_HEADERS)
 
@@ -83,7 +83,7 @@ async def get_content(run_id: str, digest: str, host: TheHost, caller: Reader) -
 @router.get("/v1/view/runs/{run_id}/relatives")
 async def get_relatives(run_id: str, host: TheHost, caller: Reader) -> Response:
     """Return the forks of a run, the runs that it was forked from, and its sub-agents' runs."""
-    info = await find_run(host, caller, run_id)
+    info = await host.get_info(caller, run_id)
     return Fast(await asyncio.to_thread(find_relatives, host.journal, info, host.visible_to(caller)))
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.file_calls import edit_line, final, find_paths, in_folder, make_all, read_files
+from treadle.tasks.files.file_calls import edit_line, final, make_all, read_folder
 from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import DEPARTMENTS, SERVICES, add_notes
 from treadle.tasks.solver import Habit, Solver
@@ -51,8 +51,7 @@ def _write(path: str, pairs: list[tuple[str, str]]) -> str:
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read all files, and change the lines that set exactly this key to exactly this value."""
-    paths = yield from find_paths(in_folder(values["folder"]))
-    texts = yield from read_files(paths, habit)
+    texts = yield from read_folder(values["folder"], habit)
     key, old = re.escape(values["key"]), re.escape(values["old"])
     pattern = re.compile(rf'(\s*"?{key}"?\s*[:=]\s*"?){old}("?,?\s*)')
     edits = {}

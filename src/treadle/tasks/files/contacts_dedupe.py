@@ -3,12 +3,12 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, write_file
 from treadle.tasks.files.grading import Case, Items
-from treadle.tasks.files.materials import add_notes, date, email, people
+from treadle.tasks.files.materials import add_notes, date, email, people, to_csv
 from treadle.tasks.solver import Habit, Solver, Step
 
 _COLUMNS = ("email", "name", "phone", "updated")
@@ -34,23 +34,15 @@ def generate(draw: Draw) -> Case:
             phones[address] += 1
             if address not in kept or row["updated"] > kept[address]["updated"]:
                 kept[address] = {**row, "email": address}
-    files = {path: _write(draw.shuffled(part), draw.shuffled(_COLUMNS)) for path, part in rows.items()}
+    files = {path: to_csv(draw.shuffled(part), draw.shuffled(_COLUMNS)) for path, part in rows.items()}
     add_notes(files, draw, draw.between(0, 3), folder)
     target = f"{folder}/{draw.pick(('all', 'merged', 'clean'))}-{date(draw)[:4]}.csv"
-    content = _write([kept[address] for address in sorted(kept)], _COLUMNS)
+    content = to_csv([kept[address] for address in sorted(kept)], _COLUMNS)
     person = draw.pick([name for name, address in persons if phones[address] > 1] or [persons[0][0]])
     entry = next(row for row in kept.values() if row["name"] == person)
     expected = Items((entry["phone"],), tuple([row["phone"] for part in rows.values() for row in part]))
     values = {"folder": folder, "target": target, "person": person}
     return Case(values, files, expected, {target: content})
-
-
-def _write(rows: Iterable[Mapping[str, str]], columns: Iterable[str]) -> str:
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(columns), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
@@ -66,7 +58,7 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
             count += 1
             if address not in kept or row["updated"] > kept[address]["updated"]:
                 kept[address] = {**row, "email": address}
-    content = _write([kept[address] for address in sorted(kept)], _COLUMNS)
+    content = to_csv([kept[address] for address in sorted(kept)], _COLUMNS)
     phone = next((row["phone"] for row in kept.values() if row["name"] == values["person"]), "unknown")
     answer = final(habit, phone, f"{len(kept)} of {count} contacts stay.")
     yield Step([write_file(values["target"], content)], "I keep the newest entry of each address.", answer)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.file_calls import edit_file, final, find_paths, in_folder, make_all, read_files
+from treadle.tasks.files.file_calls import edit_file, final, make_all, read_folder
 from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import TOPICS, add_notes, prose
 from treadle.tasks.solver import Habit, Solver
@@ -48,9 +48,8 @@ def generate(draw: Draw) -> Case:
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read the pages and their former names, find the broken links, and edit them."""
-    paths = yield from find_paths(in_folder(values["folder"], ".md"))
-    texts = yield from read_files(paths, habit)
-    names = {path.rpartition("/")[2] for path in paths}
+    texts = yield from read_folder(values["folder"], habit, ".md")
+    names = {path.rpartition("/")[2] for path in texts}
     formers = {}
     for path, text in texts.items():
         for former in re.findall(r"^Formerly: (\S+)$", text, re.MULTILINE):

@@ -2,12 +2,12 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, write_file
+from treadle.tasks.files.file_calls import final, read_folder, write_file
 from treadle.tasks.files.grading import Case, Number
-from treadle.tasks.files.materials import COMPANIES, REGIONS, add_notes, cents, date, money
+from treadle.tasks.files.materials import COMPANIES, REGIONS, add_notes, cents, date, money, to_csv
 from treadle.tasks.solver import Habit, Solver, Step
 
 _COLUMNS = ("amount", "net", "total", "price", "value")
@@ -41,7 +41,7 @@ def generate(draw: Draw) -> Case:
             rows.append(row)
             if path.startswith(f"{folder}/") and row[key] == wanted:
                 total += cents(row[column])
-        files[path] = _write(rows, draw.shuffled(list(rows[0])), draw.pick(",,;"))
+        files[path] = to_csv(rows, draw.shuffled(list(rows[0])), draw.pick(",,;"))
     add_notes(files, draw, draw.between(0, 3))
     values = {"folder": folder, "column": column, "key": key, "value": wanted}
     if draw.chance(0.5):
@@ -51,18 +51,9 @@ def generate(draw: Draw) -> Case:
     return Case({**values, "report": report}, files, Number(money(total)), changes)
 
 
-def _write(rows: Sequence[Mapping[str, str]], columns: Sequence[str], delimiter: str) -> str:
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, delimiter=delimiter, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
-
-
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read every CSV file in the folder and add up the rows that match."""
-    paths = yield from find_paths(in_folder(values["folder"], ".csv"))
-    texts = yield from read_files(paths, habit)
+    texts = yield from read_folder(values["folder"], habit, ".csv")
     total = count = 0
     for text in texts.values():
         delimiter = ";" if ";" in text.partition("\n")[0] else ","

@@ -38,7 +38,7 @@ def search_files(pattern: str, folder: str) -> WantedCall:
 def write_file(path: str, content: str) -> WantedCall:
     """Return a call that creates or replaces a file."""
     arguments = {"file_path": path, "content": content}
-    return WantedCall("write_file", arguments, look=read_file(path), is_done=partial(_is_text, content))
+    return WantedCall("write_file", arguments, look=read_file(path), is_done=partial(is_text, content))
 
 
 def edit_file(path: str, before: str, old: str, new: str, *, replace_all: bool = False) -> WantedCall:
@@ -49,7 +49,7 @@ def edit_file(path: str, before: str, old: str, new: str, *, replace_all: bool =
     arguments: dict[str, str | bool] = {"file_path": path, "old_text": old, "new_text": new}
     if replace_all:
         arguments["replace_all"] = True
-    done = partial(_is_text, before.replace(old, new))
+    done = partial(is_text, before.replace(old, new))
     return WantedCall("edit_file", arguments, "file_path", read_file(path), done)
 
 
@@ -75,7 +75,8 @@ def delete_file(path: str) -> WantedCall:
     return WantedCall("delete_file", {"file_path": path}, "file_path", list_files(), done)
 
 
-def _is_text(expected: str, text: str) -> bool:
+def is_text(expected: str, text: str) -> bool:
+    """Return whether a file has the expected text, apart from empty lines at the end."""
     return text.rstrip("\n") == expected.rstrip("\n")
 
 
@@ -107,6 +108,12 @@ def read_files(paths: Sequence[str], habit: Habit) -> Reading:
         results = yield Step([read_file(path) for path in part], pick(_READING, names).format(what=names))
         texts.update(zip(part, results, strict=True))
     return texts
+
+
+def read_folder(folder: str, habit: Habit, *endings: str) -> Reading:
+    """List the files, read those in `folder` that end with one of `endings`, and return their texts by path."""
+    paths = yield from find_paths(in_folder(folder, *endings))
+    return (yield from read_files(paths, habit))
 
 
 def make_all(calls: Sequence[WantedCall], habit: Habit, reasoning: str, draft: str = "") -> Making:

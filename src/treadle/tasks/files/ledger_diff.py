@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, write_file
 from treadle.tasks.files.grading import Case, Number
-from treadle.tasks.files.materials import COMPANIES, add_notes, cents, date, money
+from treadle.tasks.files.materials import COMPANIES, add_notes, cents, date, money, to_csv
 from treadle.tasks.solver import Habit, Solver, Step
 
 
@@ -43,20 +43,12 @@ def generate(draw: Draw) -> Case:
         columns = (
             ["date", "ref", "amount", "text"] if f"/{left}/" in path else ["ref", "text", "date", "amount"]
         )
-        files[path] = _write(columns, draw.shuffled(part))
+        files[path] = to_csv(draw.shuffled(part), columns)
     add_notes(files, draw, draw.between(1, 3))
     target = f"reports/{left}-{right}.csv"
     content, difference = _compare(left, right, entries)
     values = {"left": left, "right": right, "target": target}
     return Case(values, files, Number(money(difference)), {target: content})
-
-
-def _write(columns: list[str], rows: list[dict[str, str]]) -> str:
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
 
 
 def _compare(left: str, right: str, entries: Mapping[str, tuple[int | None, int | None]]) -> tuple[str, int]:

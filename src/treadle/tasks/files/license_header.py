@@ -3,15 +3,7 @@
 from collections.abc import Mapping
 
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.file_calls import (
-    final,
-    find_paths,
-    in_folder,
-    make_all,
-    read_file,
-    read_files,
-    write_file,
-)
+from treadle.tasks.files.file_calls import final, make_all, read_file, read_folder, write_file
 from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import COMMENT, COMPANIES, add_notes, function, identifier, source_paths
 from treadle.tasks.solver import Habit, Solver, Step
@@ -47,8 +39,7 @@ def generate(draw: Draw) -> Case:
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read the line and the source files, and rewrite those that do not begin with it."""
     (text,) = yield Step([read_file(values["notice"])], "I need the exact line first.")
-    paths = yield from find_paths(in_folder(values["folder"], *[f".{ending}" for ending in COMMENT]))
-    texts = yield from read_files(paths, habit)
+    texts = yield from read_folder(values["folder"], habit, *[f".{ending}" for ending in COMMENT])
     calls = []
     for path, source in texts.items():
         mark = COMMENT[path.rpartition(".")[2]]
@@ -58,6 +49,6 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
             body = rest if first.startswith(f"{mark} Copyright ") else source
             calls.append(write_file(path, line + body))
     names = ", ".join([str(call.arguments["file_path"]) for call in calls])
-    answer = final(habit, names, f"{len(calls)} of {len(paths)} files did not begin with it.")
+    answer = final(habit, names, f"{len(calls)} of {len(texts)} files did not begin with it.")
     yield from make_all(calls, habit, f"{len(calls)} files need the line.", answer)
     return answer

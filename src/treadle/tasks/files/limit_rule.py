@@ -5,15 +5,7 @@ import re
 from collections.abc import Mapping
 
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.file_calls import (
-    delete_file,
-    final,
-    find_paths,
-    in_folder,
-    make_all,
-    read_file,
-    read_files,
-)
+from treadle.tasks.files.file_calls import delete_file, final, make_all, read_file, read_folder
 from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import (
     DEPARTMENTS,
@@ -64,15 +56,14 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read the limits and the requests, add up each request, and delete those above the limit."""
     (rules,) = yield Step([read_file(values["rules"])], "The limits first.")
     limits = {name: cents(limit) for name, limit in json.loads(rules).items()}
-    paths = yield from find_paths(in_folder(values["folder"], ".txt"))
-    texts = yield from read_files(paths, habit)
+    texts = yield from read_folder(values["folder"], habit, ".txt")
     broken = []
     for path, text in texts.items():
         found = re.search(r"^Department: (\w+)", text, re.MULTILINE)
         total = sum([cents(amount) for amount in re.findall(r"^  \w+: (\S+)$", text, re.MULTILINE)])
         if found and total > limits[found[1]]:
             broken.append(path)
-    answer = final(habit, ", ".join(broken), f"{len(broken)} of {len(paths)} requests are above the limit.")
+    answer = final(habit, ", ".join(broken), f"{len(broken)} of {len(texts)} requests are above the limit.")
     calls = [delete_file(path) for path in broken]
     yield from make_all(calls, habit, f"{', '.join(broken)}: above the limit of the department.", answer)
     return answer

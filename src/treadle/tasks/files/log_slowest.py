@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, write_file
+from treadle.tasks.files.file_calls import final, read_folder, write_file
 from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import PRODUCTS, SERVICES, add_notes, date
 from treadle.tasks.solver import Habit, Solver, Step
@@ -52,8 +52,7 @@ def generate(draw: Draw) -> Case:
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read the logs and rank the requests of the method."""
-    paths = yield from find_paths(in_folder(values["folder"], ".log"))
-    texts = yield from read_files(paths, habit)
+    texts = yield from read_folder(values["folder"], habit, ".log")
     times: dict[str, int] = {}
     for text in texts.values():
         for method, _, _, took, unit, mark in _LINE.findall(text):

@@ -1,6 +1,9 @@
 """The names, places, sentences and source files that the tasks are made of."""
 
+import csv
+import io
 import json
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -45,6 +48,15 @@ def to_json(value: object) -> str:
     """Encode a value as indented JSON."""
     # The encoder of the standard library is written in Python if it indents, and takes four times as long.
     return msgspec.json.format(json.dumps(value), indent=2) + "\n"
+
+
+def to_csv(rows: Iterable[Mapping[str, str]], columns: Sequence[str], delimiter: str = ",") -> str:
+    """Return rows as a table with a head."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, delimiter=delimiter, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
 
 
 def people(draw: Draw, count: int) -> list[str]:

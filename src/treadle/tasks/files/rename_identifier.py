@@ -4,15 +4,7 @@ import re
 from collections.abc import Mapping
 
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.file_calls import (
-    edit_file,
-    final,
-    find_paths,
-    in_folder,
-    make_all,
-    read_files,
-    write_file,
-)
+from treadle.tasks.files.file_calls import edit_file, final, make_all, read_folder, write_file
 from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import add_notes, function, identifier, source_paths
 from treadle.tasks.solver import Habit, Solver
@@ -45,8 +37,7 @@ def generate(draw: Draw) -> Case:
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read all source files, and edit each that has the name as a whole word."""
-    paths = yield from find_paths(in_folder(values["folder"]))
-    texts = yield from read_files(paths, habit)
+    texts = yield from read_folder(values["folder"], habit)
     old, new = values["old"], values["new"]
     word = re.compile(rf"\b{re.escape(old)}\b")
     calls = []

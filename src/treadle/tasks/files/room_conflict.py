@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.file_calls import edit_file, final, find_paths, in_folder, read_files
+from treadle.tasks.files.file_calls import edit_file, final, read_folder
 from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import CITIES, TOPICS, add_notes, people
 from treadle.tasks.solver import Habit, Solver, Step
@@ -59,8 +59,7 @@ def _write(booking: tuple[str, str, int, int, str]) -> str:
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read the calendars, sort the bookings of each room by time, and find the one that starts too early."""
-    paths = yield from find_paths(in_folder(values["folder"], ".txt"))
-    texts = yield from read_files(paths, habit)
+    texts = yield from read_folder(values["folder"], habit, ".txt")
     rows: list[tuple[str, str, int, int, str, str, str]] = []
     for path, text in texts.items():
         for line in text.splitlines(keepends=True):

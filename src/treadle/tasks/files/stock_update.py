@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_file, read_files, write_file
+from treadle.tasks.files.file_calls import final, read_file, read_folder, write_file
 from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import PRODUCTS, add_notes, to_json
 from treadle.tasks.solver import Habit, Solver, Step
@@ -42,8 +42,7 @@ def generate(draw: Draw) -> Case:
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read the list and the days, apply the movements that were not cancelled, and write the list."""
-    paths = yield from find_paths(in_folder(values["folder"], ".csv"))
-    texts = yield from read_files(paths, habit)
+    texts = yield from read_folder(values["folder"], habit, ".csv")
     (text,) = yield Step([read_file(values["stock"])], "And the list that these apply to.")
     stock = json.loads(text)
     for path in sorted(texts):

@@ -13,6 +13,9 @@ from treadle.tasks.solver import Habit, Solver
 SEEDS = 1000
 """The number of tasks in each family. They are numbered from 0."""
 
+TEST_SEEDS = 5
+"""How many tasks of each family the split `test` has."""
+
 INSTRUCTIONS = (
     "You work on a folder of files through tools; paths are relative to its root. Look at the files before you "
     "change or conclude anything, and change nothing that you were not asked to change. When you are done, "
@@ -73,6 +76,14 @@ class FilesTaskSet:
     """The set of all tasks: each family with each seed."""
 
     name = "files"
+
+    @cached_property
+    def splits(self) -> Mapping[str, Sequence[str]]:
+        """Return the ids of two splits: `test` has the last numbers of each family, and `train` all others."""
+        ids = {False: list[str](), True: list[str]()}
+        for task in self:
+            ids[task.seed >= SEEDS - TEST_SEEDS].append(task.task_id)
+        return {"train": ids[False], "test": ids[True]}
 
     def __len__(self) -> int:
         return len(FAMILIES) * SEEDS

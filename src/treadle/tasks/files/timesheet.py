@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_file, read_files, write_file
+from treadle.tasks.files.file_calls import final, read_file, read_folder, write_file
 from treadle.tasks.files.grading import Case, Number
 from treadle.tasks.files.materials import add_notes, cents, money, people, to_json
 from treadle.tasks.solver import Habit, Solver, Step
@@ -44,8 +44,7 @@ def generate(draw: Draw) -> Case:
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read the weeks and the rates, add up the minutes, and write the pay."""
-    paths = yield from find_paths(in_folder(values["folder"], ".txt"))
-    texts = yield from read_files(paths, habit)
+    texts = yield from read_folder(values["folder"], habit, ".txt")
     (text,) = yield Step([read_file(values["rates"])], "Now what an hour is worth.")
     rates = {name: cents(rate) for name, rate in json.loads(text).items()}
     minutes: dict[str, int] = {}
@@ -55,7 +54,7 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
             worked = (to_hour - from_hour) * 60 + to_minute - from_minute - pause
             minutes[name] = minutes.get(name, 0) + worked
     pay = {name: count * rates[name] // 60 for name, count in minutes.items()}
-    answer = final(habit, money(sum(pay.values())), f"{len(pay)} people worked in {len(paths)} weeks.")
+    answer = final(habit, money(sum(pay.values())), f"{len(pay)} people worked in {len(texts)} weeks.")
     content = to_json({name: money(amount) for name, amount in pay.items()})
     yield Step([write_file(values["target"], content)], "I have the pay of everybody.", answer)
     return answer

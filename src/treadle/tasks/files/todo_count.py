@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, search_files, write_file
+from treadle.tasks.files.file_calls import final, read_folder, search_files, write_file
 from treadle.tasks.files.grading import Case, Items, Number
 from treadle.tasks.files.materials import FIRST_NAMES, add_notes, function, identifier, source_paths, to_json
 from treadle.tasks.solver import Habit, Solver, Step
@@ -57,8 +57,7 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
         )
         lines = hits.splitlines()
     else:
-        paths = yield from find_paths(in_folder(values["folder"]))
-        texts = yield from read_files(paths, habit)
+        texts = yield from read_folder(values["folder"], habit)
         lines = [line for text in texts.values() for line in text.splitlines()]
     for line in lines:
         for marker, author in _COMMENT.findall(line):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from itertools import islice
-from urllib.parse import parse_qs
+from typing import ClassVar
 from zlib import crc32
 
 import msgspec
@@ -18,13 +18,27 @@ import msgspec
 from treadle.core.errors import ConfigError, RequestError
 from treadle.core.packed import pack_ids
 from treadle.core.types import Json
-from treadle.models.dialects.openai_chat.served import to_message
+from treadle.models.dialects.openai_chat.served import to_events, to_messages, to_wire
 from treadle.tasks.draws import fraction
-from treadle.testbed.built_in import digest
+from treadle.testbed.built_in import digest, stream
 from treadle.testbed.engines.answering_work import AnswerWork, IdsRequest, SampledAnswer
-from treadle.testbed.engines.engine_wire import EngineChat, TokenizeRequest
-from treadle.testbed.engines.token_policy import ORACLE, DrawnToken, TokenPolicy, make_policy
-from treadle.testbed.server.oracle_app import HttpReply, OracleApp, ServerSettings, error_reply
+from treadle.testbed.engines.engine_wire import (
+    DetokenizeRequest,
+    EngineChat,
+    TokenizeRequest,
+    count_tokens,
+    read_answer,
+    stream_reply,
+)
+from treadle.testbed.engines.token_policy import DrawnToken, TokenPolicy, make_policy
+from treadle.testbed.server.oracle_app import (
+    ORACLE,
+    HttpReply,
+    OracleApp,
+    ServerSettings,
+    error_reply,
+    json_reply,
+)
 
 _MAX_REMEMBERED = 100_000
 
@@ -64,6 +78,10 @@ class EngineApp(OracleApp):
     """An application that answers as an engine does. Subclasses have the endpoints."""
 
     settings: EngineSettings
+    owner: ClassVar[str]
+    """Who owns the models, as `/v1/models` says."""
+    detokenized: ClassVar[str]
+    """The field of `/detokenize` with the text."""
 
     def __init__(self, settings: EngineSettings | None = None, policy: TokenPolicy | None = None) -> None:
         """Make an application; `policy` answers all requests, or else the built-in model that they name.
@@ -194,20 +212,79 @@ class EngineApp(OracleApp):
             return error_reply(404, str(error), "model_not_found")
         except RequestError as error:
             return error_reply(400, str(error), "unknown_prompt")
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
             return error_reply(400, f"the body is not a request for {path}: {error}", "invalid_body")
 
     def generate(self, path: str, body: bytes) -> HttpReply:
         """Return the response to a request that asks for ids. Raises: `ValueError` for one that cannot be read."""
         raise NotImplementedError
 
-    def tokenize(self, body: bytes) -> Json:
-        """Return the response of `/tokenize`, which is the same for both engines."""
+    def chat(self, asked: EngineChat) -> HttpReply:
+        """Return the response to a request of chat completions."""
+        tools = asked.told()
+        template = self.policy(asked.model).template
+        prompt = template.render(to_messages(asked), tools)
+
+        def write(answer: SampledAnswer) -> HttpReply:
+            completion = read_answer(answer, template, tools)
+            reason = completion.finish_reason.value if answer.finish == "stop" else answer.finish
+            if asked.stream:
+                has_usage = asked.stream_options is not None and asked.stream_options.include_usage
+                events = to_events(completion, asked.model, stream(completion.message), has_usage)
+                for event in events:
+                    event["id"] = answer.request_id
+                    if event["usage"] is not None:
+                        event["usage"] = count_tokens(answer)
+                choices = [event["choices"][0] for event in events if event["choices"]]
+                choices[-1]["finish_reason"] = reason
+                self.dress_stream(asked, answer, events[0], choices)
+                return stream_reply(events)
+            wire = to_wire(completion, asked.model) | {"id": answer.request_id, "usage": count_tokens(answer)}
+            wire["choices"][0]["finish_reason"] = reason
+            self.dress(asked, answer, wire, wire["choices"][0])
+            return json_reply(200, wire)
+
+        return self.begin(asked.ask(prompt), write)
+
+    def dress(
+        self, asked: EngineChat, answer: SampledAnswer, wire: dict[str, Json], choice: dict[str, Json]
+    ) -> None:
+        """Add the engine's own fields to a chat completion and its choice."""
+        raise NotImplementedError
+
+    def dress_stream(
+        self, asked: EngineChat, answer: SampledAnswer, first: dict[str, Json], choices: list[dict[str, Json]]
+    ) -> None:
+        """Add the engine's own fields to the first event and to the choices of a streamed chat completion."""
+
+    def inform(self, path: str, query: str, body: bytes) -> HttpReply:
+        """See `OracleApp.inform`."""
+        try:
+            if path.endswith("/detokenize"):
+                told = msgspec.json.decode(body, type=DetokenizeRequest)
+                text = self.policy(told.model).template.bpe.decode(told.tokens)
+                return json_reply(200, {self.detokenized: text})
+            if path.endswith("/tokenize"):
+                return json_reply(200, self._tokenize(body))
+            if path == "/v1/models":
+                entry = {"object": "model", "created": 0, "owned_by": self.owner}
+                entry |= {"id": self.settings.model, "max_model_len": self.settings.max_tokens}
+                return json_reply(200, {"object": "list", "data": [entry]})
+            asked = msgspec.json.decode(body, type=dict[str, Json]) if body.strip() else {}
+            return self.manage(path, query, asked)
+        except (msgspec.DecodeError, KeyError, ValueError) as error:
+            return error_reply(400, f"the body is not a request for {path}: {error!r}", "invalid_body")
+
+    def manage(self, path: str, query: str, asked: dict[str, Json]) -> HttpReply:
+        """Return the response to a request about the engine and its weights. Raises: `KeyError`, `ValueError`."""
+        raise NotImplementedError
+
+    def _tokenize(self, body: bytes) -> Json:
         asked = msgspec.json.decode(body, type=TokenizeRequest)
         template = self.policy(asked.model).template
         if asked.prompt is None:
             chat = msgspec.json.decode(body, type=EngineChat)
-            ids = template.render([to_message(item) for item in chat.messages], chat.told())
+            ids = template.render(to_messages(chat), chat.told())
         else:
             ids = template.bpe.encode_marked(asked.prompt)
         return {
@@ -216,16 +293,6 @@ class EngineApp(OracleApp):
             "tokens": ids,
             "token_strs": [template.bpe.decode([number]) for number in ids],
         }
-
-    def list_models(self, owner: str) -> Json:
-        """Return the response of `/v1/models`."""
-        entry = {
-            "object": "model",
-            "created": 0,
-            "owned_by": owner,
-            "max_model_len": self.settings.max_tokens,
-        }
-        return {"object": "list", "data": [{"id": self.settings.model, **entry}]}
 
 
 class _Idle:
@@ -250,13 +317,3 @@ class _Idle:
     def cancel(self) -> None:
         """See `PendingReply.cancel`."""
         self._done = None
-
-
-def read_query(query: str) -> dict[str, str]:
-    """Return the parameters of a query. If a name occurs several times, its last value counts."""
-    return {name: values[-1] for name, values in parse_qs(query).items()}
-
-
-def decode_object(body: bytes) -> dict[str, Json]:
-    """Return the fields of a JSON body; an empty body has no fields. Raises: `msgspec.DecodeError`."""
-    return msgspec.json.decode(body, type=dict[str, Json]) if body.strip() else {}

@@ -16,6 +16,31 @@ from treadle.testbed.server.oracle_app import HttpReply
 encode = msgspec.json.Encoder().encode
 
 
+class AnswerSampling(Struct, kw_only=True):
+    """How an answer is sampled, as the endpoints for ids and texts are told."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    logprobs: int | None = None
+    stop_token_ids: list[int] | None = None
+
+    def ask(
+        self, prompt: Sequence[int], model: str, request_id: str | None = None, prefix: str = ""
+    ) -> IdsRequest:
+        """Return the request in the form that the engine works on."""
+        return IdsRequest(
+            prompt_ids=prompt,
+            model=model,
+            request_id=request_id or "",
+            prefix=prefix,
+            limit=self.max_tokens,
+            seed=self.seed,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            stop_ids=self.stop_token_ids or (),
+        )
+
+
 class EngineChat(ChatRequest, kw_only=True):
     """A request of chat completions with the fields that only engines have."""
 
@@ -40,16 +65,13 @@ class EngineChat(ChatRequest, kw_only=True):
 
     def ask(self, prompt: Sequence[int]) -> IdsRequest:
         """Return the request in the form that the engine works on."""
-        return IdsRequest(
-            prompt_ids=prompt,
-            model=self.model,
-            request_id=self.request_id or self.rid or "",
-            prefix="chatcmpl-",
-            limit=self.max_completion_tokens or self.max_tokens,
+        sampling = AnswerSampling(
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            temperature=self.temperature,
             seed=self.seed,
-            temperature=1.0 if self.temperature is None else self.temperature,
-            stop_ids=self.stop_token_ids or (),
+            stop_token_ids=self.stop_token_ids,
         )
+        return sampling.ask(prompt, self.model, self.request_id or self.rid, "chatcmpl-")
 
 
 class TokenizeRequest(Struct):

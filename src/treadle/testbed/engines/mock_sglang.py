@@ -10,15 +10,11 @@ import msgspec
 from msgspec import Struct, field
 
 from treadle.core.types import Json
-from treadle.models.dialects.openai_chat.served import to_events, to_message, to_wire
-from treadle.testbed.built_in import stream
-from treadle.testbed.engines.answering_work import IdsRequest, SampledAnswer
-from treadle.testbed.engines.engine_app import EngineApp, decode_object
+from treadle.testbed.engines.answering_work import SampledAnswer
+from treadle.testbed.engines.engine_app import EngineApp
 from treadle.testbed.engines.engine_wire import (
-    DetokenizeRequest,
+    AnswerSampling,
     EngineChat,
-    count_tokens,
-    read_answer,
     stream_reply,
     text_ids,
     write_logprobs,
@@ -31,11 +27,9 @@ _CHAT, _GENERATE = "/v1/chat/completions", "/generate"
 _IDS_PER_EVENT = 4
 
 
-class _Sampling(Struct):
-    max_new_tokens: int | None = 128
-    temperature: float = 1.0
-    sampling_seed: int | None = None
-    stop_token_ids: list[int] | None = None
+class _Sampling(AnswerSampling, kw_only=True):
+    max_tokens: int | None = field(name="max_new_tokens", default=128)
+    seed: int | None = field(name="sampling_seed", default=None)
 
 
 class _Generate(Struct):
@@ -50,6 +44,8 @@ class _Generate(Struct):
 class SglangApp(EngineApp):
     """A mock of SGLang."""
 
+    owner = "sglang"
+    detokenized = "text"
     routes: ClassVar = {
         _CHAT: "POST",
         _GENERATE: "POST",
@@ -87,7 +83,6 @@ class SglangApp(EngineApp):
             if asked.text is None:
                 return error_reply(400, "Either text or input_ids should be provided.", "invalid_body")
             ids = template.bpe.encode_marked(asked.text)
-        sampling = asked.sampling_params
 
         def write(answer: SampledAnswer) -> HttpReply:
             if not asked.stream:
@@ -95,69 +90,33 @@ class SglangApp(EngineApp):
             ends = [*range(_IDS_PER_EVENT, len(answer.token_ids), _IDS_PER_EVENT), None]
             return stream_reply([_output(asked, answer, template, end) for end in ends])
 
-        ask = IdsRequest(
-            prompt_ids=ids,
-            model=self.settings.model,
-            request_id=asked.rid or "",
-            limit=sampling.max_new_tokens,
-            seed=sampling.sampling_seed,
-            temperature=sampling.temperature,
-            stop_ids=sampling.stop_token_ids or (),
-        )
-        return self.begin(ask, write)
+        return self.begin(asked.sampling_params.ask(ids, self.settings.model, asked.rid), write)
 
     def _chat(self, asked: EngineChat) -> HttpReply:
         if asked.stream:
             for name in ("return_token_ids", "return_prompt_token_ids", "return_meta_info"):
                 if getattr(asked, name):
                     return error_reply(400, f"{name} is not supported with streaming.", "invalid_body")
-        tools = asked.told()
+        return self.chat(asked)
+
+    def dress(
+        self, asked: EngineChat, answer: SampledAnswer, wire: dict[str, Json], choice: dict[str, Json]
+    ) -> None:
+        """See `EngineApp.dress`."""
         template = self.policy(asked.model).template
-        prompt = template.render([to_message(item) for item in asked.messages], tools)
+        told = {"content": write_logprobs(answer, template.bpe)} if asked.logprobs else None
+        choice |= {"logprobs": told, "matched_stop": None}
+        if asked.return_token_ids or asked.return_prompt_token_ids:
+            choice["prompt_token_ids"] = answer.prompt_ids
+        if asked.return_token_ids:
+            choice["response_token_ids"] = answer.token_ids
+        if asked.return_meta_info:
+            choice["meta_info"] = _meta_info(answer, template, len(answer.token_ids), bool(asked.logprobs))
+        wire["metadata"] = _versions(answer)
 
-        def write(answer: SampledAnswer) -> HttpReply:
-            completion = read_answer(answer, template, tools)
-            reason = completion.finish_reason.value if answer.finish == "stop" else answer.finish
-            told = {"content": write_logprobs(answer, template.bpe)} if asked.logprobs else None
-            if asked.stream:
-                events = to_events(completion, asked.model, stream(completion.message), True)
-                events[-2]["choices"][0]["finish_reason"] = reason
-                events[-1]["usage"] = count_tokens(answer)
-                for event in events:
-                    event["id"] = answer.request_id
-                return stream_reply(events)
-            wire = to_wire(completion, asked.model)
-            choice = wire["choices"][0]
-            choice |= {"finish_reason": reason, "logprobs": told, "matched_stop": None}
-            if asked.return_token_ids or asked.return_prompt_token_ids:
-                choice["prompt_token_ids"] = answer.prompt_ids
-            if asked.return_token_ids:
-                choice["response_token_ids"] = answer.token_ids
-            if asked.return_meta_info:
-                choice["meta_info"] = _meta_info(
-                    answer, template, len(answer.token_ids), bool(asked.logprobs)
-                )
-            wire |= {"id": answer.request_id, "usage": count_tokens(answer), "metadata": _versions(answer)}
-            return json_reply(200, wire)
-
-        return self.begin(asked.ask(prompt), write)
-
-    def inform(self, path: str, query: str, body: bytes) -> HttpReply:
-        """See `OracleApp.inform`."""
-        try:
-            if path.endswith("/detokenize"):
-                told = msgspec.json.decode(body, type=DetokenizeRequest)
-                return json_reply(200, {"text": self.policy("").template.bpe.decode(told.tokens)})
-            if path.endswith("/tokenize"):
-                return json_reply(200, self.tokenize(body))
-            return self._manage(path, decode_object(body))
-        except (msgspec.DecodeError, KeyError, ValueError) as error:
-            return error_reply(400, f"the body is not a request for {path}: {error!r}", "invalid_body")
-
-    def _manage(self, path: str, asked: dict[str, Json]) -> HttpReply:
+    def manage(self, path: str, query: str, asked: dict[str, Json]) -> HttpReply:
+        """See `EngineApp.manage`."""
         match path:
-            case "/v1/models":
-                return json_reply(200, self.list_models("sglang"))
             case "/get_model_info" | "/model_info":
                 model = {"model_path": self.settings.model, "served_model_name": self.settings.model}
                 return json_reply(200, model | {"is_generation": True, "weight_version": self.version})

@@ -4,22 +4,19 @@ Source: vLLM 0.11 to 0.20, `vllm/entrypoints`: chat completions and completions 
 `/inference/v1/generate`, `/tokenize`, and the endpoints for weights of its RL servers.
 """
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
+from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import Struct
 
 from treadle.core.types import Json
-from treadle.models.dialects.openai_chat.served import to_events, to_message, to_wire
-from treadle.testbed.built_in import stream
-from treadle.testbed.engines.answering_work import IdsRequest, SampledAnswer
-from treadle.testbed.engines.engine_app import EngineApp, decode_object, read_query
+from treadle.testbed.engines.answering_work import SampledAnswer
+from treadle.testbed.engines.engine_app import EngineApp
 from treadle.testbed.engines.engine_wire import (
-    DetokenizeRequest,
+    AnswerSampling,
     EngineChat,
     count_tokens,
-    read_answer,
     share,
     stream_reply,
     text_ids,
@@ -33,31 +30,19 @@ _CHAT, _COMPLETIONS, _GENERATE = "/v1/chat/completions", "/v1/completions", "/in
 _IDS_PER_EVENT = 4
 
 
-class _Completion(Struct):
+class _Completion(AnswerSampling, kw_only=True):
     prompt: list[int] | str
     model: str = ""
     max_tokens: int | None = 16
-    temperature: float | None = None
-    seed: int | None = None
-    logprobs: int | None = None
-    stop_token_ids: list[int] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     request_id: str | None = None
     stream: bool | None = False
 
 
-class _Sampling(Struct):
-    max_tokens: int | None = None
-    temperature: float = 1.0
-    seed: int | None = None
-    logprobs: int | None = None
-    stop_token_ids: list[int] | None = None
-
-
 class _Generate(Struct):
     token_ids: list[int]
-    sampling_params: _Sampling
+    sampling_params: AnswerSampling
     model: str = ""
     request_id: str | None = None
     stream: bool | None = False
@@ -66,6 +51,8 @@ class _Generate(Struct):
 class VllmApp(EngineApp):
     """A mock of vLLM."""
 
+    owner = "vllm"
+    detokenized = "prompt"
     routes: ClassVar = {
         _CHAT: "POST",
         _COMPLETIONS: "POST",
@@ -92,36 +79,40 @@ class VllmApp(EngineApp):
     def generate(self, path: str, body: bytes) -> HttpReply:
         """See `EngineApp.generate`."""
         if path == _CHAT:
-            return self._chat(_decode_chat(body))
+            return self.chat(_decode_chat(body))
         return self._complete_text(_decode_completion(body)) if path == _COMPLETIONS else self._generate(body)
 
-    def _chat(self, asked: EngineChat) -> HttpReply:
-        tools = asked.told()
-        template = self.policy(asked.model).template
-        prompt = template.render([to_message(item) for item in asked.messages], tools)
+    def dress(
+        self, asked: EngineChat, answer: SampledAnswer, wire: dict[str, Json], choice: dict[str, Json]
+    ) -> None:
+        """See `EngineApp.dress`."""
+        logprobs = self._write_logprobs(asked, answer)
+        choice |= {"stop_reason": None, "token_ids": None}
+        choice["logprobs"] = {"content": logprobs} if asked.logprobs else None
+        if asked.return_token_ids:
+            choice["token_ids"] = answer.token_ids
+            wire["prompt_token_ids"] = answer.prompt_ids
 
-        def write(answer: SampledAnswer) -> HttpReply:
-            completion = read_answer(answer, template, tools)
-            reason = completion.finish_reason.value if answer.finish == "stop" else answer.finish
-            logprobs = None
-            if asked.logprobs:
-                as_ids = bool(asked.return_tokens_as_token_ids)
-                logprobs = write_logprobs(answer, template.bpe, as_ids=as_ids)
-            if asked.stream:
-                has_usage = asked.stream_options is not None and asked.stream_options.include_usage
-                events = to_events(completion, asked.model, stream(completion.message), has_usage)
-                _add_tokens(events, answer, logprobs, reason, with_ids=bool(asked.return_token_ids))
-                return stream_reply(events)
-            wire = to_wire(completion, asked.model)
-            choice = wire["choices"][0]
-            choice |= {"finish_reason": reason, "stop_reason": None, "token_ids": None}
-            choice["logprobs"] = None if logprobs is None else {"content": logprobs}
-            if asked.return_token_ids:
-                choice["token_ids"] = answer.token_ids
-                wire["prompt_token_ids"] = answer.prompt_ids
-            return json_reply(200, wire | {"id": answer.request_id, "usage": count_tokens(answer)})
+    def dress_stream(
+        self, asked: EngineChat, answer: SampledAnswer, first: dict[str, Json], choices: list[dict[str, Json]]
+    ) -> None:
+        """See `EngineApp.dress_stream`. The tokens are spread over the events that carry text."""
+        told = choices[1:]  # The first one says only the role.
+        ids, logprobs = share(answer.token_ids, len(told)), self._write_logprobs(asked, answer)
+        for choice, own, values in zip(told, ids, share(logprobs, len(told)), strict=True):
+            choice |= {
+                "token_ids": own if asked.return_token_ids else None,
+                "logprobs": {"content": values} if values else None,
+            }
+        told[-1]["stop_reason"] = None
+        if asked.return_token_ids:
+            first["prompt_token_ids"] = answer.prompt_ids
 
-        return self.begin(asked.ask(prompt), write)
+    def _write_logprobs(self, asked: EngineChat, answer: SampledAnswer) -> list[dict[str, Json]]:
+        """Return the logprobs of an answer; none if they were not asked for."""
+        bpe = self.policy(asked.model).template.bpe
+        as_ids = bool(asked.return_tokens_as_token_ids)
+        return write_logprobs(answer, bpe, as_ids=as_ids) if asked.logprobs else []
 
     def _complete_text(self, asked: _Completion) -> HttpReply:
         model = asked.model or self.settings.model
@@ -139,17 +130,7 @@ class VllmApp(EngineApp):
                 choice["prompt_token_ids"] = answer.prompt_ids
             return json_reply(200, head | {"choices": [choice], "usage": count_tokens(answer)})
 
-        ask = IdsRequest(
-            prompt_ids=ids,
-            model=model,
-            request_id=asked.request_id or "",
-            prefix="cmpl-",
-            limit=asked.max_tokens,
-            seed=asked.seed,
-            temperature=1.0 if asked.temperature is None else asked.temperature,
-            stop_ids=asked.stop_token_ids or (),
-        )
-        return self.begin(ask, write)
+        return self.begin(asked.ask(ids, model, asked.request_id, "cmpl-"), write)
 
     def _generate(self, body: bytes) -> HttpReply:
         asked = _decode_generate(body)
@@ -180,41 +161,15 @@ class VllmApp(EngineApp):
             wire = {"request_id": answer.request_id, "choices": [choice], "prompt_logprobs": None}
             return json_reply(200, wire)
 
-        ask = IdsRequest(
-            prompt_ids=asked.token_ids,
-            model=model,
-            request_id=asked.request_id or "",
-            limit=sampling.max_tokens,
-            seed=sampling.seed,
-            temperature=sampling.temperature,
-            stop_ids=sampling.stop_token_ids or (),
-        )
-        return self.begin(ask, write)
+        return self.begin(sampling.ask(asked.token_ids, model, asked.request_id), write)
 
-    def inform(self, path: str, query: str, body: bytes) -> HttpReply:
-        """See `OracleApp.inform`."""
-        try:
-            if path in ("/tokenize", "/detokenize"):
-                return self._translate(path, body)
-            return self._manage(path, read_query(query), decode_object(body))
-        except (msgspec.DecodeError, KeyError, ValueError) as error:
-            return error_reply(400, f"the body is not a request for {path}: {error!r}", "invalid_body")
-
-    def _translate(self, path: str, body: bytes) -> HttpReply:
-        if path == "/detokenize":
-            told = msgspec.json.decode(body, type=DetokenizeRequest)
-            template = self.policy(told.model).template
-            return json_reply(200, {"prompt": template.bpe.decode(told.tokens)})
-        return json_reply(200, self.tokenize(body))
-
-    def _manage(self, path: str, query: dict[str, str], asked: dict[str, Json]) -> HttpReply:
+    def manage(self, path: str, query: str, asked: dict[str, Json]) -> HttpReply:
+        """See `EngineApp.manage`."""
         match path:
             case "/version":
                 answer: Json = {"version": VERSION}
-            case "/v1/models":
-                answer = self.list_models("vllm")
             case "/pause":
-                return self._pause(query.get("mode", "abort"))
+                return self._pause(parse_qs(query).get("mode", ["abort"])[-1])
             case "/resume":
                 self.resume()
                 answer = {"status": "resumed"}
@@ -248,32 +203,6 @@ class VllmApp(EngineApp):
 _decode_chat = msgspec.json.Decoder(EngineChat).decode
 _decode_completion = msgspec.json.Decoder(_Completion).decode
 _decode_generate = msgspec.json.Decoder(_Generate).decode
-
-
-def _add_tokens(
-    events: list[dict[str, Json]],
-    answer: SampledAnswer,
-    logprobs: Sequence[Json] | None,
-    reason: str,
-    *,
-    with_ids: bool,
-) -> None:
-    """Spread the tokens of an answer over the events of its stream that carry text."""
-    choices = [event["choices"][0] for event in events if event["choices"]]
-    told = choices[1:]  # The first one says only the role.
-    parts = zip(share(answer.token_ids, len(told)), share(logprobs or (), len(told)), strict=True)
-    for choice, (ids, values) in zip(told, parts, strict=True):
-        choice |= {
-            "token_ids": ids if with_ids else None,
-            "logprobs": {"content": values} if values else None,
-        }
-    told[-1] |= {"finish_reason": reason, "stop_reason": None}
-    if with_ids:
-        events[0]["prompt_token_ids"] = answer.prompt_ids
-    for event in events:
-        event["id"] = answer.request_id
-        if event["usage"] is not None:
-            event["usage"] = count_tokens(answer)
 
 
 def _text_choice(

@@ -23,15 +23,13 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.types import Message
 from treadle.tasks.draws import fraction
-from treadle.tasks.files import find_solver
-from treadle.testbed.echo import EchoModel
+from treadle.testbed.built_in import BuiltInRequest
 from treadle.testbed.engines.bpe import END, byte_tokenizer, read_tokenizer_file, tokenizer
 from treadle.testbed.engines.mock_template import Asked, Template, Variant
 from treadle.testbed.engines.plans import TextPlan, make_plans
-from treadle.testbed.oracle import OracleModel, check_rate
-from treadle.testbed.teacher import TEACHER, TeacherModel
+from treadle.testbed.oracle import read_rate
+from treadle.testbed.server.oracle_app import ORACLE, built_in_model
 
-ORACLE = "oracle"
 _NOISE = 1e-3
 """The share of the probability that is spread over the whole vocabulary."""
 
@@ -191,25 +189,22 @@ def make_policy(name: str, mistake_rate: float = 0.0) -> MockPolicy:
     `oracle:0.3+strip_thinking`. Raises: `ConfigError` for any other suffix.
     """
     stem, *variants = name.split("+")
-    stem, colon, rate = stem.partition(":")
     try:
         found = frozenset(map(Variant, variants))
-        mistake_rate = check_rate(float(rate) if colon else mistake_rate)
     except ValueError:
         raise ConfigError(
-            f"there is no model {name!r}; give a name such as {ORACLE!r}, a rate of mistakes from 0 to 1 as in "
-            f"'{ORACLE}:0.3', and variants as in '{ORACLE}+strip_thinking'. The variants are {', '.join(Variant)}"
+            f"there is no model {name!r}; give a name such as {ORACLE!r}, and variants as in "
+            f"'{ORACLE}+strip_thinking'. The variants are {', '.join(Variant)}"
         ) from None
+    mistake_rate = read_rate(stem, mistake_rate)
+    model = built_in_model(stem.partition(":")[0])
     bpe = byte_tokenizer() if Variant.BYTES in found else tokenizer()
-    return MockPolicy(name, mistake_rate, _answer_as(stem), Template(bpe, found))
-
-
-def _answer_as(name: str) -> Callable[[Asked], Message]:
-    if name == ORACLE:
-        oracle = OracleModel(find_solver)
-        return lambda asked: oracle.complete(asked.messages, has_tools=bool(asked.tools)).message
-    model = TeacherModel() if name == TEACHER else EchoModel(name)
-    return lambda asked: model.complete(asked.messages, asked.tools).message
+    return MockPolicy(
+        name,
+        mistake_rate,
+        lambda asked: model.answer(BuiltInRequest(asked.messages, asked.tools)).message,
+        Template(bpe, found),
+    )
 
 
 def logprobs_of(

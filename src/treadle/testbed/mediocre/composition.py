@@ -20,8 +20,10 @@ _LENGTHS: Mapping[str, tuple[int, int]] = {
     "engineer": (2, 4),
     "nonnative": (2, 4),
 }
-"""How many remarks an answer of each style has."""
+"""How many remarks an answer of each style has, if the split does not say."""
 _SORTS = {"sum": "total", "max": "extreme"}
+_BRIEF = ("quote", "names", "some_files", "failed")
+"""The sorts of remarks that no answer says again at its end."""
 _FIGURES = ("value", "other", "share", "count")
 """The values of remarks that are figures."""
 
@@ -40,7 +42,7 @@ def compose(seen: Observed, split: str, focus: Sequence[Focus], kinds: Sequence[
     results allow none of them.
     """
     voice = draw_voice(split, seen, draw)
-    low, high = _LENGTHS[voice.style]
+    low, high = voice.phrases.get("lengths", _LENGTHS)[voice.style]
     found = remarks_of(seen, voice.phrases, draw)
     chosen = _choose(found, focus, draw.between(low, high))
     lie = _lie(found, chosen, kinds, seen, draw)
@@ -56,6 +58,10 @@ def compose(seen: Observed, split: str, focus: Sequence[Focus], kinds: Sequence[
         position = draw.between(1, len(lines)) if "layouts" in voice.phrases else len(lines)
         lines.insert(position, Line(draw.pick(voice.phrases["lies"][lie.kind]).format_map(fields)))
         lie = replace(lie, position=position)
+    true = [remark for remark in lie.remarks if not remark.is_false and remark.sort not in _BRIEF]
+    if "recaps" in voice.phrases and len(lines) > 2 and true and draw.chance(0.35):
+        again = say(_rewrite(draw.pick(true), voice, draw), voice, draw).text
+        lines.append(Line(draw.pick(voice.phrases["recaps"]["all"]).format(text=again)))
     text = lay_out(lines, voice, seen, draw)
     if not lie.kind:
         return Composed(text)

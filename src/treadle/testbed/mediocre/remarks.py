@@ -2,6 +2,7 @@
 twists: other values with which it is a lie."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from statistics import fmean
 from typing import Any
 
@@ -65,7 +66,14 @@ def remarks_of(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> list[R
         *_of_pairs(seen, draw),
         *_of_absence(seen, phrases, draw),
     ]
-    return draw.shuffled(found)
+    if "span" in phrases["remarks"]:
+        found += _of_spans(seen, draw)
+    found = draw.shuffled(found)
+    if "failed" in phrases["remarks"] and found and seen.failures and "\n" not in seen.failures[-1]:
+        # An answer does not begin with it, so that the shortest ones still tell a result.
+        failed = Remark("failed", {"reason": seen.failures[-1]}, seen.failures[-1], "failed")
+        found.insert(draw.between(1, len(found)), failed)
+    return found
 
 
 def _numbers_in(text: str) -> set[str]:
@@ -375,6 +383,28 @@ def _of_pairs(seen: Observed, draw: Draw) -> Iterator[Remark]:
         gap = len(first.rows) - len(second.rows)
         if gap and first.owner != second.owner and first.things == second.things:
             yield _gap(f"number of {first.things}", first.owner, second.owner, gap, "", draw)
+
+
+def _of_spans(seen: Observed, draw: Draw) -> Iterator[Remark]:
+    """Say how far two dates, or two times, of one thing are apart."""
+    for one in seen.facts:
+        for other in seen.facts:
+            if one.sort not in ("date", "time") or (one.owner, one.sort) != (other.owner, other.sort):
+                continue
+            span = _read_moment(str(other.value)) - _read_moment(str(one.value))
+            length, unit = (span.days, "days") if one.sort == "date" else (span.seconds // 60, "min")
+            if span.days < 0 or not length:
+                continue
+            shown, far = f"{length} {unit}", round(length * draw.pick((0.4, 0.6, 1.5, 1.9))) + 3
+            values = {"owner": one.owner, "first": one.label, "last": other.label, "value": shown}
+            twists = [Twist("wrong_order", {"first": other.label, "last": one.label})]
+            if far != length:
+                twists.append(Twist(f"wrong_{one.sort}", {"value": f"{far} {unit}"}))
+            yield Remark("span", values, f"{other.label} {shown} after {one.label}", "span", tuple(twists))
+
+
+def _read_moment(value: str) -> datetime:
+    return datetime.fromisoformat(value if "-" in value else f"2026-01-01 {value}")
 
 
 def _gap(label: str, one: str, other: str, gap: float, unit: str, draw: Draw) -> Remark:

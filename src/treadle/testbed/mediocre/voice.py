@@ -44,8 +44,9 @@ class Line(Struct, frozen=True):
 
 @cache
 def load_phrases(split: str) -> dict[str, Any]:
-    """Return the phrases of a split."""
-    return read_data(__package__, f"phrases_{split}")
+    """Return the phrases of a split. Its remarks may stand in a file of their own."""
+    found = read_data(__package__, f"phrases_{split}")
+    return found if "remarks" in found else {**found, **read_data(__package__, f"remarks_{split}")}
 
 
 def draw_voice(split: str, seen: Observed, draw: Draw) -> Voice:

@@ -47,15 +47,6 @@ class AgentRequest(Struct, frozen=True):
     """How many the user adds to what was counted."""
 
 
-class _Job(Struct, frozen=True):
-    """What the agent has to do."""
-
-    start: int
-    """The position of the first message after the request."""
-    work: Solver | TalkReply
-    """The steps, or an answer without steps."""
-
-
 def answer_as_agent(request: BuiltInRequest, manner: Manner) -> Message:
     """Return the agent's next message."""
     messages, repairs = without_repairs(request.messages)
@@ -66,38 +57,43 @@ def answer_as_agent(request: BuiltInRequest, manner: Manner) -> Message:
         arguments = msgspec.json.encode(make_instance(request.required_parameters or {}, text)).decode()
         call = ToolCall(f"call_{digest(f'{len(messages)}/{arguments}')}", request.required, arguments)
         return Message(Role.ASSISTANT, tool_calls=(call,))
-    job = _find_job(messages, asked, tools, is_plain=repairs > 0)
-    if isinstance(job.work, TalkReply):
-        message = Message(Role.ASSISTANT, job.work.text, reasoning=job.work.reasoning or None)
+    work = _find_work(messages, asked, tools, is_plain=repairs > 0)
+    if isinstance(work, TalkReply):
+        message = Message(Role.ASSISTANT, work.text, reasoning=work.reasoning or None)
     else:
         position = sum([message.role is Role.ASSISTANT for message in messages])
         key = f"{digest(text.strip())}/{position}"
         message = play(
-            job.work, messages[job.start :], key, manner, has_tools=bool(tools), max_calls=request.max_calls
+            work,
+            messages[asked[-1] + 1 :],
+            key,
+            manner,
+            has_tools=bool(tools),
+            max_calls=request.max_calls,
         )
     if schema is None or message.tool_calls:
         return message
     return replace(message, content=_fit(message, text, schema))
 
 
-def _find_job(
+def _find_work(
     messages: Sequence[Message], asked: Sequence[int], tools: Sequence[ToolSpec], *, is_plain: bool
-) -> _Job:
-    """Return what the agent has to do. An answer is plain if nothing stands around it."""
+) -> Solver | TalkReply:
+    """Return what the agent has to do: steps, or an answer. An answer is plain if nothing stands around it."""
     if not asked:
-        return _Job(0, TalkReply("What can I do for you?"))
-    text, start = messages[asked[-1]].content, asked[-1] + 1
+        return TalkReply("What can I do for you?")
+    text, before = messages[asked[-1]].content, messages[: asked[-1]]
     request = find_request(text)
     if request is None and len(asked) > 1:
         request = _complete(find_request(messages[asked[-2]].content), text, tools)
     if request is None:
-        return _Job(start, _look_around(text, FileTools(tools)))
+        return _look_around(text, FileTools(tools))
     if request.form:
-        return _Job(start, _restate(messages[: asked[-1]], request.form))
+        return _restate(before, request.form)
     if request.more is not None:
-        return _Job(start, _reckon(messages[: asked[-1]], request.more))
+        return _reckon(before, request.more)
     work = _do(request, tools, text)
-    return _Job(start, work if is_plain else _voice(work, request, text))
+    return work if is_plain else _voice(work, request, text)
 
 
 def _voice(work: Solver | TalkReply, request: AgentRequest, text: str) -> Solver | TalkReply:

@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 
 from treadle.core.types import Json, ToolSpec
+from treadle.tasks.files.file_calls import is_text
 from treadle.tasks.solver import FailedResult, Step, WantedCall
 
 _NAMES = {
@@ -47,7 +48,7 @@ class FileTools:
         inner = next((key for key in _CONTENTS if key in properties), "content")
         look = self.read(path) if self.can("read") else None
         return WantedCall(
-            name, {argument: path, inner: content}, look=look, is_done=partial(_is_text, content)
+            name, {argument: path, inner: content}, look=look, is_done=partial(is_text, content)
         )
 
     def delete(self, path: str) -> WantedCall:
@@ -78,7 +79,8 @@ class FileTools:
         if not isinstance(text, FailedResult):
             return path, text
         if not self.can("list"):
-            return None, f"I could not read {path}: {_first_line(text)}"
+            said = text.strip().partition("\n")[0]
+            return None, f"I could not read {path}: {said[:160]}"
         (listing,) = yield Step(
             [self.list()], f"There is no {path}, so I look at which files there are before I go on."
         )
@@ -133,14 +135,6 @@ def find_near(path: str, paths: Sequence[str]) -> str | None:
     same = [item for item in paths if item.rpartition("/")[2].casefold() == name]
     found = same or difflib.get_close_matches(path, paths, n=1, cutoff=0.6)
     return found[0] if found else None
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0][:160]
-
-
-def _is_text(expected: str, text: str) -> bool:
-    return text.rstrip("\n") == expected.rstrip("\n")
 
 
 def _is_absent(path: str, listing: str) -> bool:

@@ -73,7 +73,11 @@ def frame(request: str, topic: str, manner: WritingManner, draw: Draw, *, bridge
     if bridge and draw.chance(0.8):
         context.append(upper_first(draw.pick(words("framing", "bridges"))))
     is_after = manner.habit == "first" or (manner.habit not in ("last", "") and draw.chance(0.25))
-    greetings = [] if draw.chance(0.65 if manner.tone == "brief" else 0.3) else [_greet(manner, draw)]
+    greetings = (
+        []
+        if draw.chance(0.65 if manner.tone == "brief" else 0.3)
+        else [draw.pick(manner.words("greetings", manner.tone))]
+    )
     closings = [] if draw.chance(0.65 if manner.tone == "brief" else 0.25) else [_close(manner, draw)]
     if manner.habit in ("deadline", "colleague", "trade") and not closings:
         closings = [_close(manner, draw)]
@@ -84,10 +88,6 @@ def frame(request: str, topic: str, manner: WritingManner, draw: Draw, *, bridge
     after = [*(said if is_after else []), *closings]
     parts = [" ".join(filter(None, before)), request, " ".join(after)]
     return _dress([part for part in parts if part], request, manner, draw)
-
-
-def _greet(manner: WritingManner, draw: Draw) -> str:
-    return draw.pick(manner.words("greetings", manner.tone))
 
 
 def _close(manner: WritingManner, draw: Draw) -> str:

@@ -16,16 +16,16 @@ from treadle.core.types import Json
 from treadle.models.dialects.openai_chat.served import (
     decode_request,
     to_events,
-    to_message,
+    to_messages,
     to_tools,
     to_wire,
 )
 from treadle.tasks.draws import fraction
 from treadle.tasks.files import find_solver
-from treadle.testbed.built_in import stream
+from treadle.testbed.built_in import BuiltInModel, BuiltInRequest, stream
 from treadle.testbed.echo import EchoModel
 from treadle.testbed.oracle import OracleModel, read_rate
-from treadle.testbed.teacher import TEACHER, TeacherModel, make_teacher
+from treadle.testbed.teacher import TEACHER, TeacherModel
 
 ORACLE = "oracle"
 ECHO = "echo"
@@ -191,8 +191,8 @@ class OracleApp:
     def _complete(self, body: bytes) -> HttpReply:
         try:
             asked = decode_request(body)
-            messages = [to_message(item) for item in asked.messages]
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            messages = to_messages(asked)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return error_reply(400, f"the body is not a chat completion request: {error}", "invalid_body")
         if asked.n not in (None, 1):
             return error_reply(
@@ -201,17 +201,15 @@ class OracleApp:
         has_tools = bool(asked.tools) and asked.tool_choice != "none"
         max_calls = 1 if asked.parallel_tool_calls is False else None
         try:
-            if is_oracle(asked.model):
-                oracle = self._find_oracle(asked.model)
-                completion = oracle.complete(messages, has_tools=has_tools, max_calls=max_calls)
-            else:
-                completion = self._find_model(asked.model).complete(
+            completion = built_in_model(asked.model, self.settings.mistake_rate).answer(
+                BuiltInRequest(
                     messages,
                     to_tools(asked) if has_tools else (),
-                    max_calls=max_calls,
-                    schema=asked.output_schema,
-                    required=asked.required_tool,
+                    max_calls,
+                    asked.output_schema,
+                    asked.required_tool,
                 )
+            )
         except ConfigError as error:
             return error_reply(404, str(error), "model_not_found")
         except RequestError as error:
@@ -228,19 +226,16 @@ class OracleApp:
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
         return HttpReply(200, [*events, b"data: [DONE]\n\n"], headers, is_stream=True)
 
-    def _find_oracle(self, name: str) -> OracleModel:
-        return OracleModel(find_solver, mistake_rate=read_rate(name, self.settings.mistake_rate), name=name)
 
-    def _find_model(self, name: str) -> "EchoModel | TeacherModel":
-        stem, colon, _ = name.partition(":")
-        if stem != TEACHER:
-            return EchoModel(name)
-        return make_teacher(name) if colon else TeacherModel(mistake_rate=self.settings.mistake_rate)
-
-
-def is_oracle(model: str) -> bool:
-    """Return whether the server answers as the oracle if it is asked for `model`."""
-    return model.partition(":")[0] == ORACLE
+def built_in_model(name: str, mistake_rate: float = 0.0) -> BuiltInModel:
+    """Return the model that answers requests for `name`: the oracle of the built-in tasks, the teacher, or one that
+    echoes. `mistake_rate` counts if the name has no rate. Raises: `ConfigError` for a rate that is none."""
+    stem = name.partition(":")[0]
+    if stem == ORACLE:
+        return OracleModel(find_solver, mistake_rate=read_rate(name, mistake_rate), name=name)
+    if stem == TEACHER:
+        return TeacherModel(mistake_rate=read_rate(name, mistake_rate))
+    return EchoModel(name)
 
 
 def json_reply(status: int, value: Json) -> HttpReply:

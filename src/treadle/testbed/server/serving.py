@@ -1,9 +1,17 @@
-"""The oracle's server on the network: its connections, and starting and stopping it."""
+"""The oracle's server on the network: its connections, and starting and stopping it.
+
+httptools parses the requests. The server is for trials and tests on one machine, so it takes what httptools takes.
+"""
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
+from http import HTTPStatus
 from typing import cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.testbed.server.oracle_app import (
@@ -14,9 +22,21 @@ from treadle.testbed.server.oracle_app import (
     ServerSettings,
     error_reply,
 )
-from treadle.testbed.server.parser import HttpFault, Parser, RequestHead, encode_chunk, encode_head
 
-_MAX_PENDING_BYTES = 256 * 1024
+MAX_REQUEST_BYTES = 64 * 1024 * 1024
+_MAX_READY = 1000
+"""How many requests of a client may wait before no more are read."""
+
+
+class _Asked(Struct, frozen=True):
+    """A complete request."""
+
+    method: str
+    target: str
+    body: bytes
+    is_http_11: bool
+    is_kept_alive: bool
+    """True if the connection stays open after the response."""
 
 
 class ServerConnection(asyncio.Protocol):
@@ -25,7 +45,14 @@ class ServerConnection(asyncio.Protocol):
     def __init__(self, app: OracleApp, connections: "set[ServerConnection]") -> None:
         self._app = app
         self._connections = connections
-        self._parser = Parser()
+        self._parser = HttpRequestParser(self)
+        self._target, self._body = b"", bytearray()
+        self._request_bytes = 0
+        """How many bytes have arrived since the last complete request."""
+        self._ready: deque[_Asked] = deque()
+        self._fault: tuple[int, str] | None = None
+        """The status and the reason with which the connection ends after the requests before; `None` if it goes
+        on."""
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | PendingReply | None = None
         """What sends the next part of a response, or `None` if no response waits."""
@@ -45,7 +72,18 @@ class ServerConnection(asyncio.Protocol):
             self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        self._parser.feed(data)
+        self._request_bytes += len(data)
+        while data and self._fault is None:
+            try:
+                self._parser.feed_data(data)
+                break
+            except HttpParserUpgrade as upgrade:
+                # The connection stays as it is: what follows is another request.
+                self._parser, data = HttpRequestParser(self), data[upgrade.args[0] :]
+            except HttpParserError as error:
+                self._fault = (400, f"the request is not HTTP/1.1: {error}")
+        if self._request_bytes > MAX_REQUEST_BYTES:
+            self._fault = (413, f"a request may have at most {MAX_REQUEST_BYTES} bytes")
         self._advance()
 
     def eof_received(self) -> bool:
@@ -59,6 +97,30 @@ class ServerConnection(asyncio.Protocol):
         self._is_blocked = False
         self._advance()
 
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._target, self._body = b"", bytearray()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the target."""
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Let a client send its body that waits for permission."""
+        if name.lower() == b"expect" and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, data: bytes) -> None:
+        """Take a part of the body."""
+        self._body += data
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        parser, self._request_bytes = self._parser, 0
+        method, target = parser.get_method().decode(), self._target.decode("latin-1")
+        is_http_11 = parser.get_http_version() == "1.1"
+        self._ready.append(_Asked(method, target, bytes(self._body), is_http_11, parser.should_keep_alive()))
+
     def abort(self) -> None:
         """Close the connection without sending what is pending."""
         if self._transport is not None:
@@ -69,61 +131,53 @@ class ServerConnection(asyncio.Protocol):
         transport = self._transport
         while transport is not None and not transport.is_closing():
             if self._timer is not None or self._is_blocked:
-                if self._parser.buffered_bytes > _MAX_PENDING_BYTES:
+                if len(self._ready) > _MAX_READY:
                     transport.pause_reading()
                 return
-            try:
-                request = self._parser.next_request()
-            except HttpFault as fault:
-                self._refuse(transport, fault)
+            if self._ready:
+                self._answer(self._ready.popleft())
+                continue
+            if self._fault is not None:
+                asked = _Asked("", "", b"", is_http_11=True, is_kept_alive=False)
+                self._send(asked, error_reply(*self._fault, "bad_http"))
                 return
-            if request is None:
-                if self._parser.take_continue():
-                    transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                transport.resume_reading()
-                if self._is_ended:
-                    transport.close()
-                return
-            self._answer(*request)
+            transport.resume_reading()
+            if self._is_ended:
+                transport.close()
+            return
 
-    def _refuse(self, transport: asyncio.Transport, fault: HttpFault) -> None:
-        reply = error_reply(fault.status, fault.message, "bad_http")
-        headers = {**reply.headers, "Content-Length": str(len(reply.pieces[0])), "Connection": "close"}
-        transport.write(encode_head(fault.status, headers) + reply.pieces[0])
-        transport.close()
-
-    def _answer(self, head: RequestHead, body: bytes) -> None:
-        reply = self._app.answer(head.method, head.target, body)
+    def _answer(self, asked: _Asked) -> None:
+        reply = self._app.answer(asked.method, asked.target, asked.body)
         if reply.pending is None:
-            self._send(head, reply)
+            self._send(asked, reply)
             return
         self._timer = reply.pending
-        self._timer.start(partial(self._finish, head, reply.failure))
+        self._timer.start(partial(self._finish, asked, reply.failure))
 
-    def _finish(self, head: RequestHead, failure: FailureMode | None, reply: HttpReply) -> None:
+    def _finish(self, asked: _Asked, failure: FailureMode | None, reply: HttpReply) -> None:
         """Send a response that was pending, and go on with the next request."""
         self._timer = None
         if self._transport is None:
             return
         reply.failure = failure
-        self._send(head, reply)
+        self._send(asked, reply)
         self._advance()
 
-    def _send(self, head: RequestHead, reply: HttpReply) -> None:
+    def _send(self, asked: _Asked, reply: HttpReply) -> None:
         settings = self._app.settings
-        is_closing = not head.is_kept_alive
+        is_closing = not asked.is_kept_alive
         headers = dict(reply.headers)
         pieces = list(reply.pieces)
         if not reply.is_stream:
             headers["Content-Length"] = str(sum(map(len, pieces)))
-        elif head.is_http_11:
+        elif asked.is_http_11:
             headers["Transfer-Encoding"] = "chunked"
-            pieces = [*map(encode_chunk, pieces), b"0\r\n\r\n"]
+            pieces = [*[b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces], b"0\r\n\r\n"]
         else:
             is_closing = True
-        if is_closing or not head.is_http_11:
+        if is_closing or not asked.is_http_11:
             headers["Connection"] = "close" if is_closing else "keep-alive"
-        parts = [encode_head(reply.status, headers), *([] if head.method == "HEAD" else pieces)]
+        parts = [_write_head(reply.status, headers), *([] if asked.method == "HEAD" else pieces)]
         delay = reply.delay_seconds
         gap = settings.chunk_seconds if reply.is_stream else 0.0
         if reply.failure is not None:
@@ -153,6 +207,13 @@ class ServerConnection(asyncio.Protocol):
         if self._transport is not None and is_closing:
             self._transport.close()
         self._advance()
+
+
+def _write_head(status: int, headers: dict[str, str]) -> bytes:
+    """Return the status line and the headers of a response."""
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
 def _cut(response: bytes) -> list[bytes]:

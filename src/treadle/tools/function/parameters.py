@@ -106,8 +106,8 @@ class Signature:
             # Dates, bytes and strict models accept forms in JSON that they refuse in Python.
             values = model.__pydantic_validator__.validate_json(pydantic_core.to_json(arguments))
         except ValidationError as error:
-            problems = "\n".join(f"- {_path_of(item['loc'])}: {item['msg']}" for item in error.errors())
-            raise ToolError(f"the arguments are not valid:\n{problems}") from error
+            problems = [f"- /{'/'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+            raise ToolError("\n".join(["the arguments are not valid:", *problems])) from error
         present = values.model_fields_set | self._filled
         return {name: values.__dict__[field] for field, name in self._fields.items() if field in present}
 
@@ -282,7 +282,3 @@ def _is_in_schema(metadata: Any) -> bool:
     if isinstance(metadata, FieldInfo):
         return all(isinstance(item, _IN_SCHEMA) for item in metadata.metadata)
     return isinstance(metadata, (str, *_IN_SCHEMA))
-
-
-def _path_of(location: tuple[int | str, ...]) -> str:
-    return "".join(f"/{part}" for part in location) or "/"

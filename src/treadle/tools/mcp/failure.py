@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from treadle.core.documents import read_data
 from treadle.core.errors import TreadleError
 from treadle.core.registry import require
 
@@ -21,15 +22,6 @@ MAX_MESSAGE_CHARS = 2000
 _CONNECTION_CLOSED = -32000
 _NO_SESSION = re.compile(
     r"session.{0,80}(terminated|expired|not found|unknown)|no valid session|invalid session", re.I
-)
-_LOST = (
-    "ClosedResourceError",
-    "BrokenResourceError",
-    "EndOfStream",
-    "ConnectError",
-    "ReadError",
-    "WriteError",
-    "RemoteProtocolError",
 )
 
 
@@ -60,7 +52,11 @@ def judge(error: BaseException, *, is_over: bool, status: int | None) -> Failure
         return FailureMeaning.NOT_RUN
     if code == _CONNECTION_CLOSED and message.startswith(("Connection closed", "SSE stream")):
         return FailureMeaning.LOST
-    if is_over or isinstance(leaf, ConnectionError) or type(leaf).__name__ in _LOST:
+    if (
+        is_over
+        or isinstance(leaf, ConnectionError)
+        or type(leaf).__name__ in read_data(__package__, "words")["lost"]
+    ):
         return FailureMeaning.LOST
     return FailureMeaning.ANSWERED
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
@@ -18,46 +19,10 @@ _VARIABLE = re.compile(r"\$(\$?)\{([^{}]*)\}")
 _INSIDE = re.compile(r"(?:env:)?(\w+)(?::-(.*))?", re.DOTALL)
 _ASSIGNMENT = re.compile(r"\w+=.*", re.DOTALL)
 
-_OPTIONS = {
-    "perRun": "per_run",
-    "timeout": "timeout_seconds",
-    "startTimeout": "start_timeout_seconds",
-    "effects": "effects",
-    "mayDiffer": "may_differ",
-}
-_KEYS = (
-    "command",
-    "args",
-    "env",
-    "cwd",
-    "url",
-    "headers",
-    "type",
-    "transport",
-    "disabled",
-    "enabled",
-    *_OPTIONS,
-)
-_IGNORED = (
-    "name",
-    "description",
-    "comment",
-    "icon",
-    "version",
-    "autoApprove",
-    "alwaysAllow",
-    "trust",
-    "gallery",
-)
-"""Keys that other clients write and that do not say how to connect."""
-_TRANSPORTS = {
-    "stdio": "stdio",
-    "http": "http",
-    "streamable-http": "http",
-    "streamable_http": "http",
-    "streamableHttp": "http",
-    "sse": "sse",
-}
+_WORDS = read_data(__package__, "words")
+_OPTIONS: dict[str, str] = _WORDS["options"]
+_TRANSPORTS: dict[str, str] = _WORDS["transports"]
+_KEYS = (*_WORDS["keys"], *_OPTIONS)
 
 
 def mcp(text: str = "", **settings: Json) -> MCPServers:
@@ -123,7 +88,7 @@ def _from_entry(name: str | None, entry: Json, origin: str) -> MCPServer:
     if not isinstance(entry, dict):
         raise ConfigError(f"{origin} is not an object")
     for key in entry:
-        if key not in _KEYS and key not in _IGNORED:
+        if key not in _KEYS and key not in _WORDS["ignored_keys"]:
             hint = did_you_mean(key, _KEYS, f"the keys are {', '.join(_KEYS)}")
             raise ConfigError(f"{origin} has an unknown key {key!r}{hint}")
     if ("command" in entry) is ("url" in entry):

@@ -37,7 +37,9 @@ class ServerLink:
         if found is not None and found.loop is not asyncio.get_running_loop():
             # The session belongs to the process that this one was forked from.
             found = self._connection = self._renewing = None
-        if found is not None and found.is_usable and not self._has_doubts(found):
+        # A server that was silent must prove that it is alive before a call, unless it serves other calls.
+        has_doubts = self.is_listing_old or (found is not None and found.is_suspect and not found.is_busy)
+        if found is not None and found.is_usable and not has_doubts:
             return found
         if self._renewing is None:
             # The task is separate because others may wait for it too when this caller is cancelled.
@@ -105,11 +107,6 @@ class ServerLink:
         if found is not None and found.loop is asyncio.get_running_loop():
             found.is_closed = True
             await found.close()
-
-    def _has_doubts(self, connection: Connection) -> bool:
-        """Return whether the server must prove that it is alive before a call. It need not if it serves other
-        calls."""
-        return self.is_listing_old or (connection.is_suspect and not connection.is_busy)
 
     async def _renew(self, found: Connection | None) -> Connection:
         if found is not None and found.is_usable:

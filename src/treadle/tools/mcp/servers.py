@@ -155,7 +155,6 @@ class MCPServer(_Connected):
         return self._tools
 
     async def open(self) -> Self:
-        """See `_Connected.open`."""
         if self._tools is None:
             try:
                 self._tools = await SESSIONS.hop(self._list())
@@ -164,7 +163,6 @@ class MCPServer(_Connected):
         return self
 
     async def aclose(self) -> None:
-        """See `_Connected.aclose`."""
         await SESSIONS.hop(self._link.close())
 
     @property
@@ -280,7 +278,10 @@ class MCPTool:
             checker.find_fault({})
         except Exception:
             # The server checks arguments against a schema that cannot be read here.
-            self._find_fault: Callable[[Json], str | None] = _need_object
+            told = "the arguments must be one JSON object"
+            self._find_fault: Callable[[Json], str | None] = lambda given: (
+                None if isinstance(given, dict) else told
+            )
         else:
             self._find_fault = checker.find_fault
 
@@ -326,7 +327,6 @@ class MCPServers(_Connected):
         return self._join()
 
     async def open(self) -> Self:
-        """See `_Connected.open`."""
         outcomes = await asyncio.gather(*[server.open() for server in self.servers], return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if failures:
@@ -344,7 +344,6 @@ class MCPServers(_Connected):
         await asyncio.gather(*[server.renew() for server in self.servers])
 
     async def aclose(self) -> None:
-        """See `_Connected.aclose`."""
         await asyncio.gather(*[server.aclose() for server in self.servers])
 
     def _join(self) -> tuple[Tool, ...]:
@@ -408,7 +407,3 @@ def _check_headers(headers: Mapping[str, str], name: str) -> dict[str, str]:
 def _check_seconds(name: str, option: str, value: object) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
         raise ConfigError(f"MCPServer {name!r}: {option} is {value!r}; it must be above 0")
-
-
-def _need_object(arguments: Json) -> str | None:
-    return None if isinstance(arguments, dict) else "the arguments must be one JSON object"

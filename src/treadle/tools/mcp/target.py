@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from treadle.core.documents import read_data
 from treadle.core.masking import Mask, is_secret_name, secrets_of_url, words_of
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
@@ -58,21 +59,6 @@ class Target(Struct, frozen=True):
 MAX_NAME_CHARS = 64
 
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]+")
-_RUNNERS = (
-    "npx",
-    "uvx",
-    "uv",
-    "run",
-    "pipx",
-    "python",
-    "python3",
-    "node",
-    "bunx",
-    "deno",
-    "docker",
-    "sh",
-    "env",
-)
 
 
 def safe_name(name: str) -> str:
@@ -90,7 +76,7 @@ def name_of_command(words: Sequence[str]) -> str:
     for word in plain:
         last = Path(word).name
         stem = (last.partition("@")[0] or last.strip("@")).removesuffix(".py").removesuffix(".js")
-        if stem not in _RUNNERS:
+        if stem not in read_data(__package__, "words")["runners"]:
             return _UNSAFE.sub("_", stem) or "server"
     return Path(plain[0]).name if plain else "server"
 

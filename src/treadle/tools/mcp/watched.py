@@ -66,8 +66,9 @@ class Watched:
         """Take in a message of the server, or the error of one that is not valid."""
         message: Any = getattr(item, "message", None)
         if isinstance(item, ValueError) and (found := find_answer(item)) is not None:
-            error = _to_error(f"what it answers does not follow the protocol ({message_of(item)})")
-            self._fail(found.number, error)
+            told = f"what it answers does not follow the protocol ({message_of(item)})"
+            types = require("mcp_types", "mcp")
+            self._fail(found.number, types.ErrorData(code=types.INTERNAL_ERROR, message=told))
             return
         if getattr(message, "error", None) is not None and message.id is None:
             self._fail(None, message.error)
@@ -128,11 +129,6 @@ class WatchedSender:
 
     async def __aexit__(self, *args: Any) -> Any:
         return await self._inner.__aexit__(*args)
-
-
-def _to_error(told: str) -> Any:
-    types = require("mcp_types", "mcp")
-    return types.ErrorData(code=types.INTERNAL_ERROR, message=told)
 
 
 def _refuse(number: int | str, error: Any) -> Any:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.answering import strip_answer
+from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.log import Log
 from treadle.core.spec import PartSpec
@@ -30,11 +31,7 @@ ATTEMPTS = 2
 MAX_KEPT = 10_000
 """How many answers are kept in memory."""
 _FAILURE = "ERROR:"
-_INSTRUCTIONS = (
-    "You play a tool in a simulated world. Answer each call exactly as the real tool would: only its result, no "
-    "remarks, no code fence. Stay consistent with every earlier call and result. Invent plausible details where "
-    f'nothing is known. If the real tool would fail, answer with one line that begins with "{_FAILURE} ".'
-)
+_INSTRUCTIONS: str = read_data("treadle.tools", "prompts")["simulator"]
 
 
 class _Answer(Struct, frozen=True, omit_defaults=True):

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.documents import decode_document
+from treadle.core.documents import decode_document, read_data
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json
 from treadle.http.background import run_blocking
@@ -19,49 +19,9 @@ from treadle.http.guarded import GuardedHttp, Resolver, host_of
 from treadle.tools.openapi.json_schema import CannotBeToolError, Schemas
 from treadle.tools.schema.validation import ArgumentChecker, OutputChecker, read_effect
 
-_EFFECTS = {
-    "get": Effect.PURE,
-    "head": Effect.PURE,
-    "options": Effect.PURE,
-    "put": Effect.IDEMPOTENT,
-    "delete": Effect.IDEMPOTENT,
-    "post": Effect.ONCE,
-    "patch": Effect.ONCE,
-}
+_WORDS = read_data(__package__, "words")
 _WITHOUT_BODY = ("get", "head")
-_STYLES = {"query": "form", "cookie": "form", "path": "simple", "header": "simple"}
-_KNOWN_STYLES = {
-    "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
-    "cookie": ("form",),
-    "path": ("simple", "label", "matrix"),
-    "header": ("simple",),
-}
-_OURS = frozenset(
-    (
-        *(
-            "accept",
-            "authorization",
-            "connection",
-            "content-length",
-            "content-type",
-            "cookie",
-            "expect",
-            "host",
-        ),
-        *("idempotency-key", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"),
-    )
-)
-"""Headers that are never arguments, even if a document lists them, because the request sets them itself."""
-_BODY_KINDS = (
-    ("json", re.compile(r"application/json|[^/]+/[^/]+\+json")),
-    ("form", re.compile(r"application/x-www-form-urlencoded")),
-    ("multipart", re.compile(r"multipart/form-data")),
-    (
-        "text",
-        re.compile(r"text/.+|application/(xml|yaml|x-yaml|javascript|graphql|x-ndjson)|[^/]+/[^/]+\+xml"),
-    ),
-    ("binary", re.compile(r"application/(octet-stream|pdf|zip|gzip)|(image|audio|video)/.+|\*/\*")),
-)
+_BODY_KINDS = tuple([(kind, re.compile(form)) for kind, form in _WORDS["bodies"].items()])
 _TEXT: dict[str, Json] = {"type": "string", "description": "The body, as text."}
 _BASE64: dict[str, Json] = {
     "type": "string",
@@ -182,7 +142,7 @@ class OpenAPIDocument:
         except CannotBeToolError as error:
             yield "the path", str(error)
             return
-        for method in _EFFECTS:
+        for method in _WORDS["effects"]:
             if isinstance(item.get(method), dict):
                 try:
                     yield method.upper(), self._read(path, method, item[method], item)
@@ -220,8 +180,8 @@ class OpenAPIDocument:
             parameters=schema,
             places=places,
             body=body,
-            effect=read_effect(item.get("x-treadle-effect", _EFFECTS[method]), "x-treadle-effect"),
-            security=self._security_of(item),
+            effect=read_effect(item.get("x-treadle-effect", _WORDS["effects"][method]), "x-treadle-effect"),
+            security=tuple([tuple(given) for given in item.get("security", self.raw.get("security")) or ()]),
             servers=_servers_of(item) or _servers_of(shared),
             output_schema=self._output_of(item),
         )
@@ -234,10 +194,11 @@ class OpenAPIDocument:
             wanted.setdefault((name, "path"), {"schema": {"type": "string"}})
         places = []
         for (name, place), parameter in wanted.items():
-            if place == "header" and name.lower() in _OURS:
+            if place == "header" and name.lower() in _WORDS["own_headers"]:
                 continue
-            style = parameter.get("style") or _STYLES[place]
-            if style not in _KNOWN_STYLES[place]:
+            styles = _WORDS["styles"][place]
+            style = parameter.get("style") or styles[0]
+            if style not in styles:
                 raise CannotBeToolError(f"its parameter {name!r} has the unsupported style {style}")
             if place == "path" and f"{{{name}}}" not in path:
                 continue
@@ -293,10 +254,6 @@ class OpenAPIDocument:
             properties["body"] = self._schemas.read(schema, is_input=True)
         required += ["body"] if is_required else []
         return RequestBody(kind, media, is_required, files=files)
-
-    def _security_of(self, item: dict[str, Json]) -> tuple[tuple[str, ...], ...]:
-        alternatives = item.get("security", self.raw.get("security")) or ()
-        return tuple([tuple(alternative) for alternative in alternatives])
 
     def _output_of(self, item: dict[str, Json]) -> dict[str, Json] | None:
         """Return the schema of a successful response, or `None` if there is none."""

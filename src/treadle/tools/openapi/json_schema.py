@@ -8,37 +8,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from treadle.core.documents import read_data
 from treadle.core.types import Json
 
 MAX_REFERENCES = 50
 """How many references are followed in a row."""
-_DROPPED = frozenset(
-    ("discriminator", "xml", "externalDocs", "example", "nullable", "readOnly", "writeOnly", "$schema", "$id")
-)
-_ONE = frozenset(
-    (
-        *(
-            "additionalItems",
-            "additionalProperties",
-            "contains",
-            "contentSchema",
-            "else",
-            "if",
-            "items",
-            "not",
-        ),
-        *("propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
-    )
-)
-_NAMED = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
-_SEVERAL = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
-_PLAIN = frozenset(
-    (
-        *("additionalProperties", "default", "deprecated", "description", "example", "examples"),
-        *("externalDocs", "properties", "required", "title", "type", "xml"),
-    )
-)
-"""The keys that the schema of an object may have if its properties describe it completely."""
+_WORDS = read_data(__package__, "words")
 
 
 class CannotBeToolError(Exception):
@@ -80,17 +55,17 @@ class Schemas:
                 return made
         hidden = self._hidden(schema.get("properties"), is_input=is_input)
         for key, value in schema.items():
-            if key in _DROPPED or key == "$ref" or key.startswith("x-"):
+            if key in _WORDS["dropped"] or key == "$ref" or key.startswith("x-"):
                 continue
-            if key in _NAMED and isinstance(value, dict):
+            if key in _WORDS["named"] and isinstance(value, dict):
                 made[key] = {
                     name: self.read(item, is_input=is_input)
                     for name, item in value.items()
                     if key != "properties" or name not in hidden
                 }
-            elif key in _ONE and isinstance(value, dict):
+            elif key in _WORDS["one"] and isinstance(value, dict):
                 made[key] = self.read(value, is_input=is_input)
-            elif key in _SEVERAL and isinstance(value, list):
+            elif key in _WORDS["several"] and isinstance(value, list):
                 made[key] = [self.read(item, is_input=is_input) for item in value]
             else:
                 made[key] = value
@@ -119,7 +94,7 @@ class Schemas:
         own = {key: value for key, value in schema.items() if key not in ("$ref", "allOf")}
         parts: list[Json] = [] if "$ref" not in schema else [self._look_up(schema["$ref"])]
         parts += schema["allOf"] if isinstance(schema.get("allOf"), list) else []
-        is_plain = all(key in _PLAIN or key.startswith("x-") for key in own)
+        is_plain = all(key in _WORDS["plain"] or key.startswith("x-") for key in own)
         if not is_plain or own.get("type", "object") != "object" or own.get("additionalProperties"):
             return None
         properties: dict[str, Json] = dict(own.get("properties") or {})

@@ -50,7 +50,7 @@ class OpenAPI:
         may lead to. `headers` are sent with every request, but not to other hosts.
         Raises: `ConfigError`.
         """
-        allowed_hosts = list(allowed_hosts)
+        allowed_hosts, given = list(allowed_hosts), locals()
         loaded = load(document, allow_private=allow_private, resolver=resolver)
         self.document = OpenAPIDocument(loaded.raw, loaded.origin)
         self._given_url = base_url
@@ -72,18 +72,11 @@ class OpenAPI:
         self._secrets = Secrets(
             self.document.security_schemes, dict(auth or {}), self._headers, is_host_named=hosts <= named
         )
-        self.part = _part_of(
-            document,
-            self._find_obstacle(document, auth or {}, resolver),
-            base_url=base_url,
-            allowed_hosts=allowed_hosts,
-            allow_private=allow_private,
-            max_response_bytes=max_response_bytes,
-            timeout_seconds=timeout_seconds,
-            include=None if include is None else list(include),
-            exclude=list(exclude),
-            effects=None if effects is None else dict(effects),
-        )
+        if (missing := self._find_obstacle(document, auth or {}, resolver)) is not None:
+            self.part = PartSpec(name="openapi:", missing=missing)
+        else:
+            kept = {name: given[name] for name in _RECORDED}
+            self.part = PartSpec(name=f"openapi:{document}", settings=settings_of(OpenAPI, kept))
         self._tools = tuple([OpenAPITool(self, item) for item in operations])
 
     def tools(self) -> "tuple[OpenAPITool, ...]":
@@ -184,10 +177,11 @@ def openapi(text: str, **settings: Any) -> OpenAPI:
     return OpenAPI(text, **settings)
 
 
-def _part_of(document: str | Path | Mapping[str, Json], missing: str | None, **settings: Json) -> PartSpec:
-    if missing is not None:
-        return PartSpec(name="openapi:", missing=missing)
-    return PartSpec(name=f"openapi:{document}", settings=settings_of(OpenAPI, settings))
+_RECORDED = (
+    *("base_url", "allowed_hosts", "allow_private", "max_response_bytes", "timeout_seconds"),
+    *("include", "exclude", "effects"),
+)
+"""The arguments that the part of a toolset has: credentials are found again in the environment."""
 
 
 def _choose(

@@ -37,7 +37,9 @@ class Secrets:
         self._schemes = schemes
         self._given = given
         self._is_host_named = is_host_named
-        self._known = {*_sensitive(headers)}
+        self._known = {
+            word for name, value in headers.items() if is_secret_name(name) for word in words_of(value)
+        }
         self._mask = self._learn(given.values())
 
     def sign(self, alternatives: Sequence[Sequence[str]], url: str, headers: dict[str, str]) -> str:
@@ -122,7 +124,3 @@ def _add(name: str, scheme: Mapping[str, Json], secret: str, url: str, headers: 
     else:
         raise ToolError(f"the security scheme {name!r} is {kind!r}, which is not supported")
     return url
-
-
-def _sensitive(headers: Mapping[str, str]) -> list[str]:
-    return [word for name, value in headers.items() if is_secret_name(name) for word in words_of(value)]

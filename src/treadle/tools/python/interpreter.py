@@ -14,6 +14,7 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any
 
+from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.registry import require
 from treadle.core.spec import PartSpec
@@ -30,15 +31,6 @@ MAX_CODE_CHARS = 1_000_000
 MAX_SHOWN_CHARS = 10_000
 """In longer code the last expression is not rewritten to show its value with `repr`."""
 
-_DESCRIPTION = (
-    "Run Python code in a sandbox. Returns what it prints and the value of its last expression.\n\n"
-    "Variables, functions and imports are kept for the next call. The working folder is the run's files: open(), "
-    "os and pathlib work on them. The other tools can be called as functions with keyword arguments; they return "
-    "the tool's result and raise RuntimeError if it fails; call them one after another. There is no network, no "
-    "subprocess, no environment and no third-party package. Of the standard library there are only: asyncio, "
-    "base64, bisect, collections, copy, csv, dataclasses, datetime, decimal, functools, hashlib, itertools, json, "
-    "math, os, pathlib, random, re, sys, time, tomllib, typing and unicodedata."
-)
 _PARAMETERS: dict[str, Json] = {
     "type": "object",
     "properties": {"code": {"type": "string", "description": "The code. It may have many lines."}},
@@ -66,28 +58,13 @@ class Python:
 
         `max_output_bytes` and `max_tool_calls` also limit one call; the other limits are for the whole run.
         """
-        self.part = PartSpec(
-            name="python",
-            settings=settings_of(
-                Python,
-                {
-                    "name": name,
-                    "max_seconds": max_seconds,
-                    "max_memory_bytes": max_memory_bytes,
-                    "max_recursion": max_recursion,
-                    "max_output_bytes": max_output_bytes,
-                    "max_state_bytes": max_state_bytes,
-                    "max_files_bytes": max_files_bytes,
-                    "max_tool_calls": max_tool_calls,
-                },
-            ),
-        )
+        self.part = PartSpec(name="python", settings=settings_of(Python, locals()))
         for option, value in (("max_seconds", max_seconds), ("max_memory_bytes", max_memory_bytes)):
             if value <= 0:
                 raise ConfigError(f"Python: {option} is {value!r}; it must be above 0")
         self.spec = ToolSpec(
             name=name,
-            description=_DESCRIPTION,
+            description=read_data("treadle.tools", "prompts")["python"],
             parameters=_PARAMETERS,
             effect=Effect.IDEMPOTENT,
             is_concurrent=False,

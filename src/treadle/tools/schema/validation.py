@@ -139,11 +139,7 @@ def _explain(error: Any) -> str:
 
 
 def _pointer(path: list[str | int]) -> str:
-    return "".join(f"/{_escape(part)}" for part in path)
-
-
-def _escape(part: str | int) -> str:
-    return str(part).replace("~", "~0").replace("/", "~1")
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
 def _shorten(text: str, limit: int = MAX_PROBLEM_CHARS) -> str:

@@ -142,12 +142,21 @@ class ToolExecutionStepResult(Struct, frozen=True):
     `structured` and `child_run_id`."""
 
 
-class TurnStartedEvent(Struct, frozen=True):
-    """The start of a turn."""
-
+class _OfTurn(Struct, frozen=True):
     turn_id: str
     session_id: str
     """The id of the run."""
+
+
+class _OfStep(Struct, frozen=True):
+    step_id: str
+    step_type: StepType
+    turn_id: str
+
+
+class TurnStartedEvent(_OfTurn, frozen=True):
+    """The start of a turn."""
+
     event_type: Literal["turn_started"] = "turn_started"
     turn: int = 1
     """The number of the turn in its run, from 1."""
@@ -155,11 +164,9 @@ class TurnStartedEvent(Struct, frozen=True):
     """True if the turn began before: it failed and is tried again, or its beginning is not in the stream."""
 
 
-class TurnCompletedEvent(Struct, frozen=True):
+class TurnCompletedEvent(_OfTurn, frozen=True):
     """The end of a turn with an answer, which may be one that a limit cut short."""
 
-    turn_id: str
-    session_id: str
     final_text: str
     response_ids: list[str]
     """The ids that the server gave to the responses; empty if the server gives none."""
@@ -172,11 +179,9 @@ class TurnCompletedEvent(Struct, frozen=True):
     """The cost of all that; `None` if a part of it is not known."""
 
 
-class TurnFailed(Struct, frozen=True):
+class TurnFailed(_OfTurn, frozen=True):
     """The end of a turn without an answer, or the end of the stream within a turn."""
 
-    turn_id: str
-    session_id: str
     error_message: str
     event_type: Literal["turn_failed"] = "turn_failed"
     code: str = "error"
@@ -189,29 +194,23 @@ class TurnFailed(Struct, frozen=True):
     """As for `TurnCompletedEvent`."""
 
 
-class TurnPaused(Struct, frozen=True):
+class TurnPaused(_OfTurn, frozen=True):
     """The pause of a turn."""
 
-    turn_id: str
-    session_id: str
     reason: str
     """`question`, `approval`, `cancelled` or `closed`."""
     event_type: Literal["turn_paused"] = "turn_paused"
 
 
-class TurnResumed(Struct, frozen=True):
+class TurnResumed(_OfTurn, frozen=True):
     """The continuation of a turn after a pause or a crash. Its open tool step, if any, goes on."""
 
-    turn_id: str
-    session_id: str
     event_type: Literal["turn_resumed"] = "turn_resumed"
 
 
-class InputRequested(Struct, frozen=True):
+class InputRequested(_OfTurn, frozen=True):
     """A question to the user, or the request to approve a call."""
 
-    turn_id: str
-    session_id: str
     kind: Literal["question", "approval"]
     request_id: str
     """The id of the question, or of the call."""
@@ -226,11 +225,9 @@ class InputRequested(Struct, frozen=True):
     """True if the answer may be a text other than the options."""
 
 
-class InputReceived(Struct, frozen=True):
+class InputReceived(_OfTurn, frozen=True):
     """The answer to a question, or the decision about a call."""
 
-    turn_id: str
-    session_id: str
     kind: Literal["question", "approval"]
     request_id: str
     text: str
@@ -238,34 +235,25 @@ class InputReceived(Struct, frozen=True):
     event_type: Literal["input_received"] = "input_received"
 
 
-class StepStarted(Struct, frozen=True):
+class StepStarted(_OfStep, frozen=True):
     """The start of a step."""
 
-    step_id: str
-    step_type: StepType
-    turn_id: str
     event_type: Literal["step_started"] = "step_started"
     metadata: dict[str, Json] | None = None
     """`None` for an inference. For tools `server_side`, which is true if the model's server ran them, and then also
     `tool_type` and `tool_name`; of several, they are joined with commas."""
 
 
-class StepProgress(Struct, frozen=True):
+class StepProgress(_OfStep, frozen=True):
     """A report of a running step."""
 
-    step_id: str
-    step_type: StepType
-    turn_id: str
     delta: Delta
     event_type: Literal["step_progress"] = "step_progress"
 
 
-class StepCompleted(Struct, frozen=True):
+class StepCompleted(_OfStep, frozen=True):
     """The end of a step."""
 
-    step_id: str
-    step_type: StepType
-    turn_id: str
     result: InferenceStepResult | ToolExecutionStepResult
     event_type: Literal["step_completed"] = "step_completed"
     usage: Usage | None = None
@@ -275,12 +263,9 @@ class StepCompleted(Struct, frozen=True):
     """The cost of these tokens; `None` if it is not known, or nothing was used."""
 
 
-class StepFailed(Struct, frozen=True):
+class StepFailed(_OfStep, frozen=True):
     """The end of a step that has no result."""
 
-    step_id: str
-    step_type: StepType
-    turn_id: str
     error_message: str
     event_type: Literal["step_failed"] = "step_failed"
     code: str = "error"

@@ -102,7 +102,6 @@ class _Reader:
 _MAX_CHARS = 100
 """The longest result that is printed in full."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_DIM, _RED, _PLAIN = "\x1b[2m", "\x1b[31m", "\x1b[0m"
 
 
 class EventLogger:
@@ -112,10 +111,9 @@ class EventLogger:
     out.
     """
 
-    def __init__(self, *, has_emoji: bool = True, has_color: bool = False) -> None:
-        """Make a printer, with or without emoji, and with or without colours for a terminal."""
+    def __init__(self, *, has_emoji: bool = True) -> None:
+        """Make a printer, with or without emoji."""
         self._has_emoji = has_emoji
-        self._has_color = has_color
 
     @overload
     def log(self, events: AsyncIterable[s.TurnEvent]) -> AsyncIterator[str]: ...
@@ -152,7 +150,7 @@ class EventLogger:
             options = "".join([f"\n  - {_clean(option.label)}" for option in event.options])
             return self._line("❓", f"{what}: {_clean(event.text)}{options}")
         if isinstance(event, s.TurnFailed):
-            return self._line("❌", f"Turn failed: {_clean(event.error_message)}", _RED)
+            return self._line("❌", f"Turn failed: {_clean(event.error_message)}")
         return ""
 
     def _write_start(self, event: s.StepStarted) -> str:
@@ -160,8 +158,8 @@ class EventLogger:
             return "🤔 " if self._has_emoji else ""
         metadata = event.metadata or {}
         if metadata.get("server_side"):
-            return self._line("🔧", f"Executing {_clean(metadata['tool_type'])} (server-side)...", _DIM)
-        return self._line("🔧", "Executing function tools (client-side)...", _DIM)
+            return self._line("🔧", f"Executing {_clean(metadata['tool_type'])} (server-side)...")
+        return self._line("🔧", "Executing function tools (client-side)...")
 
     def _write_delta(self, delta: s.Delta) -> str:
         if isinstance(delta, s.StepTextDelta):
@@ -169,9 +167,9 @@ class EventLogger:
         if isinstance(delta, s.ToolCallIssuedDelta) and delta.tool_type == "function":
             call = f"{_clean(delta.tool_name)}({_clean(delta.arguments)})"
             # The line that says that it is made begins with the end of this one.
-            return self._line("📞", f"Function call: {call}", _DIM).removesuffix("\n")
+            return self._line("📞", f"Function call: {call}").removesuffix("\n")
         if isinstance(delta, s.RetryDelta):
-            return self._line("🔁", f"Trying again: {_clean(delta.error_message)}", _DIM)
+            return self._line("🔁", f"Trying again: {_clean(delta.error_message)}")
         return ""
 
     def _write_result(self, result: s.InferenceStepResult | s.ToolExecutionStepResult) -> str:
@@ -182,14 +180,11 @@ class EventLogger:
         for response in result.tool_responses:
             content = _clean(response["content"])
             content = content if len(content) <= _MAX_CHARS else content[:_MAX_CHARS] + "..."
-            lines.append(self._paint(f"  {arrow} {_clean(response['tool_name'])}: {content}", _DIM) + "\n")
+            lines.append(f"  {arrow} {_clean(response['tool_name'])}: {content}\n")
         return "".join(lines)
 
-    def _line(self, mark: str, text: str, color: str = "") -> str:
-        return f"\n{self._paint(f'{mark} {text}' if self._has_emoji else text, color)}\n"
-
-    def _paint(self, text: str, color: str) -> str:
-        return f"{color}{text}{_PLAIN}" if color and self._has_color else text
+    def _line(self, mark: str, text: str) -> str:
+        return f"\n{f'{mark} {text}' if self._has_emoji else text}\n"
 
 
 def _clean(text: str) -> str:

@@ -25,23 +25,14 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector, mend
-from treadle.models.wire.fitting import INVALID_KEY, keep_text, rest_of, text_of, text_of_value
+from treadle.models.wire.fitting import INVALID_KEY, fields_of, keep_text, rest_of, text_of, text_of_value
 from treadle.models.wire.plain import Name, PlainReader, TokenCounts, read_usage
 from treadle.models.wire.provider import Price, cost_of
-from treadle.models.wire.server import Server, UnfinishedError, reason_of
+from treadle.models.wire.server import Server, UnfinishedError, reason_of, reasons_of
 
 KEY = "anthropic"
 """The key under which a message keeps data that Treadle has no field for."""
-_KNOWN = frozenset(("id", "type", "role", "content", "model", "stop_reason", "usage"))
-_CALL_FIELDS = frozenset(("type", "id", "name", "input"))
-_REASONS = {
-    "end_turn": FinishReason.STOP,
-    "stop_sequence": FinishReason.STOP,
-    "tool_use": FinishReason.TOOL_CALLS,
-    "max_tokens": FinishReason.LENGTH,
-    "model_context_window_exceeded": FinishReason.LENGTH,
-    "refusal": FinishReason.CONTENT_FILTER,
-}
+_KNOWN, _REASONS = fields_of(KEY), reasons_of(KEY)
 _SAID = frozenset(("end_turn", "tool_use", "max_tokens", "refusal", None))
 """The API's reasons that `FinishReason` expresses without loss."""
 _SERVER_USES = frozenset(("server_tool_use", "mcp_tool_use"))
@@ -74,7 +65,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     reason = plain if told is None else _REASONS.get(told, plain)
     if reason in (FinishReason.STOP, FinishReason.TOOL_CALLS):
         reason = plain
-    opaque = rest_of(raw, _KNOWN)
+    opaque = rest_of(raw, _KNOWN["answer"])
     if told not in _SAID:
         opaque["finish_reason"] = told
     usage = read_usage(raw.get("usage"), _Usage)
@@ -112,7 +103,7 @@ def message_of(blocks: list[Json]) -> Message:
             thoughts.append(block["thinking"])
             kept.append(block)
         elif kind == "tool_use":
-            rest = rest_of(block, _CALL_FIELDS)
+            rest = rest_of(block, _KNOWN["call"])
             opaque = {KEY: rest} if rest else None
             calls.append(ToolCall(block["id"], block["name"], text_of_value(block.get("input")), opaque))
             kept.append({"type": kind})

@@ -211,7 +211,7 @@ def _input_of(call: ToolCall) -> Json:
 
 
 class MessageStream:
-    """The events of one streamed answer, and its blocks."""
+    """The events of one streamed answer."""
 
     @classmethod
     def of(cls, response_id: str, asked: ServedRequest) -> "MessageStream":
@@ -220,8 +220,8 @@ class MessageStream:
 
     def __init__(self, response_id: str, model: str) -> None:
         self._id, self._model = response_id, model
-        self.blocks: list[Block] = []
-        """The blocks so far, with their whole contents."""
+        self._index = -1
+        """The index of the newest block."""
         self._is_open = False
         self._key: Json = None
         """What the open block belongs to."""
@@ -235,17 +235,14 @@ class MessageStream:
         """Return the events for a piece of the answer."""
         if isinstance(piece, TextDelta):
             told = self._open("text", {"type": "text", "text": ""})
-            self.blocks[-1]["text"] += piece.text
             return [*told, self._delta({"type": "text_delta", "text": piece.text})]
         if isinstance(piece, ReasoningDelta):
             told = self._open("thinking", {"type": "thinking", "thinking": "", "signature": ""})
-            self.blocks[-1]["thinking"] += piece.text
             return [*told, self._delta({"type": "thinking_delta", "thinking": piece.text})]
         if not isinstance(piece, ToolCallDelta):
             return []
         block: Block = {"type": "tool_use", "id": piece.call_id, "name": piece.name, "input": {}}
         told = self._open(piece.index, block) if piece.call_id is not None else []
-        self.blocks[-1]["arguments"] = self.blocks[-1].get("arguments", "") + piece.arguments
         if piece.arguments:
             told.append(self._delta({"type": "input_json_delta", "partial_json": piece.arguments}))
         return told
@@ -257,32 +254,19 @@ class MessageStream:
         end = {"type": "message_delta", "delta": delta, "usage": write_usage(completion.usage)}
         return [*self._close(), end, {"type": "message_stop"}]
 
-    def content(self) -> list[Block]:
-        """Return the blocks of the complete answer."""
-        found = []
-        for block in self.blocks:
-            arguments = block.pop("arguments", None)
-            if arguments:
-                block["input"] = msgspec.json.decode(arguments)
-            found.append(block)
-        return found
-
     def _open(self, key: Json, block: Block) -> list[dict[str, Json]]:
         if self._is_open and self._key == key:
             return []
         told = self._close()
         self._is_open, self._key = True, key
-        self.blocks.append(block)
-        return [
-            *told,
-            {"type": "content_block_start", "index": len(self.blocks) - 1, "content_block": dict(block)},
-        ]
+        self._index += 1
+        return [*told, {"type": "content_block_start", "index": self._index, "content_block": block}]
 
     def _close(self) -> list[dict[str, Json]]:
         if not self._is_open:
             return []
         self._is_open = False
-        return [{"type": "content_block_stop", "index": len(self.blocks) - 1}]
+        return [{"type": "content_block_stop", "index": self._index}]
 
     def _delta(self, delta: Block) -> dict[str, Json]:
-        return {"type": "content_block_delta", "index": len(self.blocks) - 1, "delta": delta}
+        return {"type": "content_block_delta", "index": self._index, "delta": delta}

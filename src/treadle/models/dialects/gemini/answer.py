@@ -27,29 +27,15 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector, is_blank, mend
-from treadle.models.wire.fitting import keep_text, rest_of, text_of, text_of_value
+from treadle.models.wire.fitting import fields_of, keep_text, rest_of, text_of, text_of_value
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.plain import Name, PlainReader, TokenCounts, read_usage
 from treadle.models.wire.provider import Price, cost_of
-from treadle.models.wire.server import BadCallError, Server, UnfinishedError, reason_of
+from treadle.models.wire.server import BadCallError, Server, UnfinishedError, reason_of, reasons_of
 
 KEY = "gemini"
 """The key under which a message keeps data that Treadle has no field for."""
-_PART_FIELDS = frozenset(("functionCall",))
-_FUNCTION_FIELDS = frozenset(("id", "name", "args", "partialArgs", "willContinue"))
-_CANDIDATE_FIELDS = frozenset(("content", "finishReason", "index", "logprobsResult", "avgLogprobs"))
-_RESPONSE_FIELDS = frozenset(
-    ("candidates", "usageMetadata", "modelVersion", "responseId", "createTime", "sdkHttpResponse")
-)
-_FILTERED = (
-    *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"),
-    *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
-)
-_REASONS = {
-    "STOP": FinishReason.STOP,
-    "MAX_TOKENS": FinishReason.LENGTH,
-    **dict.fromkeys(_FILTERED, FinishReason.CONTENT_FILTER),
-}
+_KNOWN, _REASONS = fields_of(KEY), reasons_of(KEY)
 _SAID = frozenset(("STOP", "MAX_TOKENS", None))
 """The API's reasons that `FinishReason` expresses without loss."""
 
@@ -97,8 +83,8 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
                 raise BadCallError(f"{server.origin} {fault}", status=200, written=more, said=told)
             raise UnfinishedError(f"it {fault}")
         reason = plain
-    opaque = {key: value for key, value in raw.items() if key not in _RESPONSE_FIELDS and value}
-    opaque |= {key: value for key, value in candidate.items() if key not in _CANDIDATE_FIELDS and value}
+    opaque = {key: value for key, value in raw.items() if key not in _KNOWN["answer"] and value}
+    opaque |= {key: value for key, value in candidate.items() if key not in _KNOWN["candidate"] and value}
     if told not in _SAID:
         opaque["finish_reason"] = told
     usage = read_usage(raw.get("usageMetadata"), _Usage)
@@ -177,8 +163,8 @@ def read_call(part: dict[str, Json], function: dict[str, Json]) -> ToolCall:
     if function.get("partialArgs") or function.get("willContinue"):
         raise ValueError("arguments in pieces were not asked for")
     arguments = text_of_value(function.get("args")) or "{}"
-    rest = rest_of(part, _PART_FIELDS)
-    if more := rest_of(function, _FUNCTION_FIELDS):
+    rest = rest_of(part, _KNOWN["part"])
+    if more := rest_of(function, _KNOWN["function"]):
         rest["functionCall"] = more
     return ToolCall(function.get("id") or "", function["name"], arguments, {KEY: rest} if rest else None)
 

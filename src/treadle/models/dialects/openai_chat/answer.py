@@ -22,7 +22,7 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
-from treadle.models.wire.fitting import rest_of, text_of_value
+from treadle.models.wire.fitting import fields_of, rest_of, text_of_value
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.openai_style import ChatUsage, PlainAnswer, read_reason
 from treadle.models.wire.plain import Name, TokenAnswerReader, read_usage
@@ -30,39 +30,7 @@ from treadle.models.wire.provider import Price, cost_of
 from treadle.models.wire.server import reason_of
 from treadle.models.wire.token_records import ID_MARK, make_record, read_versions
 
-_RESPONSE_FIELDS = frozenset(
-    ("id", "object", "created", "model", "choices", "usage", "error", "prompt_token_ids", "metadata")
-)
-_CHOICE_FIELDS = frozenset(
-    (
-        "index",
-        "message",
-        "delta",
-        "finish_reason",
-        "logprobs",
-        "token_ids",
-        "response_token_ids",
-        "prompt_token_ids",
-        "weight_versions",
-        "meta_info",
-        "error",
-    )
-)
-_MESSAGE_FIELDS = frozenset(
-    (
-        "role",
-        "content",
-        "tool_calls",
-        "reasoning_content",
-        "reasoning",
-        "refusal",
-        "function_call",
-        "audio",
-        "images",
-    )
-)
-_CALL_FIELDS = frozenset(("id", "type", "function", "index"))
-_FUNCTION_FIELDS = frozenset(("name", "arguments"))
+_KNOWN = fields_of("openai_chat")
 
 _TOKEN_FIELDS = frozenset(("token_ids", "response_token_ids", "prompt_token_ids", "logprobs", "meta_info"))
 """The fields of a choice that say something of its tokens."""
@@ -93,8 +61,8 @@ def read_completion(
     calls = message.tool_calls
     is_empty = not calls and not message.content and not message.parts
     reason = read_reason(finish, has_calls=bool(calls), is_empty=is_empty)
-    opaque = rest_of(raw, _RESPONSE_FIELDS) or None
-    if rest := rest_of(choice, _CHOICE_FIELDS):
+    opaque = rest_of(raw, _KNOWN["answer"]) or None
+    if rest := rest_of(choice, _KNOWN["choice"]):
         opaque = {**(opaque or {}), "choices": [rest]}
     plain = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
     if is_refused:
@@ -148,7 +116,7 @@ def _read_message(
     """Return the message, and whether it is a refusal. Large contents of its parts are added to `contents`."""
     content = raw.get("content")
     reasoning = raw.get("reasoning_content") or raw.get("reasoning") or None
-    opaque = rest_of(raw, _MESSAGE_FIELDS) or None
+    opaque = rest_of(raw, _KNOWN["message"]) or None
     if type(content) is not str:
         if isinstance(content, list):
             content, thought, is_plain = read_parts(content)
@@ -234,8 +202,8 @@ def read_parts(parts: list[Json]) -> tuple[str, str | None, bool]:
 def _read_call(raw: dict[str, Json]) -> ToolCall:
     function = raw["function"]
     arguments = text_of_value(function.get("arguments"))
-    opaque = rest_of(raw, _CALL_FIELDS) or None
-    if rest := rest_of(function, _FUNCTION_FIELDS):
+    opaque = rest_of(raw, _KNOWN["call"]) or None
+    if rest := rest_of(function, _KNOWN["function"]):
         opaque = {**(opaque or {}), "function": rest}
     return ToolCall(_text(raw.get("id")) or "", _text(function.get("name")) or "", arguments, opaque)
 

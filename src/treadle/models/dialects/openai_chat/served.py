@@ -27,40 +27,8 @@ from treadle.models.wire.served import (
 _ROLES = {role.value: role for role in Role} | {"developer": Role.SYSTEM}
 
 
-class _Function(Struct):
-    name: str
-    arguments: str = ""
-
-
-class _ToolCall(Struct):
-    id: str
-    function: _Function
-
-
-class _Part(Struct):
-    text: str = ""
-
-
-class _Message(Struct):
-    role: str
-    content: str | list[_Part] | None = None
-    tool_calls: list[_ToolCall] | None = None
-    tool_call_id: str | None = None
-    reasoning_content: str | None = None
-
-
 class _StreamOptions(Struct):
     include_usage: bool = False
-
-
-class _ToolFunction(Struct):
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] = {}
-
-
-class _Tool(Struct):
-    function: _ToolFunction
 
 
 class _JsonSchema(Struct):
@@ -75,8 +43,8 @@ class ChatRequest(Struct):
     """The fields of a request that the server uses."""
 
     model: str
-    messages: list[_Message]
-    tools: list[msgspec.Raw] | None = None
+    messages: list[Any]
+    tools: Any = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
@@ -100,24 +68,23 @@ class ChatRequest(Struct):
 decode_request = msgspec.json.Decoder(ChatRequest).decode
 
 
-_decode_tool = msgspec.json.Decoder(_Tool).decode
-
-
 def to_tools(asked: ChatRequest) -> list[ToolSpec]:
-    """Return the tools of a request. Raises: `msgspec.DecodeError` if one is malformed."""
-    tools = [_decode_tool(item).function for item in asked.tools or ()]
-    return [ToolSpec(tool.name, tool.description or "", tool.parameters) for tool in tools]
+    """Return the tools of a request. Raises: `msgspec.ValidationError` if one is malformed."""
+    try:
+        return [
+            ToolSpec(_text(tool, "name"), tool.get("description") or "", tool.get("parameters") or {})
+            for tool in _read_functions(asked.tools)
+        ]
+    except (ConfigError, KeyError) as error:
+        raise msgspec.ValidationError(str(error)) from None
 
 
-def to_message(item: _Message) -> Message:
-    """Convert a message of a request. Raises: `msgspec.ValidationError` if its role is unknown."""
-    role = _ROLES.get(item.role)
-    if role is None:
-        raise msgspec.ValidationError(f"{item.role!r} is not a role; the roles are {', '.join(_ROLES)}")
-    parts = item.content
-    content = parts if isinstance(parts, str) else "".join([part.text for part in parts or ()])
-    calls = [ToolCall(call.id, call.function.name, call.function.arguments) for call in item.tool_calls or ()]
-    return Message(role, content, tuple(calls), item.tool_call_id, reasoning=item.reasoning_content or None)
+def to_messages(asked: ChatRequest) -> list[Message]:
+    """Return the messages of a request. Raises: `msgspec.ValidationError` if one is malformed."""
+    try:
+        return _read_messages(asked.messages, {})
+    except ConfigError as error:
+        raise msgspec.ValidationError(str(error)) from None
 
 
 _SETTINGS = {name: name for name in ("temperature", "top_p", "seed", "stop", "logprobs")} | {
@@ -142,19 +109,10 @@ def read_request(body: bytes) -> ServedRequest:
     asked = ServedRequest(
         model=_text(raw, "model"), dialect="openai_chat", instructions=None, messages=[], blobs={}
     )
-    told: list[str] = []
-    for number, item in enumerate(given):
-        try:
-            message = _read_message(item, asked.blobs)
-        except (ConfigError, KeyError, TypeError, AttributeError) as error:
-            what = f"{error} is missing" if isinstance(error, KeyError) else error
-            raise ConfigError(f"messages[{number}] cannot be read: {what}") from None
-        if message.role is Role.SYSTEM:
-            told.append(message.content)
-        else:
-            asked.messages.append(message)
-    asked.messages = join_answers(asked.messages)
-    asked.instructions = "\n\n".join([text for text in told if text]) or None
+    messages = _read_messages(given, asked.blobs)
+    told = [message.content for message in messages if message.role is Role.SYSTEM and message.content]
+    asked.instructions = "\n\n".join(told) or None
+    asked.messages = join_answers([message for message in messages if message.role is not Role.SYSTEM])
     asked.is_stream = raw.get("stream") is True
     options = raw.get("stream_options")
     asked.has_usage = isinstance(options, dict) and options.get("include_usage") is True
@@ -174,6 +132,18 @@ def read_request(body: bytes) -> ServedRequest:
     if isinstance(labels := raw.get("metadata"), dict):
         asked.labels = {name: text for name, text in labels.items() if isinstance(text, str)}
     return asked
+
+
+def _read_messages(given: list[Any], blobs: dict[str, bytes]) -> list[Message]:
+    """Return messages, system messages included. Raises: `ConfigError` that names the one that cannot be read."""
+    messages = []
+    for number, item in enumerate(given):
+        try:
+            messages.append(_read_message(item, blobs))
+        except (ConfigError, KeyError, TypeError, AttributeError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise ConfigError(f"messages[{number}] cannot be read: {what}") from None
+    return messages
 
 
 def _read_message(item: Any, blobs: dict[str, bytes]) -> Message:
@@ -278,7 +248,14 @@ def to_wire(completion: Completion, model: str, *, has_logprobs: bool = False) -
     reason = completion.finish_reason.value
     logprobs = to_logprobs(completion) if has_logprobs else None
     choice = {"index": 0, "message": wire, "finish_reason": reason, "logprobs": logprobs}
-    return _envelope(completion, model, "chat.completion", [choice], _to_usage(completion.usage))
+    return {
+        "id": f"chatcmpl-{completion.response_id}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [choice],
+        "usage": _to_usage(completion.usage),
+    }
 
 
 def write_answer(completion: Completion, asked: ServedRequest) -> dict[str, Json]:
@@ -351,19 +328,6 @@ def to_events(
 
 def _to_function(name: str | None, arguments: str) -> dict[str, Json]:
     return {"arguments": arguments} if name is None else {"name": name, "arguments": arguments}
-
-
-def _envelope(
-    completion: Completion, model: str, kind: str, choices: Json, usage: dict[str, Json] | None
-) -> dict[str, Json]:
-    return {
-        "id": f"chatcmpl-{completion.response_id}",
-        "object": kind,
-        "created": int(time.time()),
-        "model": model,
-        "choices": choices,
-        "usage": usage,
-    }
 
 
 def _to_usage(usage: Usage) -> dict[str, Json] | None:

@@ -16,7 +16,6 @@ from treadle.core.errors import (
     ServerError,
     TransportError,
 )
-from treadle.core.events import Delta
 from treadle.core.types import FinishReason, Json, Settings
 from treadle.models.protocol import Watch
 from treadle.models.tokens.protocol import Generated, PromptIds
@@ -129,7 +128,8 @@ class HttpTokenEngine(HttpEndpoint):
     async def _stream(
         self, body: bytes, prompt: PromptIds, watch: Watch, sampling: Sampling | None
     ) -> Generated:
-        reader = self._reader(_ignore)
+        # Engines stream ids and not deltas.
+        reader = self._reader(lambda _: None)
         collector = reader.collector
         assert isinstance(collector, TokenCollector)
         collector.hear(watch)
@@ -234,10 +234,6 @@ def write_sampling(settings: Settings, stop_token_ids: Sequence[int], **own: Jso
         **own,
     }
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _ignore(delta: Delta) -> None:
-    """Do nothing: engines stream ids and not deltas."""
 
 
 def make_generated(

@@ -1,0 +1,87 @@
+"""`treadle eval` and `treadle eval report`: how well models do tasks."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import asdict
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.options import common as o
+from treadle.cli.options.option_groups import OptionGroup
+
+
+class EvalOptions(OptionGroup, frozen=True, kw_only=True):
+    """The options that override keys of the configuration. Each field has the name of its key."""
+
+    tasks: list[str] | None = None
+    rows: list[str] | None = None
+    models: list[str] | None = None
+    epochs: int | None = None
+    max_tasks: int | None = None
+    rewards: list[str] | None = None
+    seed: int | None = None
+    window: int | None = None
+    workers: str | None = None
+    name: str | None = None
+    path: Path | None = None
+    journal: str | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The values that were given, by key."""
+        values = {name: value for name, value in asdict(self).items() if value not in (None, [])}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
+
+class ReportFormat(StrEnum):
+    """A format of a report."""
+
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    JSON = "json"
+    HTML = "html"
+    INSPECT = "inspect"
+
+
+def evaluate(
+    config: Path | None = None,
+    *,
+    options: EvalOptions,
+    settings: list[str] | None = None,
+    is_rescored: bool = False,
+    shown: o.ViewOptions,
+) -> int:
+    """Evaluate models on tasks or on rows of a dataset, and say how sure the scores are.
+
+    The same command continues what was interrupted. The first Ctrl-C finishes the samples in flight, the second
+    stops at once.
+
+    Examples:
+        treadle eval --task files:test --model oracle --model mock:mediocre --epochs 4
+        treadle eval --rows dataset/rows.jsonl --model openai:gpt-5-mini --reward calls
+    """
+    # The modules of the work are not needed for the help.
+    from treadle.cli.jobs import evaluating
+    from treadle.cli.jobs.job_command import read_changes
+
+    return evaluating.run(config, read_changes(options.given, settings or ()), shown, is_rescored=is_rescored)
+
+
+def report(
+    folder: Path = Path("evaluation"),
+    other: Path | None = None,
+    format: ReportFormat = ReportFormat.TABLE,
+    out: Path | None = None,
+    journal: str | None = None,
+) -> int:
+    """Report on an evaluation, or compare two: as a table, Markdown, JSON, HTML, or a log of Inspect.
+
+    Examples:
+        treadle eval report before after
+        treadle eval report evaluation --format html --out report.html
+    """
+    from treadle.cli.jobs import evaluating
+
+    evaluating.write_report(folder, other, format.value, out, journal)
+    return ExitCode.DONE

@@ -1,0 +1,211 @@
+"""The work of `treadle eval`: applies the options to the configuration, makes the evaluation, shows its tables."""
+
+import re
+from collections import deque
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.job_command import ConfigChanges, JobCommand
+from treadle.cli.options import common as o
+from treadle.cli.terminal.output import (
+    clean,
+    make_table,
+    print_bytes,
+    print_json,
+    print_note,
+    print_table,
+    shorten,
+    stdout,
+    write_command,
+    write_cost,
+    write_count,
+)
+from treadle.core.errors import ConfigError
+from treadle.core.masking import hide_password
+from treadle.evals.evaluation import EvaluationProgress, SampleGraded, evaluate
+from treadle.evals.evaluation_config import READER
+from treadle.evals.evaluation_folder import find_journal, read_stored
+from treadle.evals.evaluation_reports import make_evaluation_view, make_inspect_log, write_markdown
+from treadle.evals.evaluation_results import ModelPair, Results, read_results
+from treadle.evals.statistics import MeanEstimate
+from treadle.export.whole import write_whole
+from treadle.jobs.progress import JobNotice
+from treadle.journal.registry import open_journal
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_SHOWN_SAMPLES, _SHOWN_KINDS = 6, 8
+"""How many of the newest samples, and of the kinds of failures, are shown."""
+
+
+def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_rescored: bool) -> int:
+    """Make the evaluation, or continue it, and return the exit code."""
+    if path is None and not changes.options and not changes.settings:
+        raise ConfigError(
+            "give a configuration, or options: treadle eval --task files:test --model oracle --epochs 4"
+        )
+    config = READER.load(path, changes.by_key(), changes.flags)
+    job = JobCommand(config.name, EvaluationProgress(), ScoreFeed(), changes.command("eval", path), shown)
+    result = job.run(lambda stop: evaluate(config, is_rescored=is_rescored, listener=job.listen, stop=stop))
+    if result is None:
+        return ExitCode.INTERRUPTED
+    advice = "some samples have no grade; see the reasons above"
+    code = job.report(result.end, result.progress, result.folder.path, advice)
+    if not shown.is_json:
+        print_results(result.results)
+    else:
+        print_json({"event": "results", **_brief(result.results)})
+    if job.says_more:
+        folder = str(result.folder.path)
+        print_note(f"journal: {hide_password(config.journal or str(result.folder.journal))}")
+        print_note(f"look at the samples: {write_command('view', folder)}")
+    return code
+
+
+def _brief(results: Results) -> dict[str, object]:
+    return {"models": results.models, "pairs": results.pairs, "failed": len(results.failed)}
+
+
+class ScoreFeed:
+    """The newest samples with their scores; see `Feed`."""
+
+    def __init__(self) -> None:
+        self._samples: deque[SampleGraded] = deque(maxlen=_SHOWN_SAMPLES)
+
+    def note(self, notice: JobNotice) -> None:
+        """See `Feed.note`."""
+        if isinstance(notice, SampleGraded):
+            self._samples.append(notice)
+
+    def lines(self, height: int) -> list["Text"]:
+        """See `Feed.lines`."""
+        from rich.text import Text
+
+        lines = []
+        for sample in list(self._samples)[-height:] if height else ():
+            score = "-" if sample.score is None else f"{sample.score:.2f}"
+            style = "yellow" if sample.score is None else "green" if sample.score >= 1 else "red"
+            line = (
+                Text("  ").append(f"{score:5}", style=style).append(clean(f"{sample.task}  "), style="cyan")
+            )
+            lines.append(line.append(clean(sample.model), style="dim"))
+        return lines
+
+
+def print_results(results: Results) -> None:
+    """Print the tables of an evaluation."""
+    console = stdout()
+    table = make_table(
+        "model", "samples", "score", "solved", *_chance_columns(results), "steps", "tokens", "cost", "s",
+        numbers=("samples", "steps", "tokens", "cost", "s"),
+    )  # fmt: skip
+    for item in results.models:
+        most = max(item.pass_at, default=1)
+        chances = [_write(item.pass_at[most]), _write(item.pass_all[most])] if most > 1 else []
+        table.add_row(
+            clean(item.model),
+            f"{item.samples:,}" + (f" (+{item.failed:,} failed)" if item.failed else ""),
+            _write(item.score),
+            _write(item.pass_at.get(1)),
+            *(chances or ["-"] * len(_chance_columns(results))),
+            f"{item.steps:.1f}",
+            f"{item.tokens:,.0f}",
+            write_cost(item.cost_usd),
+            f"{item.seconds:.2f}",
+        )
+    console.print()
+    print_table(table)
+    if any(len(item.scorers) > 1 for item in results.models):
+        names = list(dict.fromkeys([name for item in results.models for name in item.scorers]))
+        scorers = make_table("model", *names)
+        for item in results.models:
+            scorers.add_row(clean(item.model), *[_write(item.scorers.get(name)) for name in names])
+        print_table(scorers)
+    print_pairs(results.pairs)
+    for kind in results.failures[:_SHOWN_KINDS]:
+        told = ", ".join([f"{model} {count:,}" for model, count in kind.models.items()])
+        line = f"{kind.count:5,}  {shorten(kind.kind, 100)}  ({told}; such as {kind.run_ids[0]})"
+        console.print(clean(line), style="dim", soft_wrap=True)
+    if results.failed:
+        run_id, reason = next(iter(results.failed.items()))
+        print_note(
+            f"{write_count(len(results.failed), 'sample')} without a grade, such as {run_id}: {reason}"
+        )
+
+
+def _chance_columns(results: Results) -> list[str]:
+    most = max([k for item in results.models for k in item.pass_at], default=1)
+    return [f"pass@{most}", f"pass^{most}"] if most > 1 else []
+
+
+def _write(estimate: MeanEstimate | None) -> str:
+    return "-" if estimate is None else str(estimate)
+
+
+def print_pairs(pairs: list[ModelPair]) -> None:
+    """Print the differences between models."""
+    for pair in pairs:
+        found = pair.difference
+        verdict = "differs" if found.is_significant else "no difference is shown"
+        need = ""
+        if not found.is_significant and found.needed_tasks is not None:
+            need = f"; about {found.needed_tasks:,} tasks would show this one"
+        stdout().print(
+            clean(
+                f"{pair.one} - {pair.other}: {found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}], "
+                f"p = {found.p_value:.3g} over {write_count(found.tasks, 'task')}: {verdict}{need}"
+            ),
+            soft_wrap=True,
+        )
+
+
+def write_report(
+    folder: Path, other: Path | None, format: str, out: Path | None, journal: str | None
+) -> None:
+    """Write the report of one evaluation, or of two that are compared, in a format. Raises: `ConfigError`."""
+    if format == "html":
+        from treadle.viewer.data_pages import encode_page, make_view
+
+        _write_out(encode_page(make_view(folder, other, journal=journal)), out)
+        return
+    results = read_results(folder)
+    if format == "inspect":
+        _write_inspect(folder, results, out, journal)
+        return
+    view = make_evaluation_view(results, *([] if other is None else [read_results(other)]))
+    if format == "table":
+        for found in view.evaluations:
+            print_results(found)
+        print_pairs(view.pairs)
+    elif format == "json":
+        _write_out(msgspec.json.encode(view) + b"\n", out)
+    else:
+        texts = [write_markdown(found) for found in view.evaluations[1:]]
+        _write_out("\n".join([write_markdown(results, view.pairs), *texts]).encode(), out)
+
+
+def _write_inspect(folder: Path, results: Results, out: Path | None, journal: str | None) -> None:
+    """Write a log for each model, all but the only one with the model in its name."""
+    if out is None:
+        raise ConfigError(
+            "--format inspect writes a log for each model; name one with --out, such as log.json"
+        )
+    with closing(open_journal(find_journal(folder, read_stored(folder), journal), must_exist=True)) as opened:
+        for model in results.models:
+            safe = re.sub(r"[^\w.-]+", "_", model.model)
+            path = out if len(results.models) == 1 else out.with_stem(f"{out.stem}_{safe}")
+            log = msgspec.json.encode(make_inspect_log(results, model, opened))
+            write_whole([log, b"\n"], path)
+            stdout().print(str(path), soft_wrap=True)
+
+
+def _write_out(data: bytes, out: Path | None) -> None:
+    if out is None:
+        print_bytes(data)
+    else:
+        write_whole([data], out)

@@ -1,0 +1,244 @@
+"""The work of an evaluation: from its configuration to graded samples. It continues after any interruption."""
+
+import asyncio
+import sqlite3
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.core.types import Json
+from treadle.evals.evaluation_config import (
+    READER,
+    EvaluationConfig,
+    EvaluationPlan,
+    EvaluationSpec,
+    choose,
+    make_config,
+)
+from treadle.evals.evaluation_folder import (
+    EvaluationFolder,
+    SampleDetails,
+    check_continued,
+    finish_rescoring,
+    is_grading_again,
+)
+from treadle.evals.evaluation_results import Results, describe_sample, read_results
+from treadle.evals.row_samples import DriveAnswer, RowAnswer, read_answers
+from treadle.jobs.attempt import (
+    Attempt,
+    AttemptDriver,
+    AttemptFailedError,
+    AttemptRetried,
+    SeededAgents,
+    outcome_of,
+)
+from treadle.jobs.job import Expected, Job, JobEnd, JobOptions, JobSettings, open_job
+from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, PlannedItem
+from treadle.jobs.progress import Average, JobListener, JobNotice, JobProgress, JobWords
+from treadle.journal.run_info import RunFilter
+from treadle.runs.run import Run
+from treadle.runs.task import find_tasks, load_task
+
+
+class EvaluationProgress(JobProgress, kw_only=True):
+    """The counts of an evaluation."""
+
+    WORDS: ClassVar[JobWords] = JobWords(noun="sample", item="sample", kept="graded", in_flight="sample")
+
+    scores: dict[str, Average] = msgspec.field(default_factory=dict)
+    """The scores so far, by model."""
+
+    def note_score(self, model: str, score: float | None) -> None:
+        """Add the score of a sample; `None` if it has none."""
+        if score is not None:
+            self.scores.setdefault(model, Average()).add(score)
+
+    def results(self) -> list[str]:
+        """See `JobProgress.results`."""
+        return [f"{model} {average.mean:.3f}" for model, average in self.scores.items()]
+
+
+class SampleGraded(JobNotice, frozen=True, tag="sample_graded"):
+    """A sample was graded, or failed through a fault of the infrastructure."""
+
+    run_id: str
+    task: str
+    model: str
+    epoch: int
+    score: float | None
+    scores: dict[str, float] = msgspec.field(default_factory=dict)
+    reason: str | None = None
+    """Why there is no score; `None` if there is one."""
+
+    def line(self) -> str | None:
+        """See `JobNotice.line`."""
+        return None if self.reason is None else f"{self.run_id} failed: {self.reason:.200}"
+
+
+class SampleRetried(AttemptRetried, frozen=True, tag="sample_retried"):
+    """A sample failed because of the infrastructure and is tried again."""
+
+
+class Evaluated(Struct, frozen=True):
+    """The outcome of an evaluation."""
+
+    end: JobEnd
+    progress: EvaluationProgress
+    folder: EvaluationFolder
+    results: Results
+    """The samples that were graded so far."""
+
+
+class GradedSample(Struct, frozen=True):
+    """The result of the work on one sample."""
+
+    run: Run[Any]
+    details: SampleDetails
+
+
+class EvaluationWork:
+    """The samples of an evaluation; see `jobs.job.JobWork`."""
+
+    def __init__(
+        self,
+        config: EvaluationConfig,
+        job: Job[Any, EvaluationProgress],
+        driver: AttemptDriver,
+        plan: EvaluationPlan,
+        answers: Mapping[str, RowAnswer],
+    ) -> None:
+        """Make the work. `answers` are the samples that are answers of rows, by their names."""
+        self._config = config
+        self._job = job
+        self._driver = driver
+        self._plan = plan
+        self._answers = answers
+        for entry in job.ledger.entries(ItemStatus.KEPT):
+            job.progress.note_score(entry.label, entry.details["score"])
+
+    def make_item(self, number: int, counts: JobCounts) -> PlannedItem:
+        """See `JobWork.make_item`."""
+        return self._plan.make_item(number)
+
+    async def attempt(
+        self, item: PlannedItem, attempt: int, expected: Expected
+    ) -> "GradedSample | AttemptFailedError":
+        """See `JobWork.attempt`. Raises: as `AttemptDriver.drive` does."""
+        spec = msgspec.convert(item.spec, EvaluationSpec)
+        metadata: dict[str, Json] = {"evaluation": self._config.name, "epoch": spec.epoch}
+        answer = self._answers.get(spec.task)
+        planned = Attempt(
+            run_id=find_run_id(self._config, item),
+            task=load_task(spec.task) if answer is None else answer.task,
+            seed=spec.seed_of(self._config.seed),
+            model=spec.model,
+            metadata=metadata,
+            drive=None if answer is None else DriveAnswer(answer),
+        )
+        try:
+            run = await self._driver.drive(planned, expected)
+            details = describe_sample(run, self._driver.rewards, self._config.solved_at)
+            return GradedSample(run, details)
+        except AttemptFailedError as failed:
+            return failed
+
+    def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> AttemptFailedError:
+        """See `JobWork.set_aside`."""
+        return AttemptFailedError(f"infrastructure: {reason}", ItemStatus.FAILED)
+
+    def settle(
+        self,
+        item: PlannedItem,
+        attempt: int,
+        result: "GradedSample | AttemptFailedError",
+        _: sqlite3.Connection,
+    ) -> ItemOutcome:
+        """See `JobWork.settle`."""
+        if isinstance(result, AttemptFailedError):
+            return outcome_of(result)
+        return outcome_of(result.run, label=item.label, details=msgspec.to_builtins(result.details))
+
+    def note(self, item: PlannedItem, outcome: ItemOutcome) -> None:
+        """See `JobWork.note`."""
+        spec, details = msgspec.convert(item.spec, EvaluationSpec), outcome.details or {}
+        self._job.progress.note_score(spec.model, details.get("score"))
+        self._job.tell(
+            SampleGraded(
+                run_id=find_run_id(self._config, item),
+                task=spec.task,
+                model=spec.model,
+                epoch=spec.epoch,
+                score=details.get("score"),
+                scores=details.get("scores", {}),
+                reason=outcome.reasons[0] if outcome.reasons else None,
+            )
+        )
+
+
+def find_run_id(config: EvaluationConfig, item: PlannedItem) -> str:
+    """Return the id of the run of a sample."""
+    return f"{config.name}-{item.number}"
+
+
+async def evaluate(
+    config: EvaluationConfig | str | Path | None = None,
+    *,
+    is_rescored: bool = False,
+    listener: JobListener = lambda notice, progress: None,
+    stop: asyncio.Event | None = None,
+    **options: Any,
+) -> Evaluated:
+    """Make an evaluation, or continue it, and return its outcome.
+
+    `config` is a configuration or the path of one, and `options` are the keys of one, such as `models=["oracle"]`,
+    `tasks=["files:test"]`. If `is_rescored`, all samples are graded again, with the scorers that are given now; no
+    model is asked for what was sampled. If `stop` is set, samples in flight are finished and no new ones begun. A
+    cancellation stops at once; the same call goes on.
+
+    Raises: `ConfigError` if another process works in the folder, or if a key was changed that cannot change;
+    `ProviderError` for a fault of the user, such as a wrong key; `JournalError`.
+    """
+    if config is None:
+        config = make_config(options)
+    elif isinstance(config, str | Path):
+        config = READER.load(config, options)
+    elif options:
+        raise ConfigError(f"give a configuration or options, not both: {', '.join(options)}")
+    folder, progress = EvaluationFolder(config.path), EvaluationProgress()
+    given = JobOptions.of_attempts(config, {}, stop=stop, listener=listener)
+    given = msgspec.structs.replace(given, ledger=folder.ledger)
+    async with AsyncExitStack() as stack:
+        check = partial(check_continued, config, is_rescored=is_rescored)
+        job = open_job(stack, given, progress, partial(_runs_of, config), check=check)
+        agents = {
+            name: SeededAgents(config.agent, model, job.journal, wrap=job.meter.measure)
+            for name, model in config.model_names().items()
+        }
+        driver = AttemptDriver(
+            job,
+            agents,
+            config,
+            SampleRetried,
+            rewards=config.scorers(),
+            is_grading_again=is_grading_again(job.ledger),
+        )
+        answers = await asyncio.to_thread(read_answers, config.rows, config.max_tasks)
+        plan = EvaluationPlan(config, [*choose(find_tasks(config.tasks), config.max_tasks), *answers])
+        work = EvaluationWork(config, job, driver, plan, answers)
+        progress.wanted = plan.wanted
+        job.ledger.set("wanted", str(plan.wanted))
+        end = await job.run(work, JobSettings(wanted=plan.wanted, max_items=plan.wanted))
+        if end.reason == "done":
+            finish_rescoring(job.ledger)
+        job.refresh()
+    return Evaluated(end, progress, folder, read_results(config.path))
+
+
+def _runs_of(config: EvaluationConfig, item: PlannedItem) -> RunFilter:
+    return RunFilter(run_ids=[find_run_id(config, item)])

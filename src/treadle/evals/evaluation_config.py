@@ -1,0 +1,141 @@
+"""The configuration of evaluations, and their plan: which sample is which attempt of which model.
+
+Field docstrings are the descriptions in the JSON Schema.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Struct
+from pydantic import Field
+
+from treadle.core.places import KeyPath, Problem
+from treadle.core.types import Json
+from treadle.jobs.attempt import find_model
+from treadle.jobs.ledger import PlannedItem
+from treadle.jobs.sections import AttemptSection, ConfigReader, Count, find_mistakes
+from treadle.models.config.tables import ModelTable
+from treadle.runs.task import find_tasks
+from treadle.scoring.registry import RewardSpec, make_scorers, read_rewards
+from treadle.tasks.draws import fraction
+from treadle.workers.registry import WORKERS
+
+ROWS = "rows:"
+"""How the names of the tasks begin that are steps of a dataset's rows."""
+
+
+class EvaluationConfig(AttemptSection):
+    """The configuration of an evaluation."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.-]*$", max_length=60)] = "eval"
+    """The beginning of the ids of all runs."""
+    models: Annotated[list[str | ModelTable], Field(min_length=1)]
+    """The models: each `provider:name`, a name of treadle.toml, `oracle`, or a mapping with `model` and
+    settings."""
+    tasks: list[str] = []
+    """The tasks: a task set, `SET:ID`, `SET:SPLIT` such as `files:test`, or a pattern such as `files:csv_sum-*`.
+    `SET` is the name of an installed set, or `file.py:ATTRIBUTE` or `package.module:ATTRIBUTE`, which may be a
+    function that returns tasks."""
+    rows: list[str] = []
+    """Files of rows, as `treadle generate` and `treadle export` write them. At each answer of a row, each model is
+    asked for the next message, and its calls are compared with those of the row."""
+    max_tasks: Count | None = None
+    """The most tasks, and the most answers of rows; those that remain are spread over the whole list."""
+    epochs: Count = 1
+    """How often each model attempts each task, each time with another seed. All models have the same seeds."""
+    rewards: dict[str, float | dict[str, Json]] = {}
+    """The scorers by name, each with its weight in the score or a mapping of settings: `check` (the check of the
+    task), `calls`, `trajectory`, `final_answer`, `efficiency`, `judge` and others, or a function as
+    `module:function`. Default: `check` for tasks and `calls` for rows."""
+    solved_at: float = 1.0
+    """The score from which on a sample counts as solved, for pass@k and pass^k."""
+    path: Path = Path("evaluation")
+    """The folder of the evaluation; the same folder continues it."""
+
+    def model_names(self) -> dict[str, str | ModelTable]:
+        """Return the models by the names that tables show."""
+        return {model if isinstance(model, str) else model.model: model for model in self.models}
+
+    def scorers(self) -> tuple[RewardSpec, ...]:
+        """Return the scorers with their weights. Raises: `ConfigError`."""
+        return read_rewards(self.rewards or {"check": 1.0, **({"calls": 1.0} if self.rows else {})})
+
+
+class EvaluationSpec(Struct, frozen=True):
+    """The plan of one sample."""
+
+    task: str
+    """The task as `SET:ID`, or a step of a row."""
+    model: str
+    epoch: int
+
+    def seed_of(self, seed: int) -> int:
+        """Return the sampling seed, given the seed of the plan. All models have the same."""
+        return int(fraction(seed, self.task, self.epoch) * 2**31)
+
+
+class EvaluationPlan:
+    """The plan of the samples of an evaluation. All tasks are attempted once before one is attempted again."""
+
+    def __init__(self, config: EvaluationConfig, tasks: list[str]) -> None:
+        self._tasks = tasks
+        self._models = list(config.model_names())
+        self.wanted = len(tasks) * len(self._models) * config.epochs
+        """How many samples are wanted."""
+
+    def make_item(self, number: int) -> PlannedItem:
+        """Return the item with this number, from 1."""
+        rest, model = divmod(number - 1, len(self._models))
+        epoch, task = divmod(rest, len(self._tasks))
+        spec = EvaluationSpec(self._tasks[task], self._models[model], epoch)
+        return PlannedItem(number, spec.model, spec.task, msgspec.to_builtins(spec))
+
+
+def choose(tasks: list[str], most: int | None) -> list[str]:
+    """Return at most `most` of the tasks, spread evenly over the list."""
+    if most is None or most >= len(tasks):
+        return tasks
+    return [tasks[place * len(tasks) // most] for place in range(most)]
+
+
+def find_conflicts(config: EvaluationConfig) -> list[Problem]:
+    """Return what cannot work: values that exclude each other, and names that do not exist."""
+    problems: list[Problem] = []
+    if not config.tasks and not config.rows:
+        text = "give tasks, such as 'files:test', or rows, a file of a dataset"
+        problems.append(Problem(("tasks",), text))
+    names = Counter([item if isinstance(item, str) else item.model for item in config.models])
+    if twice := [name for name, count in names.items() if count > 1]:
+        text = f"{twice[0]!r} is given twice; give each model once, with another name in treadle.toml"
+        problems.append(Problem(("models",), text))
+    if config.rows and config.workers != "here":
+        problems.append(Problem(("workers",), "the answers of rows are asked for here; write 'here'"))
+    checks: dict[KeyPath, Callable[[], object]] = {
+        ("tasks",): lambda: find_tasks(config.tasks),
+        ("rewards",): lambda: make_scorers(config.scorers()),
+        ("workers",): lambda: WORKERS.load(config.workers.partition(":")[0]),
+    }
+    for place, model in enumerate(config.models):
+        checks["models", place] = lambda model=model: find_model(model)  # type: ignore[misc]
+    return problems + find_mistakes(checks)
+
+
+READER: ConfigReader[EvaluationConfig] = ConfigReader(
+    EvaluationConfig,
+    "treadle eval",
+    find_conflicts,
+    {
+        ("models", "*"): "'provider:name', a name of treadle.toml, or a mapping with 'model' and settings",
+        ("rewards", "*"): "a weight, or a mapping with 'weight' and settings",
+    },
+    renamed={("model",): "models", ("out",): "path", ("limit",): "max_tasks"},
+)
+"""The reader of configuration files, and their JSON Schema."""
+
+
+def make_config(given: Mapping[str, Any]) -> EvaluationConfig:
+    """Return the configuration with these values. Raises: `ConfigError` that lists all mistakes."""
+    return READER.load(None, given)

@@ -1,0 +1,236 @@
+"""Reports of evaluations: the view of a page, Markdown, and logs that Inspect reads."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import Struct
+
+from treadle.core.types import Message, Role, StopReason, ToolCall
+from treadle.evals.evaluation_folder import Sample
+from treadle.evals.evaluation_results import ModelPair, ModelResult, Results, compare_results
+from treadle.evals.statistics import MeanEstimate
+from treadle.journal.protocol import Journal
+from treadle.runs.run import Run
+
+_LIMITS = {
+    StopReason.MAX_TOKENS: "token",
+    StopReason.MAX_COST: "cost",
+    StopReason.DEADLINE: "time",
+    StopReason.CONTEXT_OVERFLOW: "context",
+}
+"""The limits of runs for which Inspect has a name. Others are `custom`."""
+
+
+class EvaluationView(Struct, frozen=True):
+    """One evaluation, or two that are compared, as a page shows them."""
+
+    evaluations: list[Results]
+    pairs: list[ModelPair]
+    """The differences between the two; empty for one."""
+
+    @property
+    def title(self) -> str:
+        """The title of the page."""
+        return f"{' and '.join([item.name for item in self.evaluations])}: evaluation"
+
+
+def make_evaluation_view(*evaluations: Results) -> EvaluationView:
+    """Return what a page shows of one evaluation or two."""
+    pairs = compare_results(evaluations[0], evaluations[1]) if len(evaluations) > 1 else []
+    return EvaluationView(list(evaluations), pairs)
+
+
+def choose_runs(results: Results, most: int) -> list[str]:
+    """Return at most `most` runs to look at: failures of all kinds and models first."""
+    kinds = [kind.run_ids for kind in results.failures]
+    failed = [
+        ids[place] for place in range(max(map(len, kinds), default=0)) for ids in kinds if place < len(ids)
+    ]
+    return list(dict.fromkeys([*failed, *[sample.run_id for sample in results.samples]]))[:most]
+
+
+def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
+    """Return the report of an evaluation as Markdown, with `pairs` of a comparison after its own."""
+    done = sum([item.samples for item in results.models])
+    most = max([k for item in results.models for k in item.pass_at], default=1)
+    chances = [f"pass@{most}", f"pass^{most}"] if most > 1 else []
+    scorers = list(dict.fromkeys([name for item in results.models for name in item.scorers]))
+    heads = ["model", "samples", "score", "solved", *chances]
+    heads += [*(scorers if len(scorers) > 1 else []), "steps", "tokens", "cost in USD", "seconds"]
+    rows = [
+        [
+            item.model,
+            f"{item.samples:,}",
+            _write(item.score),
+            _write(item.pass_at.get(1)),
+            *([_write(item.pass_at.get(most)), _write(item.pass_all.get(most))] if chances else []),
+            *([_write(item.scorers.get(name)) for name in scorers] if len(scorers) > 1 else []),
+            f"{item.steps:.1f}",
+            f"{item.tokens:,.0f}",
+            "unknown" if item.cost_usd is None else f"{item.cost_usd:.4f}",
+            f"{item.seconds:.2f}",
+        ]
+        for item in results.models
+    ]
+    parts = [
+        f"# {results.name}",
+        f"{done:,} of {results.planned:,} samples. Intervals are of 95 %, over tasks.",
+    ]
+    parts.append(_write_table(heads, rows))
+    if found := [*results.pairs, *pairs]:
+        lines = [
+            [
+                f"{pair.one} - {pair.other}",
+                f"{pair.difference.mean:+.3f} [{pair.difference.low:+.3f}, {pair.difference.high:+.3f}]",
+                f"{pair.difference.p_value:.3g}",
+                f"{pair.difference.tasks:,}",
+                "-" if pair.difference.needed_tasks is None else f"{pair.difference.needed_tasks:,}",
+            ]
+            for pair in found
+        ]
+        parts += [
+            "## Differences",
+            _write_table(["models", "difference", "p", "tasks", "tasks needed"], lines),
+        ]
+    names = [item.model for item in results.models]
+    families = [
+        [family, *[_write(found.get(name)) for name in names]] for family, found in results.families.items()
+    ]
+    parts += ["## Scores by family", _write_table(["family", *names], families)]
+    if results.failures:
+        kinds = [
+            [kind.kind, *[f"{kind.models.get(name, 0):,}" for name in names], f"`{kind.run_ids[0]}`"]
+            for kind in results.failures
+        ]
+        parts += ["## Failures by kind", _write_table(["kind", *names, "such as"], kinds)]
+    if results.failed:
+        lost = [[f"`{run_id}`", reason] for run_id, reason in list(results.failed.items())[:20]]
+        parts += ["## Samples without a grade", _write_table(["run", "reason"], lost)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _write(estimate: MeanEstimate | None) -> str:
+    return "-" if estimate is None else str(estimate)
+
+
+def _write_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
+    return "\n".join([f"| {' | '.join(line)} |" for line in cells])
+
+
+def make_inspect_log(results: Results, model: ModelResult, journal: Journal) -> dict[str, Any]:
+    """Return the samples of one model as an evaluation log of Inspect. Blocks. Raises: `JournalError`.
+
+    Source: `EvalLog` of inspect_ai 0.3, version 2 of the format.
+    """
+    samples = [sample for sample in results.samples if sample.spec.model == model.model]
+    written = [_write_sample(sample, Run.load(sample.run_id, journal)) for sample in samples]
+    times = [run for item in written for run in item.pop("_times")]
+    began, ended = (_write_time(value) for value in (min(times, default=0.0), max(times, default=0.0)))
+    usage: dict[str, int] = {}
+    for item in written:
+        for name, value in item["model_usage"][model.model].items():
+            usage[name] = usage.get(name, 0) + value
+    estimates = {**({"score": model.score} if model.score is not None else {}), **model.scorers}
+    return {
+        "version": 2,
+        "status": "success" if len(results.samples) >= results.planned else "cancelled",
+        "eval": {
+            "eval_id": f"{results.name}-{model.model}",
+            "created": began,
+            "task": results.name,
+            "task_id": results.name,
+            "dataset": {
+                "name": results.name,
+                "samples": len({sample.spec.task for sample in samples}),
+                "sample_ids": list(dict.fromkeys([sample.spec.task for sample in samples])),
+            },
+            "model": model.model,
+            "config": {"epochs": 1 + max([sample.spec.epoch for sample in samples], default=0)},
+        },
+        "results": {
+            "total_samples": len(samples),
+            "completed_samples": len(samples),
+            "scores": [
+                {
+                    "name": name,
+                    "scorer": name,
+                    "metrics": {
+                        "mean": {"name": "mean", "value": estimate.mean},
+                        "low": {"name": "low", "value": estimate.low},
+                        "high": {"name": "high", "value": estimate.high},
+                    },
+                }
+                for name, estimate in estimates.items()
+            ],
+        },
+        "stats": {"started_at": began, "completed_at": ended, "model_usage": {model.model: usage}},
+        "samples": written,
+    }
+
+
+def _write_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def _write_sample(sample: Sample, run: Run[Any]) -> dict[str, Any]:
+    details, messages = sample.details, [_write_message(message) for message in run.messages]
+    answers = [item for item in messages if item["role"] == "assistant"]
+    usage = {
+        "input_tokens": run.usage.input_tokens,
+        "output_tokens": run.usage.output_tokens,
+        "total_tokens": run.usage.input_tokens + run.usage.output_tokens,
+    }
+    stop = "stop" if details.stop_reason is StopReason.COMPLETED else "unknown"
+    choices = [{"message": answers[-1], "stop_reason": stop}] if answers else []
+    limit = None
+    if details.stop_reason is not StopReason.COMPLETED:
+        limit = {"type": _LIMITS.get(details.stop_reason, "custom"), "limit": 0}
+    scores = {} if details.score is None else {"score": details.score}
+    return {
+        "id": sample.spec.task,
+        "epoch": sample.spec.epoch + 1,
+        "input": next((message.content for message in run.messages if message.role is Role.USER), ""),
+        "target": "",
+        "messages": messages,
+        "output": {"model": sample.spec.model, "choices": choices, "usage": usage},
+        "scores": {
+            name: {"value": value, "answer": run.output, "explanation": details.reasons.get(name)}
+            for name, value in {**scores, **details.scores}.items()
+        },
+        "metadata": {"run_id": sample.run_id, "stop_reason": details.stop_reason.value},
+        "model_usage": {sample.spec.model: usage},
+        "total_time": details.seconds,
+        "limit": limit,
+        "_times": (run.events[0].at, run.events[-1].at),
+    }
+
+
+def _write_message(message: Message) -> dict[str, Any]:
+    written: dict[str, Any] = {"role": message.role.value, "content": message.content}
+    if message.role is Role.TOOL:
+        written |= {"tool_call_id": message.call_id, "function": message.name}
+        if message.is_error:
+            written["error"] = {"type": "unknown", "message": message.content}
+    if message.tool_calls:
+        written["tool_calls"] = [_write_call(call) for call in message.tool_calls]
+    return written
+
+
+def _write_call(call: ToolCall) -> dict[str, Any]:
+    fault, arguments = None, None
+    try:
+        arguments = call.parsed
+    except ValueError as error:
+        fault = str(error)
+    is_object = isinstance(arguments, dict)
+    if not is_object and fault is None:
+        fault = "the arguments are not an object"
+    return {
+        "id": call.call_id,
+        "function": call.name,
+        "arguments": arguments if is_object else {},
+        "parse_error": fault,
+    }

@@ -1,0 +1,287 @@
+"""The results of evaluations: the facts of a sample, tables by model and family, failures by kind, comparisons."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from msgspec import Struct
+
+from treadle.core.events import DurableBody, Rewarded, TurnCompleted
+from treadle.core.types import StopReason
+from treadle.evals.evaluation_folder import (
+    Sample,
+    SampleDetails,
+    StoredEvaluation,
+    by_task,
+    cluster_of,
+    read_stored,
+)
+from treadle.evals.statistics import (
+    MeanEstimate,
+    ScoreDifference,
+    compare_paired,
+    estimate_mean,
+    pass_all_k,
+    pass_at_k,
+)
+from treadle.runs.run import Run
+from treadle.scoring.registry import RewardSpec, total_reward
+
+_VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\S*[/.]\w\S*|[-+$€£]?\d[\d.,:]*")
+"""What differs between two reasons of the same kind: quoted texts, paths and numbers."""
+
+
+def describe_sample(run: Run[Any], specs: Sequence[RewardSpec], solved_at: float) -> SampleDetails:
+    """Return the facts of a graded run. Reads its events from the journal."""
+    names = [spec.name for spec in specs]
+    rewards = {name: value for name, value in run.state.turn.rewards.items() if name in names}
+    total, spent = total_reward(rewards, specs), run.state.turn.spent
+    weight = sum([spec.weight for spec in specs if spec.name in rewards])
+    score = total if total is None or weight <= 0 else total / weight
+    assert run.stop_reason is not None
+    reasons: dict[str, str] = {}
+    kind: str | None = None
+    bodies = [event.body for event in run.events]
+    if score is not None and score < solved_at:
+        given = {body.name: body.detail or "" for body in bodies if isinstance(body, Rewarded)}
+        reasons = {name: given[name] for name in rewards if given.get(name)}
+        worst = min(rewards, key=lambda name: rewards[name])
+        is_cut = run.stop_reason is not StopReason.COMPLETED and not run.state.is_relayed
+        kind = name_failure(run.stop_reason if is_cut else None, reasons.get(worst, worst))
+    return SampleDetails(
+        score=score,
+        stop_reason=run.stop_reason,
+        scores=rewards,
+        reasons=reasons,
+        kind=kind,
+        steps=run.steps,
+        calls=spent.tool_calls,
+        seconds=_find_seconds(bodies),
+    )
+
+
+def _find_seconds(bodies: Sequence[DurableBody]) -> float:
+    """Return how long a run was worked on, without what came after its end."""
+    ended = [body for body in bodies if isinstance(body, TurnCompleted)]
+    if not ended:
+        return 0.0
+    worked = ended[-1].worked_seconds
+    return round(ended[-1].at - bodies[0].at if worked is None else worked, 3)
+
+
+def name_failure(stop_reason: StopReason | None, reason: str) -> str:
+    """Return the kind of a failure: the reason without what varies, after what stopped the run, if anything did."""
+    first = _VARYING.sub("…", reason.partition("; ")[0]).strip()
+    return first if stop_reason is None else f"{stop_reason.value}: {first}"
+
+
+class ModelResult(Struct, frozen=True, kw_only=True):
+    """One line of the table: what the samples of a model say."""
+
+    model: str
+    samples: int
+    failed: int
+    """How many samples have no grade, because of the infrastructure."""
+    score: MeanEstimate | None
+    scorers: dict[str, MeanEstimate]
+    """The mean of each scorer."""
+    pass_at: dict[int, MeanEstimate]
+    """The probability that at least one of k attempts solves a task, by k."""
+    pass_all: dict[int, MeanEstimate]
+    """The probability that all of k attempts solve a task, by k."""
+    steps: float
+    """The mean per sample, as of all that follows."""
+    calls: float
+    tokens: float
+    seconds: float
+    cost_usd: float | None
+    """The mean cost in US dollars; `None` if a price is unknown."""
+
+
+class FailureKind(Struct, frozen=True):
+    """The failures of one kind."""
+
+    kind: str
+    models: dict[str, int]
+    """How many samples of each model failed so."""
+    run_ids: list[str]
+    """The runs, the first ones of each model first."""
+    example: str
+    """The reason of the first one."""
+
+    @property
+    def count(self) -> int:
+        """How many samples failed so."""
+        return sum(self.models.values())
+
+
+class ModelPair(Struct, frozen=True):
+    """The comparison of two models on the same tasks."""
+
+    one: str
+    other: str
+    difference: ScoreDifference
+
+
+class Results(Struct, frozen=True, kw_only=True):
+    """What an evaluation says so far."""
+
+    name: str
+    path: str
+    planned: int
+    models: list[ModelResult]
+    families: dict[str, dict[str, MeanEstimate]]
+    """The mean score by family and model. A family is what ids begin with, up to the last dash."""
+    pairs: list[ModelPair]
+    failures: list[FailureKind]
+    """The kinds of failures, the most frequent ones first."""
+    failed: dict[str, str]
+    """The runs without a grade, with the reason."""
+    samples: list[Sample]
+
+
+def read_results(path: Path) -> Results:
+    """Return the results in the folder of an evaluation. Raises: `ConfigError` if there is none."""
+    return make_results(path, read_stored(path))
+
+
+def make_results(path: Path, stored: StoredEvaluation) -> Results:
+    """Return the results of what a folder has stored."""
+    names, solved_at = list(stored.config.model_names()), stored.config.solved_at
+    of_model = {name: [item for item in stored.samples if item.spec.model == name] for name in names}
+    failed = Counter([_model_of(run_id, stored) for run_id in stored.failed])
+    scores = {name: _scores(samples) for name, samples in of_model.items()}
+    pairs = [
+        ModelPair(one, other, difference)
+        for one, other in combinations(names, 2)
+        if (difference := compare_paired(scores[one], scores[other])) is not None
+    ]
+    return Results(
+        name=stored.config.name,
+        path=str(path),
+        planned=stored.planned,
+        models=[_summarise(name, of_model[name], solved_at, failed[name]) for name in names],
+        families=_by_family(stored.samples),
+        pairs=pairs,
+        failures=_group_failures(stored.samples),
+        failed=stored.failed,
+        samples=stored.samples,
+    )
+
+
+def _model_of(run_id: str, stored: StoredEvaluation) -> str:
+    names = list(stored.config.model_names())
+    return names[(int(run_id.rpartition("-")[2]) - 1) % len(names)]
+
+
+def _scores(samples: Iterable[Sample]) -> dict[str, list[float]]:
+    """Return the scores by task, or row."""
+    found: dict[str, list[float]] = {}
+    for sample in samples:
+        if sample.details.score is not None:
+            found.setdefault(cluster_of(sample.spec.task), []).append(sample.details.score)
+    return found
+
+
+def _summarise(model: str, samples: list[Sample], solved_at: float, failed: int) -> ModelResult:
+    tasks = by_task(samples)
+    names = dict.fromkeys([name for sample in samples for name in sample.details.scores])
+
+    def estimate(read: Callable[[SampleDetails], float | None]) -> MeanEstimate | None:
+        groups: dict[str, list[float]] = {}
+        for sample in samples:
+            if (value := read(sample.details)) is not None:
+                groups.setdefault(cluster_of(sample.spec.task), []).append(value)
+        return estimate_mean(list(groups.values()))
+
+    scorers = {name: estimate(lambda details, name=name: details.scores.get(name)) for name in names}  # type: ignore[misc]
+    solved = [
+        [sample.details.score >= solved_at for sample in group if sample.details.score is not None]
+        for group in tasks.values()
+    ]
+    solved = [group for group in solved if group]
+    least = min(map(len, solved), default=0)
+    chances = sorted({k for k in (1, 2, 4, 8, 16, 32, 64, least) if 1 <= k <= least})
+    costs = [sample.cost_usd for sample in samples]
+    return ModelResult(
+        model=model,
+        samples=len(samples),
+        failed=failed,
+        score=estimate(lambda details: details.score),
+        scorers={name: found for name, found in scorers.items() if found is not None},
+        pass_at={k: _estimate_chance(solved, k, pass_at_k) for k in chances},
+        pass_all={k: _estimate_chance(solved, k, pass_all_k) for k in chances},
+        steps=_mean([sample.details.steps for sample in samples]),
+        calls=_mean([sample.details.calls for sample in samples]),
+        tokens=_mean([sample.input_tokens + sample.output_tokens for sample in samples]),
+        seconds=_mean([sample.details.seconds for sample in samples]),
+        cost_usd=None if None in costs else _mean([cost for cost in costs if cost is not None]),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fmean(values) if values else 0.0
+
+
+def _estimate_chance(
+    solved: list[list[bool]], k: int, chance: Callable[[int, int, int], float]
+) -> MeanEstimate:
+    """Return pass@k or pass^k, with an interval over tasks. With k = 1, it is the share of solved samples."""
+    groups = [list(map(float, group)) for group in solved]
+    if k > 1:
+        groups = [[chance(len(group), sum(group), k)] for group in solved]
+    found = estimate_mean(groups)
+    assert found is not None
+    return found
+
+
+def _by_family(samples: Iterable[Sample]) -> dict[str, dict[str, MeanEstimate]]:
+    found: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for sample in samples:
+        if sample.details.score is not None:
+            task, model = sample.spec.task, sample.spec.model
+            family = task.rpartition("#")[0] or task.rpartition("-")[0] or task
+            tasks = found.setdefault(family, {}).setdefault(model, {})
+            tasks.setdefault(cluster_of(task), []).append(sample.details.score)
+    made: dict[str, dict[str, MeanEstimate]] = {}
+    for family, models in found.items():
+        estimates = {model: estimate_mean(list(tasks.values())) for model, tasks in models.items()}
+        made[family] = {model: found for model, found in estimates.items() if found is not None}
+    return made
+
+
+def _group_failures(samples: Iterable[Sample]) -> list[FailureKind]:
+    kinds: dict[str, list[Sample]] = {}
+    for sample in samples:
+        if sample.details.kind is not None:
+            kinds.setdefault(sample.details.kind, []).append(sample)
+    made = [
+        FailureKind(
+            kind,
+            dict(Counter([sample.spec.model for sample in group])),
+            [sample.run_id for sample in group],
+            next(iter(group[0].details.reasons.values()), ""),
+        )
+        for kind, group in kinds.items()
+    ]
+    return sorted(made, key=lambda item: -item.count)
+
+
+def compare_results(one: Results, other: Results) -> list[ModelPair]:
+    """Return the differences between two evaluations, the second minus the first, of each model that both have; if
+    they have none in common, of the first models. Only tasks that both have count."""
+    before, after = ([item.model for item in results.models] for results in (one, other))
+    names = [(name, name) for name in before if name in after] or [(before[0], after[0])]
+    pairs = []
+    for old, new in names:
+        scores_of = {
+            results.path: _scores([sample for sample in results.samples if sample.spec.model == name])
+            for results, name in ((other, new), (one, old))
+        }
+        if (difference := compare_paired(scores_of[other.path], scores_of[one.path])) is not None:
+            pairs.append(ModelPair(f"{other.name}: {new}", f"{one.name}: {old}", difference))
+    return pairs

@@ -1,0 +1,299 @@
+"""Scorers of the calls that a run made: by value, as a trajectory, against schemas and rules.
+
+They compare with what is expected of the run (`expectations`). Each says nothing (`None`) about a run that it does
+not fit.
+"""
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from statistics import fmean
+
+from treadle.core.errors import ConfigError
+from treadle.core.events import QuestionAsked
+from treadle.core.types import Json
+from treadle.scoring.call_matching import ExpectedCall, MatchRules, count_in_order, find_call_fault, pair_up
+from treadle.scoring.expectations import MadeCall, find_expectation, find_made_calls, schemas_of
+from treadle.scoring.protocol import Score, Subject
+from treadle.scoring.reference_runs import find_reference
+from treadle.tools.schema.validation import ArgumentChecker
+
+
+class CallsScorer:
+    """1 if the run made exactly the expected calls, by value, and else 0; with `partial`, their F1 value.
+
+    If no call is expected, it is 1 for a run that made none.
+    """
+
+    def __init__(
+        self,
+        name: str = "calls",
+        *,
+        partial: bool = False,
+        ordered: bool = False,
+        ignore_case: bool = False,
+        ignore_order: bool = False,
+    ) -> None:
+        """Make a scorer. With `ordered`, the calls must come in the expected order; `ignore_case` and
+        `ignore_order` are about texts and lists in their arguments."""
+        self.name = name
+        self._is_partial = partial
+        self._is_ordered = ordered
+        self._rules = MatchRules(ignores_case=ignore_case, ignores_order=ignore_order)
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        expected = find_expectation(subject).calls
+        if expected is None:
+            return None
+        made, schemas = find_made_calls(subject.bodies), schemas_of(subject)
+
+        def find_fault(wanted: ExpectedCall, call: MadeCall) -> str | None:
+            schema = schemas.get(wanted.name)
+            return find_call_fault(wanted, call.call.name, call.arguments, schema, self._rules)
+
+        def is_same(wanted: ExpectedCall, call: MadeCall) -> bool:
+            return find_fault(wanted, call) is None
+
+        pairs = pair_up(expected, made, is_same)
+        matched = count_in_order(expected, made, is_same) if self._is_ordered else len(pairs)
+        precision = matched / len(made) if made else float(not expected)
+        recall = matched / len(expected) if expected else float(not made)
+        names = pair_up(expected, made, lambda wanted, call: wanted.name == call.call.name)
+        metrics = {
+            "precision": precision,
+            "recall": recall,
+            "names": len(names) / max(len(expected), len(made)) if expected or made else 1.0,
+        }
+        f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+        detail = "the calls are the expected ones"
+        if f1 < 1:
+            missing = [wanted for place, wanted in enumerate(expected) if place not in pairs]
+            extra = [call for place, call in enumerate(made) if place not in pairs.values()]
+            detail = _explain(missing, extra, find_fault)
+        return Score(f1 if self._is_partial else float(f1 == 1), detail, metrics)
+
+
+def _explain(missing: list[ExpectedCall], extra: list[MadeCall], find_fault: object) -> str:
+    """Return the first difference between expected calls without a partner and made ones."""
+    assert callable(find_fault)
+    for wanted in missing:
+        for call in extra:
+            if call.call.name == wanted.name:
+                return str(find_fault(wanted, call))
+    if missing and extra:
+        return str(find_fault(missing[0], extra[0]))
+    if missing:
+        return f"{missing[0].name!r} was not called"
+    if extra:
+        return f"{extra[0].call.name!r} was called, which was not expected"
+    return "the calls have another order"
+
+
+_MODES = ("exact", "in_order", "any_order", "subset")
+
+
+class TrajectoryScorer:
+    """How far the calls of the whole run follow the expected ones, or those of a reference.
+
+    `mode`: `exact` (1 if they are the same in the same order), `in_order` (the share of the expected calls that
+    come in their order, with others between them), `any_order` (the share that come at all), `subset` (the
+    share of the run's calls that are expected).
+    """
+
+    def __init__(
+        self, name: str = "trajectory", *, mode: str = "in_order", reference: str = "oracle"
+    ) -> None:
+        """Make a scorer. `reference` is the model whose run is followed if nothing is expected of the task."""
+        if mode not in _MODES:
+            raise ConfigError(f"mode of the reward {name!r} is {mode!r}; give one of {', '.join(_MODES)}")
+        self.name = name
+        self._mode = mode
+        self._reference = reference
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        expected = find_expectation(subject).calls
+        if expected is None:
+            reference = await find_reference(self._reference, subject)
+            if reference is None:
+                return None
+            expected = reference.calls
+        made, schemas = find_made_calls(subject.bodies), schemas_of(subject)
+
+        def is_same(wanted: ExpectedCall, call: MadeCall) -> bool:
+            return find_call_fault(wanted, call.call.name, call.arguments, schemas.get(wanted.name)) is None
+
+        if self._mode in ("exact", "in_order"):
+            count = count_in_order(expected, made, is_same)
+        else:
+            count = len(pair_up(expected, made, is_same))
+        whole = len(made) if self._mode == "subset" else len(expected)
+        value = count / whole if whole else 1.0
+        if self._mode == "exact":
+            value = float(count == len(expected) == len(made))
+        metrics = {"followed": float(count), "expected": float(len(expected)), "made": float(len(made))}
+        return Score(value, f"{count} of {len(expected)} expected calls, among {len(made)}", metrics)
+
+
+class ArgumentsScorer:
+    """The share of the run's calls whose arguments fit the schema of their tool. It says nothing about runs without
+    calls."""
+
+    def __init__(self, name: str = "arguments") -> None:
+        self.name = name
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        made, schemas = find_made_calls(subject.bodies), schemas_of(subject)
+        if not made:
+            return None
+        faults = [_find_schema_fault(call, schemas) for call in made]
+        wrong = [fault for fault in faults if fault is not None]
+        detail = wrong[0] if wrong else "the arguments of all calls fit their schemas"
+        return Score(1 - len(wrong) / len(made), detail)
+
+
+def _find_schema_fault(call: MadeCall, schemas: Mapping[str, Mapping[str, Json]]) -> str | None:
+    schema = schemas.get(call.call.name)
+    if schema is None:
+        return f"there is no tool {call.call.name!r}"
+    fault = ArgumentChecker(dict(schema)).find_fault(call.arguments)
+    return None if fault is None else f"{call.call.name!r}: {fault.replace(chr(10), ' ')}"
+
+
+class ParallelScorer:
+    """The share of the expected calls that the run made in one step. It says nothing if fewer than two are
+    expected."""
+
+    def __init__(self, name: str = "parallel") -> None:
+        self.name = name
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        expected, schemas = find_expectation(subject).calls, schemas_of(subject)
+        if expected is None or len(expected) < 2:
+            return None
+        steps: dict[int, list[MadeCall]] = {}
+        for call in find_made_calls(subject.bodies):
+            steps.setdefault(call.step, []).append(call)
+
+        def is_same(wanted: ExpectedCall, call: MadeCall) -> bool:
+            return find_call_fault(wanted, call.call.name, call.arguments, schemas.get(wanted.name)) is None
+
+        most = max([len(pair_up(expected, calls, is_same)) for calls in steps.values()], default=0)
+        return Score(most / len(expected), f"{most} of {len(expected)} expected calls were made in one step")
+
+
+class AbstainScorer:
+    """1 if the run made no call where no tool fits, and else 0. It says nothing if calls are expected, or
+    nothing is known."""
+
+    def __init__(self, name: str = "abstain") -> None:
+        self.name = name
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        if find_expectation(subject).calls != []:
+            return None
+        made = find_made_calls(subject.bodies)
+        detail = f"{made[0].call.name!r} was called, although no tool fits" if made else "no tool was called"
+        return Score(float(not made), detail)
+
+
+class AskingScorer:
+    """1 if the run asked the user for what is missing before it called a tool that is not pure, or asked nothing
+    where nothing is missing. A final answer with a question mark and no call before it counts as a question.
+
+    The metric `named` is the share of the missing things whose names are in the question.
+    """
+
+    def __init__(self, name: str = "asks_when_missing") -> None:
+        self.name = name
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        missing = find_expectation(subject).missing
+        if missing is None:
+            return None
+        asked = [body.text for body in subject.bodies if isinstance(body, QuestionAsked)]
+        made = find_made_calls(subject.bodies)
+        if not asked and not made and "?" in subject.run.output:
+            asked = [subject.run.output]
+        if not missing:
+            return Score(float(not asked), f"it asked {asked[0]!r:.100}" if asked else "nothing was asked")
+        if not asked:
+            return Score(0.0, f"it did not ask for {missing[0]!r}", {"named": 0.0})
+        text = " ".join(asked).casefold()
+        named = fmean([item.casefold().replace("_", " ") in text for item in missing])
+        return Score(1.0, f"it asked {asked[0]!r:.100}", {"named": named})
+
+
+class RecoveryScorer:
+    """The share of the failed calls after which a later call of the same tool succeeded. It says nothing about runs
+    without failed calls."""
+
+    def __init__(self, name: str = "recovers") -> None:
+        self.name = name
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        made = [call for call in find_made_calls(subject.bodies) if call.result is not None]
+        failed = [place for place, call in enumerate(made) if call.result and call.result.is_error]
+        if not failed:
+            return None
+        lost = [
+            made[place].call.name
+            for place in failed
+            if not any(
+                later.call.name == made[place].call.name and later.result and not later.result.is_error
+                for later in made[place + 1 :]
+            )
+        ]
+        detail = f"{lost[0]!r} failed and never succeeded" if lost else "after each failure, a call succeeded"
+        return Score(1 - len(lost) / len(failed), detail, {"failures": float(len(failed))})
+
+
+class PolicyScorer:
+    """1 if the run kept rules about its calls, and else 0.
+
+    `never` are tools that must not be called, by name or pattern such as `delete_*`. `first` says which tool must
+    have succeeded before another is called. `at_most` says how often a tool may be called.
+    """
+
+    def __init__(
+        self,
+        name: str = "policy",
+        *,
+        never: Sequence[str] = (),
+        first: Mapping[str, str] | None = None,
+        at_most: Mapping[str, int] | None = None,
+    ) -> None:
+        if isinstance(never, str) or not (never or first or at_most):
+            raise ConfigError(
+                f"the reward {name!r} has no rule; give 'never' (a list of names), 'first' or 'at_most'"
+            )
+        self.name = name
+        self._never = tuple(never)
+        self._first = dict(first or {})
+        self._at_most = dict(at_most or {})
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        broken = self._find_broken(find_made_calls(subject.bodies))
+        return Score(float(broken is None), broken or "the rules were kept")
+
+    def _find_broken(self, made: list[MadeCall]) -> str | None:
+        counts: dict[str, int] = {}
+        done: set[str] = set()
+        for call in made:
+            name = call.call.name
+            counts[name] = counts.get(name, 0) + 1
+            if any(fnmatchcase(name, pattern) for pattern in self._never):
+                return f"{name!r} was called, which is forbidden"
+            if (before := self._first.get(name)) is not None and before not in done:
+                return f"{name!r} was called before {before!r} had succeeded"
+            if counts[name] > self._at_most.get(name, counts[name]):
+                return f"{name!r} was called more than {self._at_most[name]} times"
+            if call.result is None or not call.result.is_error:
+                done.add(name)
+        return None

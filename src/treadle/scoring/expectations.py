@@ -1,0 +1,94 @@
+"""What is expected of a run: calls, an answer, files; and the calls that it made.
+
+An expectation comes from the run's own labels (`expected`, as the samples of rows have it) or from `data` of
+its task. Without one, scorers of trajectories compare with a run of the oracle on the same task.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.core.events import DurableBody, InferenceCompleted, ToolCompleted
+from treadle.core.types import Json, ToolCall, ToolResult
+from treadle.scoring.call_matching import ExpectedCall
+from treadle.scoring.protocol import Subject
+
+LABEL = "expected"
+"""The label of a run with its expectation."""
+
+
+class Expectation(Struct, frozen=True, omit_defaults=True):
+    """What a good run does. What is `None` is not expected of it."""
+
+    calls: list[ExpectedCall] | None = None
+    """The calls; an empty list if no tool fits."""
+    answer: Json = None
+    """The final answer: a text, a number, or a list of texts or numbers that are all right."""
+    files: dict[str, str | None] | None = None
+    """The files that differ from the initial ones, by path; `None` for a file that is deleted."""
+    missing: list[str] | None = None
+    """What the user has not said and the agent must ask for; an empty list if nothing is missing."""
+
+
+def find_expectation(subject: Subject) -> Expectation:
+    """Return what is expected of a run; an empty expectation if nothing is known.
+
+    Raises: `ConfigError` if it is given in another form.
+    """
+    task = subject.task
+    raw = subject.run.metadata.get(LABEL) or (None if task is None else getattr(task, "data", None))
+    if isinstance(raw, Expectation):
+        return raw
+    if not isinstance(raw, Mapping):
+        return Expectation()
+    try:
+        return msgspec.convert(dict(raw), Expectation)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"what is expected of run {subject.run.run_id!r} cannot be read: {error}; give 'calls' (each with "
+            "'name' and 'arguments'), 'answer', 'files' or 'missing'"
+        ) from error
+
+
+class MadeCall(Struct, frozen=True):
+    """A call of a model."""
+
+    call: ToolCall
+    step: int
+    """The number of its step, from 1."""
+    result: ToolResult | None
+    """Its result; `None` if it has none."""
+
+    @property
+    def arguments(self) -> Json:
+        """The decoded arguments; `None` if they are not JSON."""
+        try:
+            return self.call.parsed
+        except msgspec.DecodeError:
+            return None
+
+
+def find_made_calls(bodies: Iterable[DurableBody]) -> list[MadeCall]:
+    """Return the calls of the model in order, without those that tools made and those of answers that were thrown
+    away."""
+    bodies = list(bodies)
+    results = {
+        body.call_id: body.result
+        for body in bodies
+        if isinstance(body, ToolCompleted) and body.parent_call_id is None
+    }
+    found, step = [], 0
+    for body in bodies:
+        if isinstance(body, InferenceCompleted):
+            step += 1
+            calls = body.completion.message.tool_calls
+            found += [MadeCall(call, step, results.get(call.call_id)) for call in calls]
+    return found
+
+
+def schemas_of(subject: Subject) -> dict[str, Mapping[str, Any]]:
+    """Return the schemas of the parameters of the run's tools, by name."""
+    return {spec.name: spec.parameters for spec in subject.run.state.tools}

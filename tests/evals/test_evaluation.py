@@ -1,0 +1,221 @@
+"""Evaluations of tasks x models x epochs: killed, stopped, limited, continued and graded again."""
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.command import Cli
+from tests.conftest import IS_FULL
+from tests.crash.generation import Server
+from tests.testbed.threaded import ThreadedServer
+
+from treadle import open_journal
+from treadle.core.errors import ConfigError
+from treadle.core.events import InferenceCompleted, Rewarded, RunStarted
+from treadle.evals import Evaluated, EvaluationConfig, evaluate
+from treadle.evals.evaluation import SampleGraded
+from treadle.evals.evaluation_folder import Sample, read_stored
+from treadle.jobs.ledger import ItemStatus, Ledger
+from treadle.testbed.server.oracle_app import OracleApp, ServerSettings
+
+TASKS = [f"files:csv_sum-000{number}" for number in range(6)]
+MODELS = ["oracle", "oracle:0.5"]
+PLANNED = 6 * 2 * 3
+REWARDS = {"check": 0.5, "tool_use": 0.5}
+
+
+def configure(path: Path, **changes: Any) -> EvaluationConfig:
+    given: dict[str, Any] = {"models": MODELS, "tasks": TASKS, "epochs": 3, "seed": 4, "window": 5}
+    given["rewards"] = REWARDS
+    return EvaluationConfig.model_validate({**given, "path": path / "evaluation", **changes})
+
+
+def samples(path: Path) -> list[Sample]:
+    return read_stored(path / "evaluation").samples
+
+
+def count_answers(path: Path) -> dict[str, int]:
+    """Return how many answers each run has. Each was begun once."""
+    counts: dict[str, int] = {}
+    with open_journal(path / "evaluation" / "runs.db", must_exist=True) as journal:
+        for info in journal.runs():
+            bodies = [event.body for event in journal.read(info.run_id)]
+            assert sum(isinstance(body, RunStarted) for body in bodies) == 1
+            counts[info.run_id] = sum(isinstance(body, InferenceCompleted) for body in bodies)
+    return counts
+
+
+def check_whole(path: Path) -> None:
+    """Check that every sample was made and graded exactly once."""
+    found = samples(path)
+    assert Counter((item.spec.task, item.spec.model, item.spec.epoch) for item in found) == {
+        (task, model, epoch): 1 for task in TASKS for model in MODELS for epoch in range(3)
+    }
+    assert {item.run_id: item.details.steps for item in found} == count_answers(path)
+
+
+def test_the_results_have_the_means_of_each_model(tmp_path: Path) -> None:
+    notices: list[object] = []
+    made = asyncio.run(evaluate(configure(tmp_path), listener=lambda notice, _: notices.append(notice)))
+    assert (made.end.reason, made.progress.kept, made.progress.wanted) == ("done", PLANNED, PLANNED)
+    right, wrong = made.results.models
+    assert right.score is not None
+    assert wrong.score is not None
+    assert (right.model, right.samples, right.score.mean, right.score.tasks) == ("oracle", 18, 1.0, 6)
+    assert 0.5 < wrong.score.low < wrong.score.mean < wrong.score.high < 1
+    assert right.pass_all[3].mean == right.pass_at[1].mean == 1
+    assert wrong.scorers["check"].mean == 1 > wrong.scorers["tool_use"].mean
+    assert wrong.score.mean == pytest.approx((1 + wrong.scorers["tool_use"].mean) / 2)
+    assert made.results.pairs[0].difference.is_significant
+    assert made.results.pairs[0].difference.mean == pytest.approx(1 - wrong.score.mean)
+    assert sum(isinstance(item, SampleGraded) for item in notices) == PLANNED
+    kinds = {kind.kind: kind for kind in made.results.failures}
+    assert list(kinds) == ["… of … calls are well-formed and not repeated"]
+    assert set(next(iter(kinds.values())).models) == {"oracle:0.5"}
+    check_whole(tmp_path)
+
+
+def test_all_models_have_the_same_tasks_and_seeds(tmp_path: Path) -> None:
+    asyncio.run(evaluate(configure(tmp_path, models=["oracle:0.5", "oracle:0.50"])))
+    steps: dict[tuple[str, int], set[int]] = {}
+    for item in samples(tmp_path):
+        steps.setdefault((item.spec.task, item.spec.epoch), set()).add(item.details.steps)
+    assert len(steps) == 18
+    assert all(len(found) == 1 for found in steps.values())
+    assert len({min(found) for found in steps.values()}) > 1
+
+
+@pytest.mark.parametrize("number", range(100 // 5 if IS_FULL else 1))
+def test_a_killed_evaluation_goes_on_and_makes_nothing_twice(number: int, tmp_path: Path) -> None:
+    """The command is killed with SIGKILL at random times. No sample is lost or made twice, and no answer is asked
+    for again except those that were in flight. The server fails at three of ten requests."""
+    kills, window, planned = 5 if IS_FULL else 3, 6, 4 * 2 * 3
+    draw = random.Random(number)
+    with Server(0.03) as server:
+        config = {
+            "models": [
+                {"model": "openai:oracle:0.3", "base_url": server.url, "max_attempts": 12},
+                {"model": "openai:oracle", "base_url": server.url, "max_attempts": 12},
+            ],
+            "tasks": TASKS[:4], "epochs": 3, "window": window, "name": "killed",
+            "retries": {"attempts": 10, "delay_seconds": 0.01},
+        }  # fmt: skip
+        (tmp_path / "eval.json").write_text(json.dumps(config))
+        cli = Cli(tmp_path)
+        cli.env["OPENAI_API_KEY"] = "none"
+        reported: set[str] = set()
+        for _ in range(kills):
+            with (tmp_path / "out").open("w") as out:
+                process = cli.start("eval", "eval.json", "--json", stdout=out.fileno(), stderr=out.fileno())
+                try:
+                    process.wait(draw.uniform(0.1, 4.0 / kills))
+                except subprocess.TimeoutExpired:
+                    process.send_signal(signal.SIGKILL)
+                    process.wait(120)
+            text = (tmp_path / "out").read_text()
+            lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+            reported |= {line["run_id"] for line in lines if line["event"] == "sample_graded"}
+        result = cli("eval", "eval.json", "--json")
+        assert result.code == 0, result
+    found = samples(tmp_path)
+    assert len(found) == len({item.run_id for item in found}) == planned
+    assert {(item.spec.task, item.spec.model, item.spec.epoch) for item in found} == {
+        (task, model, epoch)
+        for task in TASKS[:4]
+        for model in ("openai:oracle:0.3", "openai:oracle")
+        for epoch in range(3)
+    }
+    assert reported <= {item.run_id for item in found}
+    assert {item.details.score for item in found} == {1.0}
+    answers = count_answers(tmp_path)
+    assert {item.run_id: item.details.steps for item in found} == answers
+    lost = server.answered.total() - sum(answers.values())
+    assert 0 <= lost <= kills * window, "answers were sampled that are not in the journal"
+
+
+def test_a_stopped_evaluation_finishes_what_is_in_flight(tmp_path: Path) -> None:
+    async def make() -> Evaluated:
+        stop = asyncio.Event()
+        return await evaluate(configure(tmp_path), stop=stop, listener=lambda notice, progress: stop.set())
+
+    assert asyncio.run(make()).end.reason == "stopped"
+    assert 0 < len(samples(tmp_path)) <= 5
+    asyncio.run(evaluate(configure(tmp_path)))
+    check_whole(tmp_path)
+
+
+def test_faults_of_the_infrastructure_are_retried_and_are_no_grades(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with ThreadedServer(OracleApp(ServerSettings(failure_rate=0.4))) as server:
+        student = {"model": "openai:oracle", "base_url": server.url, "max_attempts": 1}
+        retries = {"attempts": 60, "delay_seconds": 0}
+        config = configure(tmp_path, models=[student], epochs=2, retries=retries, rewards={})
+        made = asyncio.run(evaluate(config))
+    assert made.end.reason == "done"
+    assert made.results.models[0].score is not None
+    assert made.results.models[0].score.mean == 1
+    assert made.progress.retried > 0
+
+
+def test_samples_without_a_grade_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    retries = {"attempts": 1, "delay_seconds": 0}
+    with ThreadedServer(OracleApp(ServerSettings(failure_rate=1.0))) as server:
+        student = {"model": "openai:oracle", "base_url": server.url, "max_attempts": 1}
+        config = configure(tmp_path, models=[student, "oracle"], epochs=1, retries=retries)
+        made = asyncio.run(evaluate(config))
+        assert [model.samples for model in made.results.models] == [0, 6]
+        assert [model.failed for model in made.results.models] == [6, 0]
+        assert made.results.models[0].score is None
+        assert all("infrastructure: run " in reason for reason in made.results.failed.values())
+
+
+def test_a_limit_ends_the_evaluation_and_a_larger_one_goes_on(tmp_path: Path) -> None:
+    made = asyncio.run(evaluate(configure(tmp_path, limits={"max_tokens": 3000})))
+    assert made.end.reason == "max_tokens"
+    assert made.progress.kept < PLANNED
+    with Ledger(made.folder.ledger, is_readonly=True) as ledger:
+        assert all(entry.status != ItemStatus.REJECTED for entry in ledger.entries())
+    asyncio.run(evaluate(configure(tmp_path)))
+    check_whole(tmp_path)
+
+
+def test_another_evaluation_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    asyncio.run(evaluate(configure(tmp_path, epochs=1)))
+    with pytest.raises(ConfigError, match="epochs was 1 and is now 2"):
+        asyncio.run(evaluate(configure(tmp_path, epochs=2)))
+    with pytest.raises(ConfigError, match=r"were graded with other scorers; .* --rescore"):
+        asyncio.run(evaluate(configure(tmp_path, epochs=1, rewards={"check": 1.0})))
+
+
+def test_samples_are_graded_again_without_a_model(tmp_path: Path) -> None:
+    asyncio.run(evaluate(configure(tmp_path, rewards={"check": 1.0})))
+    answers = count_answers(tmp_path)
+    made = asyncio.run(evaluate(configure(tmp_path), is_rescored=True))
+    assert made.progress.kept == PLANNED
+    assert made.results.models[1].scorers["tool_use"].mean < 1
+    assert count_answers(tmp_path) == answers
+    check_whole(tmp_path)
+    with open_journal(made.folder.journal) as journal:
+        bodies = [event.body for event in journal.read("eval-1")]
+    assert [body.name for body in bodies if isinstance(body, Rewarded)] == ["check", "tool_use"]
+
+
+def test_mistakes_of_a_configuration_are_all_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(evaluate(models=["oracle", "oracle", "nobody:x"], rewards={"chek": 1}))
+    for part in (
+        "give tasks, such as 'files:test'",
+        "'oracle' is given twice",
+        "nobody",
+        "did you mean 'check'",
+    ):
+        assert part in str(caught.value)

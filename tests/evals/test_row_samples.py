@@ -1,0 +1,95 @@
+"""The answers of rows are samples: the model is asked once for the next message, and its calls are compared."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.testbed.threaded import ThreadedServer
+
+from treadle import Agent, Run, load_task, open_journal
+from treadle.core.errors import ConfigError
+from treadle.core.events import InferenceCompleted
+from treadle.core.types import Role, ToolCall
+from treadle.evals import evaluate
+from treadle.evals.row_samples import read_answers
+from treadle.export.exporter import FORMATS, encode_row
+from treadle.export.rows import load_row
+from treadle.journal.memory import MemoryJournal
+from treadle.runs.options import StreamOptions
+from treadle.scoring.grade import grade
+from treadle.scoring.registry import make_scorers, read_rewards
+from treadle.testbed import oracle_for
+from treadle.testbed.server.oracle_app import OracleApp, ServerSettings
+
+TASKS = ("files:csv_sum-0001", "files:config_fix-0003")
+
+
+async def make_run(journal: Any, name: str) -> Run[Any]:
+    task = load_task(name)
+    options: StreamOptions = {"run_id": name.replace(":", "-")}
+    return await Agent(oracle_for(task), journal=journal).run(task, **options)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[list[ToolCall]]]]:
+    """A file of rows that the oracle made, and the calls of each of their answers."""
+    journal, path = MemoryJournal(), tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    runs = [asyncio.run(make_run(journal, name)) for name in TASKS]
+    lines = [encode_row(load_row(journal, run.run_id), FORMATS.load("treadle")) + b"\n" for run in runs]
+    path.write_bytes(b"".join(lines))
+    said = [[list(item.tool_calls) for item in run.messages if item.role is Role.ASSISTANT] for run in runs]
+    return path, said
+
+
+def test_each_answer_of_a_row_is_a_sample(rows: tuple[Path, list[list[list[ToolCall]]]]) -> None:
+    path, said = rows
+    found = read_answers([str(path)])
+    assert len(found) == sum(map(len, said))
+    for row, answers in enumerate(said, 1):
+        for place, calls in enumerate(answers, 1):
+            answer = found[f"rows:{path}#{row}.{place}"]
+            wanted = [{"name": call.name, "arguments": json.loads(call.arguments)} for call in calls]
+            assert answer.expected == {"calls": wanted}
+            assert len(answer.since) == sum(1 + len(earlier) for earlier in answers[: place - 1])
+    assert list(read_answers([str(path)], 2)) == [next(iter(found)), list(found)[len(found) // 2]]
+
+
+def test_models_are_asked_once_for_each_answer_and_nothing_is_run(
+    rows: tuple[Path, list[list[list[ToolCall]]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    path, said = rows
+    with ThreadedServer(OracleApp(ServerSettings())) as server:
+        models = [{"model": name, "base_url": server.url} for name in ("openai:oracle", "openai:oracle:0.7")]
+        given: dict[str, Any] = {"models": models, "rows": [str(path)], "path": str(tmp_path / "e")}
+        made = asyncio.run(evaluate(**given))
+        again = asyncio.run(evaluate(**given))
+        count = sum(map(len, said))
+
+    right, wrong = made.results.models
+    assert right.score is not None
+    assert wrong.score is not None
+    assert (right.samples, right.score.mean, right.score.tasks) == (count, 1.0, len(TASKS))
+    assert wrong.score.mean < 1
+    assert again.results.models == made.results.models
+    with open_journal(made.folder.journal) as journal:
+        for info in journal.runs():
+            bodies = [event.body for event in journal.read(info.run_id)]
+            assert sum(isinstance(body, InferenceCompleted) for body in bodies) == 1
+        # The run has all that its grade needs; the file of rows is not read again.
+        (scorer,) = make_scorers(read_rewards(["calls"]))
+        for sample in made.results.samples:
+            graded = asyncio.run(grade(journal, sample.run_id, [scorer]))
+            assert graded.rewards["calls"] == sample.details.score
+            assert not graded.changed
+
+
+def test_files_without_answers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no file"):
+        read_answers([str(tmp_path / "none.jsonl")])
+    row = {"messages": [{"role": "assistant", "content": "hello"}]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    with pytest.raises(ConfigError, match="has no answer after a message of a user"):
+        read_answers([str(tmp_path)])

@@ -1,0 +1,235 @@
+/** How well models do tasks: scores with intervals, differences, cost, the grid of tasks by models, and failures. */
+import { useEffect, useMemo, useState, type ReactNode } from "react";
+import { Status } from "../parts/basics";
+import { Block, Facts, Figure, Figures, FirstOf, number, Section, share, tone } from "../parts/charts";
+import type { Evaluation, EvaluationView, FailureKind, MeanEstimate, ModelPair, ModelResult, Sample } from "../datatypes";
+import { count } from "../format";
+import { useGet } from "../load";
+import { to } from "../router";
+import { get, has, isLive } from "../source";
+import { isShown } from "../shown";
+import type { PageSpec } from ".";
+
+const RELOAD_SECONDS = 5;
+const ADDRESS = "/v1/view/evaluation";
+const MOST_RUNS = 12;
+const fixed = (value: number): string => value.toFixed(3);
+const dollars = (value: number | null): string => (value === null ? "unknown" : `$${value.toFixed(4)}`);
+const signed = (value: number): string => `${value < 0 ? "−" : "+"}${fixed(Math.abs(value))}`;
+const written = (item: MeanEstimate | null | undefined): string => (item ? `${fixed(item.mean)} [${fixed(item.low)}, ${fixed(item.high)}]` : "–");
+
+/** Return the evaluation, and look again from time to time while samples may be made. */
+function useEvaluation(): { view: EvaluationView | null; error: Error | null } {
+  const { data, error } = useGet<EvaluationView>(ADDRESS);
+  const [newer, setNewer] = useState<EvaluationView | null>(null);
+  const isDone = (newer ?? data)?.evaluations.every((item) => item.samples.length >= item.planned) ?? false;
+  useEffect(() => {
+    if (!isLive || isDone) return;
+    const look = async (): Promise<void> => {
+      if (document.visibilityState === "visible") setNewer(await get<EvaluationView>(ADDRESS));
+    };
+    const timer = setInterval(() => void look().catch(() => undefined), 1000 * RELOAD_SECONDS);
+    return () => clearInterval(timer);
+  }, [isDone]);
+  return { view: newer ?? data, error };
+}
+
+function EvaluationPage(): ReactNode {
+  const { view, error } = useEvaluation();
+  if (!view) return <main className="page"><Status error={error}>Reading the samples …</Status></main>;
+  const isCompared = view.evaluations.length > 1;
+  return (
+    <main className="page">
+      <div className="bar">
+        <h1 className="cut" title={view.evaluations.map((item) => item.path).join(", ")}>{view.evaluations.map((item) => item.name).join(" and ")}</h1>
+        <span className="soft cut grow">{view.evaluations.map((item) => `${count(item.samples.length)} of ${count(item.planned)} samples`).join(", ")}</span>
+      </div>
+      <div className="overview" tabIndex={0} role="region" aria-label="overview">
+        {isCompared && (
+          <Section id="compared" title="Two evaluations" lead="The second minus the first, over the tasks that both have.">
+            <Pairs pairs={view.pairs} />
+          </Section>
+        )}
+        {view.evaluations.map((item, index) => <One key={item.path} found={item} hasRuns={index === 0} prefix={isCompared ? `${item.name}: ` : ""} />)}
+      </div>
+    </main>
+  );
+}
+
+function One({ found, hasRuns, prefix }: { found: Evaluation; hasRuns: boolean; prefix: string }): ReactNode {
+  const lost = Object.entries(found.failed);
+  return (
+    <>
+      <Figures>
+        <Figure label="models" value={count(found.models.length)} />
+        <Figure label="tasks" value={count(new Set(found.samples.map((item) => item.spec.task)).size)} />
+        <Figure label="samples graded" value={share(found.samples.length, found.planned)} />
+        <Figure label="samples without a grade" value={count(lost.length)} tone={lost.length ? "bad" : ""} />
+      </Figures>
+      <Section id={`${prefix}scores`} title={`${prefix}Scores`} lead="Means with intervals of 95 %. Tasks are the clusters: samples of one task are alike.">
+        <Intervals title="Score" rows={found.models.map((item) => [item.model, item.score] as const)} />
+        <Models models={found.models} />
+        <Pairs pairs={found.pairs} />
+        <CostScore models={found.models} />
+      </Section>
+      <Section id={`${prefix}tasks`} title={`${prefix}Tasks by models`} lead="The mean score of each family and task. A number is the mean over epochs; it opens the worst run.">
+        <Families found={found} />
+        <Grid found={found} hasRuns={hasRuns} />
+      </Section>
+      <Section id={`${prefix}failures`} title={`${prefix}Failures`} lead="Samples that are not solved, by the kind of their failure.">
+        <Failures kinds={found.failures} models={found.models.map((item) => item.model)} hasRuns={hasRuns} />
+        <Facts title="Samples without a grade" heads={["run", "reason"]} rows={lost} />
+      </Section>
+    </>
+  );
+}
+
+/** One line for each row, with its interval drawn from 0 to 1. */
+function Intervals({ title, rows }: { title: string; rows: (readonly [string, MeanEstimate | null])[] }): ReactNode {
+  const x = (value: number): number => 600 * Math.min(1, Math.max(0, value));
+  return (
+    <Block title={title} isWide>
+      <table className="plain intervals">
+        <tbody>
+          {rows.map(([name, item]) => (
+            <tr key={name}>
+              <th scope="row">{name}</th>
+              <td className="drawn">
+                {item && (
+                  <svg viewBox="0 0 600 16" preserveAspectRatio="none" role="img" aria-label={written(item)}>
+                    <path className="rail" d="M0 8H600" />
+                    <path className="reach" d={`M${x(item.low)} 8H${x(item.high)}`} />
+                    <path className="mean" d={`M${x(item.mean)} 1V15`} />
+                  </svg>
+                )}
+              </td>
+              <td className="num">{written(item)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Block>
+  );
+}
+
+function Models({ models }: { models: ModelResult[] }): ReactNode {
+  const most = Math.max(1, ...models.flatMap((item) => Object.keys(item.pass_at).map(Number)));
+  const scorers = [...new Set(models.flatMap((item) => Object.keys(item.scorers)))];
+  const chances = most > 1 ? [`pass@${most}`, `pass^${most}`] : [];
+  const named = scorers.length > 1 ? scorers : [];
+  const rows = models.map((item) => [
+    item.model, count(item.samples), written(item.pass_at["1"]),
+    ...(most > 1 ? [written(item.pass_at[most]), written(item.pass_all[most])] : []),
+    ...named.map((name) => written(item.scorers[name])),
+    item.steps.toFixed(1), count(Math.round(item.tokens)), dollars(item.cost_usd), item.seconds.toFixed(2),
+  ]);
+  const heads = ["model", "samples", "solved", ...chances, ...named, "steps", "tokens", "cost", "seconds"];
+  return <Facts title="Models" heads={heads} rows={rows} numbers={[1, ...[4, 3, 2, 1].map((back) => heads.length - back)]} />;
+}
+
+function Pairs({ pairs }: { pairs: ModelPair[] }): ReactNode {
+  const rows = pairs.map(({ one, other, difference: found }) => [
+    `${one} − ${other}`, `${signed(found.mean)} [${signed(found.low)}, ${signed(found.high)}]`, found.p_value.toPrecision(2),
+    count(found.tasks), found.p_value < 0.05 ? "yes" : "no", found.needed_tasks === null ? "–" : count(found.needed_tasks),
+  ]);
+  return <Facts title="Differences on the same tasks" heads={["models", "difference", "p", "tasks", "shown", "tasks that would show it"]} rows={rows} numbers={[1, 2, 3, 5]} />;
+}
+
+function CostScore({ models }: { models: ModelResult[] }): ReactNode {
+  const known = models.filter((item) => item.score !== null);
+  const hasCost = known.some((item) => item.cost_usd);
+  const costOf = (item: ModelResult): number => (hasCost ? item.cost_usd ?? 0 : item.tokens);
+  const most = Math.max(...known.map(costOf), 0);
+  if (known.length < 2 || !most) return null;
+  const unit = hasCost ? "US dollars per sample" : "tokens per sample";
+  return (
+    <Block title="Score against cost" about={`upwards the score, to the right ${unit}`} isWide>
+      <svg className="scatter" viewBox="0 0 600 220" role="img" aria-label={known.map((item) => `${item.model}: ${fixed(item.score?.mean ?? 0)} for ${number(costOf(item))} ${unit}`).join("; ")}>
+        <path className="rail" d="M40 10V200H590" />
+        <text x="4" y="16">1</text><text x="4" y="204">0</text>
+        <text x="590" y="216" textAnchor="end">{number(most)}</text>
+        {known.map((item) => {
+          const x = 40 + (540 * costOf(item)) / most;
+          const y = (value: number): number => 200 - 190 * value;
+          const score = item.score as MeanEstimate;
+          const isRight = x > 400;
+          return (
+            <g key={item.model}>
+              <path className="reach" d={`M${x} ${y(score.low)}V${y(score.high)}`} />
+              <circle cx={x} cy={y(score.mean)} r="4" />
+              <text x={isRight ? x - 8 : x + 8} y={y(score.mean) + 4} textAnchor={isRight ? "end" : "start"}>{item.model}</text>
+            </g>
+          );
+        })}
+      </svg>
+    </Block>
+  );
+}
+
+function Families({ found }: { found: Evaluation }): ReactNode {
+  const names = found.models.map((item) => item.model);
+  const rows = Object.entries(found.families).map(([family, of]) => [family, ...names.map((name) => written(of[name]))]);
+  return <Facts title="Families" heads={["family", ...names]} rows={rows} numbers={names.map((_, index) => index + 1)} />;
+}
+
+/** A link to a run, if this page has it. */
+function RunLink({ run, hasRuns, children }: { run: string; hasRuns: boolean; children: ReactNode }): ReactNode {
+  const isThere = hasRuns && (isLive || has(`/v1/runs/${run}`));
+  return isThere ? <a href={to(["run", run])}>{children}</a> : <span title="this file does not have the run">{children}</span>;
+}
+
+function Grid({ found, hasRuns }: { found: Evaluation; hasRuns: boolean }): ReactNode {
+  const names = found.models.map((item) => item.model);
+  const tasks = useMemo(() => {
+    const made = new Map<string, Map<string, Sample[]>>();
+    for (const sample of found.samples) {
+      const of = made.get(sample.spec.task) ?? new Map<string, Sample[]>();
+      made.set(sample.spec.task, of.set(sample.spec.model, [...(of.get(sample.spec.model) ?? []), sample]));
+    }
+    return [...made];
+  }, [found]);
+  return (
+    <Block title="Tasks" isWide>
+      <FirstOf items={tasks} most={60} show={(listed) => (
+        <div className="scroll" tabIndex={0} role="region" aria-label="tasks by models">
+          <table className="matrix">
+            <thead><tr><td />{names.map((name) => <th key={name} scope="col"><span>{name}</span></th>)}</tr></thead>
+            <tbody>
+              {listed.map(([task, of]) => (
+                <tr key={task}>
+                  <th scope="row" title={task}>{task}</th>
+                  {names.map((name) => <Cell key={name} samples={of.get(name) ?? []} hasRuns={hasRuns} />)}
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )} />
+    </Block>
+  );
+}
+
+function Cell({ samples, hasRuns }: { samples: Sample[]; hasRuns: boolean }): ReactNode {
+  const graded = samples.filter((item) => item.details.score !== null);
+  const worst = graded.reduce<Sample | null>((low, item) => (low && (low.details.score ?? 0) <= (item.details.score ?? 0) ? low : item), null);
+  if (!worst) return <td className="none" />;
+  const mean = graded.reduce((sum, item) => sum + (item.details.score ?? 0), 0) / graded.length;
+  const about = `${count(graded.length)} samples, ${worst.details.kind ?? "all solved"}`;
+  return (
+    <td className={mean > 0.6 ? "strong" : ""} style={{ background: tone(mean) }} title={about}>
+      <RunLink run={worst.run_id} hasRuns={hasRuns}>{String(Math.round(100 * mean) / 100).replace(/^0\./, ".")}</RunLink>
+    </td>
+  );
+}
+
+function Failures({ kinds, models, hasRuns }: { kinds: FailureKind[]; models: string[]; hasRuns: boolean }): ReactNode {
+  if (!kinds.length) return <p className="remark">No sample failed.</p>;
+  const rows = kinds.map((kind) => [
+    <span title={kind.example}>{kind.kind}</span>,
+    ...models.map((name) => count(kind.models[name] ?? 0)),
+    <span className="runs">{kind.run_ids.slice(0, MOST_RUNS).map((run) => <RunLink key={run} run={run} hasRuns={hasRuns}>{run} </RunLink>)}</span>,
+  ]);
+  return <Facts title="Kinds" heads={["kind", ...models, "runs"]} rows={rows} numbers={models.map((_, index) => index + 1)} />;
+}
+
+export const evaluationPage: PageSpec = { name: "evaluation", title: "Evaluation", key: "v", Page: EvaluationPage, isOffered: () => isShown("evaluation") };
