@@ -55,7 +55,7 @@ class QuantityRules:
         item = statement.quantity
         assert item is not None
         if self._is_in_name(statement):
-            return Doubt(DoubtKind.INSIDE, "is a part of a name")
+            return SEEN
         if item.is_ordinal:
             return self._doubt_ordinal(item)
         doubt = self._doubt(statement, item)
@@ -160,7 +160,8 @@ class QuantityRules:
         and places of the statement."""
         if not place.record.stems - place.cell.stems and not place.cell.label:
             return True
-        if not _is_at(place, *where):
+        is_chosen = any(where) or len(self._seen.records) == 1
+        if not is_chosen or not _is_at(place, *where):
             return False
         unit = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
         others = [
