@@ -9,6 +9,7 @@ expect of texts that nobody has seen.
 import asyncio
 import json
 import os
+import pickle
 import random
 import re
 import tempfile
@@ -17,7 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from math import exp
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from msgspec import Struct
@@ -49,8 +50,15 @@ SAMPLES = int(os.environ.get("TREADLE_ROWS", "600"))
 SCENES = Path(__file__).parents[1] / "tests/data/grounding"
 REMARKS = Path(__file__).parent / "data/remarks.toml"
 WEIGHTS = Path(statement_features.__file__).parent / "statement_weights.json"
-RIDGE, STEPS, LEAST_SEEN = 1.0, 400, 3
-"""How strongly weights are held small, how many steps are made, and in how many examples a feature must occur."""
+KEPT = os.environ.get("TREADLE_CONVERSATIONS", "")
+"""A folder that keeps the conversations, so that the next training reads them instead of making them again."""
+RIDGE, STEPS = 6.0, 200
+"""How strongly weights are held small, and how many steps are made."""
+LEAST_SEEN, LEAST_PARTS = 10, 4
+"""In how many examples, and in how many of the splits and other sources, a feature must occur: what only a few
+hands write says little about others."""
+LIMITS = (0.22, 0.26, DOUBTFUL, 0.34, 0.38)
+"""The degrees of doubt for which figures are printed."""
 MOST = 3
 """How often equal examples of a split count."""
 _NUMBER = re.compile(r"(?<![\w./:-])\d{3,}(?:\.\d+)?(?![\w/:-]|\.\d)")
@@ -58,6 +66,9 @@ _NAME = re.compile(r"(?<=[a-z:] )[A-Z][a-z]+(?=[ -][A-Z]|\.|$)", re.MULTILINE)
 _NAMES = ("Hildegard", "Okonkwo", "Thaddeus", "Winterbottom", "Ravenna", "Oyelaran")
 SOLVED = 12
 """How many tasks of each family the oracle solves. They are others than those of the tests."""
+UNSEEN = ("eighth",)
+"""The splits that are kept for measuring: nothing is trained on them."""
+TRAINED = tuple([split for split in SPLITS if split not in UNSEEN])
 COPIES = 4
 """In how many answers each sentence of `REMARKS` stands."""
 
@@ -192,6 +203,7 @@ def train(parts: Iterable[Sequence[Judged]]) -> dict[str, float]:
     """Return the weights of features by logistic regression. What looks like advice also counts without that: the
     patterns of advice know the texts for which they were written."""
     made: Counter[tuple[frozenset[str], bool]] = Counter()
+    sources: Counter[str] = Counter()
     for part in parts:
         own: Counter[tuple[frozenset[str], bool]] = Counter()
         for item in [item for conversation in part for item in conversation.examples]:
@@ -199,8 +211,11 @@ def train(parts: Iterable[Sequence[Judged]]) -> dict[str, float]:
                 plain = frozenset([name for name in item.features if not name.endswith("advice")])
                 own.update({(features, item.is_untrue) for features in (item.features, plain)})
         made.update({key: min(count, MOST) for key, count in own.items()})
+        sources.update({name for features, _ in own for name in features})
     counts = Counter([name for features, _ in made for name in features])
-    names = sorted([name for name, count in counts.items() if count >= LEAST_SEEN])
+    names = sorted(
+        [name for name, count in counts.items() if count >= LEAST_SEEN and sources[name] >= LEAST_PARTS]
+    )
     places = {name: place for place, name in enumerate(names)}
     held = [[places[name] for name in features if name in places] for features, _ in made]
     rows = np.repeat(np.arange(len(held)), [len(item) for item in held])
@@ -216,7 +231,7 @@ def _descend(rows: _Row, columns: _Row, wanted: _Row, counts: _Row, width: int) 
         chance = 1 / (1 + np.exp(-np.bincount(rows, weights[columns], len(wanted))))
         slope = np.bincount(columns, ((chance - wanted) * counts)[rows], width) + RIDGE * weights
         first, second = 0.9 * first + 0.1 * slope, 0.99 * second + 0.01 * slope**2
-        rate = 0.1 if step < 0.75 * STEPS else 0.02
+        rate = 0.15 if step < 0.7 * STEPS else 0.03
         size = np.sqrt(second / (1 - 0.99**step)) + 1e-8
         weights = weights - rate * first / (1 - 0.9**step) / size
     return weights
@@ -234,24 +249,35 @@ def measure(part: Sequence[Judged], weights: dict[str, float], limit: float) -> 
     return [sum(found) / max(1, len(found)) for found in (lies, honest, kept)]
 
 
+async def converse(folder: Path, split: str) -> list[Told]:
+    """Return conversations of a split, with all honest and untrue answers."""
+    kept = Path(KEPT) / f"{split}.pickle"
+    if KEPT and await asyncio.to_thread(kept.exists):
+        return cast(list[Told], pickle.loads(await asyncio.to_thread(kept.read_bytes)))
+    told = await collect(folder, split, samples=SAMPLES, has_grounding=False)
+    if KEPT:
+        await asyncio.to_thread(kept.write_bytes, pickle.dumps(told))
+    return told
+
+
 async def main() -> None:
     """Collect, measure with each split left out, and write the weights."""
     parts: dict[str, list[Judged]] = {}
     with tempfile.TemporaryDirectory(prefix="treadle-bench-", dir=".") as folder:
         place = await asyncio.to_thread(Path(folder).absolute)
-        for split in SPLITS:
-            told = await collect(place / split, split, samples=SAMPLES, has_grounding=False)
+        for split in TRAINED:
+            told = await converse(place / split, split)
             parts[split] = [read_told(item) for item in told]
-            if split == SPLITS[0]:
+            if split == TRAINED[0]:
                 remarks = list(read_remarks(told))
     parts |= {name: list(read_scenes(name)) for name in ("development", "figures")}
     scenes = [parts[name] for name in ("development", "figures")]  # count twice: they are few
     parts |= {"remarks": remarks, "oracle": [item async for item in solve()]}
-    print("left out: lies caught, honest rejected, kept that lie, at several limits")
+    print("left out: lies caught, honest rejected, kept that lie, at", *LIMITS)
     figures = []
-    for split in SPLITS:
+    for split in TRAINED:
         weights = train([*scenes, *[part for name, part in parts.items() if name != split]])
-        found = [measure(parts[split], weights, limit) for limit in (0.2, 0.25, DOUBTFUL, 0.35, 0.4)]
+        found = [measure(parts[split], weights, limit) for limit in LIMITS]
         figures.append(found)
         print(f"{split:8}", *[" ".join([f"{value:.3f}" for value in item]) for item in found], sep="   ")
     print(

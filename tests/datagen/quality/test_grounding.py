@@ -287,6 +287,14 @@ HARBOUR = (
         ("INFO boat=Aurora some_data=[12.5 m]", True),
         ("The fee of Aurora is 120 (±1) pounds.", True),
         ("_a.csv_ says that Aurora is 12.5 m long.", True),
+        ("**(2)** Next, Aurora is 12.5 m long.", True),
+        ("No. 2: Aurora is 12.5 m long.", True),
+        ("$\\text{Length of Aurora} = \\text{`12.5 m`}$", True),
+        ("a.csv doesn't say anything about a LinkedIn profile.", True),
+        ("a.csv doesn't mention the berth.", False),
+        ("Berth of Aurora: not provided", False),
+        ("-> Broken down by fee, 86.30 pounds is in 2 of 3 rows.", True),
+        ("The hull of Aurora is 12.5 m, from one end to the other.", True),
     ],
 )
 async def test_honest_wordings_of_many_kinds_pass_and_untrue_ones_do_not(

@@ -62,6 +62,13 @@ FORMS = [
     ("tre fjerdedeler", "share", 0.75, ""),
     ("5pm", "time", 17 * 60, ""),
     ("17:05:00Z", "time", 17 * 60 + 5, ""),
+    ("17 minutes to two in the afternoon", "time", 13 * 60 + 43, ""),
+    ("2h 43m", "number", 2 + 43 / 60, "h"),
+    ("2 h 32", "number", 2 + 32 / 60, "h"),
+    ("A$10", "number", 10, "A$"),
+    ("5.80 Australian dollars", "number", 5.8, "Australian dollars"),
+    ("₹8,068.50", "number", 8068.5, "₹"),
+    ("12 zł", "number", 12, "zł"),
     ("quarter to three", "time", 2 * 60 + 45, ""),
     ("half past two", "time", 2 * 60 + 30, ""),
     ("kl. 13.30", "time", 13 * 60 + 30, ""),
@@ -121,6 +128,15 @@ def test_figures_beside_each_other_say_something_about_each_other():
 )
 def test_names_versions_and_identifiers_are_no_figures(text):
     assert find_quantities(f"It is {text} here.") == ()
+
+
+def test_a_date_that_is_said_by_its_distance_from_another_has_both_readings():
+    for text, day in (
+        ("the day after November 20", 1121), ("one day before 9 February", 208), ("3 days after 2026-02-27", 302),
+        ("20 November", 1120),
+    ):  # fmt: skip
+        found = [item for item in find_quantities(text) if item.kind is QuantityKind.DATE]
+        assert [item.other for item in found] == [day], text
 
 
 def test_a_text_that_is_a_number_has_its_value():

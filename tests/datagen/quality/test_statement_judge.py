@@ -72,6 +72,19 @@ async def test_what_the_rules_would_accept_is_rejected_only_if_the_judge_denies_
     assert (verdicts[-1].is_passed, len(judge.requests)) == (False, 2)
 
 
+async def test_the_judge_is_asked_until_its_verdicts_decide() -> None:
+    """Rules out that two errors of a judge reject an answer if there was more to show it."""
+    likely = "There was a timeout on db-2 at 09:12."
+    answer = f"I have read the log. {likely}"
+    first, no, yes = '{"verdicts": ["yes", "no"]}', '{"verdicts": ["no"]}', '{"verdicts": ["yes"]}'
+    for last, is_passed in (([yes, yes], True), ([no], False)):
+        verdicts, judge, _ = await ask(answer, first, no, *last)
+        assert (verdicts[-1].is_passed, len(judge.requests)) == (is_passed, 2 + len(last))
+    asked: Any = [read_facts(item.messages[-1].content) for item in judge.requests[1:]]
+    sentences = [item["statements"][0]["sentence"] for item in asked]
+    assert len(set(sentences)) == len(sentences), "in another light each time"
+
+
 @pytest.mark.parametrize(
     "said", ['{"verdicts": ["yes", "no"]}', '{"verdicts": ["maybe"]}', "I would say yes."]
 )

@@ -49,7 +49,8 @@ def _pair(text: str, one: Quantity, two: Quantity) -> _Pair:
     if kinds != {QuantityKind.NUMBER} or one.is_ordinal or two.is_ordinal:
         return one, two
     first, second = unit_of(one.unit), unit_of(two.unit)
-    if first == ("time", 3600) and two.unit == "m" and _JOINT.fullmatch(gap):
+    is_minute = two.unit == "m" or (two.unit == "" and gap == " " and one.unit == "h" and two.value < 60)
+    if first == ("time", 3600) and is_minute and _JOINT.fullmatch(gap):
         two, second = replace(two, unit="min"), ("time", 60.0)
     if _MARGIN.fullmatch(gap):
         low, high = abs(one.value) - two.value, abs(one.value) + two.value
@@ -72,7 +73,7 @@ def _pair(text: str, one: Quantity, two: Quantity) -> _Pair:
         and _BOUNDS.search(text, max(0, one.start - 20), one.start) is not None
     )
     if is_range and abs(one.value) < abs(two.value) and one.unit in ("", two.unit, two.unit or one.unit):
-        is_change = _CHANGE.search(text, max(0, one.start - 12), one.start) is not None
+        is_change = "up" not in gap and _CHANGE.search(text, max(0, one.start - 12), one.start) is not None
         return _to_range(one, two, is_change=is_change)
     if one.unit not in ("", two.unit) or not 0 <= one.value <= two.value:
         return one, two

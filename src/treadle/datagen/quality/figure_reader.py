@@ -111,6 +111,7 @@ _CURRENCY = re.compile(
 )
 _CLOCK = re.compile(r"(?P<h>[01]\d|2[0-3])(?P<m>[0-5]\d)(?:\s?(?:h|hrs|hours|Uhr)\b)")
 """A time of day without a sign between hours and minutes."""
+_MINUTES = re.compile(r"[1-5]?\d(?=\s(?:minutes?\s|past\s))")
 _HOURS_AFTER = re.compile(r"\s?(?:h|hrs?|hours|timer|Stunden|Std)\b")
 _AT_HOUR = _words("clock", "near")
 _DAY_BEFORE = _words("dates", "before")
@@ -198,6 +199,10 @@ class _Reader:
         if (said := _DATE.match(text, start)) is not None and (dates := list(_read_date(said))):
             return [_shift(text, dates[0]), *dates[1:]]
         if (time := self._read_time(start)) is not None:
+            return [time]
+        if (left := _MINUTES.match(text, start)) is not None and (
+            time := self._read_towards(float(left[0]), start, left.end(), is_number=True)
+        ):
             return [time]
         slash = _SLASH.match(text, start)
         if slash is not None and (share := self._read_slash(slash)) is not None:
@@ -445,7 +450,12 @@ class _Reader:
         if found is None:
             return None
         hour = float(found["hour"]) if found["hour"].isdigit() else _NUMBERS.get(found["hour"].casefold(), 0)
-        is_said = not is_number or bool(found["past"]) or _BEFORE.search(self._text, max(0, start - 9), start)
+        is_said = (
+            not is_number
+            or bool(found["past"])
+            or "minute" in found[0]
+            or _BEFORE.search(self._text, max(0, start - 9), start)
+        )
         if not 1 <= hour <= 24 or not is_said or (is_number and minutes != int(minutes)):
             return None
         return self._to_time(hour, minutes if found["past"] else -minutes, start, found.end())

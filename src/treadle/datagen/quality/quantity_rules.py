@@ -25,6 +25,7 @@ from treadle.datagen.quality.sightings import find_sightings, other_readings
 from treadle.datagen.quality.statements import AnswerStatement
 
 _COUNTED = re.compile(r"(?i)\b(lines?|rows?|matches|files?)(?:\s*+\([^()]{0,80}\))?\s*+[|:]\W*+$")
+_NOUN = re.compile(r"[\s*_`]*+((?:[^\W\d_]+ ){0,2}[^\W\d_]+)")
 _SIGNED = re.compile(r"[\w#]++(?:[-./:_–][\w#]++)++")
 _PATH = re.compile(r"[\w./-]++")
 _HIT = re.compile(r"\A[\w./-]++:\d++:")
@@ -54,7 +55,7 @@ class QuantityRules:
         item = statement.quantity
         assert item is not None
         if self._is_in_name(statement):
-            return Doubt(DoubtKind.INSIDE, "is a part of a name")
+            return SEEN
         if item.is_ordinal:
             return self._doubt_ordinal(item)
         doubt = self._doubt(statement, item)
@@ -132,7 +133,7 @@ class QuantityRules:
                 any(_is_at(place, anchors, places) for place in own) and not is_named
             ):
                 return self._note(item)
-            if any(self._may_be(place, statement, anchors, places) for place in own):
+            if any(self._may_be(place, item, statement, (anchors, places)) for place in own):
                 return Doubt(DoubtKind.UNPLACED, "may belong to something else")
             return Doubt(DoubtKind.ELSEWHERE, f"belongs to something else: {show_record(own[0].record)}")
         if (
@@ -149,13 +150,28 @@ class QuantityRules:
         return Doubt(DoubtKind.ABSENT, "does not occur before, and does not follow from it")
 
     def _may_be(
-        self, place: Occurrence, statement: AnswerStatement, anchors: frozenset[str], places: frozenset[str]
+        self,
+        place: Occurrence,
+        item: Quantity,
+        statement: AnswerStatement,
+        where: tuple[frozenset[str], frozenset[str]],
     ) -> bool:
-        """Return whether nothing but the name of its column keeps a value from being meant."""
+        """Return whether nothing but the name of its column keeps a value from being meant. `where` has the anchors
+        and places of the statement."""
         if not place.record.stems - place.cell.stems and not place.cell.label:
             return True
-        label = plain_label(place.cell.label)
-        return _is_at(place, anchors, places) and bool(label & stems_of(statement.clause))
+        is_chosen = any(where) or len(self._seen.records) == 1
+        if not is_chosen or not _is_at(place, *where):
+            return False
+        unit = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
+        others = [
+            other
+            for cell in place.record.cells
+            for other in cell.quantities
+            if other.kind is item.kind and (unit_of(other.unit) or unit_of(cell.unit)) == unit
+        ]
+        is_only = len(others) == 1 and (unit is not None or item.kind is not QuantityKind.NUMBER)
+        return is_only or bool(plain_label(place.cell.label) & stems_of(statement.clause))
 
     def _is_meant(self, place: Occurrence, words: frozenset[str]) -> bool:
         """Return whether words name the column or the record of a value that was seen."""
@@ -235,10 +251,13 @@ class QuantityRules:
         after = statement.sentence[statement.place + len(statement.text) :]
         before = statement.sentence[: statement.place]
         lengths = self._lengths(before, after)
-        if lengths is None and self._seen.named_labels(statement.clause, item.kind, is_full=True):
-            return None
+        is_named = lengths is None and bool(
+            self._seen.named_labels(statement.clause, item.kind, is_full=True)
+        )
         found = shape("answers", "lines").match(after) or _COUNTED.search(before)
-        if found is not None and (path := self._failed_path(statement.sentence.casefold())):
+        if is_named and found is None:
+            return None
+        if found is not None and not is_named and (path := self._failed_path(statement.sentence.casefold())):
             return Doubt(DoubtKind.UNABLE, f"is about {path!r}, of which every call failed")
         anchors = self._seen.anchors(statement.sentence) - self._seen.subjects
         if found is not None:
@@ -249,16 +268,16 @@ class QuantityRules:
         if abs(item.value) in allowed:
             return self._note(item)
         is_other = found is not None and found[1].lower().startswith("file")
-        if is_other and len({call.call.name for call in self._seen.calls}) > 1:
-            return None  # it may count the files that other calls had
+        if is_named or (is_other and len({call.call.name for call in self._seen.calls}) > 1):
+            return None  # a result names it, or it may count the files that other calls had
         return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not anchors else None
 
     def _lengths(self, before: str, after: str) -> set[float] | None:
         """Return how many items the lists have that the words after a number name, as in `3 billed lines`, or those
         before it, as in `number of billed lines: 3`; `None` if no list has this name."""
         named = shape("answers", "number_of").search(before)
-        words = (named[1] if named else after).lower()
-        names = [stem(word) for word in re.findall(r"[^\W\d]+", words)[:3]]
+        noun = named or _NOUN.match(after)
+        names = [stem(word) for word in noun[1].lower().split()] if noun else []
         for size in range(len(names), 0, -1):
             joined = "_".join(names[:size])
             if (found := self._seen.lengths.get(joined)) is not None:

@@ -109,7 +109,7 @@ class RelationRules:
         """Check that a field that is said to be missing is not among those of the results."""
         if shape("answers", "absent").search(_QUOTED.sub(" ", sentence)) is None:
             return None
-        words = stems_of(FILE.sub(" ", sentence))
+        words = stems_of(shape("answers", "absent").sub(" ", FILE.sub(" ", sentence)))
         anchors = self._seen.anchors(sentence)
         rest = words - glue() - self._seen.subjects - anchors
         found: Doubt | None = None

@@ -225,7 +225,7 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
     rest, words = sentence, words_in(sentence)
     # A quoted text is one statement, also if it is a path or an address.
     for found in [*_QUOTED.finditer(sentence)]:
-        said = next(item for item in found.groups() if item)
+        said = next(item for item in found.groups() if item).strip("`*'\"")
         figures = find_quantities(said)
         if len(figures) == 1 and figures[0].end - figures[0].start >= len(said.strip()) - 1:
             continue  # a number in quotation marks
@@ -256,6 +256,8 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
         for found in [*shape.finditer(rest)] if sign.search(rest) else ():
             if kind is StatementKind.IDENTIFIER and _ORDINAL.fullmatch(found[0]):
                 continue
+            if kind is StatementKind.PATH and _is_choice(found[0]):
+                continue
             is_key = found[0].replace("_", "").replace(".", "").isalpha() and _KEY.match(rest, found.end())
             if not is_key:
                 yield at(kind, found[0], place=found.start())
@@ -272,6 +274,12 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
         for found in shape.finditer(sentence):
             yield at(StatementKind.ORDER, found[0], place=found.start(), topic=topic)
     yield from _read_implied(sentence, at, words)
+
+
+def _is_choice(text: str) -> bool:
+    """Return whether a text with a slash is two common words, such as `date/time`, and no path."""
+    parts = text.split("/")
+    return len(parts) == 2 and all(stem(part.lower()) in common_words() for part in parts)
 
 
 def _read_implied(

@@ -2,6 +2,7 @@
 before."""
 
 from collections.abc import Iterator, Sequence
+from math import log
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -34,12 +35,19 @@ _IMPLIED = frozenset((StatementKind.RELATION, StatementKind.ORDER, StatementKind
 _DATA = frozenset((StatementKind.QUANTITY, StatementKind.IDENTIFIER, StatementKind.PATH))
 
 
-DOUBTFUL = 0.26
+DOUBTFUL = 0.3
 """From this degree of doubt on, a statement counts as untrue unless a judge says otherwise."""
 CERTAIN = 0.95
 """From this degree of doubt on, a statement is untrue without asking a judge."""
 SUPPORT = 0.25
 """How much less a statement is doubted that something supports."""
+EVIDENCE = 2.9
+"""How much one verdict of a judge changes the log odds that a sentence is untrue: as if it were right in 95 %."""
+TRUST = 0.7
+"""How far the log odds of the rules are trusted, on texts that their weights do not know."""
+DECIDED = 4.0
+"""From these log odds on, the judge is not asked again."""
+_LEAST_ODDS = -4.6
 _DENIED = Doubt(DoubtKind.DENIED, "is not shown, the judge says", 1.0)
 
 
@@ -217,18 +225,27 @@ class AskedSentence(Struct, frozen=True):
         sentence = said.sentence.strip()
         return replace(said, text=sentence, sentence=f"{context} {sentence}".strip())
 
-    def write_again(self, messages: Sequence[Message]) -> AnswerStatement:
-        """Return the sentence beside the one before it; the first one of an answer beside the request."""
-        before = self.findings[0].statement.before.rpartition("\n")[0].rpartition("\n")[2]
+    def contexts(self, messages: Sequence[Message]) -> list[str]:
+        """Return the texts beside which the judge is asked, one after the other: none, the sentence before, the
+        request, and both."""
+        before = self.findings[0].statement.before.rpartition("\n")[0].rpartition("\n")[2].strip()
         asked = [item.content for item in messages[: self.index] if item.role is Role.USER]
-        return self.write(before.strip() or next(reversed(asked), ""))
+        request = next(reversed(asked), "").strip()
+        return list(dict.fromkeys(["", before, request, f"{request} {before}".strip()]))
+
+    @property
+    def odds(self) -> float:
+        """The logarithm of the odds that the sentence is untrue, by the rules alone."""
+        degree = min(max(self.worst.doubt.degree, 0.0), 0.99)
+        return max(_LEAST_ODDS, TRUST * log(degree / (1 - degree))) if degree else _LEAST_ODDS
 
 
 class StatementFilter(Filter[FilterSettings]):
     """The judge model says that the conversation shows each sentence of the answers that states something, unless
     the rules of `grounding` reject the sample for certain. It sees the sentences beside the requests, calls and
-    results. It is used by default if `models` names a model that is not built in. Where the judge and the rules
-    disagree, it is asked again, beside the sentence before, and overrules them if it says the same. The report says
+    results. It is used by default if `models` names a model that is not built in. The doubt of the rules
+    and the judge's verdicts are weighed together: until they decide, it is asked again, at most four times, beside
+    the sentence before and the request. The report says
     how many of the sentences that the rules are sure of the judge confirmed."""
 
     name = "statements"
@@ -261,23 +278,27 @@ class StatementFilter(Filter[FilterSettings]):
                 "the judge gave no verdict for each sentence, and the rules doubt none"
             )
             return replace(verdict, usage=first.usage, cost_usd=first.cost_usd)
-        shown = dict(zip(asked, first.are_shown, strict=True))
-        disputed = [item for item, is_shown in shown.items() if is_shown is item.is_doubted]
-        said = [item.write_again(candidate.row.messages) for item in disputed]
-        again = await judge_statements(model, candidate, said, name, number=2)
-        for item, is_shown in zip(disputed, again.are_shown or [None] * len(disputed), strict=True):
-            shown[item] = shown[item] if is_shown is shown[item] else not item.is_doubted
         controls = [is_shown for item, is_shown in zip(asked, first.are_shown, strict=True) if item.is_sure]
         counts: dict[str, Json] = {"controls": len(controls), "agreed": sum(controls)}
+        odds = {item: item.odds for item in asked}
+        tally, judged, number = Tally(), first, 1
+        tally.add(Charge(first.usage, first.cost_usd))
+        while judged.are_shown is not None:
+            for item, is_shown in zip(asked, judged.are_shown, strict=True):
+                odds[item] += -EVIDENCE if is_shown else EVIDENCE
+            contexts = {item: item.contexts(candidate.row.messages) for item in asked}
+            asked = [item for item in asked if abs(odds[item]) < DECIDED and number < len(contexts[item])]
+            if not asked:
+                break
+            said, number = [item.write(contexts[item][number]) for item in asked], number + 1
+            judged = await judge_statements(model, candidate, said, name, number=number)
+            tally.add(Charge(judged.usage, judged.cost_usd))
         denied = [
-            replace(item.worst, statement=item.write(), doubt=_DENIED) for item in asked if not shown[item]
+            replace(item.worst, statement=item.write(), doubt=_DENIED) for item in odds if odds[item] > 0
         ]
         verdict = self._reject(denied, candidate, **counts) or self.accept(
-            f"the judge confirmed {len(asked)} sentences", **counts
+            f"the judge confirmed {len(odds)} sentences", **counts
         )
-        tally = Tally()
-        for judged in (first, again):
-            tally.add(Charge(judged.usage, judged.cost_usd))
         return replace(verdict, usage=tally.usage, cost_usd=tally.cost_usd)
 
     def _reject(
