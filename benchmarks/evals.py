@@ -113,7 +113,7 @@ print(json.dumps(seconds))
 
 async def measure() -> list[Figure]:
     """Compare the samples per second of an evaluation with those of Inspect, in turns, each on one core."""
-    python = os.environ.get("INSPECT_PYTHON")
+    python = os.environ.get("INSPECT_PYTHON") or None
     ours: list[float] = []
     theirs: list[float] = []
     for number in range(ROUNDS + 1):

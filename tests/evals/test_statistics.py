@@ -15,6 +15,7 @@ from treadle.evals.statistics import (
     estimate_mean,
     find_needed_tasks,
     incomplete_beta,
+    measure_agreement,
     pass_all_k,
     pass_at_k,
     student_quantile,
@@ -158,6 +159,21 @@ def test_equal_models_rarely_differ() -> None:
         assert found is not None
         wrong += found.is_significant
     assert wrong <= 20  # 5 % of 200, and three standard deviations
+
+
+def test_agreement_with_labels() -> None:
+    # 20 good by both, 15 bad by both, 10 and 5 by one: the example in Cohen's measure on Wikipedia has kappa 0.4.
+    both = [(True, True)] * 20 + [(True, False)] * 5 + [(False, True)] * 10 + [(False, False)] * 15
+    labels = {str(number): label for number, (label, _) in enumerate(both)}
+    scores = {str(number): float(verdict) for number, (_, verdict) in enumerate(both)}
+    found = measure_agreement({**labels, "not scored": True}, scores)
+    assert found is not None
+    assert (found.share.mean, found.share.samples) == (0.7, 50)
+    assert found.kappa == pytest.approx(0.4)
+    assert measure_agreement(labels, {}) is None
+    alike = measure_agreement({"a": True}, {"a": 0.9})
+    assert alike is not None
+    assert alike.kappa is None
 
 
 def test_needed_tasks_show_the_difference_in_four_of_five_evaluations() -> None:

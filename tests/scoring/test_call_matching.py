@@ -15,7 +15,9 @@ from treadle.scoring.call_matching import (
     pair_up,
 )
 
-LINES = [json.loads(line) for line in Path("tests/data/call_pairs.jsonl").read_text("utf-8").splitlines()]
+LINES = [
+    json.loads(line) for line in Path(__file__).with_name("call_pairs.jsonl").read_text("utf-8").splitlines()
+]
 TOOLS, PAIRS = LINES[0]["tools"], LINES[1:]
 
 

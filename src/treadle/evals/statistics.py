@@ -207,6 +207,29 @@ def find_needed_tasks(difference: float, variance: float, level: float = LEVEL, 
     return max(_LEAST_TASKS, math.ceil(reach * reach * variance / difference**2))
 
 
+class Agreement(Struct, frozen=True):
+    """How far a scorer, such as a judge, says the same as labels."""
+
+    share: MeanEstimate
+    """The share of the labelled samples about which both say the same."""
+    kappa: float | None
+    """Cohen's kappa: 1 if they always agree, 0 if as often as by chance; `None` if both say only one thing."""
+
+
+def measure_agreement(
+    labels: Mapping[str, bool], scores: Mapping[str, float], least: float = 0.5
+) -> Agreement | None:
+    """Return how far scores, of which `least` and above are good, agree with labels of the same samples; `None` if
+    there are no samples with both."""
+    pairs = [(label, scores[name] >= least) for name, label in labels.items() if name in scores]
+    share = estimate_mean([[float(label == verdict)] for label, verdict in pairs])
+    if share is None:
+        return None
+    good, said = fmean([label for label, _ in pairs]), fmean([verdict for _, verdict in pairs])
+    chance = good * said + (1 - good) * (1 - said)
+    return Agreement(share, None if chance == 1 else (share.mean - chance) / (1 - chance))
+
+
 def pass_at_k(samples: int, solved: int, k: int) -> float:
     """Return the probability that at least one of `k` attempts at a task solves it, estimated without bias from
     `samples` attempts of which `solved` did (arXiv 2107.03374). Raises: `ValueError` if `k` is above `samples`."""

@@ -12,7 +12,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.events import QuestionAsked
 from treadle.core.types import Json
 from treadle.scoring.call_matching import ExpectedCall, MatchRules, count_in_order, find_call_fault, pair_up
-from treadle.scoring.expectations import MadeCall, find_expectation, find_made_calls, schemas_of
+from treadle.scoring.expectations import CallMade, find_expectation, find_made_calls, schemas_of
 from treadle.scoring.protocol import Score, Subject
 from treadle.scoring.reference_runs import find_reference
 from treadle.tools.schema.validation import ArgumentChecker
@@ -47,11 +47,11 @@ class CallsScorer:
             return None
         made, schemas = find_made_calls(subject.bodies), schemas_of(subject)
 
-        def find_fault(wanted: ExpectedCall, call: MadeCall) -> str | None:
+        def find_fault(wanted: ExpectedCall, call: CallMade) -> str | None:
             schema = schemas.get(wanted.name)
             return find_call_fault(wanted, call.call.name, call.arguments, schema, self._rules)
 
-        def is_same(wanted: ExpectedCall, call: MadeCall) -> bool:
+        def is_same(wanted: ExpectedCall, call: CallMade) -> bool:
             return find_fault(wanted, call) is None
 
         pairs = pair_up(expected, made, is_same)
@@ -73,7 +73,7 @@ class CallsScorer:
         return Score(f1 if self._is_partial else float(f1 == 1), detail, metrics)
 
 
-def _explain(missing: list[ExpectedCall], extra: list[MadeCall], find_fault: object) -> str:
+def _explain(missing: list[ExpectedCall], extra: list[CallMade], find_fault: object) -> str:
     """Return the first difference between expected calls without a partner and made ones."""
     assert callable(find_fault)
     for wanted in missing:
@@ -120,7 +120,7 @@ class TrajectoryScorer:
             expected = reference.calls
         made, schemas = find_made_calls(subject.bodies), schemas_of(subject)
 
-        def is_same(wanted: ExpectedCall, call: MadeCall) -> bool:
+        def is_same(wanted: ExpectedCall, call: CallMade) -> bool:
             return find_call_fault(wanted, call.call.name, call.arguments, schemas.get(wanted.name)) is None
 
         if self._mode in ("exact", "in_order"):
@@ -153,7 +153,7 @@ class ArgumentsScorer:
         return Score(1 - len(wrong) / len(made), detail)
 
 
-def _find_schema_fault(call: MadeCall, schemas: Mapping[str, Mapping[str, Json]]) -> str | None:
+def _find_schema_fault(call: CallMade, schemas: Mapping[str, Mapping[str, Json]]) -> str | None:
     schema = schemas.get(call.call.name)
     if schema is None:
         return f"there is no tool {call.call.name!r}"
@@ -173,11 +173,11 @@ class ParallelScorer:
         expected, schemas = find_expectation(subject).calls, schemas_of(subject)
         if expected is None or len(expected) < 2:
             return None
-        steps: dict[int, list[MadeCall]] = {}
+        steps: dict[int, list[CallMade]] = {}
         for call in find_made_calls(subject.bodies):
             steps.setdefault(call.step, []).append(call)
 
-        def is_same(wanted: ExpectedCall, call: MadeCall) -> bool:
+        def is_same(wanted: ExpectedCall, call: CallMade) -> bool:
             return find_call_fault(wanted, call.call.name, call.arguments, schemas.get(wanted.name)) is None
 
         most = max([len(pair_up(expected, calls, is_same)) for calls in steps.values()], default=0)
@@ -282,7 +282,7 @@ class PolicyScorer:
         broken = self._find_broken(find_made_calls(subject.bodies))
         return Score(float(broken is None), broken or "the rules were kept")
 
-    def _find_broken(self, made: list[MadeCall]) -> str | None:
+    def _find_broken(self, made: list[CallMade]) -> str | None:
         counts: dict[str, int] = {}
         done: set[str] = set()
         for call in made:

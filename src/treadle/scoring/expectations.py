@@ -53,7 +53,7 @@ def find_expectation(subject: Subject) -> Expectation:
         ) from error
 
 
-class MadeCall(Struct, frozen=True):
+class CallMade(Struct, frozen=True):
     """A call of a model."""
 
     call: ToolCall
@@ -71,7 +71,7 @@ class MadeCall(Struct, frozen=True):
             return None
 
 
-def find_made_calls(bodies: Iterable[DurableBody]) -> list[MadeCall]:
+def find_made_calls(bodies: Iterable[DurableBody]) -> list[CallMade]:
     """Return the calls of the model in order, without those that tools made and those of answers that were thrown
     away."""
     bodies = list(bodies)
@@ -85,7 +85,7 @@ def find_made_calls(bodies: Iterable[DurableBody]) -> list[MadeCall]:
         if isinstance(body, InferenceCompleted):
             step += 1
             calls = body.completion.message.tool_calls
-            found += [MadeCall(call, step, results.get(call.call_id)) for call in calls]
+            found += [CallMade(call, step, results.get(call.call_id)) for call in calls]
     return found
 
 
