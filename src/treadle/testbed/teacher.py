@@ -27,6 +27,7 @@ _WRITERS: Mapping[str, Callable[[Facts, Sequence[Message], float], Json]] = {
     "scenario": lambda facts, messages, rate: write_scenario(facts, _count_answers(messages)),
     "user_turn": lambda facts, messages, rate: write_user_turn(facts, messages),
     "judgement": lambda facts, messages, rate: judge(facts),
+    "statement_verdicts": lambda facts, messages, rate: {"verdicts": list[Json]()},  # it does not guess
 }
 """The writers by the fact `write`. The last argument is the probability of a mistake."""
 

@@ -13,6 +13,7 @@ from treadle.datagen.quality.protocol import Candidate, FilterVerdict
 from treadle.models import call
 from treadle.models.scripted import Answer
 from treadle.testbed.request_facts import read_facts
+from treadle.testbed.teacher import TeacherModel
 
 READ = call("read_file", {"file_path": "log.txt"})
 LOG = {"log.txt": "09:12 timeout on db-2\n09:30 disk full on web-1\n"}
@@ -94,6 +95,14 @@ async def test_the_rules_decide_if_the_judge_cannot_judge(said: str) -> None:
     assert not verdicts[-1].is_passed
     assert "because a supplier" in find_repairs(verdicts)[0]
     verdicts, _, _ = await ask("The log has a timeout on db-2 at 09:12.", *[said] * 5)
+    assert verdicts[-1].is_passed
+    assert "no verdict for each sentence" in verdicts[-1].reason
+
+
+async def test_the_teacher_gives_no_verdict_so_that_the_rules_decide() -> None:
+    """Rules out that the model of the demonstration, which cannot judge, rejects what is true by guessing."""
+    found = await play("Why did the shop stop?", [READ], "The log has a timeout on db-2 at 09:12.", files=LOG)
+    verdicts = await Pipeline(config(filters={"statements": True}), judge=TeacherModel()).check(found)
     assert verdicts[-1].is_passed
     assert "no verdict for each sentence" in verdicts[-1].reason
 

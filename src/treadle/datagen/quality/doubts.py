@@ -26,8 +26,6 @@ class DoubtKind(StrEnum):
     """It stands within a longer word."""
     TOLD = "told"
     """It occurs only in what the user or the instructions say."""
-    BESIDE = "beside"
-    """It was seen, beside another value of the same record."""
     UNPLACED = "unplaced"
     """It was seen, and the statement does not say what it belongs to."""
     UNREAD = "unread"

@@ -21,7 +21,7 @@ _PATH = re.compile(r"\A[\s`'\"]*+(?:(?:file|folder|path)\s+[`'\"]?)?([\w./-]*\w[
 class RelationRules:
     """The rules for the relations in an answer."""
 
-    def __init__(self, seen: Evidence, answer: str) -> None:
+    def __init__(self, seen: Evidence) -> None:
         self._seen = seen
 
     def doubt_relation(self, statement: AnswerStatement) -> Doubt:

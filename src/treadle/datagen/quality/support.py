@@ -47,7 +47,7 @@ class Support:
         self._seen = seen
         self._tools = {tool.name: tool for tool in tools}
         self._quantities = QuantityRules(seen, answer)
-        relations = RelationRules(seen, answer)
+        relations = RelationRules(seen)
         self._rules = {
             StatementKind.QUANTITY: self._quantities.doubt,
             StatementKind.RELATION: relations.doubt_relation,
