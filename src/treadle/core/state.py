@@ -265,6 +265,11 @@ class State(Struct, gc=False):
         return self.started is not None and self.started.is_session
 
     @property
+    def stays_open(self) -> bool:
+        """True if the end of a turn does not end the run, because another turn may follow."""
+        return self.started is not None and (self.started.is_session or self.started.has_user)
+
+    @property
     def is_relayed(self) -> bool:
         """True if another program decides what follows each answer."""
         return self.started is not None and self.started.is_relayed

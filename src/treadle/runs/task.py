@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry, did_you_mean
+from treadle.core.types import Message
 
 
 class Grade(Struct, frozen=True):
@@ -25,7 +26,12 @@ class Grade(Struct, frozen=True):
 
 
 class Task(Protocol):
-    """A task for an agent: its input, its files, and a check of the outcome."""
+    """A task for an agent: its input, its files, and a check of the outcome.
+
+    A task with a simulated user has a method `reply`, which is given the transcript after each answer and returns
+    what the user says next; `None` if the user has no more to say. A task that rewards single steps has a method
+    `score_steps`, which is given the transcript and returns a reward for each assistant message.
+    """
 
     @property
     def task_set(self) -> str:
@@ -65,6 +71,19 @@ class Task(Protocol):
     def check(self, output: str, files: Mapping[str, bytes]) -> Grade:
         """Grade the final answer `output` and the sandbox's final `files`."""
         ...
+
+
+def find_reply(task: Task | None, messages: Sequence[Message]) -> str | None:
+    """Return what the simulated user of a task says after `messages`; `None` if there is no user, or no reply."""
+    reply = getattr(task, "reply", None)
+    said: str | None = None if reply is None else reply(messages)
+    return said
+
+
+def find_step_rewards(task: Task, messages: Sequence[Message]) -> tuple[float, ...] | None:
+    """Return the reward of each assistant message in `messages`; `None` if the task does not reward steps."""
+    score = getattr(task, "score_steps", None)
+    return None if score is None else tuple(map(float, score(messages)))
 
 
 class TaskSet(Protocol):

@@ -22,6 +22,9 @@ class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
     """The tools that are offered to the model."""
     is_session: bool = False
     """True if the run is a session: after a turn it stays open for the next one."""
+    has_user: bool = False
+    """True if the task has a simulated user, who may speak again after each answer. The run stays open until the
+    user has no more to say."""
     task: TaskRef | None = None
     """The task of the run; `None` if the run was given only a text."""
     parent: Parent | None = None
@@ -158,3 +161,5 @@ class Rewarded(Body, frozen=True, gc=False, tag="rewarded"):
     """The name of the check that gave the grade. If a name has several grades, the newest one is valid."""
     detail: str | None = None
     """A sentence that explains the grade; `None` if there is none."""
+    step_rewards: tuple[float, ...] | None = None
+    """The rewards of the run's completed inferences, in their order; `None` if the task does not reward steps."""
