@@ -14,11 +14,12 @@ from treadle.core.events import Rewarded, TurnStarted
 from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
 from treadle.runs.run import Run
+from treadle.runs.task import check_task
 from treadle.tasks import task_set
 from treadle.tasks.generated import LEVELS, GeneratedSet
 from treadle.testbed import oracle_for
 
-SETS = ("shop",)
+SETS = ("shop", "repair", "lookup")
 TEMPLATES = [(name, template.name) for name in SETS for template in task_set(name).templates]
 
 
@@ -63,13 +64,12 @@ async def test_steps_are_rewarded(name, template):
 
 
 @pytest.mark.parametrize(("name", "template"), TEMPLATES)
-def test_who_does_nothing_gets_nothing(name, template):
-    for level, seed in product(LEVELS, range(6)):
+async def test_who_does_nothing_gets_nothing(name, template):
+    for level, seed in product(LEVELS, range(2)):
         task = get(name).get(f"{template}-{level}-{seed:04d}")
-        assert task.check("", task.files).reward == 0.0
-        assert task.check("I am sorry, but I cannot do that.", task.files).reward == 0.0
-        assert task.check("All done.", task.files).reward == 0.0
-        assert task.check("All done.", {}).reward == 0.0
+        for output in ("", "I am sorry, but I cannot do that.", "All done."):
+            assert (await check_task(task, output, task.files)).reward == 0.0
+        assert (await check_task(task, "All done.", {})).reward == 0.0
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -115,16 +115,11 @@ def test_no_shape_of_a_test_task_is_in_training(name):
 
 
 @pytest.mark.parametrize("name", SETS)
-async def test_no_path_of_a_test_task_is_in_training(name):
-    """The tools that change something, in their order and with the outcome, are the shape of a solution."""
+def test_no_path_of_a_test_task_is_in_training(name):
     found, shapes = get(name), defaultdict[str, set[tuple[object, ...]]](set)
     for template, level, seed in product(found.templates, LEVELS, range(5)):
         case = found.get(f"{template.name}-{level}-{seed:04d}")._drawn[0]
-        shape = [
-            (item.tool, item.arguments.get("rule"), len(item.arguments.get("lines", ())))
-            for item in case.milestones
-        ]
-        shapes[template.split].add(tuple(shape))
+        shapes[template.split].add(case.shape)
     assert shapes["train"]
     assert not shapes["test"] & shapes["train"]
 
@@ -208,3 +203,35 @@ async def test_the_rules_of_the_desk_decide():
     over = await make_call(ToolCall("c9", "cancel_order", f'{{"order_id":{order}}}'), tools, box)
     assert over.is_error
     assert "already" in over.content
+
+
+async def test_the_hidden_tests_decide_about_a_repair():
+    task = get("repair").get("boundary-medium-0001")
+    run = await solve("repair", task.task_id)
+    files = dict(run.files)
+    (path,) = [path for path in files if files[path] != task.files.get(path)]
+
+    async def reward(**changes: bytes) -> float:
+        changed = {**files, **{f"{name}.py": content for name, content in changes.items()}}
+        return (await check_task(task, run.output, changed)).reward
+
+    assert await reward() == 1.0
+    stem = path.removesuffix(".py")
+    assert await reward(**{stem: files[path] + b"\n# a remark\n"}) == 1.0
+    assert await reward(**{stem: task.files[path]}) == 0.0
+    assert await reward(**{stem: b"raise SystemExit(0)\n"}) == 0.0
+    assert await reward(**{stem: b"import os\nprint('[]')\nos._exit(0)\n"}) == 0.0
+    assert await reward(**{stem: b"while True:\n    pass\n"[:0] + b"def x(:\n"}) == 0.0
+    assert await reward(tests=b"print('4 of 4 passed')\n") == 0.5
+    hidden = task._drawn[0].goal
+    assert not [text for text in hidden.wanted if len(text) > 8 and text.encode() in b"".join(files.values())]
+
+
+async def test_what_is_in_the_articles_decides():
+    task = get("lookup").get("from_company-medium-0002")
+    run = await solve("lookup", task.task_id)
+    answer = run.output.rpartition("Answer: ")[2]
+    assert (await check_task(task, f"Answer: {answer}", task.files)).reward == 1.0
+    others = {item.removeprefix("articles/").removesuffix(".txt") for item in task.files} - {answer}
+    assert (await check_task(task, f"Answer: {', '.join(sorted(others))}", task.files)).reward == 0.0
+    assert (await check_task(task, f"Answer: {answer}", {**task.files, "more": b""})).reward < 1.0

@@ -28,7 +28,7 @@ from treadle.runs.agent_parts import AgentParts, path_of
 from treadle.runs.options import Files, Given
 from treadle.runs.recording import end_called, take_in_rest
 from treadle.runs.run import Run
-from treadle.runs.task import Task, find_reply, find_step_rewards
+from treadle.runs.task import Task, check_task, find_reply, find_step_rewards
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.read_again import find_readers
 from treadle.tools.user_code import blame
@@ -69,7 +69,7 @@ async def drive(
             driver.put(await open_turn(agent, driver, waiting[1], queued_seq=waiting[0]))
             await driver.drive()
         if task is not None and state.status is Status.FINISHED and not state.turn.rewards:
-            grade_run(driver, task)
+            await grade_run(driver, task)
         await _release(driver)
     except BaseException as error:
         reason = "cancelled" if isinstance(error, asyncio.CancelledError) else None
@@ -297,7 +297,7 @@ def without_schema(message: str | None, output: OutputSpec) -> str | None:
     return message.removesuffix(added).removesuffix("\n\n") or None
 
 
-def grade_run(driver: Driver, task: Task) -> None:
+async def grade_run(driver: Driver, task: Task) -> None:
     """Run the task's check and append its grade. A run that failed through no fault of the model gets no grade.
 
     Raises: `UserCodeError` if the code of the check has a mistake.
@@ -307,7 +307,7 @@ def grade_run(driver: Driver, task: Task) -> None:
         return
     files = {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
     try:
-        grade = task.check(state.ending.output, files)
+        grade = await check_task(task, state.ending.output, files)
         steps = find_step_rewards(task, list(state.transcript))
     except Exception as error:
         what = f"the check of the task '{task.task_set}:{task.task_id}' failed for run {driver.run_id!r}"

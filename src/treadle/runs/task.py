@@ -5,7 +5,7 @@ or file, whose name is `package.module:ATTRIBUTE` or `file.py:ATTRIBUTE`.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -68,9 +68,18 @@ class Task(Protocol):
         """The initial files of the sandbox: path to content."""
         ...
 
-    def check(self, output: str, files: Mapping[str, bytes]) -> Grade:
-        """Grade the final answer `output` and the sandbox's final `files`."""
+    def check(self, output: str, files: Mapping[str, bytes]) -> "Grade | Awaitable[Grade]":
+        """Grade the final answer `output` and the sandbox's final `files`.
+
+        It may be a coroutine function, for a check that takes time. `check_task` calls either.
+        """
         ...
+
+
+async def check_task(task: Task, output: str, files: Mapping[str, bytes]) -> Grade:
+    """Return the grade that the check of a task gives. Raises: what the check raises."""
+    found = task.check(output, files)
+    return found if isinstance(found, Grade) else await found
 
 
 def find_reply(task: Task | None, messages: Sequence[Message]) -> str | None:
@@ -110,8 +119,10 @@ class TaskSet(Protocol):
         ...
 
 
-Grader: TypeAlias = Callable[["SimpleTask", str, dict[str, bytes]], Grade | float]
-"""A function of a task, the final answer and the final files that returns a grade, a number or a bool."""
+Verdict: TypeAlias = Grade | float
+Grader: TypeAlias = Callable[["SimpleTask", str, dict[str, bytes]], Verdict | Awaitable[Verdict]]
+"""A function of a task, the final answer and the final files that returns a grade, a number or a bool. It may be a
+coroutine function."""
 
 
 class SimpleTask(Struct, frozen=True, kw_only=True):
@@ -130,12 +141,20 @@ class SimpleTask(Struct, frozen=True, kw_only=True):
     task_set: str = ""
     """The name of the set; the set itself fills it in."""
 
-    def check(self, output: str, files: Mapping[str, bytes]) -> Grade:
+    def check(self, output: str, files: Mapping[str, bytes]) -> Grade | Awaitable[Grade]:
         """See `Task.check`. Raises: `ConfigError` if the task has no grader."""
         if self.grader is None:
             raise ConfigError(f"the task {self.task_id!r} has no grader; give it one, or use other rewards")
-        grade = self.grader(self, output, dict(files))
-        return grade if isinstance(grade, Grade) else Grade(float(grade), "")
+        verdict = self.grader(self, output, dict(files))
+        return _await_grade(verdict) if isinstance(verdict, Awaitable) else _to_grade(verdict)
+
+
+def _to_grade(verdict: Verdict) -> Grade:
+    return verdict if isinstance(verdict, Grade) else Grade(float(verdict), "")
+
+
+async def _await_grade(verdict: Awaitable[Verdict]) -> Grade:
+    return _to_grade(await verdict)
 
 
 TASK_SETS: Registry[object] = Registry("task set", "treadle.tasks", {})

@@ -6,7 +6,7 @@ An id is a template, a level of difficulty and a number, such as `cancel-hard-00
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from importlib import import_module
 from typing import Protocol
@@ -34,7 +34,9 @@ _ID = re.compile(r"(\w+)-(easy|medium|hard)-(\d{4})", re.ASCII)
 class Goal(Protocol):
     """The outcome that a task asks for."""
 
-    def grade(self, output: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Grade:
+    def grade(
+        self, output: str, before: Mapping[str, bytes], after: Mapping[str, bytes]
+    ) -> Grade | Awaitable[Grade]:
         """Grade the final answer and the files `after` the run, which began with the files `before`."""
         ...
 
@@ -54,6 +56,8 @@ class GeneratedCase(Struct, frozen=True):
     """The values for the fields of the prompt. A prompt fits if it has exactly these fields."""
     files: dict[str, bytes]
     goal: Goal
+    shape: tuple[object, ...]
+    """The path to the outcome, without names and numbers. No shape of the split `test` is in `train`."""
     milestones: tuple[Milestone, ...] = ()
     """The calls that steps are rewarded for; together they are worth 1."""
     user: SimulatedUser | None = None
@@ -109,7 +113,7 @@ class GeneratedTask:
         """The initial files: path to content."""
         return self._drawn[0].files
 
-    def check(self, output: str, files: Mapping[str, bytes]) -> Grade:
+    def check(self, output: str, files: Mapping[str, bytes]) -> Grade | Awaitable[Grade]:
         """Grade the final answer and the final files."""
         return self._drawn[0].goal.grade(output, self.files, files)
 

@@ -235,5 +235,6 @@ class Shop:
         email = values.get("email", known["email"])
         milestones = [Milestone("find_customer", {"email": email})]
         milestones += [Milestone(name, arguments) for name, arguments in wanted]
+        shape = [(name, given.get("rule"), len(given.get("lines", ()))) for name, given in wanted]
         user = SimulatedUser(facts=known, pushes=tuple(pushes), agrees=agrees)
-        return GeneratedCase(values, {BOOKS: before}, goal, tuple(milestones), user)
+        return GeneratedCase(values, {BOOKS: before}, goal, tuple(shape), tuple(milestones), user)
