@@ -7,6 +7,7 @@ or file, whose name is `package.module:ATTRIBUTE` or `file.py:ATTRIBUTE`.
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Protocol, TypeAlias, cast
 
 from msgspec import Struct
@@ -159,7 +160,8 @@ async def _await_grade(verdict: Awaitable[Verdict]) -> Grade:
 
 TASK_SETS: Registry[object] = Registry("task set", "treadle.tasks", {})
 """The installed task sets. An entry is a `TaskSet`, a list of tasks, or a function without arguments that returns
-one of these."""
+one of these. A name that ends with a colon is written with a text, as in `harbor:folder`; the function gets the
+text."""
 _PLACE = re.compile(r"([\w.]+|.+?\.py):([^\W\d]\w*)(?::(.*))?", re.DOTALL)
 """A task set in a module or file, and a task in it."""
 
@@ -167,9 +169,13 @@ _PLACE = re.compile(r"([\w.]+|.+?\.py):([^\W\d]\w*)(?::(.*))?", re.DOTALL)
 def split_reference(reference: str) -> tuple[str, str]:
     """Return the name of the task set and the id of the task in a reference; the id is empty if there is none.
 
-    `files:csv_sum-0042` is a task of an installed set, and `puzzles.py:PUZZLES:sum-7` one of a set in a file.
+    `files:csv_sum-0042` is a task of an installed set, `puzzles.py:PUZZLES:sum-7` one of a set in a file, and
+    `harbor:folder:hello` one of a set whose name has a text.
     """
     name, _, task_id = reference.partition(":")
+    if f"{name}:" in TASK_SETS:
+        text, _, task_id = task_id.partition(":")
+        return f"{name}:{text}", task_id
     found = _PLACE.fullmatch(reference)
     if found is None or name in TASK_SETS:
         return name, task_id
@@ -184,6 +190,8 @@ def task_set(name: str) -> TaskSet:
     found, is_installed = _load(name)
     try:
         made = found() if callable(found) else found
+    except ConfigError:
+        raise
     except Exception as error:
         raise ConfigError(f"the task set {name!r} cannot be loaded: {error!r}") from error
     if isinstance(made, Sequence) and not isinstance(made, str):
@@ -211,6 +219,9 @@ def load_task(reference: str) -> Task:
 
 def _load(name: str) -> tuple[object, bool]:
     """Return the object with the name of a task set, and whether it is installed. Raises: `ConfigError`."""
+    kind, _, text = name.partition(":")
+    if f"{kind}:" in TASK_SETS:
+        return partial(cast("Callable[[str], object]", TASK_SETS.load(f"{kind}:")), text), True
     place, colon, _ = name.rpartition(":")
     if not colon or name in TASK_SETS:
         try:

@@ -216,6 +216,8 @@ def _print_sets(*, is_json: bool) -> None:
     from treadle.tasks import TASK_SETS, task_set
 
     for name in TASK_SETS.names():
+        if name.endswith(":"):
+            continue  # such a set needs a text
         size = len(task_set(name))
         if is_json:
             print_json({"task_set": name, "tasks": size})
