@@ -221,10 +221,11 @@ async def test_the_hidden_tests_decide_about_a_repair():
     assert await reward(**{stem: task.files[path]}) == 0.0
     assert await reward(**{stem: b"raise SystemExit(0)\n"}) == 0.0
     assert await reward(**{stem: b"import os\nprint('[]')\nos._exit(0)\n"}) == 0.0
-    assert await reward(**{stem: b"while True:\n    pass\n"[:0] + b"def x(:\n"}) == 0.0
+    assert await reward(**{stem: b"def x(:\n"}) == 0.0
     assert await reward(tests=b"print('4 of 4 passed')\n") == 0.5
-    hidden = task._drawn[0].goal
-    assert not [text for text in hidden.wanted if len(text) > 8 and text.encode() in b"".join(files.values())]
+    calls = [call for module, call in task._drawn[0].goal.calls if f"{module}.py" == path]
+    assert calls
+    assert not [call for call in calls if call.encode() in task.files["tests.py"]]
 
 
 async def test_what_is_in_the_articles_decides():
@@ -235,3 +236,13 @@ async def test_what_is_in_the_articles_decides():
     others = {item.removeprefix("articles/").removesuffix(".txt") for item in task.files} - {answer}
     assert (await check_task(task, f"Answer: {', '.join(sorted(others))}", task.files)).reward == 0.0
     assert (await check_task(task, f"Answer: {answer}", {**task.files, "more": b""})).reward < 1.0
+
+
+async def test_step_rewards_reach_the_rollouts():
+    from treadle.export.groups import read_rollout
+
+    task, journal = get("lookup").get("from_person-easy-0000"), MemoryJournal()
+    run = await Agent(oracle_for(task), journal=journal).run(task)
+    rollout, _ = read_rollout(journal, run)
+    assert rollout.step_rewards is not None
+    assert len(rollout.step_rewards) == rollout.steps

@@ -92,6 +92,8 @@ class Turn(Struct, gc=False):
     """The part of its budgets that the turn has used."""
     rewards: dict[str, float] = {}
     """The rewards given since the turn began, by name."""
+    step_rewards: tuple[float, ...] | None = None
+    """The rewards of the run's completed inferences; `None` if none were given."""
 
     asked: e.InferenceStarted | None = None
     """The newest inference if its outcome is not recorded; `None` if it is."""
@@ -512,6 +514,8 @@ def _on_run_finished(state: State, body: e.RunFinished) -> None:
 
 def _on_rewarded(state: State, body: e.Rewarded) -> None:
     state.turn.rewards[body.name] = body.reward
+    if body.step_rewards is not None:
+        state.turn.step_rewards = body.step_rewards
 
 
 def _on_noted(state: State, body: e.Noted) -> None:
