@@ -1,12 +1,12 @@
 """The task set `lookup`: questions that are answered over several hops in a small made-up encyclopedia.
 
-`world` draws the encyclopedia and has the toolset `corpus`; `questions` has the templates. Nothing in it is true of
+`encyclopedia` draws it and has the toolset `corpus`; `hops` has the templates. Nothing in it is true of
 the world, so that nothing can be known beforehand.
 """
 
 from treadle.core.documents import read_data
 from treadle.tasks.generated import GeneratedSet
-from treadle.tasks.lookup.world import CorpusTools
+from treadle.tasks.lookup.encyclopedia import CorpusTools
 
 TASK_SET = GeneratedSet(
     "lookup",

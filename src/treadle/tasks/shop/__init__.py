@@ -1,6 +1,6 @@
 """The task set `shop`: customers of a shop's desk who want what may be allowed or not.
 
-`desk` has the books, a SQLite database in the run's files, and the toolset `shop`. `world` draws shops and grades
+`desk` has the books, a SQLite database in the run's files, and the toolset `shop`. `shops` draws shops and grades
 the final books. `requests` and `returns` have the templates, and `clerk` what their solvers share.
 """
 

@@ -17,7 +17,7 @@ from treadle.tasks.shop.clerk import (
     refuse,
 )
 from treadle.tasks.shop.desk import DATA
-from treadle.tasks.shop.world import Shop
+from treadle.tasks.shop.shops import Shop
 from treadle.tasks.solver import Ask, Habit, Solver, Step
 
 PUSHES = DATA["pushes"]

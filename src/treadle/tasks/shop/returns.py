@@ -24,7 +24,7 @@ from treadle.tasks.shop.clerk import (
 )
 from treadle.tasks.shop.desk import TODAY
 from treadle.tasks.shop.requests import PUSHES
-from treadle.tasks.shop.world import Product, Shop
+from treadle.tasks.shop.shops import Product, Shop
 from treadle.tasks.solver import Ask, Habit, Solver, Step
 
 RETURN_DAYS = 30

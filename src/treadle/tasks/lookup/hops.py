@@ -12,7 +12,7 @@ from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final
 from treadle.tasks.files.grading import Expected, Items, Number, grade
 from treadle.tasks.generated import LEVELS, GeneratedCase, Milestone
-from treadle.tasks.lookup.world import DATA, RELATIONS, World, describe, read_path, read_relation
+from treadle.tasks.lookup.encyclopedia import DATA, RELATIONS, World, describe, read_path, read_relation
 from treadle.tasks.solver import Habit, Solver, Step, WantedCall
 
 PATHS = DATA["paths"]
