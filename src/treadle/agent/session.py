@@ -267,7 +267,7 @@ class Session(Generic[T_co]):
             driver = self._open_driver()
             if self._task is not None and driver.state.turn.number and not driver.state.turn.is_open:
                 if "check" not in driver.state.turn.rewards:
-                    grade_run(driver, self._task)
+                    await grade_run(driver, self._task)
                 await self._settle(driver)
             return driver.state.turn.rewards.get("check")
 

@@ -51,7 +51,7 @@ def end_turn(
     fault: Fault | None = None,
     output: str | None = None,
 ) -> Append:
-    """Return the action to end the turn, and also the run, unless the run is a session.
+    """Return the action to end the turn, and also the run, unless another turn may follow.
 
     Without `output`, the output is the newest answer, or the last text of the model in the turn.
     """
@@ -59,7 +59,7 @@ def end_turn(
     if output is None:
         output = final_text(state, _last_text(state) if turn.answer is None else turn.answer.content)
     done = e.TurnCompleted(turn=turn.number, stop_reason=stop_reason, output=output, error=error, fault=fault)
-    if state.is_session:
+    if state.stays_open:
         return Append((done,))
     return Append((done, e.RunFinished(stop_reason=stop_reason, error=error, fault=fault)))
 

@@ -88,9 +88,9 @@ def _decide_relayed(state: State) -> Action:
 
 
 def _decide_end(state: State) -> Action | None:
-    """Return what follows the end of a turn: the end of the run, if it is no session."""
+    """Return what follows the end of a turn: the end of the run, if no other turn can follow."""
     ending = state.ending
-    if state.turn.number == 0 or state.is_session or ending.stop_reason is None:
+    if state.turn.number == 0 or state.stays_open or ending.stop_reason is None:
         return None
     return Append((e.RunFinished(stop_reason=ending.stop_reason, error=ending.error, fault=ending.fault),))
 

@@ -109,7 +109,7 @@ class _Replayer:
             self._take(self._bodies[self.state.seq])
         while (body := self._next) is not None:
             # The initial files of a run are an input too.
-            if not _is_input(body) and not isinstance(body, e.SnapshotTaken):
+            if not _is_input(body, self.state) and not isinstance(body, e.SnapshotTaken):
                 raise ReplayDivergence(self.state.seq + 1, _describe(body), "nothing more to do")
             self._take_input(body)
             while (action := decide(self.state)) is not None:
@@ -239,7 +239,7 @@ class _Replayer:
 
     def _interrupt(self, body: e.DurableBody, decided: str) -> bool:
         stopped = self._stopped()
-        if not stopped and not _is_input(body):
+        if not stopped and not _is_input(body, self.state):
             raise ReplayDivergence(self.state.seq + 1, _describe(body), decided)
         for item in stopped:
             self._take(item)
@@ -296,10 +296,13 @@ def _is_sent(body: e.DurableBody, state: State) -> bool:
     return isinstance(body, e.Noted) or (isinstance(body, e.MessageInjected) and body.delivery is not None)
 
 
-def _is_input(body: e.DurableBody) -> bool:
-    """Return whether `body` came from outside the loop, as a pause or the end of a cancelled turn does."""
+def _is_input(body: e.DurableBody, state: State) -> bool:
+    """Return whether `body` came from outside the loop, as a pause does, the end of a cancelled turn, or the end of
+    a run whose simulated user has no more to say."""
     if isinstance(body, e.TurnCompleted):
         return body.stop_reason is StopReason.CANCELLED
+    if isinstance(body, e.RunFinished):
+        return state.stays_open and not state.is_session and not state.turn.is_open
     return isinstance(
         body,
         e.RunStarted

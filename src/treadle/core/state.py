@@ -92,6 +92,8 @@ class Turn(Struct, gc=False):
     """The part of its budgets that the turn has used."""
     rewards: dict[str, float] = {}
     """The rewards given since the turn began, by name."""
+    step_rewards: tuple[float, ...] | None = None
+    """The rewards of the run's completed inferences; `None` if none were given."""
 
     asked: e.InferenceStarted | None = None
     """The newest inference if its outcome is not recorded; `None` if it is."""
@@ -263,6 +265,11 @@ class State(Struct, gc=False):
     def is_session(self) -> bool:
         """True if the run stays open after a turn for the next one."""
         return self.started is not None and self.started.is_session
+
+    @property
+    def stays_open(self) -> bool:
+        """True if the end of a turn does not end the run, because another turn may follow."""
+        return self.started is not None and (self.started.is_session or self.started.has_user)
 
     @property
     def is_relayed(self) -> bool:
@@ -507,6 +514,8 @@ def _on_run_finished(state: State, body: e.RunFinished) -> None:
 
 def _on_rewarded(state: State, body: e.Rewarded) -> None:
     state.turn.rewards[body.name] = body.reward
+    if body.step_rewards is not None:
+        state.turn.step_rewards = body.step_rewards
 
 
 def _on_noted(state: State, body: e.Noted) -> None:

@@ -28,6 +28,8 @@ class Rollout(Struct, frozen=True, kw_only=True):
     a reward of 0."""
     rewards: dict[str, float] = {}
     """The rewards by name, without weights."""
+    step_rewards: tuple[float, ...] | None = None
+    """The rewards of the run's completed inferences, in their order; `None` if the task does not reward steps."""
     advantage: float | None = None
     """The advantage within the group; `None` if it was not computed."""
     is_trained: bool = True
@@ -124,6 +126,7 @@ def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tu
         trajectories=graph.trajectories,
         reward=None,
         rewards=dict(run.state.turn.rewards),
+        step_rewards=run.state.turn.step_rewards,
         stop_reason=run.stop_reason,
         messages=as_seen(run.messages),
         tools=() if run.state.started is None else run.state.started.tools,

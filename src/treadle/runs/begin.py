@@ -133,6 +133,7 @@ async def begin(agent: AgentParts, work: str | Task | None, given: Given, beginn
         instructions=system_message(spec, told, output),
         tools=driver.bench.toolbox.specs,
         is_session=is_session,
+        has_user=hasattr(task, "reply") and not is_session,
         task=None if task is None else TaskRef(task.task_set, task.task_id, task.seed),
         output=output,
         window=window,

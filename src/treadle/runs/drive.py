@@ -28,7 +28,7 @@ from treadle.runs.agent_parts import AgentParts, path_of
 from treadle.runs.options import Files, Given
 from treadle.runs.recording import end_called, take_in_rest
 from treadle.runs.run import Run
-from treadle.runs.task import Task
+from treadle.runs.task import Task, check_task, find_reply, find_step_rewards
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.read_again import find_readers
 from treadle.tools.user_code import blame
@@ -51,24 +51,25 @@ async def drive(
 ) -> Run[Any]:
     """Drive a run until it ends or pauses, grade it, and release its lease. Completed turns are remembered.
 
-    With `answers_queued`, the messages that wait for a session's next turns are answered too. A turn that ends with
-    a fault of the infrastructure is reopened as `given` says. The tools are closed and the lease is released even
-    after an error, and after any number of cancellations.
+    With `answers_queued`, the messages that wait for a session's next turns are answered too, and so is what the
+    simulated user of the task says. A turn that ends with a fault of the infrastructure is reopened as `given`
+    says. The tools are closed and the lease is released even after an error, and after any number of cancellations.
     """
     try:
-        state, attempt = await driver.drive(), 1
-        while (pause := given.retries.pause_after(attempt, state)) is not None:
-            await driver.kept()
-            await asyncio.sleep(pause)
-            driver.put(resumed(agent, driver, Terms(task, state.output_spec, state.policy, state.window)))
-            attempt += 1
-            await driver.drive()
+        state = await _drive_turn(agent, driver, task, given)
+        while (reply := _find_reply(driver, task)) is not None:
+            driver.put(await open_turn(agent, driver, Message(Role.USER, reply)))
+            await _drive_turn(agent, driver, task, given)
+        if _is_between_turns(state):
+            end = state.ending
+            assert end.stop_reason is not None
+            driver.put(e.RunFinished(stop_reason=end.stop_reason, error=end.error, fault=end.fault))
         while answers_queued and (waiting := next_queued(state)) is not None:
             await write_back(agent, driver.run_id, driver.state)
             driver.put(await open_turn(agent, driver, waiting[1], queued_seq=waiting[0]))
             await driver.drive()
         if task is not None and state.status is Status.FINISHED and not state.turn.rewards:
-            grade_run(driver, task)
+            await grade_run(driver, task)
         if driver.state.status is Status.RUNNING and not driver.state.turn.is_open:
             driver.put(e.RunPaused(reason="closed"))  # the session waits for its next message
         await _release(driver)
@@ -79,6 +80,43 @@ async def drive(
     if agent.known is not None:
         await write_back(agent, driver.run_id, driver.state)
     return Run(driver.run_id, driver.state, agent.journal, given.answer)
+
+
+async def _drive_turn(agent: AgentParts, driver: Driver, task: Task | None, given: Given) -> State:
+    """Drive the open turn of a run, again after faults of the infrastructure as `given` says, and return the
+    state."""
+    state, attempt = await driver.drive(), 1
+    while (pause := given.retries.pause_after(attempt, state)) is not None:
+        await driver.kept()
+        await asyncio.sleep(pause)
+        driver.put(resumed(agent, driver, Terms(task, state.output_spec, state.policy, state.window)))
+        attempt += 1
+        await driver.drive()
+    return state
+
+
+def _is_between_turns(state: State) -> bool:
+    """Return whether a turn of a run with a simulated user is over, and the run is not."""
+    has_user = state.stays_open and not state.is_session
+    return has_user and state.status is Status.RUNNING and state.turn.number > 0 and not state.turn.is_open
+
+
+def _find_reply(driver: Driver, task: Task | None) -> str | None:
+    """Return what the simulated user of a run's task says now; `None` if there is no user, or nothing to say.
+
+    Raises: `UserCodeError` if the code of the user has a mistake.
+    """
+    state = driver.state
+    if not _is_between_turns(state) or state.ending.stop_reason is not StopReason.COMPLETED:
+        return None
+    try:
+        return find_reply(task, list(state.transcript))
+    except Exception as error:
+        assert task is not None
+        what = f"the user of the task '{task.task_set}:{task.task_id}' failed in run {driver.run_id!r}"
+        if (wrong := blame(error, what)) is None:
+            raise
+        raise wrong from error
 
 
 def resumed(
@@ -261,7 +299,7 @@ def without_schema(message: str | None, output: OutputSpec) -> str | None:
     return message.removesuffix(added).removesuffix("\n\n") or None
 
 
-def grade_run(driver: Driver, task: Task) -> None:
+async def grade_run(driver: Driver, task: Task) -> None:
     """Run the task's check and append its grade. A run that failed through no fault of the model gets no grade, nor
     does one of a `SimpleTask` without a grader, which other scorers grade.
 
@@ -274,13 +312,14 @@ def grade_run(driver: Driver, task: Task) -> None:
         return
     files = {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
     try:
-        grade = task.check(state.ending.output, files)
+        grade = await check_task(task, state.ending.output, files)
+        steps = find_step_rewards(task, list(state.transcript))
     except Exception as error:
         what = f"the check of the task '{task.task_set}:{task.task_id}' failed for run {driver.run_id!r}"
         if (wrong := blame(error, what)) is None:
             raise
         raise wrong from error
-    driver.put(e.Rewarded(reward=grade.reward, detail=grade.detail or None))
+    driver.put(e.Rewarded(reward=grade.reward, detail=grade.detail or None, step_rewards=steps))
 
 
 def next_queued(state: State) -> tuple[int, Message] | None:

@@ -213,8 +213,9 @@ async def fork_run(
     if more := options.get("metadata"):
         head = replace(head, metadata={**(head.metadata or {}), **more})
     state = fold([head, *[event.body for event in events[1:at]]])
-    is_idle = text is None and not state.turn.is_open and state.is_session
-    if state.turn.is_open is (text is not None) and not is_idle:
+    is_between = text is None and not state.turn.is_open and state.stays_open
+    is_idle = is_between and state.is_session
+    if state.turn.is_open is (text is not None) and not is_between:
         raise ConfigError(_explain_fork(state, at))
     sandbox = await restore(agent.journal, state)
     window = await agent.kit.window(head.spec.policy)

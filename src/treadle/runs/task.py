@@ -5,14 +5,16 @@ or file, whose name is `package.module:ATTRIBUTE` or `file.py:ATTRIBUTE`.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Protocol, TypeAlias, cast
 
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry, did_you_mean
+from treadle.core.types import Message
 
 
 class Grade(Struct, frozen=True):
@@ -25,7 +27,12 @@ class Grade(Struct, frozen=True):
 
 
 class Task(Protocol):
-    """A task for an agent: its input, its files, and a check of the outcome."""
+    """A task for an agent: its input, its files, and a check of the outcome.
+
+    A task with a simulated user has a method `reply`, which is given the transcript after each answer and returns
+    what the user says next; `None` if the user has no more to say. A task that rewards single steps has a method
+    `score_steps`, which is given the transcript and returns a reward for each assistant message.
+    """
 
     @property
     def task_set(self) -> str:
@@ -62,9 +69,31 @@ class Task(Protocol):
         """The initial files of the sandbox: path to content."""
         ...
 
-    def check(self, output: str, files: Mapping[str, bytes]) -> Grade:
-        """Grade the final answer `output` and the sandbox's final `files`."""
+    def check(self, output: str, files: Mapping[str, bytes]) -> "Grade | Awaitable[Grade]":
+        """Grade the final answer `output` and the sandbox's final `files`.
+
+        It may be a coroutine function, for a check that takes time. `check_task` calls either.
+        """
         ...
+
+
+async def check_task(task: Task, output: str, files: Mapping[str, bytes]) -> Grade:
+    """Return the grade that the check of a task gives. Raises: what the check raises."""
+    found = task.check(output, files)
+    return found if isinstance(found, Grade) else await found
+
+
+def find_reply(task: Task | None, messages: Sequence[Message]) -> str | None:
+    """Return what the simulated user of a task says after `messages`; `None` if there is no user, or no reply."""
+    reply = getattr(task, "reply", None)
+    said: str | None = None if reply is None else reply(messages)
+    return said
+
+
+def find_step_rewards(task: Task, messages: Sequence[Message]) -> tuple[float, ...] | None:
+    """Return the reward of each assistant message in `messages`; `None` if the task does not reward steps."""
+    score = getattr(task, "score_steps", None)
+    return None if score is None else tuple(map(float, score(messages)))
 
 
 class TaskSet(Protocol):
@@ -92,8 +121,10 @@ class TaskSet(Protocol):
         ...
 
 
-Grader: TypeAlias = Callable[["SimpleTask", str, dict[str, bytes]], Grade | float]
-"""A function of a task, the final answer and the final files that returns a grade, a number or a bool."""
+Verdict: TypeAlias = Grade | float
+Grader: TypeAlias = Callable[["SimpleTask", str, dict[str, bytes]], Verdict | Awaitable[Verdict]]
+"""A function of a task, the final answer and the final files that returns a grade, a number or a bool. It may be a
+coroutine function."""
 
 
 class SimpleTask(Struct, frozen=True, kw_only=True):
@@ -112,17 +143,26 @@ class SimpleTask(Struct, frozen=True, kw_only=True):
     task_set: str = ""
     """The name of the set; the set itself fills it in."""
 
-    def check(self, output: str, files: Mapping[str, bytes]) -> Grade:
+    def check(self, output: str, files: Mapping[str, bytes]) -> Grade | Awaitable[Grade]:
         """See `Task.check`. Raises: `ConfigError` if the task has no grader."""
         if self.grader is None:
             raise ConfigError(f"the task {self.task_id!r} has no grader; give it one, or use other rewards")
-        grade = self.grader(self, output, dict(files))
-        return grade if isinstance(grade, Grade) else Grade(float(grade), "")
+        verdict = self.grader(self, output, dict(files))
+        return _await_grade(verdict) if isinstance(verdict, Awaitable) else _to_grade(verdict)
+
+
+def _to_grade(verdict: Verdict) -> Grade:
+    return verdict if isinstance(verdict, Grade) else Grade(float(verdict), "")
+
+
+async def _await_grade(verdict: Awaitable[Verdict]) -> Grade:
+    return _to_grade(await verdict)
 
 
 TASK_SETS: Registry[object] = Registry("task set", "treadle.tasks", {})
 """The installed task sets. An entry is a `TaskSet`, a list of tasks, or a function without arguments that returns
-one of these."""
+one of these. A name that ends with a colon is written with a text, as in `harbor:folder`; the function gets the
+text."""
 _PLACE = re.compile(r"([\w.]+|.+?\.py):([^\W\d]\w*)(?::(.*))?", re.DOTALL)
 """A task set in a module or file, and a task in it."""
 
@@ -130,9 +170,13 @@ _PLACE = re.compile(r"([\w.]+|.+?\.py):([^\W\d]\w*)(?::(.*))?", re.DOTALL)
 def split_reference(reference: str) -> tuple[str, str]:
     """Return the name of the task set and the id of the task in a reference; the id is empty if there is none.
 
-    `files:csv_sum-0042` is a task of an installed set, and `puzzles.py:PUZZLES:sum-7` one of a set in a file.
+    `files:csv_sum-0042` is a task of an installed set, `puzzles.py:PUZZLES:sum-7` one of a set in a file, and
+    `harbor:folder:hello` one of a set whose name has a text.
     """
     name, _, task_id = reference.partition(":")
+    if f"{name}:" in TASK_SETS:
+        text, _, task_id = task_id.partition(":")
+        return f"{name}:{text}", task_id
     found = _PLACE.fullmatch(reference)
     if found is None or name in TASK_SETS:
         return name, task_id
@@ -147,6 +191,8 @@ def task_set(name: str) -> TaskSet:
     found, is_installed = _load(name)
     try:
         made = found() if callable(found) else found
+    except ConfigError:
+        raise
     except Exception as error:
         raise ConfigError(f"the task set {name!r} cannot be loaded: {error!r}") from error
     if isinstance(made, Sequence) and not isinstance(made, str):
@@ -174,6 +220,9 @@ def load_task(reference: str) -> Task:
 
 def _load(name: str) -> tuple[object, bool]:
     """Return the object with the name of a task set, and whether it is installed. Raises: `ConfigError`."""
+    kind, _, text = name.partition(":")
+    if f"{kind}:" in TASK_SETS:
+        return partial(cast("Callable[[str], object]", TASK_SETS.load(f"{kind}:")), text), True
     place, colon, _ = name.rpartition(":")
     if not colon or name in TASK_SETS:
         try:

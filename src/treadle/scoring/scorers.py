@@ -20,6 +20,7 @@ from treadle.models.protocol import Model, identity_of
 from treadle.runs.ensure import ensure_run
 from treadle.runs.options import StreamOptions
 from treadle.runs.run import Run
+from treadle.runs.task import check_task
 from treadle.scoring.protocol import Score, Subject
 from treadle.tools.toolset_parts import load_function
 
@@ -37,7 +38,7 @@ class CheckScorer:
         if task is None:
             return None
         files = await asyncio.to_thread(lambda: dict(run.files))
-        grade = task.check(run.output, files)
+        grade = await check_task(task, run.output, files)
         return Score(grade.reward, grade.detail)
 
 

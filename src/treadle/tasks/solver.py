@@ -55,8 +55,15 @@ class Step(Struct, frozen=True):
     """True if a failed call is not made again: the solver gets its error as a `FailedResult`."""
 
 
-Solver: TypeAlias = Generator[Step, list[str], str]
-"""A generator that yields steps, is sent the results of each, and returns the final answer."""
+class Ask(Struct, frozen=True):
+    """A message to the user. The solver gets the reply, or is closed if the user says nothing more."""
+
+    text: str
+
+
+Solver: TypeAlias = Generator[Step | Ask, list[str], str]
+"""A generator that yields steps, is sent the results of each, and returns the final answer. For an `Ask` it is sent
+the user's reply, alone in a list."""
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from treadle.core.types import Message, Role, ToolCall
 from treadle.tasks.draws import fraction, pick
-from treadle.tasks.solver import Pursuit, Solver, WantedCall
+from treadle.tasks.solver import Ask, Pursuit, Solver, WantedCall
 from treadle.testbed.built_in import digest
 
 _RECOVERIES = (
@@ -71,17 +71,23 @@ def _next_message(wanted: Sequence[WantedCall], plan: Pursuit, key: str, manner:
     return Message(Role.ASSISTANT, tool_calls=tuple(calls), reasoning=reasoning)
 
 
-def _replay(solver: Solver, rounds: Iterator[tuple[Message, dict[str, Message]]]) -> Pursuit | str:
-    """Return the step that the transcript has reached, or the final answer."""
+def _replay(solver: Solver, rounds: Iterator["_Round"]) -> Pursuit | str:
+    """Return the step that the transcript has reached, or the next message to the user."""
     try:
         step = next(solver)
         while True:
+            if isinstance(step, Ask):
+                reply = next((seen.reply for seen in rounds if seen.reply is not None), None)
+                if reply is None:
+                    return step.text
+                step = solver.send([reply])
+                continue
             pursuit = Pursuit(step)
             while not pursuit.is_over:
-                seen = next(rounds, None)
+                seen = next((item for item in rounds if item.reply is None), None)
                 if seen is None:
                     return pursuit
-                pursuit.observe(*seen)
+                pursuit.observe(seen.message, seen.results)
             results = pursuit.results
             if results is None:
                 return f"I could not finish this: {pursuit.error or 'my calls were not made'}"
@@ -95,20 +101,32 @@ def _replay(solver: Solver, rounds: Iterator[tuple[Message, dict[str, Message]]]
         solver.close()
 
 
-def _rounds(messages: Sequence[Message]) -> Iterator[tuple[Message, dict[str, Message]]]:
-    """Yield each assistant message with tool calls, and the tool messages that answer it, by call id."""
-    current: Message | None = None
+class _Round(Struct):
+    """A message of the model, with what came back."""
+
+    message: Message
     results: dict[str, Message] = {}
+    """The tool messages that answer its calls, by call id."""
+    reply: str | None = None
+    """What the user said to a message without calls; `None` for a message with calls."""
+
+
+def _rounds(messages: Sequence[Message]) -> Iterator[_Round]:
+    """Yield each message with tool calls, and each message that the user replied to."""
+    current: _Round | None = None
     for message in messages:
         if message.role is Role.TOOL:
-            if message.call_id is not None:
-                results[message.call_id] = message
+            if message.call_id is not None and current is not None:
+                current.results[message.call_id] = message
         elif message.role is Role.ASSISTANT:
-            if current is not None:
-                yield current, results
-            current, results = (message if message.tool_calls else None), {}
-    if current is not None:
-        yield current, results
+            if current is not None and current.message.tool_calls:
+                yield current
+            current = _Round(message)
+        elif message.role is Role.USER and current is not None and not current.message.tool_calls:
+            yield _Round(current.message, reply=message.content)
+            current = None
+    if current is not None and current.message.tool_calls:
+        yield current
 
 
 def _reason(plan: Pursuit, key: str) -> str:

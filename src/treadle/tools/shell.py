@@ -29,8 +29,9 @@ class Shell:
     With `network`, commands share the host's network, including services on its loopback interface.
     `read_only_binds` maps files and folders of the host to the absolute paths where commands find them. With
     `unprotected`, commands are not isolated: they run as the current user, with limits and a separate
-    environment, and can read and change everything that the user can; `network` and `read_only_binds` then have
-    no effect. `network` or `unprotected` make the effect `once`.
+    environment, and can read and change everything that the user can; `network`, `read_only_binds` and
+    `work_folder` then have no effect. `work_folder` is a further path of the run's files, in which commands begin.
+    `network` or `unprotected` make the effect `once`.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Shell:
         limits: Limits | Mapping[str, float] | None = None,
         read_only_binds: Mapping[str, str] | None = None,
         unprotected: bool = False,
+        work_folder: str | None = None,
     ) -> None:
         if not isinstance(limits, Limits):
             limits = Limits(**cast("Any", limits or {}))
@@ -49,7 +51,10 @@ class Shell:
         from treadle.sandbox.commands.host import HostCommands
 
         self._commands = HostCommands(
-            has_network=network, binds=read_only_binds, is_protected=not unprotected
+            has_network=network,
+            binds=read_only_binds,
+            is_protected=not unprotected,
+            aliases=None if work_folder is None else {work_folder: ""},
         )
         effect = Effect.ONCE if network or unprotected else Effect.IDEMPOTENT
         description = _describe(network, unprotected, limits, self._commands.read_only_paths)
@@ -58,6 +63,7 @@ class Shell:
         settings: dict[str, Json] = {"limits": settings_of(Limits, msgspec.to_builtins(limits))}
         if not unprotected:
             settings |= {"network": network, "read_only_binds": dict(read_only_binds or {}) or None}
+            settings["work_folder"] = work_folder
         self.part = PartSpec(name=name, settings=settings_of(Shell, settings))
 
     def tools(self) -> Sequence[Tool]:

@@ -221,6 +221,8 @@ def _print_sets(*, is_json: bool) -> None:
     from treadle.tasks import TASK_SETS, task_set
 
     for name in TASK_SETS.names():
+        if name.endswith(":"):
+            continue  # such a set needs a text
         size = len(task_set(name))
         if is_json:
             print_json({"task_set": name, "tasks": size})
@@ -264,6 +266,8 @@ def _print_task(ref: str, *, is_json: bool) -> None:
     for path, content in sorted(task.files.items()):
         console.print(f"\n{clean(path)}", style="bold", end="")
         console.print(f"  {write_count(len(content), 'byte')}", style="dim")
+        if b"\0" in content:
+            continue  # a database or an image
         lines = clean(content.decode("utf-8", "replace")).rstrip("\n").split("\n")
         for line in lines[:FILE_LINES]:
             console.print(f"  {line}", soft_wrap=True)

@@ -22,6 +22,9 @@ class RunStarted(BodyWithContents, frozen=True, gc=False, tag="run_started"):
     """The tools that are offered to the model."""
     is_session: bool = False
     """True if the run is a session: after a turn it stays open for the next one."""
+    has_user: bool = False
+    """True if the task has a simulated user, who may speak again after each answer. The run stays open until the
+    user has no more to say."""
     task: TaskRef | None = None
     """The task of the run; `None` if the run was given only a text."""
     parent: Parent | None = None
@@ -162,3 +165,5 @@ class Rewarded(Body, frozen=True, gc=False, tag="rewarded"):
     """Further numbers of the scorer by name; `None` if it gave none."""
     scorer: PartSpec | None = None
     """The scorer with its settings; `None` if the grade is of the task's own check at the end of the run."""
+    step_rewards: tuple[float, ...] | None = None
+    """The rewards of the run's completed inferences, in their order; `None` if the task does not reward steps."""

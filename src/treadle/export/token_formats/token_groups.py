@@ -32,6 +32,7 @@ class _RolloutPart(Struct, frozen=True, omit_defaults=True):
     is_trained: bool = True
     tools: tuple[ToolSpec, ...] = ()
     metadata: dict[str, Json] = {}
+    step_rewards: tuple[float, ...] | None = None
 
 
 class _GroupPart(Struct, frozen=True, omit_defaults=True):
@@ -135,7 +136,14 @@ def _write_branch(
         "stop_reason": rollout.stop_reason.value,
         "transcript": msgspec.to_builtins(rollout.messages) if is_first else None,
         "rollout_info": msgspec.to_builtins(
-            _RolloutPart(rollout.usage, rollout.steps, rollout.is_trained, rollout.tools, rollout.metadata)
+            _RolloutPart(
+                rollout.usage,
+                rollout.steps,
+                rollout.is_trained,
+                rollout.tools,
+                rollout.metadata,
+                rollout.step_rewards,
+            )
         )
         if is_first
         else None,
@@ -177,6 +185,7 @@ def _read_rollout(rows: Sequence[Mapping[str, Json]]) -> Rollout:
         tools=part.tools,
         usage=part.usage,
         steps=part.steps,
+        step_rewards=part.step_rewards,
         metadata=part.metadata,
     )
 

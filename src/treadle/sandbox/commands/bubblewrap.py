@@ -78,11 +78,13 @@ def wrap(
     filter_fd: int | None,
     has_network: bool = False,
     binds: Mapping[str, str] | None = None,
+    aliases: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Return the command line that runs `command`, a program of the system, as process 1 of a sandbox.
 
     `root` has the subfolders `FOLDERS`. Bubblewrap writes JSON with the `child-pid` of process 1 to `info_fd`.
-    `binds` maps further files and folders of the host to read-only paths in the sandbox.
+    `binds` maps further files and folders of the host to read-only paths in the sandbox, and `aliases` further
+    paths in it to folders of the run's files.
     Raises: `SandboxError` if bubblewrap is not installed.
     """
     program = find_bwrap()
@@ -113,8 +115,12 @@ def wrap(
         argv += ["--bind", str(root / name), inner]
     for outer, inner in (binds or {}).items():
         argv += ["--ro-bind", outer, inner]
+    for path, inner in (aliases or {}).items():
+        argv += ["--bind", str(root / "work" / inner), path]
     # `/` and `/dev`, which bubblewrap makes itself, are in memory and have no size limit.
-    return [*argv, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK, "--", *command]
+    # Commands begin in the folder that stands for the whole run, if there is one.
+    begin = next((path for path, inner in (aliases or {}).items() if not inner), WORK)
+    return [*argv, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", begin, "--", *command]
 
 
 def make_etc(root: Path) -> None:

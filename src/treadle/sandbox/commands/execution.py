@@ -38,12 +38,13 @@ class SandboxCommand:
         is_isolated: bool = True,
         has_network: bool = False,
         binds: Mapping[str, str] | None = None,
+        aliases: Mapping[str, str] | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
         self._limits = limits
         self._folders = [root / name for name in WRITABLE]
         self._family: ProcessFamily = (
-            IsolatedFamily(text, root, limits, has_network, binds or {})
+            IsolatedFamily(text, root, limits, has_network, binds or {}, aliases or {})
             if is_isolated
             else BareFamily(text, root, limits)
         )

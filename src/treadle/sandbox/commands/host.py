@@ -43,17 +43,25 @@ class HostCommands:
     """Commands on this machine, in bubblewrap or unprotected: what they can see and reach."""
 
     def __init__(
-        self, *, has_network: bool = False, binds: Mapping[str, str] | None = None, is_protected: bool = True
+        self,
+        *,
+        has_network: bool = False,
+        binds: Mapping[str, str] | None = None,
+        is_protected: bool = True,
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
         """Make a place for commands.
 
-        `binds` maps files and folders of the host to the absolute paths where commands can read them. Without
-        `is_protected` commands run as the current user and can read and change everything that this user can.
+        `binds` maps files and folders of the host to the absolute paths where commands can read them. `aliases`
+        maps further absolute paths to folders of the run's files, empty for all of them, which must be there.
+        Without `is_protected` commands run as the current user and can read and change everything that this user
+        can.
         Raises: `ConfigError` for a bind that cannot be made.
         """
         self.has_network = has_network
         self.binds = _check_binds(binds or {})
         self.is_protected = is_protected
+        self.aliases = {_check_inner(path): inner for path, inner in (aliases or {}).items()}
         self.read_only_paths = tuple(sorted(self.binds.values()))
         """The paths, as commands see them, of the host's files that were made readable to them."""
 
@@ -99,6 +107,7 @@ class HostFolder:
             is_isolated=self._commands.is_protected,
             has_network=self._commands.has_network,
             binds=self._commands.binds,
+            aliases=self._commands.aliases,
             report=report,
         )
         return await _stop_if_cancelled(process, lambda: self._perform(process, sandbox, limits))
@@ -182,14 +191,18 @@ def _check_binds(binds: Mapping[str, str]) -> dict[str, str]:
                 f"read_only_binds: only root can reach {outer!r}, and commands run as another user; move it to a "
                 "folder that everybody may enter, or run this program as a user other than root"
             )
-        normal = os.path.normpath(inner)
-        if not normal.startswith("/") or normal in ("/", "/dev", "/proc", "/etc", *WRITABLE.values()):
-            raise ConfigError(
-                f"read_only_binds: {outer!r} cannot be mounted for commands at {inner!r}; use a path of its own, "
-                "such as '/data'"
-            )
-        checked[os.path.abspath(outer)] = normal
+        checked[os.path.abspath(outer)] = _check_inner(inner)
     return checked
+
+
+def _check_inner(path: str) -> str:
+    """Return a path at which commands find files. Raises: `ConfigError` if nothing can be mounted there."""
+    normal = os.path.normpath(path)
+    if not normal.startswith("/") or normal in ("/", "/dev", "/proc", "/etc", *WRITABLE.values()):
+        raise ConfigError(
+            f"nothing can be mounted for commands at {path!r}; use an absolute path of its own, such as '/data'"
+        )
+    return normal
 
 
 def find_fault() -> str | None:

@@ -86,11 +86,18 @@ class IsolatedFamily(ProcessFamily):
     """
 
     def __init__(
-        self, text: str, root: Path, limits: Limits, has_network: bool, binds: Mapping[str, str]
+        self,
+        text: str,
+        root: Path,
+        limits: Limits,
+        has_network: bool,
+        binds: Mapping[str, str],
+        aliases: Mapping[str, str],
     ) -> None:
         super().__init__(text, root, limits)
         self._has_network = has_network
         self._binds = binds
+        self._aliases = aliases
 
     def start(self, out_end: int) -> None:
         info, info_end = os.pipe()
@@ -104,6 +111,7 @@ class IsolatedFamily(ProcessFamily):
                 filter_fd=filter_end,
                 has_network=self._has_network,
                 binds=self._binds,
+                aliases=self._aliases,
             )
             environment = _environment("/tmp", {})
             self._process, self._go = _popen(argv, environment, self._root, out_end, passed)

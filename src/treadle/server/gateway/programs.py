@@ -14,7 +14,7 @@ import shlex
 import shutil
 import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Unpack
@@ -457,7 +457,7 @@ def _read_reward(text: str) -> float | None:
 def _without_tools(task: Task) -> Task:
     """Return a task whose tools are the program's own."""
 
-    def check(_: SimpleTask, output: str, files: Mapping[str, bytes]) -> Grade:
+    def check(_: SimpleTask, output: str, files: Mapping[str, bytes]) -> Grade | Awaitable[Grade]:
         return task.check(output, files)
 
     return SimpleTask(

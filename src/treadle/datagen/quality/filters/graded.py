@@ -22,7 +22,7 @@ from treadle.datagen.quality.protocol import (
 )
 from treadle.datagen.scenarios.scenario import Kind, write_facts
 from treadle.models.protocol import Model
-from treadle.runs.task import Grade, load_task
+from treadle.runs.task import Grade, check_task, load_task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.scorers import make_judge, read_judgement, write_messages
 from treadle.trajectory.run_verification import Implementations, verify_events
@@ -62,7 +62,7 @@ class CheckFilter(BuiltinFilter[CheckSettings]):
         is_of_run = candidate.row.lineage.task == reference
         grade = _find_grade(candidate, answer) if is_of_run else None
         if grade is None:
-            grade = load_task(reference).check(answer, await _read_files(candidate))
+            grade = await check_task(load_task(reference), answer, await _read_files(candidate))
         if grade.reward < self.settings.min_grade:
             return self.reject(
                 f"the grade of {reference} is {grade.reward:g}: {grade.detail}", grade=grade.reward

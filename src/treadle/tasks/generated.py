@@ -1,0 +1,249 @@
+"""Task sets whose tasks are drawn from templates: each task is made again from its id.
+
+An id is a template, a level of difficulty and a number, such as `cancel-hard-0042`. A template belongs to the split
+`train` or to the split `test`, so that no shape of a task in the one is in the other.
+"""
+
+import difflib
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
+from importlib import import_module
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.documents import read_data
+from treadle.core.errors import ConfigError
+from treadle.core.types import Json, Message, Role
+from treadle.runs.task import Grade
+from treadle.tasks.draws import Draw, Wording, fraction
+from treadle.tasks.simulated_user import SimulatedUser
+from treadle.tasks.solver import Habit, Solver, is_failure
+
+LEVELS = ("easy", "medium", "hard")
+SEEDS = 1000
+"""The number of tasks of each template at each level. They are numbered from 0."""
+ERROR_COST = 0.1
+"""What a step loses of its reward for each of its calls that failed."""
+
+_ID = re.compile(r"(\w+)-(easy|medium|hard)-(\d{4})", re.ASCII)
+
+
+class Goal(Protocol):
+    """The outcome that a task asks for."""
+
+    def grade(
+        self, output: str, before: Mapping[str, bytes], after: Mapping[str, bytes]
+    ) -> Grade | Awaitable[Grade]:
+        """Grade the final answer and the files `after` the run, which began with the files `before`."""
+        ...
+
+
+class Milestone(Struct, frozen=True):
+    """A call that brings a task nearer to its end. The first one that succeeds counts."""
+
+    tool: str
+    arguments: Mapping[str, Json] = {}
+    """The arguments that the call must have; others may be added."""
+
+
+class GeneratedCase(Struct, frozen=True):
+    """One drawn task of a template, with the outcome that it asks for."""
+
+    values: dict[str, str]
+    """The values for the fields of the prompt. A prompt fits if it has exactly these fields."""
+    files: dict[str, bytes]
+    goal: Goal
+    shape: tuple[object, ...]
+    """The path to the outcome, without names and numbers. No shape of the split `test` is in `train`."""
+    milestones: tuple[Milestone, ...] = ()
+    """The calls that steps are rewarded for; together they are worth 1."""
+    user: SimulatedUser | None = None
+    """The user, if the task may take more than one turn; `None` if the user says nothing after the prompt."""
+
+
+class TaskTemplate(Struct, frozen=True):
+    """One shape of tasks."""
+
+    name: str
+    split: str
+    """`train` or `test`."""
+    prompts: tuple[Wording, ...]
+    generate: Callable[[Draw, int], GeneratedCase]
+    """A function of a draw and a level, the index in `LEVELS`."""
+    solve: Callable[[Mapping[str, str], Habit], Solver]
+    """A function that returns a solver, given the values in the prompt."""
+
+    def word(self, case: GeneratedCase, draw: Draw) -> str:
+        """Return a prompt for the case. Raises: `ConfigError` if the template has none for its values."""
+        fitting = [prompt for prompt in self.prompts if prompt.fields == case.values.keys()]
+        if not fitting:
+            raise ConfigError(f"template {self.name!r} has no prompt for the values {sorted(case.values)}")
+        return draw.pick(fitting).render(case.values)
+
+
+class GeneratedTask:
+    """One task of a generated set. Its case is drawn when it is first needed."""
+
+    def __init__(self, owner: "GeneratedSet", template: TaskTemplate, level: int, seed: int) -> None:
+        self._owner = owner
+        self._template = template
+        self._level = level
+        self.task_set = owner.name
+        self.task_id = f"{template.name}-{LEVELS[level]}-{seed:04d}"
+        self.seed = seed
+        self.instructions = owner.instructions
+        self.tools: Sequence[str] = owner.tools
+
+    @cached_property
+    def _drawn(self) -> tuple[GeneratedCase, str]:
+        draw = Draw(f"{self.task_set}/{self.task_id}")
+        case = self._template.generate(draw, self._level)
+        return case, self._template.word(case, draw)
+
+    @property
+    def input(self) -> str:
+        """The user's first message."""
+        return self._drawn[1]
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """The initial files: path to content."""
+        return self._drawn[0].files
+
+    def check(self, output: str, files: Mapping[str, bytes]) -> Grade | Awaitable[Grade]:
+        """Grade the final answer and the final files."""
+        return self._drawn[0].goal.grade(output, self.files, files)
+
+    def score_steps(self, messages: Sequence[Message]) -> list[float]:
+        """Return the reward of each assistant message in `messages`: its share of the milestones, less a cost for
+        each call that failed."""
+        left = list(self._drawn[0].milestones)
+        share = 1 / len(left) if left else 0.0
+        results = {item.call_id: item for item in messages if item.role is Role.TOOL}
+        rewards = []
+        for message in messages:
+            if message.role is not Role.ASSISTANT:
+                continue
+            reward = 0.0
+            for call in message.tool_calls:
+                result = results.get(call.call_id)
+                if result is None or is_failure(result):
+                    reward -= ERROR_COST
+                elif (
+                    met := next((item for item in left if _is_met(item, call.name, call)), None)
+                ) is not None:
+                    left.remove(met)
+                    reward += share
+            rewards.append(round(reward, 4))
+        return rewards
+
+    def find_solver(self, prompt: str) -> Solver | None:
+        """Return a solver for the task of this set whose input is `prompt`, or `None` if there is no such task."""
+        return self._owner.find_solver(prompt)
+
+    def __repr__(self) -> str:
+        return f"<task {self.task_set}:{self.task_id}>"
+
+
+class TalkingTask(GeneratedTask):
+    """A generated task with a simulated user."""
+
+    def reply(self, messages: Sequence[Message]) -> str | None:
+        """Return what the user says after `messages`; `None` if the user has no more to say."""
+        user = self._drawn[0].user
+        return None if user is None else user.reply(messages)
+
+
+def _is_met(milestone: Milestone, name: str, call: object) -> bool:
+    arguments = _arguments_of(call)
+    return milestone.tool == name and all(
+        arguments.get(key) == value for key, value in milestone.arguments.items()
+    )
+
+
+def _arguments_of(call: object) -> dict[str, Json]:
+    try:
+        parsed = getattr(call, "parsed", None)
+    except (msgspec.DecodeError, ValueError):
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+class GeneratedSet:
+    """The set of all tasks of some templates: each template at each level with each number."""
+
+    def __init__(
+        self, name: str, package: str, *, tools: Sequence[str], instructions: str, has_user: bool = False
+    ) -> None:
+        """Make a set whose templates stand in `wordings.toml` of a package.
+
+        Each entry names a module of the package, with functions `generate_NAME` and `solve_NAME`, a split and
+        wordings.
+        """
+        self.name = name
+        self.tools = tuple(tools)
+        self.instructions = instructions
+        self._package = package
+        self._make = lru_cache(maxsize=256)(partial(TalkingTask if has_user else GeneratedTask, self))
+        self._identify = lru_cache(maxsize=4096)(self._match)
+
+    @cached_property
+    def templates(self) -> tuple[TaskTemplate, ...]:
+        """Return the templates. Iteration over the tasks mixes them in this order."""
+        found = []
+        for name, entry in read_data(self._package, "wordings").items():
+            module = import_module(f"{self._package}.{entry['module']}")
+            generate, solve = getattr(module, f"generate_{name}"), getattr(module, f"solve_{name}")
+            prompts = tuple([Wording(" ".join(text.split())) for text in entry["wordings"]])
+            found.append(TaskTemplate(name, entry["split"], prompts, generate, solve))
+        return tuple(found)
+
+    @cached_property
+    def splits(self) -> Mapping[str, Sequence[str]]:
+        """Return the ids of the splits `train` and `test`, which have no template in common."""
+        found: dict[str, list[str]] = {"train": [], "test": []}
+        for template in self.templates:
+            ids = [f"{template.name}-{level}-{seed:04d}" for seed in range(SEEDS) for level in LEVELS]
+            found[template.split] += ids
+        return found
+
+    def __len__(self) -> int:
+        return len(self.templates) * len(LEVELS) * SEEDS
+
+    def __iter__(self) -> Iterator[GeneratedTask]:
+        for seed in range(SEEDS):
+            for level in range(len(LEVELS)):
+                for template in self.templates:
+                    yield self._make(template, level, seed)
+
+    def get(self, task_id: str) -> GeneratedTask:
+        """Return the task with this id. Raises: `ConfigError` that names similar ids."""
+        found = _ID.fullmatch(task_id)
+        if found is not None and int(found[3]) < SEEDS:
+            for template in self.templates:
+                if template.name == found[1]:
+                    return self._make(template, LEVELS.index(found[2]), int(found[3]))
+        names = [template.name for template in self.templates]
+        near = difflib.get_close_matches(task_id.partition("-")[0], names, 3, 0.4) or names[:1]
+        raise ConfigError(
+            f"the task set {self.name!r} has no task {task_id!r}; near ids are "
+            f"{', '.join([f'{name}-easy-0000' for name in near])}. An id is a template, a level "
+            f"({', '.join(LEVELS)}) and a number from 0000 to {SEEDS - 1:04d}"
+        )
+
+    def find_solver(self, prompt: str) -> Solver | None:
+        """Return a solver for the task whose input is `prompt`, or `None` if the set has no such task."""
+        found = self._identify(prompt.strip())
+        return None if found is None else found[0].solve(found[1], found[2])
+
+    def _match(self, prompt: str) -> tuple[TaskTemplate, Mapping[str, str], Habit] | None:
+        for template in self.templates:
+            for wording in template.prompts:
+                values = wording.match(prompt)
+                if values is not None:
+                    batch = (1, 2, 3, 4, 8)[int(fraction(prompt, "batch") * 5)]
+                    return template, values, Habit(batch, fraction(prompt, "terse") < 0.25)
+        return None

@@ -1,0 +1,66 @@
+"""Runs of tasks with a simulated user: each reply is a turn, and any process can go on after any event."""
+
+import pytest
+
+from treadle.agent.agent import Agent
+from treadle.core.errors import UserCodeError
+from treadle.core.events import RunFinished, TurnStarted
+from treadle.core.policy import Policy
+from treadle.core.replay import replay
+from treadle.core.state import Status
+from treadle.journal.memory import MemoryJournal
+from treadle.models.scripted import ScriptedModel
+from treadle.runs.task import Grade, SimpleTask
+from treadle.tasks import load_task
+from treadle.testbed import oracle_for
+
+TASK = "shop:hygiene-medium-0000"
+
+
+async def test_each_reply_begins_a_turn_and_the_run_ends_once():
+    task = load_task(TASK)
+    run = await Agent(oracle_for(task), journal=MemoryJournal()).run(task)
+    turns = [event.body for event in run.events if isinstance(event.body, TurnStarted)]
+    assert [body.turn for body in turns] == list(range(1, len(turns) + 1))
+    assert len(turns) >= 3
+    assert sum(isinstance(event.body, RunFinished) for event in run.events) == 1
+    assert (run.status, run.reward, run.stop_reason) == (Status.FINISHED, 1.0, "completed")
+    assert replay(run.events, lambda output, text: None).is_exact
+
+
+async def test_a_run_goes_on_after_any_event():
+    task, journal = load_task(TASK), MemoryJournal()
+    agent = Agent(oracle_for(task), journal=journal)
+    run = await agent.run(task)
+    said = [message.content for message in run.messages]
+    ended = next(event.seq for event in run.events if isinstance(event.body, RunFinished))
+    for at in range(2, ended):
+        if run.events[at - 1].body.__class__.__name__ == "SnapshotTaken" and at < 3:
+            continue  # no turn has begun
+        fork = await agent.fork(run.run_id, at)
+        assert (fork.reward, [message.content for message in fork.messages]) == (1.0, said), at
+
+
+async def test_a_turn_that_fails_ends_the_run():
+    task = load_task(TASK)
+    run = await Agent(oracle_for(task), journal=MemoryJournal(), policy=Policy(max_steps=1)).run(task)
+    assert run.status is Status.FINISHED
+    assert run.stop_reason == "max_steps"
+    assert replay(run.events, lambda output, text: None).is_exact
+
+
+async def test_a_mistake_in_the_user_is_the_users_code():
+    class Talking:
+        def __init__(self, task: SimpleTask) -> None:
+            self._task = task
+
+        def __getattr__(self, name):
+            return getattr(self._task, name)
+
+        def reply(self, messages):
+            return messages[99].content
+
+    task = Talking(SimpleTask(task_id="a", input="Hello", grader=lambda task, output, files: Grade(1.0, "")))
+    agent = Agent(ScriptedModel(["Hi."]), journal=MemoryJournal())
+    with pytest.raises(UserCodeError, match="the user of the task ':a' failed"):
+        await agent.run(task)
