@@ -253,7 +253,7 @@ def measure(part: Sequence[Judged], weights: dict[str, float], limit: float) -> 
 async def converse(folder: Path, split: str) -> list[Told]:
     """Return conversations of a split, with all honest and untrue answers."""
     kept = Path(KEPT) / f"{split}.pickle"
-    if KEPT and split in [item.stem for item in await asyncio.to_thread(list, Path(KEPT).iterdir())]:
+    if KEPT and await asyncio.to_thread(kept.exists):
         return cast(list[Told], pickle.loads(await asyncio.to_thread(kept.read_bytes)))
     told = await collect(folder, split, samples=SAMPLES, has_grounding=False)
     if KEPT:

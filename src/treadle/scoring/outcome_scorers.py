@@ -3,12 +3,13 @@
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
-from treadle.runs.run import find_changes
+from treadle.runs.run import Run, find_changes
+from treadle.runs.task import Grade, Task, check_task
 from treadle.scoring.call_matching import MatchRules, is_same_value
 from treadle.scoring.expectations import find_expectation
 from treadle.scoring.protocol import Score, Subject
@@ -89,16 +90,16 @@ class FinalStateScorer:
 
     async def score(self, subject: Subject) -> Score | None:
         """See `Scorer.score`."""
-        return await asyncio.to_thread(self._compare, subject)
+        expected, task = find_expectation(subject).files, subject.task
+        if expected is not None:
+            return await asyncio.to_thread(self._compare, subject.run, expected)
+        if task is None:
+            return None
+        grade = await _check(task, subject.run)
+        return Score(grade.reward, grade.detail)
 
-    def _compare(self, subject: Subject) -> Score | None:
-        expected, task, run = find_expectation(subject).files, subject.task, subject.run
-        files = dict(run.files)
-        if expected is None:
-            if task is None:
-                return None
-            grade = task.check(run.output, files)
-            return Score(grade.reward, grade.detail)
+    def _compare(self, run: Run[object], expected: Mapping[str, str | None]) -> Score:
+        files = run.files
         wrong = [path for path, text in expected.items() if not is_same_content(path, text, files.get(path))]
         changes = find_changes(run)
         others = [path for path in (*changes.written, *changes.deleted) if path not in expected]
@@ -106,6 +107,10 @@ class FinalStateScorer:
             return Score(0.0, f"{others[0]} should have been left alone")
         value = 1 - len(wrong) / len(expected) if expected else 1.0
         return Score(value, f"{wrong[0]} is not as expected" if wrong else "the files are as expected")
+
+
+async def _check(task: Task, run: Run[object]) -> Grade:
+    return await check_task(task, run.output, await asyncio.to_thread(lambda: dict(run.files)))
 
 
 def is_same_content(path: str, expected: str | None, found: bytes | None) -> bool:
@@ -150,8 +155,7 @@ class EfficiencyScorer:
         reference, run, task = await find_reference(self._reference, subject), subject.run, subject.task
         if reference is None or task is None:
             return None
-        files = await asyncio.to_thread(lambda: dict(run.files))
-        if task.check(run.output, files).reward < 1:
+        if (await _check(task, run)).reward < 1:
             return Score(0.0, "the task was not solved")
         tokens = run.usage.input_tokens + run.usage.output_tokens
         pairs: dict[str, tuple[float | None, float | None]] = {
