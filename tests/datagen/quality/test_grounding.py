@@ -310,6 +310,15 @@ async def test_honest_wordings_of_many_kinds_pass_and_untrue_ones_do_not(
     assert judged.is_passed is is_grounded, judged.reason
 
 
+@pytest.mark.parametrize(("total", "is_grounded"), [(7, True), (9, False)])
+async def test_lines_of_several_files_are_counted_together(total: int, is_grounded: bool) -> None:
+    calls = [call("read_file", {"file_path": name}) for name in ("a.txt", "b.txt")]
+    answer = f"Together they have {total} lines: a.txt has 4, b.txt has 3."
+    files = {"a.txt": "pear\nplum\nfig\nlime\n", "b.txt": "ash\nelm\noak\n"}
+    judged = await verdict(await play("How many lines are in both?", calls, answer, files=files), "grounding")
+    assert judged.is_passed is is_grounded, judged.reason
+
+
 async def test_a_remark_is_weighed_by_what_kind_of_sentence_it_is() -> None:
     """A path that nobody has seen may stand in advice, and not in a report of what was done."""
     for answer, is_grounded in (

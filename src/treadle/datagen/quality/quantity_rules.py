@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from itertools import permutations
+from itertools import combinations, combinations_with_replacement, permutations
 
 from treadle.datagen.quality.derivations import Figures, solve_equations
 from treadle.datagen.quality.doubts import (
@@ -26,6 +26,7 @@ from treadle.datagen.quality.statements import AnswerStatement
 
 _COUNTED = re.compile(r"(?i)\b(lines?|rows?|matches|files?)(?:\s*+\([^()]{0,80}\))?\s*+[|:]\W*+$")
 _NOUN = re.compile(r"[\s*_`]*+((?:[^\W\d_]+ ){0,2}[^\W\d_]+)")
+_HOLDING = re.compile(r"(?i)\b(?:occur|contain|match|mention|hold)")
 _SIGNED = re.compile(r"[\w#]++(?:[-./:_–][\w#]++)++")
 _PATH = re.compile(r"[\w./-]++")
 _HIT = re.compile(r"\A[\w./-]++:\d++:")
@@ -265,8 +266,12 @@ class QuantityRules:
         else:
             allowed = lengths or set()
             anchors |= {""} if shape("answers", "part").search(f"{before[-12:]}¤{after[:12]}") else set()
-        if abs(item.value) in allowed:
+        is_sum = shape("answers", "aggregate").search(statement.sentence) is not None
+        sums = [*combinations_with_replacement(allowed, 2), *combinations(allowed, 3)] if is_sum else []
+        if abs(item.value) in {*allowed, *map(sum, sums)}:
             return self._note(item)
+        if found is not None and _HOLDING.search(statement.sentence):
+            return None  # it may count a part of a file
         is_other = found is not None and found[1].lower().startswith("file")
         if is_named or (is_other and len({call.call.name for call in self._seen.calls}) > 1):
             return None  # a result names it, or it may count the files that other calls had

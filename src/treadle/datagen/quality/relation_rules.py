@@ -170,7 +170,10 @@ class RelationRules:
     def _negation(self, rest: str, word: str, clause: str) -> Doubt:
         """Check that what is denied was not seen."""
         seen = self._seen
-        if (path := _PATH.match(rest)) is not None and not seen.shows(path[1]):
+        if (path := _PATH.match(rest)) is not None and (
+            not seen.shows(path[1])
+            or any(item.is_error and path[1] in item.call.arguments for item in seen.calls)
+        ):
             return SEEN  # a path is denied as a whole, whatever is called like a part of it
         words = [stem(name) for name in re.findall(r"[^\W\d](?:[\w.-]*\w)?", rest.lower())]
         if word.lower() == "not" and words[:1] in (["all"], ["every"], ["each"], ["both"]):
