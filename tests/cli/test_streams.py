@@ -77,6 +77,8 @@ COMMANDS: dict[str, list[str]] = {
     "completion": ["completion", "bash"],
     "generate": ["generate", "dataset.yaml", "--out", "made", "--num-samples", "1"],
     "rollout": ["rollout", "--task", "files:csv_sum-0001", "-m", "oracle", "-n", "1", "--group-size", "1"],
+    "eval": ["eval", "--task", "files:csv_sum-0001", "-m", "oracle"],
+    "eval report": ["eval", "report", "evaluation"],
     "schema rollout": ["schema", "rollout"],
     "rollout report": ["rollout", "report", "rollouts"],
     "generate --dry-run": ["generate", "dataset.yaml", "--dry-run"],
@@ -138,6 +140,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, str]]
     cli.write("dataset.yaml", cli("generate", "--init").out)
     cli("generate", "dataset.yaml", "--out", "made", "--num-samples", "1")
     cli(*COMMANDS["rollout"])
+    cli(*COMMANDS["eval"])
     forks = ["-j", "forks.db", "-q"]
     cli.write("treadle.toml", '[tiers]\nfrontier = "mock:echo"\nsmall = "mock:echo"\n')
     cli.write("persona.yaml", "name: Ada\nrole: an assistant\n")

@@ -52,6 +52,9 @@ _ABOUT = {
     "mock": "mocked tools from a file of definitions: mock:tools.json",
     "openapi": "the operations of an OpenAPI document: openapi:document.json",
     "file_search": "search the files of vector stores, within `treadle serve`",
+    "shop": "the database of a run of the tasks `shop`",
+    "corpus": "search and read the documents of a run of the tasks `lookup`",
+    "harbor-shell": "shell commands that find the files of the run in a folder: harbor-shell:/app",
     "memory": "remember and recall things across sessions, with --memory or a persona",
     "spin": "a service that speaks DeepFabric's Spin protocol: spin:http://host:port",
 }

@@ -200,7 +200,7 @@ def _check_inner(path: str) -> str:
     normal = os.path.normpath(path)
     if not normal.startswith("/") or normal in ("/", "/dev", "/proc", "/etc", *WRITABLE.values()):
         raise ConfigError(
-            f"nothing can be mounted for commands at {path!r}; use an absolute path of its own, such as '/data'"
+            f"files cannot be mounted for commands at {path!r}; use an absolute path of its own, such as '/data'"
         )
     return normal
 
