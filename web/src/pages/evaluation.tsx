@@ -124,7 +124,7 @@ function Models({ models }: { models: ModelResult[] }): ReactNode {
     item.steps.toFixed(1), count(Math.round(item.tokens)), dollars(item.cost_usd), item.seconds.toFixed(2),
   ]);
   const heads = ["model", "samples", "solved", ...chances, ...named, "steps", "tokens", "cost", "seconds"];
-  return <Facts title="Models" heads={heads} rows={rows} numbers={[1, ...[4, 3, 2, 1].map((back) => heads.length - back)]} />;
+  return <Facts isWide title="Models" heads={heads} rows={rows} numbers={[1, ...[4, 3, 2, 1].map((back) => heads.length - back)]} />;
 }
 
 function Pairs({ pairs }: { pairs: ModelPair[] }): ReactNode {
@@ -132,7 +132,7 @@ function Pairs({ pairs }: { pairs: ModelPair[] }): ReactNode {
     `${one} − ${other}`, `${signed(found.mean)} [${signed(found.low)}, ${signed(found.high)}]`, found.p_value.toPrecision(2),
     count(found.tasks), found.p_value < 0.05 ? "yes" : "no", found.needed_tasks === null ? "–" : count(found.needed_tasks),
   ]);
-  return <Facts title="Differences on the same tasks" heads={["models", "difference", "p", "tasks", "shown", "tasks that would show it"]} rows={rows} numbers={[1, 2, 3, 5]} />;
+  return <Facts isWide title="Differences on the same tasks" heads={["models", "difference", "p", "tasks", "shown", "tasks that would show it"]} rows={rows} numbers={[1, 2, 3, 5]} />;
 }
 
 function CostScore({ models }: { models: ModelResult[] }): ReactNode {
@@ -147,8 +147,8 @@ function CostScore({ models }: { models: ModelResult[] }): ReactNode {
       <svg className="scatter" viewBox="0 0 600 220" role="img" aria-label={known.map((item) => `${item.model}: ${fixed(item.score?.mean ?? 0)} for ${number(costOf(item))} ${unit}`).join("; ")}>
         <path className="rail" d="M40 10V200H590" />
         <text x="4" y="16">1</text><text x="4" y="204">0</text>
-        <text x="590" y="216" textAnchor="end">{number(most)}</text>
-        {known.map((item) => {
+        <text x="590" y="216" textAnchor="end">{hasCost ? dollars(most) : count(Math.round(most))}</text>
+        {known.map((item, index) => {
           const x = 40 + (540 * costOf(item)) / most;
           const y = (value: number): number => 200 - 190 * value;
           const score = item.score as MeanEstimate;
@@ -157,7 +157,7 @@ function CostScore({ models }: { models: ModelResult[] }): ReactNode {
             <g key={item.model}>
               <path className="reach" d={`M${x} ${y(score.low)}V${y(score.high)}`} />
               <circle cx={x} cy={y(score.mean)} r="4" />
-              <text x={isRight ? x - 8 : x + 8} y={y(score.mean) + 4} textAnchor={isRight ? "end" : "start"}>{item.model}</text>
+              <text x={isRight ? x - 8 : x + 8} y={Math.min(y(score.mean) + 4 + 16 * (index % 8), 196)} textAnchor={isRight ? "end" : "start"}>{item.model}</text>
             </g>
           );
         })}

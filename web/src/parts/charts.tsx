@@ -301,11 +301,11 @@ export function Matrix({ title, lead, rows, columns, counts }: { title: string; 
   );
 }
 
-export function Facts({ title, heads, rows, numbers = [] }: { title: string; heads: string[]; rows: ReactNode[][]; numbers?: number[] }): ReactNode {
+export function Facts({ title, heads, rows, numbers = [], isWide = false }: { title: string; heads: string[]; rows: ReactNode[][]; numbers?: number[]; isWide?: boolean }): ReactNode {
   if (!rows.length) return null;
   const kind = (index: number): string => (numbers.includes(index) ? "num" : "");
   return (
-    <Block title={title}>
+    <Block title={title} isWide={isWide}>
       <FirstOf items={rows} most={40} show={(listed) => (
         <div className="scroll" tabIndex={0} role="region" aria-label={title}>
           <table className="plain">
