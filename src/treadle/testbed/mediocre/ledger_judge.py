@@ -31,8 +31,8 @@ def write_verdicts(facts: Facts, reply: Reply, accuracy: float, seed: int) -> Js
     for item in objects_of(facts, "statements"):
         statement, sentence = text_of(item, "statement"), text_of(item, "sentence")
         is_false = any([_is_part(lie, statement, sentence) for lie in lies])
-        # Asked again about the same statement, also beside other words, the judge makes the same mistake.
-        if fraction("judge", seed, statement) >= accuracy:
+        # Asked again beside the same words, the judge makes the same mistake; beside others it errs anew.
+        if fraction("judge", seed, statement, sentence) >= accuracy:
             is_false = not is_false
         verdicts.append("no" if is_false else "yes")
     return {"verdicts": verdicts}
