@@ -62,6 +62,21 @@ async def test_a_harbor_task_is_graded_by_its_own_script(tmp_path, command, rewa
     assert set(load_task(f"harbor:{tmp_path}:hello").files) == {"data/data.txt"}
 
 
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (".", "data.txt"),
+        ("./", "data.txt"),
+        (".settings", ".settings"),
+        ("/app/.env", ".env"),
+        ("./a/", "a/data.txt"),
+    ],
+)
+def test_files_of_an_image_keep_their_names(tmp_path, target, name):
+    write_harbor(tmp_path / "hello", f"COPY data.txt {target}\n")
+    assert set(load_task(f"harbor:{tmp_path}:hello").files) == {"data/data.txt", name}
+
+
 async def test_a_task_of_terminal_bench_passes_if_its_script_does(tmp_path):
     write(
         tmp_path / "hi",

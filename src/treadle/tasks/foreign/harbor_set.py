@@ -138,7 +138,7 @@ def _copy(image: _Image, context: Path, arguments: str) -> None:
         if not inner.startswith(f"{image.folder}/"):
             raise _needs_image(f"its Dockerfile copies to {target!r}, outside of {image.folder!r}")
         target = target[len(image.folder) + 1 :]
-    target = target.removeprefix("./").strip("/").removeprefix(".")
+    target = "" if target == "." else target.removeprefix("./").strip("/")
     for source in sources:
         found = sorted(context.glob(source.strip("/"))) if source not in (".", "./") else [context]
         if not found:
