@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from treadle.core.errors import ConfigError
-from treadle.core.registry import require
 from treadle.journal.identity import belongs_to_user
 
 _SERVICE = "treadle"
@@ -86,7 +85,13 @@ def _write_keyring(variable: str, key: str) -> bool:
 
 
 def _read_keyring(variable: str) -> str | None:
-    keyring = require("keyring", "keyring")
+    try:
+        import keyring
+    except ImportError:
+        raise ConfigError(
+            f"the key {variable} is in the system's keyring, and the package for it is missing: "
+            'pip install "treadle[keyring]"'
+        ) from None
     try:
         key: str | None = keyring.get_password(_SERVICE, variable)
     except (keyring.errors.KeyringError, RuntimeError) as error:

@@ -61,7 +61,9 @@ class HostCommands:
         self.has_network = has_network
         self.binds = _check_binds(binds or {})
         self.is_protected = is_protected
-        self.aliases = {_check_inner(path): inner for path, inner in (aliases or {}).items()}
+        self.aliases = {
+            _check_inner(path, "the run's files"): inner for path, inner in (aliases or {}).items()
+        }
         self.read_only_paths = tuple(sorted(self.binds.values()))
         """The paths, as commands see them, of the host's files that were made readable to them."""
 
@@ -191,16 +193,16 @@ def _check_binds(binds: Mapping[str, str]) -> dict[str, str]:
                 f"read_only_binds: only root can reach {outer!r}, and commands run as another user; move it to a "
                 "folder that everybody may enter, or run this program as a user other than root"
             )
-        checked[os.path.abspath(outer)] = _check_inner(inner)
+        checked[os.path.abspath(outer)] = _check_inner(inner, f"read_only_binds: {outer!r}")
     return checked
 
 
-def _check_inner(path: str) -> str:
-    """Return a path at which commands find files. Raises: `ConfigError` if nothing can be mounted there."""
+def _check_inner(path: str, what: str) -> str:
+    """Return a path at which commands find `what`. Raises: `ConfigError` if nothing can be mounted there."""
     normal = os.path.normpath(path)
     if not normal.startswith("/") or normal in ("/", "/dev", "/proc", "/etc", *WRITABLE.values()):
         raise ConfigError(
-            f"files cannot be mounted for commands at {path!r}; use an absolute path of its own, such as '/data'"
+            f"{what} cannot be mounted for commands at {path!r}; use an absolute path of its own, such as '/data'"
         )
     return normal
 
