@@ -146,7 +146,7 @@ class ConfigReader(Generic[C]):
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema of a configuration file."""
+        """Return the JSON Schema of a configuration file."""
         made = self._kind.model_json_schema()
         return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": self._command}
 

@@ -2,16 +2,13 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
-
-from msgspec.structs import asdict
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
-from treadle.cli.options.option_groups import OptionGroup
+from treadle.cli.options.option_groups import ConfigOptions
 
 
-class EvalOptions(OptionGroup, frozen=True, kw_only=True):
+class EvalOptions(ConfigOptions, frozen=True, kw_only=True):
     """The options that override keys of the configuration. Each field has the name of its key."""
 
     tasks: list[str] | None = None
@@ -26,12 +23,6 @@ class EvalOptions(OptionGroup, frozen=True, kw_only=True):
     name: str | None = None
     path: Path | None = None
     journal: str | None = None
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The values that were given, by key."""
-        values = {name: value for name, value in asdict(self).items() if value not in (None, [])}
-        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
 class ReportFormat(StrEnum):

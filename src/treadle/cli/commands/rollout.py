@@ -1,17 +1,14 @@
 """`treadle rollout` and `treadle rollout report`: groups of runs on tasks, for training."""
 
 from pathlib import Path
-from typing import Any
-
-from msgspec.structs import asdict
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
-from treadle.cli.options.option_groups import OptionGroup
+from treadle.cli.options.option_groups import ConfigOptions
 from treadle.cli.terminal.output import bar, print_json, print_note, stdout
 
 
-class RolloutOptions(OptionGroup, frozen=True, kw_only=True):
+class RolloutOptions(ConfigOptions, frozen=True, kw_only=True):
     """The options that override keys of the configuration. Each field has the name of its key."""
 
     tasks: list[str] | None = None
@@ -32,12 +29,6 @@ class RolloutOptions(OptionGroup, frozen=True, kw_only=True):
     name: str | None = None
     path: Path | None = None
     journal: str | None = None
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The values that were given, by key."""
-        values = {name: value for name, value in asdict(self).items() if value not in (None, [])}
-        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
 def rollout(

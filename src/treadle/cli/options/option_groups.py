@@ -40,6 +40,18 @@ class OptionGroup(Struct, frozen=True, kw_only=True):
         return cls(**values)
 
 
+class ConfigOptions(OptionGroup, frozen=True, kw_only=True):
+    """Options that override keys of a job's configuration. Each field has the name of its key."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The values that were given, by key."""
+        values = {
+            name: value for name, value in msgspec.structs.asdict(self).items() if value not in (None, [])
+        }
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
+
 class OptionRow(NamedTuple):
     """The declaration of one option or argument: a line of `options.txt`."""
 

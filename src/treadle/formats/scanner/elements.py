@@ -42,7 +42,7 @@ class Elements(Struct, dict=True):
 
     @cached_property
     def plain(self) -> re.Pattern[str]:
-        """A pattern for a whole parameter without markup in its value, with the group `value` and those of
+        """Return the pattern for a whole parameter without markup in its value, with the group `value` and those of
         `parameter`."""
         close = re.escape(self.parameter_close)
         inner = f"{re.escape(self.parameter_open[1:])}|{close.removeprefix('<')}"
