@@ -5,10 +5,10 @@ from pathlib import Path
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
-from treadle.cli.options.option_groups import ConfigOptions
+from treadle.cli.options.option_groups import OptionGroup
 
 
-class EvalOptions(ConfigOptions, frozen=True, kw_only=True):
+class EvalOptions(OptionGroup, frozen=True, kw_only=True):
     """The options that override keys of the configuration. Each field has the name of its key."""
 
     tasks: list[str] | None = None
@@ -56,7 +56,9 @@ def evaluate(
     from treadle.cli.jobs import evaluating
     from treadle.cli.jobs.job_command import read_changes
 
-    return evaluating.run(config, read_changes(options.given, settings or ()), shown, is_rescored=is_rescored)
+    return evaluating.run(
+        config, read_changes(options.given_values, settings or ()), shown, is_rescored=is_rescored
+    )
 
 
 def report(

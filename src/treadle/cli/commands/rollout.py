@@ -4,11 +4,11 @@ from pathlib import Path
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
-from treadle.cli.options.option_groups import ConfigOptions
+from treadle.cli.options.option_groups import OptionGroup
 from treadle.cli.terminal.output import bar, print_json, print_note, stdout
 
 
-class RolloutOptions(ConfigOptions, frozen=True, kw_only=True):
+class RolloutOptions(OptionGroup, frozen=True, kw_only=True):
     """The options that override keys of the configuration. Each field has the name of its key."""
 
     tasks: list[str] | None = None
@@ -50,7 +50,7 @@ def rollout(
         treadle rollout rollout.yaml --sink jsonl:groups.jsonl --set retries.attempts=6
     """
     # The modules of the work are not needed for the help.
-    given = options.given
+    given = options.given_values
     if is_demo:
         from treadle.cli.commands.demo import GROUPS, SIZE, run_rollout_demo
 

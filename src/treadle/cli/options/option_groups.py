@@ -39,13 +39,9 @@ class OptionGroup(Struct, frozen=True, kw_only=True):
         """Return the group's value from the parsed options. Raises: `ConfigError`."""
         return cls(**values)
 
-
-class ConfigOptions(OptionGroup, frozen=True, kw_only=True):
-    """Options that override keys of a job's configuration. Each field has the name of its key."""
-
     @property
-    def given(self) -> dict[str, Any]:
-        """The values that were given, by key."""
+    def given_values(self) -> dict[str, Any]:
+        """The values that were given, by field; a path as text."""
         values = {
             name: value for name, value in msgspec.structs.asdict(self).items() if value not in (None, [])
         }

@@ -53,7 +53,8 @@ from treadle.server.responses.response_fold import ASK
 from treadle.server.responses.response_ids import run_named_by, wire_call_id
 from treadle.server.responses.response_turn import METADATA
 
-_TRIES = 50
+_LEFT = "the client left"
+_UNSTORED_SECONDS = 0.02
 OnDelta = Callable[[e.Delta], None]
 
 
@@ -304,7 +305,9 @@ class ClientTurn:
         """Drive the run until it waits for the client, and return its state and its new events."""
         try:
             if self._has_left:
-                raise AskedModelError("the client left", 499, "client_left")
+                # A turn that is left open would be gone on with, as after a crash.
+                await driver.abandon(_LEFT)
+                raise AskedModelError(_LEFT, 499, "client_left")
             await driver.drive()
             state = driver.state
             if state.status is Status.RUNNING and not state.turn.is_open:
@@ -372,17 +375,14 @@ class ClientTurn:
                 self.on_delta(e.ToolCallDelta(number, call.call_id, call.name, call.arguments))
         return replace(last, message=message, finish_reason=reason, usage=usage, tokens=None)
 
-    async def cancel(self) -> None:
-        """Stop the run, because its client has left."""
+    async def cancel(self, answering: "asyncio.Task[Answer]") -> None:
+        """Stop the run, because its client has left. `answering` is the task of `answer`."""
         self._has_left = True
-        for _ in range(_TRIES if self.run_id else 0):
-            posted = self._host.journal.posting(self.run_id, Cancel("the client left"))
+        while self.run_id and not answering.done():
             with suppress(JournalError):
-                try:
-                    await asyncio.wrap_future(posted)
-                    return
-                except RunNotFoundError:  # it is about to be stored
-                    await asyncio.sleep(0.02)
+                await asyncio.wrap_future(self._host.journal.posting(self.run_id, Cancel(_LEFT)))
+                return
+            await asyncio.sleep(_UNSTORED_SECONDS)
 
 
 def _split(messages: list[Message]) -> tuple[list[Message], list[Message]]:

@@ -143,7 +143,7 @@ class Gateway:
         task = host.start(turn.answer())
         leaving = asyncio.ensure_future(until_left(receive))
         leaving.add_done_callback(
-            lambda left: None if left.cancelled() or task.done() else host.start_quietly(turn.cancel())
+            lambda left: None if left.cancelled() or task.done() else host.start_quietly(turn.cancel(task))
         )
         try:
             if outlet is not None:
