@@ -16,7 +16,7 @@ from treadle.core.places import KeyPath, Problem
 from treadle.core.types import Json
 from treadle.jobs.attempt import find_model
 from treadle.jobs.ledger import PlannedItem
-from treadle.jobs.sections import AttemptSection, ConfigReader, Count, find_mistakes
+from treadle.jobs.sections import AttemptSection, ConfigReader, Count, JobName, find_mistakes
 from treadle.models.config.tables import ModelTable
 from treadle.runs.task import find_tasks
 from treadle.scoring.registry import RewardSpec, make_scorers, read_rewards
@@ -30,7 +30,7 @@ ROWS = "rows:"
 class EvaluationConfig(AttemptSection):
     """The configuration of an evaluation."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.-]*$", max_length=60)] = "eval"
+    name: JobName = "eval"
     """The beginning of the ids of all runs."""
     models: Annotated[list[str | ModelTable], Field(min_length=1)]
     """The models: each `provider:name`, a name of treadle.toml, `oracle`, or a mapping with `model` and

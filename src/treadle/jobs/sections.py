@@ -94,10 +94,14 @@ class LimitSection(ConfigSection):
     """The longest time of work, the sum over all processes."""
 
 
+JobName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.-]*$", max_length=60)]
+"""The name of a job, with which its ids and files begin."""
+
+
 class AttemptSection(ConfigSection):
     """The configuration of a job that attempts tasks."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.-]*$", max_length=60)] = "job"
+    name: JobName = "job"
     """The beginning of the ids of all groups and runs."""
     seed: int = 0
     """The seed of the tasks, of the sampling of each run, and of the forks."""

@@ -191,7 +191,7 @@ function Grid({ found, hasRuns }: { found: Evaluation; hasRuns: boolean }): Reac
   return (
     <Block title="Tasks" isWide>
       <FirstOf items={tasks} most={60} show={(listed) => (
-        <div className="scroll" tabIndex={0} role="region" aria-label="tasks by models">
+        <div className="scroll" tabIndex={0} role="region" aria-label="each task">
           <table className="matrix">
             <thead><tr><td />{names.map((name) => <th key={name} scope="col"><span>{name}</span></th>)}</tr></thead>
             <tbody>
@@ -214,7 +214,7 @@ function Cell({ samples, hasRuns }: { samples: Sample[]; hasRuns: boolean }): Re
   const worst = graded.reduce<Sample | null>((low, item) => (low && (low.details.score ?? 0) <= (item.details.score ?? 0) ? low : item), null);
   if (!worst) return <td className="none" />;
   const mean = graded.reduce((sum, item) => sum + (item.details.score ?? 0), 0) / graded.length;
-  const about = `${count(graded.length)} samples, ${worst.details.kind ?? "all solved"}`;
+  const about = `${count(graded.length)} ${graded.length === 1 ? "sample" : "samples"}, ${worst.details.kind ?? "all solved"}`;
   return (
     <td className={mean > 0.6 ? "strong" : ""} style={{ background: tone(mean) }} title={about}>
       <RunLink run={worst.run_id} hasRuns={hasRuns}>{String(Math.round(100 * mean) / 100).replace(/^0\./, ".")}</RunLink>
