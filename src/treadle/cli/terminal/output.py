@@ -142,8 +142,8 @@ def print_note(text: str) -> None:
 
 
 def print_lines(lines: Iterable[bytes]) -> None:
-    """Print lines of bytes unchanged, and flush them. Each is written at once with its end, since the process may be
-    killed between two writes."""
+    """Print lines of bytes unchanged, and flush them. Each is written at once with its end, since the process may
+    be killed between two writes."""
     with _writing():
         sys.stdout.flush()
     for line in lines:
