@@ -344,7 +344,16 @@ def find_tasks(references: Iterable[str]) -> list[str]:
             found.update(dict.fromkeys([f"{name}:{item}" for item in splits[task_id]]))
             continue
         if task_id and not set(task_id) & set("*?["):
-            load_task(reference)
+            try:
+                load_task(reference)
+            except ConfigError as error:
+                if not splits:
+                    raise
+                near = did_you_mean(task_id, splits)
+                wrong = f"the task set {name!r} has no split {task_id!r}{near}"
+                raise ConfigError(
+                    wrong if near else f"{error}. Its splits are {', '.join(splits)}"
+                ) from error
             found[reference] = None
             continue
         ids = [task.task_id for task in task_set(name)]

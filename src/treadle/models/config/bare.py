@@ -17,6 +17,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry, did_you_mean
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport, address_of
+from treadle.http.transport_errors import BASE_URL
 from treadle.models.config.presets import DIALECTS, find_preset, provider_names, split_name
 from treadle.models.config.stored_keys import find_key
 from treadle.models.protocol import Model
@@ -330,13 +331,13 @@ def _connect(preset: Preset, provider: str, config: ModelConfig) -> dict[str, An
     if is_home and provider == "openai" and slash and find_preset(stem) is not None:
         raise ConfigError(
             f"{home} has no model {config.name!r}; did you mean {f'{stem}:{rest}'!r}? A model with this name on "
-            "another server needs its address: --base-url, or base_url= in Python"
+            f"another server needs its address: {BASE_URL}"
         )
     if api_key is None and preset.needs_key and is_home and not _has_key(headers):
         raise ConfigError(
             f"no API key for {config.name!r} at {home}: set the environment variable "
             f"{variable or preset.key_variable}, or store the key with `treadle models set-key {provider}`. If the "
-            "model is on another server, give its address: --base-url, or base_url= in Python"
+            f"model is on another server, give its address: {BASE_URL}"
         )
     return {
         "name": f"{provider}:{config.name}",
