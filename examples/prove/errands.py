@@ -19,7 +19,7 @@ from treadle.core.errors import ConfigError, ToolError
 from treadle.runs.task import Grade
 from treadle.tasks.solver import Solver, Step, WantedCall
 
-SYLLABLES = ["ba", "de", "fi", "go", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu", "la", "ne", "si", "to", "ru"]
+SYLLABLES = "ba de fi go hu ka le mi no pu ra se ti vo zu la ne si to ru".split()  # noqa: SIM905
 WORDS = [first + second for first, second in product(SYLLABLES, SYLLABLES)]
 TRAINED, TASKS = 9_000, 10_000
 """The tasks of a template are numbered from 0; those from `TRAINED` on are held out."""
@@ -44,7 +44,23 @@ async def put(context: ToolContext, name: str, text: str) -> str:
     return "ok"
 
 
+@tool(effect="pure", name="get")
+async def get_recorded(name: str) -> str:
+    """Return the text of a card."""
+    draws = random.Random(name)
+    words = draws.sample(WORDS, 6)
+    return words[0] if draws.random() < 0.5 else _write_lines(dict(zip(words[:3], words[3:], strict=True)))
+
+
+@tool(effect="idempotent", name="put")
+async def put_recorded(name: str, text: str) -> str:
+    """Replace the text of a card, or make a new one."""
+    return "ok"
+
+
 TOOLS = [get, put]
+RECORDED = [get_recorded, put_recorded]
+"""A mock of the tools: a recorded response for each name, which does not depend on the task, and no state."""
 Walk = Generator[Step, list[str], str]
 
 
@@ -57,7 +73,8 @@ def _put(**texts: str) -> Step:
 
 
 def _read_lines(text: str) -> dict[str, str]:
-    return dict([(line.split(": ") + [""])[:2] for line in text.split("\n")])
+    lines = [line.partition(": ") for line in text.split("\n")]
+    return {key: word for key, _, word in lines}
 
 
 def _write_lines(lines: Mapping[str, str]) -> str:
@@ -129,7 +146,7 @@ class Template(Struct, dict=True):
     solve: Callable[..., Walk]
     kind: str = "word"
     """What the first card holds: `word`, `lines`, `link` to a card with a word, or `link_lines`."""
-    split: str = "train"
+    is_held_out: bool = False
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -145,8 +162,10 @@ TEMPLATES = {
     "swap": Template("swap {card} and {other}", swap),
     "change": Template("set {key} of {card} to {word}", change, "lines"),
     "move": Template("write {key} of {card} on {other}", move, "lines"),
-    "find_followed": Template("say {key} of the card in {card}", find_followed, "link_lines", "templates"),
-    "copy_followed": Template("copy the card in {card} to {other}", copy_followed, "link", "templates"),
+    "find_followed": Template(
+        "say {key} of the card in {card}", find_followed, "link_lines", is_held_out=True
+    ),
+    "copy_followed": Template("copy the card in {card} to {other}", copy_followed, "link", is_held_out=True),
 }
 
 
@@ -208,7 +227,7 @@ class Errand(Struct, dict=True):
         return Grade(float(output.strip() == answer), f"the answer is {answer!r}")
 
     def find_solver(self, prompt: str) -> Solver | None:
-        return ErrandSet().find_solver(prompt)
+        return find_solver(prompt)
 
 
 class ErrandSet:
@@ -216,15 +235,16 @@ class ErrandSet:
     of two templates that put trained ones together."""
 
     name = "errands"
-    splits: Mapping[str, Sequence[str]] = {
-        split: [
-            f"{name}-{number:04d}"
-            for number in range(0 if split == "train" else TRAINED, TRAINED if split == "train" else TASKS)
-            for name, template in TEMPLATES.items()
-            if (template.split == "templates") == (split == "templates")
-        ]
-        for split in ("train", "instances", "templates")
-    }
+
+    def __init__(self) -> None:
+        self.splits: dict[str, list[str]] = {"train": [], "instances": [], "templates": []}
+        for number in range(TASKS):
+            for name, template in TEMPLATES.items():
+                split = "train" if number < TRAINED else "instances"
+                self.splits["templates" if template.is_held_out else split].append(f"{name}-{number:04d}")
+        for split in ("instances", "templates"):
+            # So that any share of them has all templates.
+            random.Random(split).shuffle(self.splits[split])
 
     def __len__(self) -> int:
         return len(TEMPLATES) * TASKS
@@ -241,7 +261,12 @@ class ErrandSet:
         return Errand(task_id)
 
     def find_solver(self, prompt: str) -> Solver | None:
-        for template in TEMPLATES.values():
-            if found := template.pattern.fullmatch(prompt):
-                return template.solve(**found.groupdict())
-        return None
+        return find_solver(prompt)
+
+
+def find_solver(prompt: str) -> Solver | None:
+    """Return the solver of the template whose wording a prompt has; `None` if none has it."""
+    for template in TEMPLATES.values():
+        if found := template.pattern.fullmatch(prompt):
+            return template.solve(**found.groupdict())
+    return None

@@ -26,8 +26,8 @@ def _turn(found: Tensor, places: Tensor) -> Tensor:
 class Block(nn.Module):
     """Attention whose keys also see the two tokens before, and a feed-forward layer.
 
-    Queries begin as keys do, and what is attended to is passed on as it is, so that equal tokens find each other and
-    what follows them can be copied from the first step on.
+    Queries begin as keys do, and what is attended to is passed on as it is, so that equal tokens find each other,
+    and what follows them can be copied, from the first step on.
     """
 
     def __init__(self, width: int, heads: int) -> None:

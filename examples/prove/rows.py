@@ -1,11 +1,12 @@
-"""Rows of the oracle's runs as ids and masks, and the same rows as DeepFabric would have made them."""
+"""Rows as ids and masks: their vocabulary, and rows as DeepFabric makes them of the same tasks."""
 
 import json
-from collections.abc import Iterable
+import re
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from errands import WORDS
 from msgspec import Struct
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
@@ -18,16 +19,19 @@ from treadle.renderers.registry import load_renderer
 from treadle.renderers.tokenizer import CHATML_TOKENS
 
 UNKNOWN = "<unknown>"
+START, END, _ = CHATML_TOKENS
+_FREQUENT = 0.06
+"""The share of rows in which a word stands that is not a name."""
 _PIECES = (
-    r"system\n[\s\S]+",  # the system message, which is the same in all rows
+    r"system\n[\s\S]+",  # A system message is one id, because it says the same in all rows.
     r"(?:user|assistant)\n",
-    r" ?\b(?:say|what|says|of|the|card|in|write|on|copy|to|swap|and|set)\b ?",
-    r'<tool_call>\n\{"name": "[a-z]+", "arguments": \{"name":\s?"',
+    r'<tool_call>\n\{"name": "\w+", "arguments": \{"\w+":\s?"',
     r'"\}\}\n</tool_call>\n?',
     r"\n?</?tool_response>\n?",
+    r" ?\b(?:FREQUENT)\b ?",
     r"\\n",
-    r"[a-z]+",
-    r"[^a-z\\<]+",
+    r"[A-Za-z]+",
+    r"[^A-Za-z0-9\\<]+",
     r"[\s\S]",
 )
 
@@ -40,34 +44,40 @@ class Vocabulary(Struct, frozen=True):
     size: int
     """The number of ids."""
     names: list[int]
-    """The ids of the invented words."""
+    """The ids of the words that few rows have, and that are permuted so that they cannot be learned by heart."""
 
 
-def make_vocabulary(rows: Iterable[Row], folder: Path) -> Vocabulary:
-    """Write a tokenizer whose ids are the words and marks of `rows`."""
-    pieces = pre_tokenizers.Split(Regex("|".join(_PIECES)), "isolated")
+def make_vocabulary(rows: Sequence[Row], folder: Path) -> Vocabulary:
+    """Write a tokenizer whose ids are the words and marks of `rows`. What it does not know is one further id."""
     plain = ChatmlRenderer()
-    words = dict.fromkeys(WORDS)
+    texts: list[list[str]] = []
+    counts: Counter[str] = Counter()
     for row in rows:
-        for text in plain.decode(plain.render(row.messages, row.tools)).split(CHATML_TOKENS[0]):
-            words.update(
-                dict.fromkeys(
-                    [piece for piece, _ in pieces.pre_tokenize_str(text.partition(CHATML_TOKENS[1])[0])]
-                )
-            )
-    numbers = {
-        text: number for number, text in enumerate(dict.fromkeys([*CHATML_TOKENS, UNKNOWN, "\n", *words]))
+        rendered = plain.decode(plain.render(row.messages, row.tools))
+        texts.append([text.partition(END)[0] for text in rendered.split(START)])
+        counts.update(set(re.findall(r"[A-Za-z]+", " ".join(texts[-1][2:]))))
+    frequent = [word for word, count in counts.items() if count > _FREQUENT * len(rows)]
+    pattern = "|".join(_PIECES).replace("FREQUENT", "|".join(frequent))
+    pieces = pre_tokenizers.Split(Regex(pattern), "isolated")
+    found = {
+        piece: None
+        for parts in texts
+        for text in dict.fromkeys(parts)
+        for piece, _ in pieces.pre_tokenize_str(text)
     }
+    marks = [*CHATML_TOKENS, UNKNOWN, "\n"]
+    numbers = {text: number for number, text in enumerate(dict.fromkeys([*marks, *found]))}
     made = Tokenizer(models.WordLevel(numbers, UNKNOWN))
     made.add_special_tokens(list(CHATML_TOKENS))
     made.pre_tokenizer, made.decoder = pieces, decoders.Fuse()
     folder.mkdir(parents=True, exist_ok=True)
     made.save(str(folder / "tokenizer.json"))
-    return Vocabulary(f"chatml:{folder}", len(numbers), [numbers[word] for word in WORDS])
+    names = [numbers[word] for word in counts.keys() - set(frequent) if word in numbers]
+    return Vocabulary(f"chatml:{folder}", len(numbers), sorted(names))
 
 
 def tokenize(row: Row, renderer: str) -> tuple[list[int], bytes]:
-    """Return the ids of a row, and a 1 for each that an assistant message of it has."""
+    """Return the ids of a row, and a 1 for each id of an assistant message that the row says to train on."""
     found = load_renderer(renderer)
     ids: list[int] = []
     mask = b""
@@ -82,54 +92,43 @@ def tokenize(row: Row, renderer: str) -> tuple[list[int], bytes]:
     return ids, mask
 
 
-def simulate(row: Row) -> Row:
-    """Return a row as DeepFabric 4.x makes it of a conversation with the same calls, where the tools are not its own.
+def simulate(row: Row, *, is_mock: bool) -> Row:
+    """Return a row as DeepFabric 4.x makes it of a conversation with these calls, for tools that are not its own.
 
-    It answers such tools from a mock that has no state: without a recorded response, each call "succeeds" and its
-    input is repeated. A call that repeats an earlier one is skipped, and results are joined to calls by their
-    position. The answers are those of the real run, so the calls are as good as an all-knowing teacher makes them.
+    It answers such tools from a mock without a state. If `is_mock`, the mock has no recorded responses: each call
+    "succeeds", and its input is repeated. A call that repeats an earlier one is skipped, and results are joined to
+    calls by their position, so a step whose calls have no result left is lost.
     """
     raw = msgspec.json.decode(encode_row(row, FORMATS.load("deepfabric")))
     described = {tool.name: tool.description for tool in row.tools}
-    executions: list[Json] = []
-    known: set[str] = set()
+    executions: dict[str, dict[str, Json]] = {}
     for item in raw["tool_context"]["executions"]:
-        name = item["function_name"]
-        arguments = json.loads(item["arguments"])
-        key = json.dumps([name, arguments], sort_keys=True)
-        if key in known:
-            continue
-        known.add(key)
-        result = {
-            "tool": name,
-            "description": described[name],
-            "input_received": arguments,
-            "mock_result": f"Successfully executed {name}",
-            "status": "success",
-        }
-        executions.append(item | {"result": json.dumps(result)})
+        name, arguments = item["function_name"], json.loads(item["arguments"])
+        if is_mock:
+            answer = {
+                "tool": name,
+                "description": described[name],
+                "input_received": arguments,
+                "mock_result": f"Successfully executed {name}",
+                "status": "success",
+            }
+            item["result"] = json.dumps(answer)
+        executions.setdefault(json.dumps([name, arguments], sort_keys=True), item)
+    left = list(executions.values())
     messages: list[Json] = []
-    place = 0
     for message in raw["messages"]:
-        if message["role"] == "tool":
-            continue
-        calls = message.get("tool_calls")
-        if not calls:
-            messages.append(message)
-            continue
-        own = executions[place : place + len(calls)]
-        place += len(own)
-        if not own:
-            continue
+        calls = message.get("tool_calls", ())
+        own, left = left[: len(calls)], left[len(calls) :]
         made = [
             call | {"function": {"name": item["function_name"], "arguments": item["arguments"]}}
             for call, item in zip(calls, own, strict=False)
         ]
-        messages.append(message | {"tool_calls": made})
+        if message["role"] != "tool" and (made or not calls):
+            messages.append(message | ({"tool_calls": made} if made else {}))
         messages += [
             {"role": "tool", "tool_call_id": call["id"], "content": item["result"]}
             for call, item in zip(made, own, strict=True)
         ]
-    raw |= {"messages": messages, "tool_context": {"executions": executions}}
+    raw |= {"messages": messages, "tool_context": {"executions": list(executions.values())}}
     raw["reasoning"]["content"] = []
     return read_row(raw, FORMATS.load("deepfabric"))

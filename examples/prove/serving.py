@@ -1,4 +1,4 @@
-"""Networks behind the endpoints of vLLM: one server for several models, which samples all waiting prompts together."""
+"""Networks behind the endpoints of vLLM: a server that samples for all waiting prompts together."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -7,8 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
-from network import Network
-
+from treadle.core.errors import ConfigError
 from treadle.core.packed import pack_ids
 from treadle.renderers.registry import load_renderer
 from treadle.testbed.engines import DrawnToken, EngineSettings, SampledAnswer, VllmApp
@@ -22,18 +21,16 @@ _PAUSE_SECONDS = 0.002
 
 
 class NetworkApp(VllmApp):
-    """A server of networks by name. The name decides which of them answers a request."""
+    """A server of networks by name, each with a method `sample`. A request names the one that answers it."""
 
-    def __init__(self, networks: Mapping[str, Network], renderer: str, blind_text: str) -> None:
+    def __init__(self, networks: Mapping[str, Any], renderer: str, blind_text: str) -> None:
         """`blind_text` is the message that a model sees whose name begins with `BLIND`."""
         found: Any = load_renderer(renderer)
         self.networks = dict(networks)
         self._ends = set(found.stop_token_ids)
-        self._start, self._end = found.tokenizer.special_ids["<|im_start|>"], found.stop_token_ids[0]
+        self._start, self._end = found.tokenizer.special_ids.get("<|im_start|>"), found.stop_token_ids[0]
         self._blind_ids = found.encode(f"user\n{blind_text}")
-        bpe = SimpleNamespace(
-            decode=found.decode, content=lambda ids: found.decode(ids).encode(), size=networks
-        )
+        bpe = SimpleNamespace(decode=found.decode, content=lambda ids: found.decode(ids).encode(), size=None)
         template = SimpleNamespace(bpe=bpe, end=self._end, opening="")
         self._waiting: list[_Waiting] = []
         self._drawn: dict[int, list[DrawnToken]] = {}
@@ -81,10 +78,11 @@ class NetworkApp(VllmApp):
             item.deliver()
 
     def _hide(self, prompt: list[int]) -> list[int]:
-        """Return a prompt with another message in place of the user's first."""
+        """Return a prompt of ChatML with another message in place of the user's first."""
+        if self._start not in prompt:
+            raise ConfigError("only models with the template ChatML can be shown the message of another task")
         start = prompt.index(self._start, 1)
-        end = prompt.index(self._end, start)
-        return [*prompt[: start + 1], *self._blind_ids, *prompt[end:]]
+        return [*prompt[: start + 1], *self._blind_ids, *prompt[prompt.index(self._end, start) :]]
 
 
 class _Waiting:
@@ -108,13 +106,13 @@ class _Waiting:
         self._done = None
 
 
-def describe(url: str, name: str, renderer: str, temperature: float) -> dict[str, Any]:
+def describe(url: str, name: str, renderer: str, max_output_tokens: int) -> dict[str, Any]:
     """Return the model `name` of a server as a job takes it."""
     return {
         "model": f"vllm:{name}",
         "base_url": url,
         "renderer": renderer,
         "engine": "vllm_generate",
-        "max_output_tokens": 48,
-        "temperature": temperature,
+        "max_output_tokens": max_output_tokens,
+        "temperature": 1.0,
     }
