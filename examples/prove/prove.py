@@ -11,6 +11,7 @@
 import argparse
 import asyncio
 import copy
+import re
 import statistics
 import time
 from collections.abc import Iterable, Sequence
@@ -190,6 +191,7 @@ async def prove(options: argparse.Namespace) -> Proof:
         words = make_vocabulary([row for found in rows.values() for row in found], out / "tokenizer")
         renderer = words.renderer
         proof.note("rows")
+        say(", ".join([f"{len(found):,} rows for {name}" for name, found in rows.items()]))
         for name, found in rows.items():
             networks[name] = learn(name, found, words, options)
             proof.note(f"training of {name}")
@@ -250,7 +252,7 @@ def write_report(proof: Proof) -> str:
                     f"- {one} minus {other}: {found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}], "
                     f"p = {found.p_value:.2g}, {verdict} at 0.05"
                 ]
-        lines += ["", write_markdown(results).replace("\n# ", "\n## ").rstrip()]
+        lines += ["", re.sub("^#", "##", write_markdown(results), flags=re.MULTILINE).rstrip()]
     return "\n".join(lines) + "\n"
 
 
@@ -272,15 +274,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--model",
         help="a model of Hugging Face, a folder or a name on the hub, in place of one trained on rows",
     )
-    add("--rows", type=int, default=800, help="how many runs of the oracle rows are made of")
-    add("--tokens", type=int, default=300_000, help="how many tokens each model is trained on")
+    add("--rows", type=int, default=400, help="how many runs of the oracle rows are made of")
+    add("--tokens", type=int, default=240_000, help="how many tokens each model is trained on")
     add("--device", default="cpu", help="where the models are, such as cuda")
     add("--threads", type=int, default=1, help="the threads of torch")
     add("--seed", type=int, default=0)
     add("--width", type=int, default=96)
     add("--layers", type=int, default=2)
     add("--heads", type=int, default=4)
-    add("--batch-tokens", type=int, default=1024)
+    add("--batch-tokens", type=int, default=320, help="the tokens of a step on rows")
     add("--rate", type=float, default=3e-3, help="the learning rate on rows")
     add("--rl-steps", type=int, default=40)
     add("--rl-groups", type=int, default=8, help="the groups of a step")

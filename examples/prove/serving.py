@@ -16,6 +16,8 @@ from treadle.testbed.server.oracle_app import HttpReply
 
 BLIND = "blind"
 """The beginning of the names of models that see the message of another task."""
+_MAX_TOKENS = 16_384
+"""The most ids of a prompt and its answer."""
 _PAUSE_SECONDS = 0.002
 """How long a request waits for others that are sampled with it."""
 
@@ -35,7 +37,7 @@ class NetworkApp(VllmApp):
         self._waiting: list[_Waiting] = []
         self._drawn: dict[int, list[DrawnToken]] = {}
         policy: Any = SimpleNamespace(template=template)
-        super().__init__(EngineSettings(model=next(iter(networks)), max_tokens=1024), policy)
+        super().__init__(EngineSettings(model=next(iter(networks)), max_tokens=_MAX_TOKENS), policy)
 
     def begin(self, ask: IdsRequest, write: Callable[[SampledAnswer], HttpReply]) -> HttpReply:
         """See `EngineApp.begin`."""
