@@ -5,6 +5,7 @@ Field docstrings are the descriptions in the JSON Schema.
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -95,10 +96,14 @@ class EvaluationPlan:
 
 
 def choose(tasks: list[str], most: int | None) -> list[str]:
-    """Return at most `most` of the tasks, spread evenly over the list."""
+    """Return at most `most` of the tasks, spread over the list: one at random of each of `most` equal parts.
+
+    At equal distances they could all be of a few kinds, since task sets mix their kinds in a fixed order.
+    """
     if most is None or most >= len(tasks):
         return tasks
-    return [tasks[place * len(tasks) // most] for place in range(most)]
+    bounds = [place * len(tasks) // most for place in range(most + 1)]
+    return [tasks[low + int(fraction(low) * (high - low))] for low, high in pairwise(bounds)]
 
 
 def find_conflicts(config: EvaluationConfig) -> list[Problem]:
