@@ -4,6 +4,7 @@ The file has the events of an exported run, indented so that a diff can be read,
 person may edit it. Exact tokens are left out. It is read by the same code that imports a journal.
 """
 
+import asyncio
 import base64
 import json
 import os
@@ -11,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -26,6 +27,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.runs.run import Run
 
+B = TypeVar("B", bound=e.Body)
 ENDING = ".run.json"
 """The ending of the names of recordings."""
 _KEPT_NAMES = frozenset(
@@ -43,7 +45,10 @@ class Redaction:
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         """Raises: `ConfigError` for a pattern that is no regular expression."""
         self._patterns = compile_patterns("redact", patterns)
-        self._mask = Mask([value for name, value in os.environ.items() if is_secret_name(name)])
+        values = [value for name, value in os.environ.items() if is_secret_name(name)]
+        self._mask = Mask(
+            [value for value in values if not value.startswith("/")]
+        )  # no paths of files with keys
 
     def hide(self, text: str) -> str:
         """Return `text` without secrets."""
@@ -51,6 +56,16 @@ class Redaction:
         for pattern in self._patterns:
             text = pattern.sub("***", text)
         return text
+
+    def check(self, recorded: "RecordedRun") -> None:
+        """Check that a recording has no secrets. Raises: `ConfigError` that names the event."""
+        for event in recorded.events:
+            value = json.loads(event.to_json())
+            if self.hide_event(value) != value:
+                raise ConfigError(
+                    f"event {event.seq} of {str(recorded.path)!r} has what looks like a secret, at line "
+                    f"{recorded.line_of(event.seq)}; replace it by *** in the file, and revoke it if it is one"
+                )
 
     def hide_event(self, value: Any) -> Any:
         """Return the JSON of an event without secrets. Raises: `ConfigError` if a file has one."""
@@ -71,7 +86,9 @@ class Redaction:
         with suppress(UnicodeDecodeError):
             if self.hide(text := content.decode()) != text:
                 changed = (event.get("delta") or {}).get("changed") or {}
-                what = next((f"the file {path!r}" for path, known in changed.items() if known == digest), "a file")
+                what = next(
+                    (f"the file {path!r}" for path, known in changed.items() if known == digest), "a file"
+                )
                 raise ConfigError(
                     f"{what} of the run has a secret, which a recording must not have; record a run without it"
                 )
@@ -84,7 +101,9 @@ def compile_patterns(key: str, patterns: Iterable[str]) -> list[re.Pattern[str]]
         try:
             found.append(re.compile(pattern))
         except re.error as error:
-            raise ConfigError(f"test.{key} has {pattern!r}, which is no regular expression: {error}") from error
+            raise ConfigError(
+                f"test.{key} has {pattern!r}, which is no regular expression: {error}"
+            ) from error
     return found
 
 
@@ -111,6 +130,10 @@ class RecordedRun(Struct, frozen=True):
         assert isinstance(started, e.RunStarted)
         return started
 
+    def bodies_of(self, kind: type[B]) -> list[B]:
+        """Return the events of one type."""
+        return [event.body for event in self.events if isinstance(event.body, kind)]
+
     @property
     def run(self) -> Run[Any]:
         """The run in its last state."""
@@ -124,10 +147,12 @@ class RecordedRun(Struct, frozen=True):
 async def read_recording(path: Path) -> RecordedRun:
     """Return the recording in a file. Raises: `ConfigError` that says what is wrong with the file."""
     try:
-        text = path.read_text("utf-8")
+        text = await asyncio.to_thread(path.read_text, "utf-8")
         events = json.loads(text)
     except FileNotFoundError:
-        raise ConfigError(f"there is no recording {str(path)!r}; make it with `treadle test record RUN`") from None
+        raise ConfigError(
+            f"there is no recording {str(path)!r}; make it with `treadle test record RUN`"
+        ) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{str(path)!r} is no recording: {error}; record the run again") from error
     if not isinstance(events, list) or not events or not all(isinstance(event, dict) for event in events):
@@ -149,8 +174,14 @@ async def read_recording(path: Path) -> RecordedRun:
 def check_usable(run: Run[Any], bodies: Sequence[e.DurableBody], what: str) -> None:
     """Check that all turns of a run have ended with answers. Raises: `ConfigError`."""
     ended = [body for body in bodies if isinstance(body, e.TurnCompleted)]
-    if run.state.turn.is_open or not ended or (run.status is not Status.FINISHED and not run.state.is_session):
-        raise ConfigError(f"{what} has not ended; finish it with `treadle resume {run.run_id}`, then record it")
+    if (
+        run.state.turn.is_open
+        or not ended
+        or (run.status is not Status.FINISHED and not run.state.is_session)
+    ):
+        raise ConfigError(
+            f"{what} has not ended; finish it with `treadle resume {run.run_id}`, then record it"
+        )
     for body in ended:
         if body.stop_reason in _UNUSABLE:
             why = f" ({body.error:.200})" if body.error else ""
@@ -159,7 +190,9 @@ def check_usable(run: Run[Any], bodies: Sequence[e.DurableBody], what: str) -> N
                 "missing; record a run whose turns have ended with an answer"
             )
     if run.state.is_relayed:
-        raise ConfigError(f"{what} is of another program that only asked for answers; it has no agent to test")
+        raise ConfigError(
+            f"{what} is of another program that only asked for answers; it has no agent to test"
+        )
 
 
 def write_recording(journal: Journal, run_id: str, path: Path, redaction: Redaction) -> None:

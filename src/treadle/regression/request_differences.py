@@ -6,7 +6,7 @@ Pure functions. A difference has a cause in words, such as "the description of t
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -58,7 +58,7 @@ class Divergence(Struct, frozen=True):
         return f"{self.where} differs: {', '.join(named[:2])}{more}"
 
     def lines(self) -> Iterator[str]:
-        """Yield lines that show all differences. Those that begin with `-` are recorded, those with `+` of today."""
+        """Yield lines that show all differences: `-` is before what is recorded, `+` before what is new."""
         for item in self.differences:
             yield item.what if not item.is_hint else f"{item.what} (not part of the request)"
             yield from _diff(item.before, item.after)
@@ -112,7 +112,9 @@ def compare_policies(recorded: AgentSpec, found: AgentSpec) -> list[RequestDiffe
     """Return how the policy of an agent differs from the recorded one, as hints."""
     before, after = msgspec.to_builtins(recorded.policy), msgspec.to_builtins(found.policy)
     return [
-        RequestDifference(f"the policy's {key}", _write(before.get(key)), _write(after.get(key)), is_hint=True)
+        RequestDifference(
+            f"the policy's {key}", _write(before.get(key)), _write(after.get(key)), is_hint=True
+        )
         for key in dict.fromkeys([*before, *after])
         if before.get(key) != after.get(key)
     ]
@@ -146,7 +148,7 @@ def _name(number: int, message: Message, messages: Sequence[Message]) -> str:
     if message.role is Role.TOOL:
         calls = [call for item in messages for call in item.tool_calls if call.call_id == message.call_id]
         shown = f"{message.name}({calls[0].arguments:.60})" if calls else message.name
-        return f"the result of {shown}, message {number}"
+        return f"the result of {shown}"
     return f"the {'user' if message.role is Role.USER else message.role.value}'s message {number}"
 
 
@@ -174,7 +176,7 @@ def _write(value: Any) -> str | None:
     """Return a value as text; `None` stays `None`."""
     if value is None or isinstance(value, str):
         return value if value is None else str(value)
-    return json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False, sort_keys=isinstance(value, Mapping))
+    return json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False)
 
 
 def _diff(before: str | None, after: str | None) -> Iterator[str]:
@@ -209,8 +211,8 @@ def _shorten_pair(before: str, after: str) -> tuple[list[str], list[str]]:
 
 def _common(one: str, other: str) -> str:
     """Return the beginning that two texts have in common."""
-    count = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    return one[:count]
+    pairs = enumerate(zip(one, other, strict=False))
+    return one[: next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))]
 
 
 def _cut(text: str) -> str:

@@ -23,7 +23,6 @@ from treadle.models.config.stored_keys import find_key
 from treadle.models.protocol import Model
 from treadle.models.wire.provider import Preset, Price, Quirks
 
-
 NEEDS_KEYS = ContextVar("NEEDS_KEYS", default=True)
 """False where models are made that are not asked, so that an API key may be missing."""
 
