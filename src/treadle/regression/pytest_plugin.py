@@ -5,6 +5,7 @@ Treadle itself is imported only when a recording is run.
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "treadle_run(recording, agent): replay a recording against an agent first"
     )
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let a test with the marker use the fixture."""
+    names = getattr(item, "fixturenames", None)
+    if (
+        names is not None
+        and item.get_closest_marker("treadle_run") is not None
+        and "treadle_run" not in names
+    ):
+        names.append("treadle_run")
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "RecordingFile | None":
@@ -73,16 +85,19 @@ def check_recording(path: Path, agent: Any, *, is_updating: bool = False) -> "Re
 
     Raises: `AgentDiffersError` that shows the first request that differs.
     """
+    __tracebackhide__ = True
     from treadle.models.config.recipe import load_config
     from treadle.regression.regression_suite import Suite, run_recording
 
     suite = Suite.of_config(load_config(), is_updating=is_updating)
-    outcome = asyncio.run(run_recording(suite, path, agent))
+    with ThreadPoolExecutor(1) as thread:  # the test may be a coroutine, whose event loop runs
+        outcome = thread.submit(asyncio.run, run_recording(suite, path, agent)).result()
     if outcome.has_failed:
+        title, _, rest = outcome.text().partition("\n")
         accept = (
             "" if outcome.error else "\n\nIf the change is intended, accept it with: pytest --treadle-update"
         )
-        raise AgentDiffersError(f"{path}:{outcome.line}: {outcome.text()}{accept}")
+        raise AgentDiffersError(f"{outcome.name}: {title}\n{path}:{outcome.line}\n{rest}{accept}")
     return outcome
 
 
@@ -96,6 +111,7 @@ def treadle_run(request: pytest.FixtureRequest) -> "Callable[..., RecordingOutco
     folder, is_updating = request.path.parent, request.config.getoption("--treadle-update")
 
     def replay(recording: str | Path, agent: Any = None) -> "RecordingOutcome":
+        __tracebackhide__ = True
         given = Path(recording)
         path = given if given.name.endswith(_ENDING) else folder / "agent_runs" / f"{recording}{_ENDING}"
         return check_recording(path if path.is_absolute() else folder / path, agent, is_updating=is_updating)
@@ -104,9 +120,3 @@ def treadle_run(request: pytest.FixtureRequest) -> "Callable[..., RecordingOutco
     if marker is not None:
         replay(*marker.args, **marker.kwargs)
     return replay
-
-
-@pytest.fixture(autouse=True)
-def _treadle_marked(request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("treadle_run") is not None:
-        request.getfixturevalue("treadle_run")

@@ -6,7 +6,8 @@ memories, the files at the beginning, the time and the run's id, and the results
 request is compared with the recorded one. The first that differs ends the replay, unless differences are accepted.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from msgspec import Struct
@@ -134,6 +135,9 @@ class _Replay:
         self.divergence: Divergence | None = None
         self.turns = recorded.bodies_of(e.TurnStarted)
         self._ended = {body.turn: body for body in recorded.bodies_of(e.TurnCompleted)}
+        self._compacted = Counter(_find_compactions(recorded))
+        self._refusal: str | None = None
+        """Why the recording cannot be updated from its own answers; `None` if it can."""
         self.parts = _TodaysParts(agent, self)
 
     async def drive(self) -> None:
@@ -157,10 +161,17 @@ class _Replay:
         try:
             for turn in self.turns:
                 if driver.state.turn.number < turn.turn:
+                    for _ in range(self._compacted[turn.turn]):
+                        await driver.compact()
                     driver.put(await open_turn(parts, driver, turn.message))
                 await driver.drive()
                 if not settings.is_live:
                     self._check_turn(driver, turn.turn)
+                if self._refusal is not None and settings.is_accepting:
+                    raise ConfigError(
+                        f"the recording {recorded.name!r} cannot be updated from its own answers, because "
+                        f"{self._refusal}; ask the model anew with --update --live"
+                    )
                 if driver.state.turn.is_open or (self.divergence is not None and not settings.is_accepting):
                     return
             self._end(driver)
@@ -201,7 +212,7 @@ class _Replay:
         if state.turn.is_open:
             calls = [item.call.name for item in state.turn.calls.values() if item.result is None]
             after = f"the turn waits for an answer or an approval, which was not recorded: {', '.join(calls)}"
-            self._refuse_to_accept(after)
+            self._refusal = after
         else:
             after = f"{state.ending.stop_reason}: {state.ending.output}"
         expected = sum([item.turn <= number for item in self.requests])
@@ -212,19 +223,12 @@ class _Replay:
             seq = self.requests[min(self.asked, len(self.requests)) - 1].seq
             self._note(f"the end of turn {number}", seq, [RequestDifference("the end", before, after)])
 
-    def _refuse_to_accept(self, why: str) -> None:
-        if self.settings.is_accepting:
-            raise ConfigError(
-                f"the recording {self.recorded.name!r} cannot be updated from its own answers, because {why}; "
-                "ask the model anew with --update --live"
-            )
-
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Compare a request with the recorded one, and return the recorded answer. Raises: `ConfigError`."""
         self.asked += 1
         where = f"request {self.asked} of {len(self.requests)}"
         if self.asked > len(self.requests):
-            self._refuse_to_accept("the agent makes more requests than were recorded")
+            self._refusal = "the agent makes more requests than were recorded"
             last = request.messages[-1]
             text = f"after the last answer, {last.role.value} says: {last.content}"
             self._note(where, self.requests[-1].seq, [RequestDifference("a request that is new", None, text)])
@@ -274,6 +278,15 @@ class _Replay:
             if said.question_id == question.question_id or is_same:
                 return Answer(said.text, is_declined=not said.text)
         return Answer(is_declined=True) if self.settings.is_live else None
+
+
+def _find_compactions(recorded: RecordedRun) -> Iterator[int]:
+    """Yield the number of the next turn for each compaction that was asked for between two turns."""
+    state = State()
+    for event in recorded.events:
+        if isinstance(event.body, e.ContextCompacted) and not state.turn.is_open:
+            yield state.turn.number + 1
+        advance(state, event.body)
 
 
 class _TodaysParts(AgentParts):
