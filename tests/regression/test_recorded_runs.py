@@ -148,8 +148,8 @@ class Described:
         raise AssertionError("no tool is called")
 
 
-WITHOUT_ANSWERS = ("cancelled_model", "failed", "X")
-"""The journals with a turn that has no answer."""
+WITHOUT_ANSWERS = ("failed",)
+"""The journal with a turn that has no answer."""
 DIFFERENT = ("lost_steps",)
 """The journal in which answers that were lost count as steps, and a replay loses none."""
 USABLE = [path for path in GOLDEN if path.stem not in (*WITHOUT_ANSWERS, *DIFFERENT)]

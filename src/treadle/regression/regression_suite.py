@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -55,9 +56,14 @@ class Suite(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_config(cls, config: Config, changes: Mapping[str, Any] = {}, **options: Any) -> "Suite":
-        """Return the suite of a treadle.toml. `changes` override keys of its table."""
+        """Return the suite of a treadle.toml. `changes` override keys of its table. Raises: `ConfigError`."""
+        modes, tools = [mode.value for mode in ToolReplay], changes.get("tools")
+        if tools is not None and tools not in modes:
+            raise ConfigError(f"--tools {tools!r}: give one of {', '.join(modes)}")
         table = RegressionTable.model_validate({**config.file.test.model_dump(), **changes})
-        return cls(table=table, base=Path() if config.path is None else config.path.parent, **options)
+        base = Path.cwd() if config.path is None else config.path.resolve().parent
+        # Paths are shown as short as possible.
+        return cls(table=table, base=Path(os.path.relpath(base)), **options)
 
     @property
     def folder(self) -> Path:

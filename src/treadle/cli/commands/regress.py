@@ -74,9 +74,13 @@ def replay_recordings(
 
     suite = _make_suite(options, is_updating=is_updating, is_live=is_live, is_trusted=is_trusted)
     outcomes: list[RecordingOutcome] = []
-    for path in suite.find(paths or [], keyword):
-        outcomes.append(execute(run_recording(suite, path)))
-        _print(outcomes[-1], is_json=is_json)
+
+    async def run_all() -> None:
+        for path in suite.find(paths or [], keyword):
+            outcomes.append(await run_recording(suite, path))
+            _print(outcomes[-1], is_json=is_json)
+
+    execute(run_all())
     verdicts = _judge(suite, outcomes)
     if junit is not None:
         from treadle.regression.regression_reports import write_junit
