@@ -38,7 +38,7 @@ class LiveScores(Struct, frozen=True):
     """The journal of the first run with a score."""
 
 
-class Verdict(Struct, frozen=True):
+class ThresholdVerdict(Struct, frozen=True):
     """What the scores of all recordings say about a threshold."""
 
     name: str
@@ -97,9 +97,9 @@ def _expect(recorded: RecordedRun) -> Json:
 
 def judge_scores(
     table: RegressionTable, scores: Mapping[str, Sequence[float]], before: Mapping[str, Sequence[float]]
-) -> list[Verdict]:
+) -> list[ThresholdVerdict]:
     """Return a verdict for each threshold, with how many recordings would be needed where it cannot be decided."""
-    found: list[Verdict] = []
+    found: list[ThresholdVerdict] = []
     groups = [list(group) for group in scores.values() if group]
     estimate = estimate_mean(groups, table.level)
     if estimate is not None and table.min_score is not None:
@@ -113,7 +113,7 @@ def judge_scores(
             if gap and len(means) > 1 and (spread := variance(means)) > 0:
                 need = f": about {find_needed_tasks(gap, spread, table.level):,} recordings would show it"
             said = f"{said}; not significant{need}"
-        found.append(Verdict("min_score", is_kept, said, is_decided))
+        found.append(ThresholdVerdict("min_score", is_kept, said, is_decided))
     if table.must_not_drop:
         difference = compare_paired(scores, before, table.level)
         if difference is None:
@@ -133,7 +133,9 @@ def judge_scores(
                 f", about {needed:,} recordings would show it" if needed else ""
             )
         is_decided = is_significant or not has_dropped
-        found.append(Verdict("must_not_drop", not (has_dropped and is_significant), said, is_decided))
+        found.append(
+            ThresholdVerdict("must_not_drop", not (has_dropped and is_significant), said, is_decided)
+        )
     return found
 
 

@@ -97,7 +97,9 @@ def check_recording(path: Path, agent: Any, *, is_updating: bool = False) -> "Re
         accept = (
             "" if outcome.error else "\n\nIf the change is intended, accept it with: pytest --treadle-update"
         )
-        raise AgentDiffersError(f"{outcome.name}: {title}\n{path}:{outcome.line}\n{rest}{accept}")
+        raise AgentDiffersError(
+            f"{outcome.name}: {title}\n{path}:{outcome.line} (-: recorded, +: now)\n{rest}{accept}"
+        )
     return outcome
 
 

@@ -6,14 +6,16 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from treadle.core.errors import ConfigError
-from treadle.regression.live_scores import Verdict
+from treadle.regression.live_scores import ThresholdVerdict
 from treadle.regression.regression_suite import RecordingOutcome
 
 _ILLEGAL = {code: "�" for code in range(32) if code not in (9, 10, 13)}
 """The characters that XML cannot have."""
 
 
-def write_junit(outcomes: Sequence[RecordingOutcome], verdicts: Sequence[Verdict], path: Path) -> None:
+def write_junit(
+    outcomes: Sequence[RecordingOutcome], verdicts: Sequence[ThresholdVerdict], path: Path
+) -> None:
     """Write a JUnit report: a test case for each recording and for each threshold.
 
     Raises: `ConfigError` if the file cannot be written.
@@ -55,7 +57,7 @@ def write_junit(outcomes: Sequence[RecordingOutcome], verdicts: Sequence[Verdict
         raise ConfigError(f"cannot write the report {str(path)!r}: {error.strerror}") from error
 
 
-def annotate(outcomes: Sequence[RecordingOutcome], verdicts: Sequence[Verdict]) -> list[str]:
+def annotate(outcomes: Sequence[RecordingOutcome], verdicts: Sequence[ThresholdVerdict]) -> list[str]:
     """Return the workflow commands by which GitHub shows failures at the lines of recordings, and undecided scores
     as warnings. Paths are relative to the root of the repository."""
     root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())

@@ -24,6 +24,8 @@ _AROUND = 24
 _OF_TOOLS = ("description", "parameters", "output_schema", "effect", "is_external")
 """The fields of a tool that the model is told, or that decide how a call is made."""
 
+_ABSENT = object()
+
 Normalize = Callable[[str], str]
 """A function that replaces what may differ in a text, such as times."""
 
@@ -60,7 +62,7 @@ class Divergence(Struct, frozen=True):
     def lines(self) -> Iterator[str]:
         """Yield lines that show all differences: `-` is before what is recorded, `+` before what is new."""
         for item in self.differences:
-            yield item.what if not item.is_hint else f"{item.what} (not part of the request)"
+            yield item.what if not item.is_hint else f"{item.what} (also changed, and perhaps the cause)"
             yield from _diff(item.before, item.after)
             yield ""
 
@@ -154,22 +156,33 @@ def _name(number: int, message: Message, messages: Sequence[Message]) -> str:
 
 def _text_of(message: Message) -> str:
     """Return a message as text: its content, its calls and its parts."""
-    lines = [_pretty(message.content)] if message.content else []
+    lines = [message.content] if message.content else []
     if message.is_error:
         lines.insert(0, "(the call failed)")
-    lines += [f"calls {call.name} {_pretty(call.arguments)}" for call in message.tool_calls]
+    lines += [f"calls {call.name} {call.arguments}" for call in message.tool_calls]
     lines += [f"{part.kind} {part.name or part.uri or part.digest or ''}" for part in message.parts]
     return "\n".join(lines)
 
 
-def _pretty(text: str) -> str:
-    """Return JSON with indents, and any other text unchanged."""
-    if not text.lstrip().startswith(("{", "[")):
-        return text
+def _read_object(text: str | None) -> Any:
+    """Return the JSON object in a text; `None` if it has none."""
+    if text is None or not text.lstrip().startswith("{"):
+        return None
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        return text
+        return None
+
+
+def _find_changes(path: str, before: Any, after: Any) -> Iterator[str]:
+    """Yield the lines of the values of two JSON objects that differ, each with its keys."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in dict.fromkeys([*before, *after]):
+            yield from _find_changes(f"{path}.{key}", before.get(key, _ABSENT), after.get(key, _ABSENT))
+    elif before != after or type(before) is not type(after):
+        for sign, value in (("-", before), ("+", after)):
+            if value is not _ABSENT:
+                yield f"  {sign} {path.removeprefix('.')}: {_cut(json.dumps(value, ensure_ascii=False))}"
 
 
 def _write(value: Any) -> str | None:
@@ -181,6 +194,10 @@ def _write(value: Any) -> str | None:
 
 def _diff(before: str | None, after: str | None) -> Iterator[str]:
     """Yield the lines of a difference."""
+    objects = _read_object(before), _read_object(after)
+    if None not in objects and (changes := list(_find_changes("", *objects))):
+        yield from changes
+        return
     old, new = (text.splitlines() if text is not None else [] for text in (before, after))
     if len(old) <= 1 and len(new) <= 1:
         old, new = _shorten_pair("".join(old), "".join(new))

@@ -25,7 +25,7 @@ from treadle.cli.terminal.output import (
 from treadle.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from treadle.regression.live_scores import Verdict
+    from treadle.regression.live_scores import ThresholdVerdict
     from treadle.regression.regression_suite import RecordingOutcome, Suite
 
 _STYLES = {"-": "red", "+": "green"}
@@ -172,7 +172,7 @@ def _make_suite(
     )
 
 
-def _judge(suite: "Suite", outcomes: "list[RecordingOutcome]") -> "list[Verdict]":
+def _judge(suite: "Suite", outcomes: "list[RecordingOutcome]") -> "list[ThresholdVerdict]":
     """Return the verdicts about the scores of live runs. If recordings are updated, store the scores instead."""
     if not suite.is_live:
         return []
@@ -219,7 +219,8 @@ def _print(outcome: "RecordingOutcome", *, is_json: bool) -> None:
         Text.assemble((label, style), f"  {clean(outcome.name)}", (clean(said), "dim")), soft_wrap=True
     )
     if outcome.divergence is not None:
-        console.print(Text(f"      {clean(str(outcome.path))}:{outcome.line}", style="dim"), soft_wrap=True)
+        place = f"{clean(str(outcome.path))}:{outcome.line}"
+        console.print(Text(f"      {place}  (-: recorded, +: now)", style="dim"), soft_wrap=True)
         console.print()
         for line in outcome.divergence.lines():
             style = _STYLES.get(line.strip()[:1], "") if line.startswith("  ") else "bold"
@@ -231,7 +232,7 @@ def _print(outcome: "RecordingOutcome", *, is_json: bool) -> None:
     flush()
 
 
-def _print_end(outcomes: "list[RecordingOutcome]", verdicts: "list[Verdict]") -> None:
+def _print_end(outcomes: "list[RecordingOutcome]", verdicts: "list[ThresholdVerdict]") -> None:
     """Print the verdicts and the counts."""
     console = stdout()
     for verdict in verdicts:
@@ -251,4 +252,4 @@ def _print_advice(paths: list[Path], keyword: str | None, options: TestOptions) 
     command = write_command(
         "test", *map(str, paths), update=True, keyword=keyword, agent=options.agent, tools=options.tools
     )
-    print_note(f"-: recorded, +: now. If the change is intended, accept it with: {command}")
+    print_note(f"if the change is intended, accept it with: {command}")
