@@ -6,6 +6,7 @@ In `provider:name`, the provider is a preset, which is data, or a function from 
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
@@ -22,6 +23,9 @@ from treadle.models.config.presets import DIALECTS, find_preset, provider_names,
 from treadle.models.config.stored_keys import find_key
 from treadle.models.protocol import Model
 from treadle.models.wire.provider import Preset, Price, Quirks
+
+NEEDS_KEYS = ContextVar("NEEDS_KEYS", default=True)
+"""False where models are made that are not asked, so that an API key may be missing."""
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True):
@@ -333,7 +337,7 @@ def _connect(preset: Preset, provider: str, config: ModelConfig) -> dict[str, An
             f"{home} has no model {config.name!r}; did you mean {f'{stem}:{rest}'!r}? A model with this name on "
             f"another server needs its address: {BASE_URL}"
         )
-    if api_key is None and preset.needs_key and is_home and not _has_key(headers):
+    if api_key is None and preset.needs_key and is_home and NEEDS_KEYS.get() and not _has_key(headers):
         raise ConfigError(
             f"no API key for {config.name!r} at {home}: set the environment variable "
             f"{variable or preset.key_variable}, or store the key with `treadle models set-key {provider}`. If the "
