@@ -42,7 +42,7 @@ class _Names(Struct, frozen=True):
 NAMES = msgspec.toml.decode(files(__package__).joinpath("installers.toml").read_bytes(), type=_Names)
 
 
-class Missing(Struct, frozen=True):
+class MissingPrograms(Struct, frozen=True):
     """What a command would install that is not on this machine."""
 
     is_installer: bool
@@ -84,7 +84,7 @@ def split_commands(text: str) -> list[list[str]]:
     return [command for command in found if command]
 
 
-def find_missing(command: list[str]) -> Missing:
+def find_missing(command: list[str]) -> MissingPrograms:
     """Return what a command would install that is not here."""
     words = [word for word in command if word not in ("sudo", "-qq")]
     while words and re.match(r"[A-Z_]+=", words[0]):
@@ -95,9 +95,9 @@ def find_missing(command: list[str]) -> Missing:
         name, words = "pip", words[2:]
     if name in ("apt", "apt-get"):
         wanted = words[words.index("install") + 1 :] if "install" in words else []
-        return Missing(True, _without(_plain(wanted), _has_program), "apt")
+        return MissingPrograms(True, _without(_plain(wanted), _has_program), "apt")
     if name in ("pip", "pip3"):
-        return Missing(
+        return MissingPrograms(
             "install" in words or words[:1] == ["cache"], _packages(words[1:]) if "install" in words else ()
         )
     if name == "uv" and words[:1] != ["run"]:
@@ -106,14 +106,14 @@ def find_missing(command: list[str]) -> Missing:
             if {"install", "add"} & {*words}
             else []
         )
-        return Missing(True, _packages(wanted))
+        return MissingPrograms(True, _packages(wanted))
     if name in ("uv", "uvx"):
         given = [
             words[place + 1] for place, word in enumerate(words[:-1]) if word in ("-w", "--with", "--from")
         ]
         started = next(iter(_plain(words[1:] if name == "uv" else words)), "")
-        return Missing(True, _without([*given, *([started] if name == "uvx" else [])], _has_package))
-    return Missing(False)
+        return MissingPrograms(True, _without([*given, *([started] if name == "uvx" else [])], _has_package))
+    return MissingPrograms(False)
 
 
 def find_obstacle(script: str) -> str | None:
