@@ -31,7 +31,9 @@ class Task(Protocol):
 
     A task with a simulated user has a method `reply`, which is given the transcript after each answer and returns
     what the user says next; `None` if the user has no more to say. A task that rewards single steps has a method
-    `score_steps`, which is given the transcript and returns a reward for each assistant message.
+    `score_steps`, which is given the transcript and returns a reward for each assistant message. A task that is
+    graded by what was said and called has a method `check_transcript`, which is given the transcript and is called
+    in place of `check`.
     """
 
     @property
@@ -77,9 +79,15 @@ class Task(Protocol):
         ...
 
 
-async def check_task(task: Task, output: str, files: Mapping[str, bytes]) -> Grade:
-    """Return the grade that the check of a task gives. Raises: what the check raises."""
-    found = task.check(output, files)
+async def check_task(
+    task: Task, output: str, files: Mapping[str, bytes], messages: Sequence[Message] = ()
+) -> Grade:
+    """Return the grade that the check of a task gives. `messages` is the transcript. Raises: what the check
+    raises."""
+    check_transcript = getattr(task, "check_transcript", None)
+    found: Grade | Awaitable[Grade] = (
+        task.check(output, files) if check_transcript is None else check_transcript(messages)
+    )
     return found if isinstance(found, Grade) else await found
 
 

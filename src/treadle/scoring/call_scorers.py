@@ -32,13 +32,20 @@ class CallsScorer:
         ordered: bool = False,
         ignore_case: bool = False,
         ignore_order: bool = False,
+        ignore_marks: bool = False,
+        literal: bool = False,
     ) -> None:
-        """Make a scorer. With `ordered`, the calls must come in the expected order; `ignore_case` and
-        `ignore_order` are about texts and lists in their arguments."""
+        """Make a scorer. With `ordered`, the calls must come in the expected order; `ignore_case`, `ignore_marks`
+        and `ignore_order` are about texts and lists in their arguments. With `literal`, types count too."""
         self.name = name
         self._is_partial = partial
         self._is_ordered = ordered
-        self._rules = MatchRules(ignores_case=ignore_case, ignores_order=ignore_order)
+        self._rules = MatchRules(
+            ignores_case=ignore_case,
+            ignores_order=ignore_order,
+            ignores_marks=ignore_marks,
+            is_literal=literal,
+        )
 
     async def score(self, subject: Subject) -> Score | None:
         """See `Scorer.score`."""
