@@ -5,11 +5,10 @@ from pathlib import PurePath
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, MistakesError
-from treadle.core.places import Document, KeyPath, Problem
+from treadle.core.places import Document, KeyPath, Mapped, Problem
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 from treadle.tools.schema.tool_definitions import parse_definitions
@@ -19,17 +18,6 @@ _KEYS = read_data(__package__, "deepfabric_keys")
 _KNOWN = frozenset((*_KEYS["renamed"], *_KEYS["left_out"], *_KEYS["lists"]["special"].split()))
 _NEAR = 0.75
 """The similarity from which on an unknown key is a misspelling of a known key."""
-
-
-class Mapped(Struct, frozen=True):
-    """A configuration of DeepFabric in Treadle's keys."""
-
-    value: dict[str, Json]
-    origins: dict[KeyPath, KeyPath]
-    """The path in the file of each key that was mapped."""
-    notes: tuple[str, ...]
-    """The notes, those about what changes the results first."""
-    problems: tuple[Problem, ...]
 
 
 def is_deepfabric(value: dict[str, object]) -> bool:
