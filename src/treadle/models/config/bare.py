@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry, did_you_mean
@@ -69,8 +70,12 @@ if TYPE_CHECKING:
 
 Maker: TypeAlias = Callable[[ModelConfig], Model]
 """A function of another package that makes the models of a provider."""
-MAKERS: Registry[Maker] = Registry("provider", "treadle.models", {})
-"""The functions of other packages that make models, by the name of the provider."""
+IN_PROCESS = "hf"
+"""The provider of models in this process, which takes a renderer and a format itself."""
+MAKERS: Registry[Maker] = Registry(
+    "provider", "treadle.models", {IN_PROCESS: "treadle.models.tokens.engines.in_process:make_model"}
+)
+"""The functions that make models without a dialect, by the name of the provider."""
 
 
 def bare_model(
@@ -119,6 +124,11 @@ def bare_model(
     )
     preset = find_preset(provider)
     made: Any
+    if provider == IN_PROCESS and (renderer or format):
+        taken = {"renderer": renderer, "format": format}
+        more = {key: value for key, value in taken.items() if value}
+        config = replace(config, options={**options, **more})
+        renderer = format = None
     if renderer:
         made = _make_token_model(preset, provider, config, renderer, format)
     else:
@@ -178,7 +188,8 @@ GENERAL_OPTIONS = (
 def providers() -> dict[str, str]:
     """Return the name of every provider, with its dialect or the entry point of its package."""
     presets = {name: find_preset(name) for name in provider_names()}
-    return MAKERS.origins() | {name: preset.dialect for name, preset in presets.items() if preset is not None}
+    dialects = {name: preset.dialect for name, preset in presets.items() if preset is not None}
+    return {**MAKERS.table, **MAKERS.origins(), **dialects}
 
 
 def _read_mode(mode: OutputMode | str) -> OutputMode:
