@@ -15,7 +15,7 @@ from treadle.core.errors import ConfigError, ProviderError
 from treadle.journal.run_info import RunFilter
 from treadle.rollout import RolloutResult, Rollouts
 from treadle.rollout.rollout_folder import read_groups, read_stored
-from treadle.server.gateway.programs import CommandWorkers
+from treadle.server.gateway.programs import ProgramWorkers
 
 AGENT = Path(__file__).parents[2] / "examples" / "rollout" / "file_agent.py"
 ASK = """
@@ -47,7 +47,7 @@ def roll(path: Path, engine: Engine, command: list[str], **options: Any) -> Roll
         **options,
     }
     model = {"model": "vllm:oracle:0.4", "base_url": engine.url}
-    return asyncio.run(Rollouts(model=model, workers=CommandWorkers(command), **given).run())
+    return asyncio.run(Rollouts(model=model, workers=ProgramWorkers(command), **given).run())
 
 
 def write(path: Path, text: str) -> list[str]:
@@ -150,6 +150,6 @@ except urllib.error.HTTPError as error:
 
 def test_a_command_that_does_not_exist_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not begin with a program"):
-        CommandWorkers("no-such-program --x")
+        ProgramWorkers("no-such-program --x")
     with pytest.raises(ConfigError, match="needs workers"):
         Rollouts(model="oracle", tasks=["files"], command="python x.py", path=tmp_path)

@@ -44,6 +44,7 @@ from treadle.jobs.progress import Average, JobListener, JobNotice, JobProgress, 
 from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
 from treadle.runs.task import find_tasks, load_task
+from treadle.workers.protocol import Workers
 
 
 class EvaluationProgress(JobProgress, kw_only=True):
@@ -190,6 +191,7 @@ async def evaluate(
     config: EvaluationConfig | str | Path | None = None,
     *,
     is_rescored: bool = False,
+    workers: Workers | None = None,
     listener: JobListener = lambda notice, progress: None,
     stop: asyncio.Event | None = None,
     **options: Any,
@@ -197,9 +199,9 @@ async def evaluate(
     """Make an evaluation, or continue it, and return its outcome.
 
     `config` is a configuration or the path of one, and `options` are the keys of one, such as `models=["oracle"]`,
-    `tasks=["files:test"]`. If `is_rescored`, all samples are graded again, with the scorers that are given now; no
-    model is asked for what was sampled. If `stop` is set, samples in flight are finished and no new ones begun. A
-    cancellation stops at once; the same call goes on.
+    `tasks=["files:test"]`. `workers` take the place of the configured ones. If `is_rescored`, all samples are
+    graded again, with the scorers that are given now; no model is asked for what was sampled. If `stop` is set,
+    samples in flight are finished and no new ones begun. A cancellation stops at once; the same call goes on.
 
     Raises: `ConfigError` if another process works in the folder, or if a key was changed that cannot change;
     `ProviderError` for a fault of the user, such as a wrong key; `JournalError`.
@@ -211,7 +213,7 @@ async def evaluate(
     elif options:
         raise ConfigError(f"give a configuration or options, not both: {', '.join(options)}")
     folder, progress = EvaluationFolder(config.path), EvaluationProgress()
-    given = JobOptions.of_attempts(config, {}, stop=stop, listener=listener)
+    given = JobOptions.of_attempts(config, {}, workers=workers, stop=stop, listener=listener)
     given = msgspec.structs.replace(given, ledger=folder.ledger)
     async with AsyncExitStack() as stack:
         check = partial(check_continued, config, is_rescored=is_rescored)

@@ -94,7 +94,7 @@ class Rollouts:
             raise ConfigError(f"give a configuration or options, not both: {', '.join(options)}")
         if config.command is not None and workers is None:
             raise ConfigError(
-                "a command needs workers that start it: give workers=CommandWorkers(command), of "
+                "a command needs workers that start it: give workers=ProgramWorkers(command), of "
                 "treadle.server.gateway.programs, or use `treadle rollout --command`"
             )
         self.config = config

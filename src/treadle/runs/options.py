@@ -349,6 +349,12 @@ def check_run(task: object, options: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"the task is {task!r:.200}; give the user's message as a str, or a Task from `load_task`"
         )
+    if getattr(task, "environment", None) is not None:
+        raise ConfigError(
+            f"the task {getattr(task, 'task_set', '')}:{getattr(task, 'task_id', '')} is played by its own "
+            "environment; use treadle rollout or treadle eval, or give their classes workers=ProgramWorkers(), of "
+            "treadle.server.gateway.programs"
+        )
     check_given(options)
 
 

@@ -33,7 +33,8 @@ class Task(Protocol):
     what the user says next; `None` if the user has no more to say. A task that rewards single steps has a method
     `score_steps`, which is given the transcript and returns a reward for each assistant message. A task that is
     graded by what was said and called has a method `check_transcript`, which is given the transcript and is called
-    in place of `check`.
+    in place of `check`. A task that comes with an environment, a program with a loop of its own that plays and grades
+    it, has an attribute `environment`, the words of the command of that program.
     """
 
     @property
@@ -96,6 +97,12 @@ def find_reply(task: Task | None, messages: Sequence[Message]) -> str | None:
     reply = getattr(task, "reply", None)
     said: str | None = None if reply is None else reply(messages)
     return said
+
+
+def find_environment(task: Task) -> tuple[str, ...] | None:
+    """Return the command of the environment that plays a task; `None` if Treadle's own loop does."""
+    command = getattr(task, "environment", None)
+    return None if command is None else tuple(command)
 
 
 def find_step_rewards(task: Task, messages: Sequence[Message]) -> tuple[float, ...] | None:

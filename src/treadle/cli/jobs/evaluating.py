@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.job_command import ConfigChanges, JobCommand
+from treadle.cli.jobs.job_command import ConfigChanges, JobCommand, find_program_workers
 from treadle.cli.options import common as o
 from treadle.cli.terminal.output import (
     clean,
@@ -60,7 +60,12 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
         )
     config = READER.load(path, changes.by_key(), changes.flags, print_note)
     job = JobCommand(config.name, EvaluationProgress(), ScoreFeed(), changes.command("eval", path), shown)
-    result = job.run(lambda stop: evaluate(config, is_rescored=is_rescored, listener=job.listen, stop=stop))
+    workers = find_program_workers(config.tasks)
+    result = job.run(
+        lambda stop: evaluate(
+            config, is_rescored=is_rescored, workers=workers, listener=job.listen, stop=stop
+        )
+    )
     if result is None:
         return ExitCode.INTERRUPTED
     advice = "some samples have no grade; see the reasons above"

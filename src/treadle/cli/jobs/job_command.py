@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
@@ -20,10 +21,15 @@ from treadle.cli.terminal.output import (
     write_count,
 )
 from treadle.core.overrides import read_change
+from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.jobs.job import JobEnd
 from treadle.jobs.progress import JobNotice, JobProgress
+from treadle.runs.task import find_environment, split_reference, task_set
 from treadle.scoring.registry import parse_reward
+
+if TYPE_CHECKING:
+    from treadle.server.gateway.programs import ProgramWorkers
 
 R = TypeVar("R")
 _LIMITS = {
@@ -48,6 +54,18 @@ _FLAGS = {
     "max_tasks": "limit",
 }
 """The options whose names differ from their keys."""
+
+
+def find_program_workers(tasks: Sequence[str], command: str | None = None) -> "ProgramWorkers | None":
+    """Return the workers for attempts that a command plays, or the environments that tasks come with; `None` if
+    Treadle's own loop plays all. Raises: `ConfigError`."""
+    sets = [task_set(name) for name in {split_reference(reference)[0] for reference in tasks}]
+    if command is None and all(find_environment(task) is None for found in sets for task in islice(found, 1)):
+        return None
+    require("uvicorn", "serve")
+    from treadle.server.gateway.programs import ProgramWorkers
+
+    return ProgramWorkers(command)
 
 
 class ConfigChanges(Struct, frozen=True):

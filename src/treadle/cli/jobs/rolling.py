@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.job_command import ConfigChanges, JobCommand
+from treadle.cli.jobs.job_command import ConfigChanges, JobCommand, find_program_workers
 from treadle.cli.options import common as o
 from treadle.cli.terminal.output import (
     clean,
@@ -17,7 +17,6 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
-from treadle.core.registry import require
 from treadle.jobs.progress import JobNotice
 from treadle.rollout.rollout_config import READER
 from treadle.rollout.rollout_progress import GroupEnded
@@ -25,8 +24,6 @@ from treadle.rollout.rollouts import Rollouts
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-    from treadle.server.gateway.programs import CommandWorkers
 
 _SHOWN_GROUPS = 6
 """How many of the newest groups are shown."""
@@ -44,7 +41,7 @@ def run(
     # A mistake of the configuration is an error here, which must not be printed into the view.
     rollouts = Rollouts(
         config,
-        workers=None if config.command is None else _make_workers(config.command),
+        workers=find_program_workers(config.tasks, config.command),
         listener=lambda notice, progress: job.listen(notice, progress),
         retry_failed=retry_failed,
     )
@@ -73,14 +70,6 @@ def run(
         print_note(f"groups: {folder.groups}   journal: {journal}")
         print_note(f"look at them: {write_command('rollout', 'report', str(folder.path))}")
     return code
-
-
-def _make_workers(command: str) -> "CommandWorkers":
-    """Return the workers that start a command. Raises: `ConfigError`."""
-    require("uvicorn", "serve")
-    from treadle.server.gateway.programs import CommandWorkers
-
-    return CommandWorkers(command)
 
 
 class GroupFeed:

@@ -1,9 +1,10 @@
-"""Rollouts of any program: it is started for each attempt, and its requests to the model are the rollout's.
+"""Attempts that other programs play, whose requests to the model are the attempt's.
 
-The run of an attempt is an ordinary run of the task, whose model is the program (`ProgramModel`): the program's
-conversations are runs of their own (`Completion.run_ids`), which this run has called, so that their tokens are
-delivered with it. `CommandWorkers` is a place where runs are driven, as any other: what a job does with an attempt
-is the same.
+A program is a command, which is started for each attempt, or the environment that a task comes with
+(`environments`). The run of an attempt is an ordinary run of the task, whose model is the program (`ProgramModel`):
+the program's conversations are runs of their own (`Completion.run_ids`), which this run has called, so that their
+tokens are delivered with it. `ProgramWorkers` is a place where runs are driven, as any other: what a job does with
+an attempt is the same.
 """
 
 import asyncio
@@ -12,10 +13,9 @@ import os
 import secrets
 import shlex
 import shutil
-import signal
 import tempfile
-from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -38,9 +38,10 @@ from treadle.models.protocol import Watch
 from treadle.runs.ensure import ensure_run
 from treadle.runs.options import Given, StreamOptions
 from treadle.runs.run import Run
-from treadle.runs.task import Grade, SimpleTask, Task
+from treadle.runs.task import Grade, SimpleTask, Task, find_environment
 from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, refuse
 from treadle.server.catalog import ClientWish
+from treadle.server.gateway.environments import EnvironmentProcess, end_all, start_guarded
 from treadle.server.gateway.gateway_host import GatewayHost
 from treadle.server.gateway.wires import Gateway, send_whole
 from treadle.server.listening import listen, serve_app
@@ -67,6 +68,8 @@ class _Ended(Struct):
     files: dict[str, bytes]
     said: str
     """The end of what it printed on standard error."""
+    detail: str = "the program's own"
+    metrics: dict[str, float] | None = None
 
 
 class Program:
@@ -132,6 +135,16 @@ class _Programs:
     def __init__(self) -> None:
         self.by_key: dict[str, Program] = {}
 
+    @contextmanager
+    def admit(self, program: Program) -> Iterator[str]:
+        """Let a program ask its model until the context ends, with the key that this yields."""
+        key = secrets.token_urlsafe(24)
+        self.by_key[key] = program
+        try:
+            yield key
+        finally:
+            del self.by_key[key]
+
     def agent(self, name: str, wish: ClientWish) -> Agent[Any]:
         """See `AgentCatalog.agent`; `client` is the key of the program."""
         return self.by_key[wish.client].relay(replace(wish, client=""))
@@ -187,12 +200,12 @@ class _ProgramHost(GatewayHost):
 class ProgramModel:
     """A program as the model of the run of its task: its answer is what it printed."""
 
-    def __init__(self, workers: "CommandWorkers", run_id: str, agent: SeededAgent, task: Task) -> None:
+    def __init__(self, workers: "ProgramWorkers", run_id: str, agent: SeededAgent, task: Task) -> None:
         self.name = agent.model.name
         self.part = PartSpec(
             name=agent.model.name,
-            settings={"command": workers.command},
-            missing="it is a program that a rollout started",
+            settings={"command": workers.name_for(task)},
+            missing="it is a program that a job started",
         )
         self._workers = workers
         self._run_id = run_id
@@ -223,7 +236,7 @@ class ProgramModel:
         snapshot, blobs = driver.bench.take_snapshot()
         driver.put(*snapshot, blobs=blobs)
         if ended.reward is not None:
-            driver.put(e.Rewarded(reward=ended.reward, detail="the program's own"))
+            driver.put(e.Rewarded(reward=ended.reward, detail=ended.detail, metrics=ended.metrics))
         return Completion(
             Message(Role.ASSISTANT, ended.output),
             FinishReason.STOP,
@@ -237,7 +250,9 @@ class ProgramModel:
     def _blame(self, program: Program, ended: _Ended) -> None:
         """Raise the error for a program that failed, unless its work is graded as it is."""
         how = f"exited with {ended.status}" if ended.status > 0 else f"was killed by signal {-ended.status}"
-        text = f"the program {self._workers.command!r} {how}: {ended.said or 'it printed no error'}"
+        text = (
+            f"the program {self._workers.name_for(self._task)!r} {how}: {ended.said or 'it printed no error'}"
+        )
         if program.fault is Fault.INFRASTRUCTURE:
             raise ServerError(f"{text} (the model: {program.why})")
         if program.fault is Fault.USER:
@@ -248,26 +263,36 @@ class ProgramModel:
             raise ConfigError(f"{text}. It did not ask the model: does it use OPENAI_BASE_URL?")
 
 
-class CommandWorkers(HereWorkers):
-    """This process as the place where the runs of a program are driven."""
+class ProgramWorkers(HereWorkers):
+    """This process as the place where the runs of programs are driven."""
 
-    def __init__(self, command: str | Sequence[str]) -> None:
-        """Keep the command, whose files are relative to the current folder. Raises: `ConfigError`."""
+    def __init__(self, command: str | Sequence[str] | None = None) -> None:
+        """Keep the command, whose files are relative to the current folder. Raises: `ConfigError`.
+
+        Without a command, tasks that come with an environment are played by it, and others by Treadle's own loop.
+        """
         super().__init__()
-        words = shlex.split(command) if isinstance(command, str) else list(command)
-        if not words or shutil.which(words[0]) is None:
+        words = shlex.split(command) if isinstance(command, str) else list(command or ())
+        if command is not None and (not words or shutil.which(words[0]) is None):
             raise ConfigError(f"the command {command!r} does not begin with a program that exists")
-        self.command = shlex.join(words)
         self._argv = [str(Path(word).absolute()) if Path(word).is_file() else word for word in words]
+        self._command = shlex.join(words)
         self._programs = _Programs()
+        self._environments: dict[tuple[str, ...], EnvironmentProcess] = {}
         self._host: _ProgramHost | None = None
         self._serving: asyncio.Task[None] | None = None
         self._url: asyncio.Future[str] | None = None
+
+    def name_for(self, task: Task) -> str:
+        """Return the command that plays a task."""
+        return self._command or shlex.join(find_environment(task) or ())
 
     async def run(
         self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]
     ) -> Run[Any]:
         """See `Workers.run`."""
+        if not self._command and (isinstance(task, str) or find_environment(task) is None):
+            return await super().run(agent, run_id, task, **options)
         if not isinstance(agent, SeededAgent) or isinstance(task, str):
             raise ConfigError("a command is started for attempts at tasks alone")
         if self._url is None:
@@ -286,48 +311,61 @@ class CommandWorkers(HereWorkers):
             return await ensure_run(outer, run_id, _without_tools(task), given, options)
 
     async def start(self, program: Program, task: Task, files: Mapping[str, bytes]) -> _Ended:
-        """Run the command in a folder of its own, and return what it left behind. Cancelling kills it."""
-        key = secrets.token_urlsafe(24)
+        """Let the program of a task work on it, and return what it left behind. Cancelling ends it."""
         assert self._url is not None
         url = await asyncio.shield(self._url)
-        place = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="treadle-program-"))
-        self._programs.by_key[key] = program
-        try:
-            environment = await asyncio.to_thread(_prepare, place, task, files)
-            environment |= {
-                "OPENAI_BASE_URL": f"{url}/v1",
-                "OPENAI_API_KEY": key,
-                "ANTHROPIC_BASE_URL": url,
-                "ANTHROPIC_API_KEY": key,
-            }
-            status = await self._wait(place, {**os.environ, **environment})
-            return await asyncio.to_thread(_collect, place, status)
-        finally:
-            del self._programs.by_key[key]
-            await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+        with self._programs.admit(program) as key:
+            if not self._command:
+                return await self._play(program, task, f"{url}/v1", key)
+            place = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="treadle-program-"))
+            try:
+                environment = await asyncio.to_thread(_prepare, place, task, files)
+                environment |= {
+                    "OPENAI_BASE_URL": f"{url}/v1",
+                    "OPENAI_API_KEY": key,
+                    "ANTHROPIC_BASE_URL": url,
+                    "ANTHROPIC_API_KEY": key,
+                }
+                status = await self._wait(place, {**os.environ, **environment})
+                return await asyncio.to_thread(_collect, place, status)
+            finally:
+                await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+
+    async def _play(self, program: Program, task: Task, url: str, key: str) -> _Ended:
+        """Let the environment of a task play it."""
+        command = find_environment(task)
+        assert command is not None
+        process = self._environments.get(command)
+        if process is None:
+            process = self._environments[command] = EnvironmentProcess(command)
+        told = await process.play(task.task_id, url, key, program.agent.model.name)
+        if (why := told.get("error")) is not None:
+            return _Ended(TEMPORARY_FAILURE if program.run_ids else 1, "", None, {}, why)
+        return _Ended(
+            0,
+            told["output"],
+            told["reward"],
+            {},
+            "",
+            told["detail"] or "the environment's own",
+            told["metrics"],
+        )
 
     async def _wait(self, place: Path, environment: Mapping[str, str]) -> int:
         """Run the command to its end, and return its exit status."""
-        # If this process is killed, the program is too.
-        guard = shutil.which("setpriv")
-        argv = [guard, "--pdeathsig", "KILL", "--", *self._argv] if guard else self._argv
         with (place / "stdout").open("wb") as out, (place / "stderr").open("wb") as error:
-            process = await asyncio.create_subprocess_exec(
-                *argv,
+            process = await start_guarded(
+                self._argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=error,
                 cwd=place / "work",
                 env=environment,
-                start_new_session=True,
             )
         try:
             return await process.wait()
         finally:
-            # What it has started ends with it.
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await end_all(process)
 
     async def _serve(self, journal: Journal) -> None:
         """Begin to serve the gateway."""
@@ -343,6 +381,7 @@ class CommandWorkers(HereWorkers):
 
     async def close(self) -> None:
         """See `Workers.close`."""
+        await asyncio.gather(*[process.close() for process in self._environments.values()])
         if self._serving is not None:
             self._serving.cancel()
             await asyncio.wait([self._serving])
