@@ -33,8 +33,8 @@ class Task(Protocol):
     what the user says next; `None` if the user has no more to say. A task that rewards single steps has a method
     `score_steps`, which is given the transcript and returns a reward for each assistant message. A task that is
     graded by what was said and called has a method `check_transcript`, which is given the transcript and is called
-    in place of `check`. A task that comes with an environment, a program with a loop of its own that plays and grades
-    it, has an attribute `environment`, the words of the command of that program.
+    in place of `check`. A task that comes with an environment, a program with a loop of its own that plays and
+    grades it, has an attribute `environment`, the words of the command of that program.
     """
 
     @property

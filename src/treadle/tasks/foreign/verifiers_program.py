@@ -21,7 +21,7 @@ MAX_DETAIL_CHARS = 2000
 Told = dict[str, Any]
 
 
-class Environment:
+class VerifiersEnvironment:
     """An environment of verifiers with its tasks."""
 
     def __init__(self, reference: str) -> None:
@@ -134,7 +134,7 @@ def _forget(playing: dict[int, asyncio.Task[None]], number: int, _: object) -> N
     del playing[number]
 
 
-async def serve(environment: Environment, write: Callable[[Told], None]) -> None:
+async def serve(environment: VerifiersEnvironment, write: Callable[[Told], None]) -> None:
     """Play what is asked for on standard input until it ends."""
     reader, playing = asyncio.StreamReader(limit=2**24), dict[int, asyncio.Task[None]]()
     await asyncio.get_running_loop().connect_read_pipe(
@@ -174,7 +174,7 @@ def main() -> None:
 
     command, reference = sys.argv[1:]
     try:
-        environment = Environment(reference)
+        environment = VerifiersEnvironment(reference)
         told: Told = {"tasks": environment.list() if command == "list" else []}
     except Exception as error:
         write({"error": f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]})
