@@ -10,12 +10,18 @@ import pytest
 from treadle import Agent, Policy, ScriptedModel, load_task, open_journal, tool
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
+from treadle.core.judgement import Judgement
+from treadle.core.spec import PartSpec
+from treadle.core.token_record import TokenRecord
+from treadle.core.types import Completion, FinishReason, Message, Role
 from treadle.models.config.recipe import load_config
 from treadle.models.scripted import call
 from treadle.regression.recorded_parts import ToolReplay
 from treadle.regression.recorded_runs import RecordedRun, Redaction, read_recording, write_recording
 from treadle.regression.replay_agent import Replayed, ReplaySettings, replay_recording
+from treadle.routing.judging import PatternJudge
 from treadle.runs.run import Run
+from treadle.tools.context import ToolContext
 
 LIVE = ReplaySettings(tools=ToolReplay.LIVE)
 READ_ONLY = ReplaySettings(tools=ToolReplay.LIVE_READ_ONLY)
@@ -314,3 +320,92 @@ async def test_a_task_is_replayed_with_its_tools(tmp_path: Path) -> None:
     for settings in (ReplaySettings(), READ_ONLY, LIVE):
         found = await replay_recording(recorded, agent, settings)
         assert found.divergence is None, str(found.divergence)
+
+
+async def test_a_call_that_was_not_run_then_has_no_result(tmp_path: Path) -> None:
+    agent = make_agent(ANSWERS, policy=Policy(max_tool_calls=2))
+    recorded = await record(agent, await agent.run("A euro in NOK?"), tmp_path)
+    assert recorded.run.stop_reason == "max_tool_calls"
+    found = await replay_recording(recorded, make_agent([], policy=Policy(max_tool_calls=9)))
+    assert found.divergence is not None
+    assert "has no result of this call" in str(found.divergence)
+
+
+async def test_results_may_differ_as_their_tool_says(tmp_path: Path) -> None:
+    times = iter(["2026-01-01 10:00:00", "2026-02-02 11:11:11"])
+
+    def make_tool(may_differ: list[str]) -> Any:
+        @tool(effect="pure", name="now", may_differ=may_differ)
+        async def now() -> str:
+            """The time."""
+            return next(times)
+
+        return now
+
+    answers = [[call("now")], "Ten."]
+    agent = make_agent(answers, tools=[make_tool(["timestamps"])])
+    recorded = await record(agent, await agent.run("When?"), tmp_path)
+    found = await replay_recording(recorded, make_agent([], tools=[make_tool(["timestamps"])]), LIVE)
+    assert found.divergence is None, str(found.divergence)
+    times = iter(["2026-02-02 11:11:11"])
+    assert names_of(await replay_recording(recorded, make_agent([], tools=[make_tool([])]), LIVE)) == [
+        "the result of now({})"
+    ]
+    # The rule is for the tool's results alone.
+    dated = {"tools": [make_tool(["timestamps"])], "instructions": "It is 2026-03-03 10:00:00."}
+    agent = make_agent(answers, **{**dated, "instructions": "It is 2026-01-01 10:00:00."})
+    times = iter(["10:00:00"])
+    recorded = await record(agent, await agent.run("When?"), tmp_path)
+    assert names_of(await replay_recording(recorded, make_agent([], **dated), LIVE)) == ["the system prompt"]
+
+
+async def test_exact_tokens_are_left_out(tmp_path: Path) -> None:
+    tokens = TokenRecord(prompt_token_ids=[1, 2], token_ids=[3], tokenizer="t")
+    answer = Completion(Message(Role.ASSISTANT, "Hi."), FinishReason.STOP, tokens=tokens)
+    agent = make_agent([answer])
+    recorded = await record(agent, await agent.run("Hi."), tmp_path)
+    assert "token_ids" not in recorded.path.read_text()
+    assert (await replay_recording(recorded, make_agent([]))).divergence is None
+
+
+class SlowJudge:
+    """A judge that asks somebody."""
+
+    part = PartSpec(name="slow", missing="it is an object of the program")
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def judge(self, message: str, facts: object = None) -> Judgement:
+        self.asked += 1
+        return await PatternJudge().judge(message)
+
+
+async def test_a_judge_that_asks_somebody_is_not_asked(tmp_path: Path) -> None:
+    judge = SlowJudge()
+    agent = make_agent(["Hi."], judge=judge)
+    recorded = await record(agent, await agent.run("Hi there, sum up the report."), tmp_path)
+    assert judge.asked == 1
+    found = await replay_recording(recorded, make_agent([], judge=judge))
+    assert found.divergence is None, str(found.divergence)
+    assert judge.asked == 1
+    assert (
+        found.journal.read(recorded.run_id)[1].body.judgement
+        == recorded.bodies_of(e.TurnStarted)[0].judgement
+    )  # type: ignore[union-attr]
+
+
+async def test_tools_that_need_deps_are_not_called(tmp_path: Path) -> None:
+    @tool(effect="pure", name="rate")
+    async def needy(currency: str, context: ToolContext[dict[str, float]]) -> float:
+        """The price of one euro."""
+        return context.deps[currency]
+
+    answers = [[call("rate", {"currency": "NOK"})], "Eleven."]
+    agent = make_agent(answers, tools=[needy])
+    recorded = await record(agent, await agent.run("A euro?", deps={"NOK": 11.6}), tmp_path)
+    assert (await replay_recording(recorded, make_agent([], tools=[needy]))).divergence is None
+    with pytest.raises(ConfigError, match="needs deps"):
+        await replay_recording(recorded, make_agent([], tools=[needy]), LIVE)
+    found = await replay_recording(recorded, make_agent([], tools=[needy], deps={"NOK": 12.0}), LIVE)
+    assert names_of(found) == ['the result of rate({"currency":"NOK"})']
