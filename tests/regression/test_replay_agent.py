@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from treadle import Agent, Policy, ScriptedModel, load_task, open_journal, tool
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
+from treadle.core.inbox import GiveResult
 from treadle.core.judgement import Judgement
 from treadle.core.spec import PartSpec
 from treadle.core.token_record import TokenRecord
@@ -21,6 +23,7 @@ from treadle.regression.recorded_runs import RecordedRun, Redaction, read_record
 from treadle.regression.replay_agent import Replayed, ReplaySettings, replay_recording
 from treadle.routing.judging import PatternJudge
 from treadle.runs.run import Run
+from treadle.tools.client_tools import ClientTools
 from treadle.tools.context import ToolContext
 
 LIVE = ReplaySettings(tools=ToolReplay.LIVE)
@@ -409,3 +412,98 @@ async def test_tools_that_need_deps_are_not_called(tmp_path: Path) -> None:
         await replay_recording(recorded, make_agent([], tools=[needy]), LIVE)
     found = await replay_recording(recorded, make_agent([], tools=[needy], deps={"NOK": 12.0}), LIVE)
     assert names_of(found) == ['the result of rate({"currency":"NOK"})']
+
+
+class Euro(Struct):
+    nok: float
+
+
+@pytest.mark.parametrize("mode", ["native", "tool", "text"])
+async def test_answers_that_fit_a_schema(tmp_path: Path, mode: str) -> None:
+    class Shaped(ScriptedModel):
+        output_mode = mode
+
+    wrong, right = '{"nok": "x"}', '{"nok": 11.6}'
+    texts = (
+        [[call("final_answer", wrong)], [call("final_answer", right)]] if mode == "tool" else [wrong, right]
+    )
+
+    def make(answers: list[Any]) -> Agent[Any]:
+        return Agent(Shaped(answers), tools=[rate], schema=Euro, journal="memory:")
+
+    agent = make([[call("rate", {"currency": "NOK"})], *texts])
+    run = await agent.run("A euro?")
+    assert run.value == Euro(11.6), run
+    recorded = await record(agent, run, tmp_path)
+    found = await replay_recording(recorded, make([]))
+    assert found.divergence is None, str(found.divergence)
+    assert found.requests == 3
+
+
+async def test_files_that_the_user_sent(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"\x89PNG" * 9_000)
+    agent = make_agent(["A picture.", "Another."])
+    async with agent.session() as session:
+        await session.send("What is it?", attach=[tmp_path / "a.png"])
+        run = await session.send("And this?", attach=[tmp_path / "a.png"])
+    recorded = await record(agent, run, tmp_path)
+    found = await replay_recording(recorded, make_agent([]), ReplaySettings(is_accepting=True))
+    assert found.divergence is None, str(found.divergence)
+    write_recording(found.journal, recorded.run_id, recorded.path, Redaction())
+    assert (await read_recording(recorded.path)).run.messages == recorded.run.messages
+
+
+async def test_calls_that_another_program_makes(tmp_path: Path) -> None:
+    tools = [ClientTools([{"name": "where", "description": "The place.", "parameters": {"type": "object"}}])]
+    agent = make_agent([[call("where")], "In Oslo."], tools=tools)
+    waiting = await agent.run("Where am I?")
+    (call_id,) = waiting.external_calls
+    agent.journal.post(waiting.run_id, GiveResult(call_id, "Oslo"))
+    recorded = await record(agent, await agent.resume(waiting.run_id), tmp_path)
+    for settings in (ReplaySettings(), LIVE):
+        found = await replay_recording(recorded, make_agent([], tools=tools), settings)
+        assert found.divergence is None, str(found.divergence)
+        assert found.requests == 2
+
+
+async def test_a_run_that_was_interrupted_and_resumed(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    @tool(effect="idempotent", name="send")
+    async def slow(text: str) -> str:
+        """Send a letter."""
+        if not begun.is_set():
+            begun.set()
+            await asyncio.sleep(60)
+        return f"sent {text}"
+
+    agent = make_agent(ANSWERS, tools=[rate, slow])
+    task = asyncio.ensure_future(agent.run("A euro in NOK?", run_id="r"))
+    await begun.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    recorded = await record(agent, await agent.resume("r"), tmp_path)
+    assert recorded.bodies_of(e.RunResumed)
+    for settings in (ReplaySettings(), LIVE):
+        found = await replay_recording(recorded, make_agent([], tools=[rate, slow]), settings)
+        assert found.divergence is None, str(found.divergence)
+
+
+async def test_a_fork_is_a_recording_too(tmp_path: Path) -> None:
+    agent = make_agent([*ANSWERS, "Yes."])
+    run = await agent.run("A euro in NOK?")
+    recorded = await record(agent, await agent.fork(run.run_id, text="Sure?"), tmp_path)
+    found = await replay_recording(recorded, make_agent([]))
+    assert found.divergence is None, str(found.divergence)
+    assert found.requests == 4
+
+
+async def test_a_persona_that_changed_is_shown(tmp_path: Path) -> None:
+    persona = {"name": "Ada", "role": "a careful assistant"}
+    agent = make_agent(["Hi."], persona=persona, instructions=None)
+    recorded = await record(agent, await agent.run("Hi."), tmp_path)
+    assert (
+        await replay_recording(recorded, make_agent([], persona=persona, instructions=None))
+    ).divergence is None
+    bold = make_agent([], persona={**persona, "role": "a bold assistant"}, instructions=None)
+    assert names_of(await replay_recording(recorded, bold)) == ["the system prompt"]
