@@ -484,9 +484,12 @@ async def test_a_run_that_was_interrupted_and_resumed(tmp_path: Path) -> None:
     await asyncio.wait([task])
     recorded = await record(agent, await agent.resume("r"), tmp_path)
     assert recorded.bodies_of(e.RunResumed)
+    assert len(recorded.bodies_of(e.ToolStarted)) == 4
     for settings in (ReplaySettings(), LIVE):
         found = await replay_recording(recorded, make_agent([], tools=[rate, slow]), settings)
         assert found.divergence is None, str(found.divergence)
+        types = [event.type for event in found.journal.read("r")]
+        assert types.count("tool_started") == 3
 
 
 async def test_a_fork_is_a_recording_too(tmp_path: Path) -> None:

@@ -51,7 +51,6 @@ from treadle.runs.begin import Beginning, begin
 from treadle.runs.drive import open_turn
 from treadle.runs.options import Given
 from treadle.runs.resume import load_task_of
-from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import ApprovalRequest, Approver, Asker, Decision
 
 
@@ -307,7 +306,6 @@ class _TodaysParts(AgentParts):
         tools = [tool for tool in agent.kit.own.tools.values() if tool not in extra]
         self.deps = agent.deps
         if settings.tools is ToolReplay.RECORDED:
-            self.deps = NO_DEPS
             tools = [DescribedTool(tool) for tool in tools]
         self.kit = Toolboxes(tools, self.model, extra)
 
