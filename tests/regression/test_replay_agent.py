@@ -110,6 +110,14 @@ async def test_a_changed_model_is_named_with_what_else_differs(recorded: Recorde
     assert names_of(await replay_recording(recorded, agent)) == ["the model", "the system prompt"]
 
 
+async def test_a_recording_of_another_agent_is_told(recorded: RecordedRun) -> None:
+    other = make_agent([], instructions="You cook.", tools=["files"])
+    found = await replay_recording(recorded, other)
+    assert "this looks like a recording of another agent" in str(found.divergence)
+    found = await replay_recording(recorded, make_agent([], instructions="You cook."))
+    assert "another agent" not in str(found.divergence)
+
+
 async def test_a_changed_result_of_a_live_tool_is_shown(recorded: RecordedRun) -> None:
     @tool(effect="pure", name="rate")
     async def other(currency: str) -> float:

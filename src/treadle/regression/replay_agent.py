@@ -45,6 +45,7 @@ from treadle.regression.request_differences import (
     compare_models,
     compare_policies,
     find_differences,
+    is_other_agent,
 )
 from treadle.runs.agent_parts import AgentParts, Toolboxes
 from treadle.runs.begin import Beginning, begin
@@ -184,12 +185,15 @@ class _Replay:
         elif driver.state.status is not Status.FINISHED and end.stop_reason is not None:
             driver.put(e.RunFinished(stop_reason=end.stop_reason, error=end.error, fault=end.fault))
 
-    def _note(self, where: str, seq: int, differences: list[RequestDifference]) -> None:
+    def _note(
+        self, where: str, seq: int, differences: list[RequestDifference], *, is_other: bool = False
+    ) -> None:
         """Note a difference; the first one is the divergence."""
         self.differing += 1
         if self.divergence is None:
             recorded, found = self.recorded.started.spec, self.parts.spec
-            self.divergence = Divergence(where, seq, (*differences, *compare_policies(recorded, found)))
+            hints = compare_policies(recorded, found)
+            self.divergence = Divergence(where, seq, (*differences, *hints), is_other)
 
     def _files(self) -> Mapping[str, bytes]:
         """Return the files that the recorded run began with."""
@@ -239,7 +243,7 @@ class _Replay:
         if self.asked == 1:
             differences[:0] = compare_models(self.recorded.started.spec, self.parts.spec)
         if differences:
-            self._note(where, expected.seq, differences)
+            self._note(where, expected.seq, differences, is_other=is_other_agent(expected.request, request))
         if self.divergence is not None and not self.settings.is_accepting:
             raise ConfigError("the request differs from the recorded one")
         for message in expected.steers:

@@ -52,6 +52,8 @@ class Divergence(Struct, frozen=True):
     seq: int
     """The number of the recorded event that it belongs to."""
     differences: tuple[RequestDifference, ...]
+    is_other_agent: bool = False
+    """True if the agents have neither the system prompt nor a tool in common."""
 
     @property
     def title(self) -> str:
@@ -65,6 +67,9 @@ class Divergence(Struct, frozen=True):
         for item in self.differences:
             yield item.what if not item.is_hint else f"{item.what} (also changed, and perhaps the cause)"
             yield from _diff(item.before, item.after)
+            yield ""
+        if self.is_other_agent:
+            yield "this looks like a recording of another agent: name its agent in [test.agents] of treadle.toml"
             yield ""
 
     def __str__(self) -> str:
@@ -108,6 +113,13 @@ def find_differences(
     for number, message in enumerate(new[count:], count + 1):
         compare(_name(number, message, new), None, _text_of(message))
     return differences
+
+
+def is_other_agent(recorded: Request, found: Request) -> bool:
+    """Return whether two requests have neither the system prompt nor a tool in common."""
+    names = {tool.name for tool in recorded.tools}
+    said = [_take_system(list(request.messages)) for request in (recorded, found)]
+    return bool(names) and said[0] != said[1] and not names & {tool.name for tool in found.tools}
 
 
 def compare_models(recorded: AgentSpec, found: AgentSpec) -> list[RequestDifference]:
