@@ -28,7 +28,8 @@ async def score(
     recorded: RecordedRun, answers: list[Any], mode: str = "recorded", rewards: Any = None, **options: Any
 ) -> LiveScores:
     specs = read_rewards(rewards or {})
-    return await score_live(recorded, make_agent(answers, **options), ToolReplay(mode), specs, 1)
+    found, _ = await score_live(recorded, make_agent(answers, **options), ToolReplay(mode), specs, 1)
+    return found
 
 
 async def test_a_run_is_compared_with_the_recording(recorded: RecordedRun) -> None:
@@ -46,11 +47,12 @@ async def test_a_recorded_result_is_found_by_the_arguments(recorded: RecordedRun
         [call("rate", {"currency": "NOK"}, call_id="y")],
         "Ok.",
     ]
-    found = await score(recorded, answers)
-    assert found.journal is not None
+    specs = read_rewards({"calls": 1.0})
+    _, journal = await score_live(recorded, make_agent(answers), ToolReplay.RECORDED, specs, 1)
+    assert journal is not None
     results = {
         event.body.result.call_id: event.body.result.content
-        for event in found.journal.read(recorded.run_id)
+        for event in journal.read(recorded.run_id)
         if event.type == "tool_completed"
     }
     assert results == {"x": "1.09", "y": "11.6"}

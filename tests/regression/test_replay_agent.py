@@ -6,16 +6,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from treadle import Agent, Policy, ScriptedModel, load_task, open_journal, tool
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
+from treadle.core.inbox import GiveResult
+from treadle.core.judgement import Judgement
+from treadle.core.spec import PartSpec
+from treadle.core.token_record import TokenRecord
+from treadle.core.types import Completion, FinishReason, Message, Role
 from treadle.models.config.recipe import load_config
 from treadle.models.scripted import call
 from treadle.regression.recorded_parts import ToolReplay
 from treadle.regression.recorded_runs import RecordedRun, Redaction, read_recording, write_recording
 from treadle.regression.replay_agent import Replayed, ReplaySettings, replay_recording
+from treadle.routing.judging import PatternJudge
 from treadle.runs.run import Run
+from treadle.tools.client_tools import ClientTools
+from treadle.tools.context import ToolContext
 
 LIVE = ReplaySettings(tools=ToolReplay.LIVE)
 READ_ONLY = ReplaySettings(tools=ToolReplay.LIVE_READ_ONLY)
@@ -99,6 +108,14 @@ async def test_a_changed_tool_is_named(recorded: RecordedRun) -> None:
 async def test_a_changed_model_is_named_with_what_else_differs(recorded: RecordedRun) -> None:
     agent = Agent(ScriptedModel([], name="other"), instructions="Hi.", tools=[rate, send], journal="memory:")
     assert names_of(await replay_recording(recorded, agent)) == ["the model", "the system prompt"]
+
+
+async def test_a_recording_of_another_agent_is_told(recorded: RecordedRun) -> None:
+    other = make_agent([], instructions="You cook.", tools=["files"])
+    found = await replay_recording(recorded, other)
+    assert "this looks like a recording of another agent" in str(found.divergence)
+    found = await replay_recording(recorded, make_agent([], instructions="You cook."))
+    assert "another agent" not in str(found.divergence)
 
 
 async def test_a_changed_result_of_a_live_tool_is_shown(recorded: RecordedRun) -> None:
@@ -314,3 +331,190 @@ async def test_a_task_is_replayed_with_its_tools(tmp_path: Path) -> None:
     for settings in (ReplaySettings(), READ_ONLY, LIVE):
         found = await replay_recording(recorded, agent, settings)
         assert found.divergence is None, str(found.divergence)
+
+
+async def test_a_call_that_was_not_run_then_has_no_result(tmp_path: Path) -> None:
+    agent = make_agent(ANSWERS, policy=Policy(max_tool_calls=2))
+    recorded = await record(agent, await agent.run("A euro in NOK?"), tmp_path)
+    assert recorded.run.stop_reason == "max_tool_calls"
+    found = await replay_recording(recorded, make_agent([], policy=Policy(max_tool_calls=9)))
+    assert found.divergence is not None
+    assert "has no result of this call" in str(found.divergence)
+
+
+async def test_results_may_differ_as_their_tool_says(tmp_path: Path) -> None:
+    times = iter(["2026-01-01 10:00:00", "2026-02-02 11:11:11"])
+
+    def make_tool(may_differ: list[str]) -> Any:
+        @tool(effect="pure", name="now", may_differ=may_differ)
+        async def now() -> str:
+            """The time."""
+            return next(times)
+
+        return now
+
+    answers = [[call("now")], "Ten."]
+    agent = make_agent(answers, tools=[make_tool(["timestamps"])])
+    recorded = await record(agent, await agent.run("When?"), tmp_path)
+    found = await replay_recording(recorded, make_agent([], tools=[make_tool(["timestamps"])]), LIVE)
+    assert found.divergence is None, str(found.divergence)
+    times = iter(["2026-02-02 11:11:11"])
+    assert names_of(await replay_recording(recorded, make_agent([], tools=[make_tool([])]), LIVE)) == [
+        "the result of now({})"
+    ]
+    # The rule is for the tool's results alone.
+    dated = {"tools": [make_tool(["timestamps"])], "instructions": "It is 2026-03-03 10:00:00."}
+    agent = make_agent(answers, **{**dated, "instructions": "It is 2026-01-01 10:00:00."})
+    times = iter(["10:00:00"])
+    recorded = await record(agent, await agent.run("When?"), tmp_path)
+    assert names_of(await replay_recording(recorded, make_agent([], **dated), LIVE)) == ["the system prompt"]
+
+
+async def test_exact_tokens_are_left_out(tmp_path: Path) -> None:
+    tokens = TokenRecord(prompt_token_ids=[1, 2], token_ids=[3], tokenizer="t")
+    answer = Completion(Message(Role.ASSISTANT, "Hi."), FinishReason.STOP, tokens=tokens)
+    agent = make_agent([answer])
+    recorded = await record(agent, await agent.run("Hi."), tmp_path)
+    assert "token_ids" not in recorded.path.read_text()
+    assert (await replay_recording(recorded, make_agent([]))).divergence is None
+
+
+class SlowJudge:
+    """A judge that asks somebody."""
+
+    part = PartSpec(name="slow", missing="it is an object of the program")
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def judge(self, message: str, facts: object = None) -> Judgement:
+        self.asked += 1
+        return await PatternJudge().judge(message)
+
+
+async def test_a_judge_that_asks_somebody_is_not_asked(tmp_path: Path) -> None:
+    judge = SlowJudge()
+    agent = make_agent(["Hi."], judge=judge)
+    recorded = await record(agent, await agent.run("Hi there, sum up the report."), tmp_path)
+    assert judge.asked == 1
+    found = await replay_recording(recorded, make_agent([], judge=judge))
+    assert found.divergence is None, str(found.divergence)
+    assert judge.asked == 1
+    assert (
+        found.journal.read(recorded.run_id)[1].body.judgement
+        == recorded.bodies_of(e.TurnStarted)[0].judgement
+    )  # type: ignore[union-attr]
+
+
+async def test_tools_that_need_deps_are_not_called(tmp_path: Path) -> None:
+    @tool(effect="pure", name="rate")
+    async def needy(currency: str, context: ToolContext[dict[str, float]]) -> float:
+        """The price of one euro."""
+        return context.deps[currency]
+
+    answers = [[call("rate", {"currency": "NOK"})], "Eleven."]
+    agent = make_agent(answers, tools=[needy])
+    recorded = await record(agent, await agent.run("A euro?", deps={"NOK": 11.6}), tmp_path)
+    assert (await replay_recording(recorded, make_agent([], tools=[needy]))).divergence is None
+    with pytest.raises(ConfigError, match="needs deps"):
+        await replay_recording(recorded, make_agent([], tools=[needy]), LIVE)
+    found = await replay_recording(recorded, make_agent([], tools=[needy], deps={"NOK": 12.0}), LIVE)
+    assert names_of(found) == ['the result of rate({"currency":"NOK"})']
+
+
+class Euro(Struct):
+    nok: float
+
+
+@pytest.mark.parametrize("mode", ["native", "tool", "text"])
+async def test_answers_that_fit_a_schema(tmp_path: Path, mode: str) -> None:
+    class Shaped(ScriptedModel):
+        output_mode = mode
+
+    wrong, right = '{"nok": "x"}', '{"nok": 11.6}'
+    texts = (
+        [[call("final_answer", wrong)], [call("final_answer", right)]] if mode == "tool" else [wrong, right]
+    )
+
+    def make(answers: list[Any]) -> Agent[Any]:
+        return Agent(Shaped(answers), tools=[rate], schema=Euro, journal="memory:")
+
+    agent = make([[call("rate", {"currency": "NOK"})], *texts])
+    run = await agent.run("A euro?")
+    assert run.value == Euro(11.6), run
+    recorded = await record(agent, run, tmp_path)
+    found = await replay_recording(recorded, make([]))
+    assert found.divergence is None, str(found.divergence)
+    assert found.requests == 3
+
+
+async def test_files_that_the_user_sent(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"\x89PNG" * 9_000)
+    agent = make_agent(["A picture.", "Another."])
+    async with agent.session() as session:
+        await session.send("What is it?", attach=[tmp_path / "a.png"])
+        run = await session.send("And this?", attach=[tmp_path / "a.png"])
+    recorded = await record(agent, run, tmp_path)
+    found = await replay_recording(recorded, make_agent([]), ReplaySettings(is_accepting=True))
+    assert found.divergence is None, str(found.divergence)
+    write_recording(found.journal, recorded.run_id, recorded.path, Redaction())
+    assert (await read_recording(recorded.path)).run.messages == recorded.run.messages
+
+
+async def test_calls_that_another_program_makes(tmp_path: Path) -> None:
+    tools = [ClientTools([{"name": "where", "description": "The place.", "parameters": {"type": "object"}}])]
+    agent = make_agent([[call("where")], "In Oslo."], tools=tools)
+    waiting = await agent.run("Where am I?")
+    (call_id,) = waiting.external_calls
+    agent.journal.post(waiting.run_id, GiveResult(call_id, "Oslo"))
+    recorded = await record(agent, await agent.resume(waiting.run_id), tmp_path)
+    for settings in (ReplaySettings(), LIVE):
+        found = await replay_recording(recorded, make_agent([], tools=tools), settings)
+        assert found.divergence is None, str(found.divergence)
+        assert found.requests == 2
+
+
+async def test_a_run_that_was_interrupted_and_resumed(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    @tool(effect="idempotent", name="send")
+    async def slow(text: str) -> str:
+        """Send a letter."""
+        if not begun.is_set():
+            begun.set()
+            await asyncio.sleep(60)
+        return f"sent {text}"
+
+    agent = make_agent(ANSWERS, tools=[rate, slow])
+    task = asyncio.ensure_future(agent.run("A euro in NOK?", run_id="r"))
+    await begun.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    recorded = await record(agent, await agent.resume("r"), tmp_path)
+    assert recorded.bodies_of(e.RunResumed)
+    assert len(recorded.bodies_of(e.ToolStarted)) == 4
+    for settings in (ReplaySettings(), LIVE):
+        found = await replay_recording(recorded, make_agent([], tools=[rate, slow]), settings)
+        assert found.divergence is None, str(found.divergence)
+        types = [event.type for event in found.journal.read("r")]
+        assert types.count("tool_started") == 3
+
+
+async def test_a_fork_is_a_recording_too(tmp_path: Path) -> None:
+    agent = make_agent([*ANSWERS, "Yes."])
+    run = await agent.run("A euro in NOK?")
+    recorded = await record(agent, await agent.fork(run.run_id, text="Sure?"), tmp_path)
+    found = await replay_recording(recorded, make_agent([]))
+    assert found.divergence is None, str(found.divergence)
+    assert found.requests == 4
+
+
+async def test_a_persona_that_changed_is_shown(tmp_path: Path) -> None:
+    persona = {"name": "Ada", "role": "a careful assistant"}
+    agent = make_agent(["Hi."], persona=persona, instructions=None)
+    recorded = await record(agent, await agent.run("Hi."), tmp_path)
+    assert (
+        await replay_recording(recorded, make_agent([], persona=persona, instructions=None))
+    ).divergence is None
+    bold = make_agent([], persona={**persona, "role": "a bold assistant"}, instructions=None)
+    assert names_of(await replay_recording(recorded, bold)) == ["the system prompt"]

@@ -34,8 +34,6 @@ class LiveScores(Struct, frozen=True):
     """What the scorers said about runs below 1."""
     error: str | None = None
     """Why a run has no score, which is never a score of 0; `None` if all have one."""
-    journal: MemoryJournal | None = None
-    """The journal of the first run with a score."""
 
 
 class ThresholdVerdict(Struct, frozen=True):
@@ -51,8 +49,10 @@ class ThresholdVerdict(Struct, frozen=True):
 
 async def score_live(
     recorded: RecordedRun, agent: AgentParts, tools: ToolReplay, specs: Sequence[RewardSpec], samples: int
-) -> LiveScores:
+) -> tuple[LiveScores, MemoryJournal | None]:
     """Run `agent` on what was recorded, `samples` times, and grade the runs.
+
+    Return the scores, and the journal of the first run that has one.
 
     Raises: `ConfigError` for a scorer that cannot be used; `ScoringError` if one fails.
     """
@@ -81,7 +81,7 @@ async def score_live(
         first = first or journal
         if scores[-1] < 1:
             reasons += [f"{name}: {text}" for name, text in graded.details.items() if text]
-    return LiveScores(tuple(scores), tuple(dict.fromkeys(reasons)), error, first)
+    return LiveScores(tuple(scores), tuple(dict.fromkeys(reasons)), error), first
 
 
 def _expect(recorded: RecordedRun) -> Json:

@@ -15,14 +15,17 @@ if TYPE_CHECKING:
     from treadle.regression.regression_suite import RecordingOutcome
 
 _ENDING = ".run.json"
+_OPTIONS = {
+    "update": "replace the recordings of agents that differ",
+    "trust": "let recordings start programs and import files",
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that accepts differences."""
+    """Add the options."""
     group = parser.getgroup("treadle", "recorded runs of agents")
-    group.addoption(
-        "--treadle-update", action="store_true", help="replace the recordings of agents that differ"
-    )
+    for name, help in _OPTIONS.items():
+        group.addoption(f"--treadle-{name}", action="store_true", help=help)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -63,7 +66,7 @@ class RecordingItem(pytest.Item):
 
     def runtest(self) -> None:
         """Raises: `AgentDiffersError`."""
-        check_recording(self.path, None, is_updating=self.config.getoption("--treadle-update"))
+        check_recording(self.path, None, self.config)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return what differs, without a traceback."""
@@ -80,7 +83,7 @@ class AgentDiffersError(AssertionError):
     """Raised if an agent differs from a recording, or the recording cannot be tested."""
 
 
-def check_recording(path: Path, agent: Any, *, is_updating: bool = False) -> "RecordingOutcome":
+def check_recording(path: Path, agent: Any, config: pytest.Config) -> "RecordingOutcome":
     """Replay a recording against `agent`, by default the one of treadle.toml, and return the outcome.
 
     Raises: `AgentDiffersError` that shows the first request that differs.
@@ -89,17 +92,17 @@ def check_recording(path: Path, agent: Any, *, is_updating: bool = False) -> "Re
     from treadle.models.config.recipe import load_config
     from treadle.regression.regression_suite import Suite, run_recording
 
-    suite = Suite.of_config(load_config(), is_updating=is_updating)
+    update, trust = [config.getoption(f"--treadle-{name}") for name in _OPTIONS]
+    suite = Suite.of_config(load_config(), is_updating=update, is_trusted=trust)
     with ThreadPoolExecutor(1) as thread:  # the test may be a coroutine, whose event loop runs
         outcome = thread.submit(asyncio.run, run_recording(suite, path, agent)).result()
+    if outcome.error is not None:
+        raise AgentDiffersError(f"{outcome.name}: {outcome.error}")
     if outcome.has_failed:
         title, _, rest = outcome.text().partition("\n")
-        accept = (
-            "" if outcome.error else "\n\nIf the change is intended, accept it with: pytest --treadle-update"
-        )
-        raise AgentDiffersError(
-            f"{outcome.name}: {title}\n{path}:{outcome.line} (-: recorded, +: now)\n{rest}{accept}"
-        )
+        place = f"{path}:{outcome.line} (-: recorded, +: now)"
+        advice = "If the change is intended, accept it with: pytest --treadle-update"
+        raise AgentDiffersError(f"{outcome.name}: {title}\n{place}\n{rest}\n\n{advice}")
     return outcome
 
 
@@ -110,13 +113,13 @@ def treadle_run(request: pytest.FixtureRequest) -> "Callable[..., RecordingOutco
     The recording is named by its path, or by its name in `agent_runs` beside the test. The marker of the same name
     replays before the test begins.
     """
-    folder, is_updating = request.path.parent, request.config.getoption("--treadle-update")
+    folder = request.path.parent
 
     def replay(recording: str | Path, agent: Any = None) -> "RecordingOutcome":
         __tracebackhide__ = True
         given = Path(recording)
         path = given if given.name.endswith(_ENDING) else folder / "agent_runs" / f"{recording}{_ENDING}"
-        return check_recording(path if path.is_absolute() else folder / path, agent, is_updating=is_updating)
+        return check_recording(path if path.is_absolute() else folder / path, agent, request.config)
 
     marker = request.node.get_closest_marker("treadle_run")
     if marker is not None:

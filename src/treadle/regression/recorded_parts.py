@@ -126,9 +126,7 @@ class StandingClock:
 
 
 class RecordedKnowledge:
-    """What an agent knows, with the recorded memories. Nothing is remembered."""
-
-    writes_back = False
+    """What an agent knows, with the recorded memories. A replay never writes back."""
 
     def __init__(self, known: Any, turns: Sequence[e.TurnStarted]) -> None:
         self._known, self._recalled = known, {turn.turn: turn.recalled for turn in turns}

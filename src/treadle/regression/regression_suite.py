@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, TreadleError, UntrustedError
+from treadle.core.spec import PartSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models.config.bare import NEEDS_KEYS
 from treadle.models.config.recipe import Config
@@ -35,9 +36,11 @@ from treadle.regression.recorded_runs import (
 )
 from treadle.regression.replay_agent import ReplaySettings, replay_recording
 from treadle.regression.request_differences import Divergence, Normalize
+from treadle.runs.agent_parts import demands_of
 from treadle.scoring.registry import read_rewards
-from treadle.tools.resolve import demands_of_tools
-from treadle.tools.toolset_parts import load_reference
+from treadle.tools.resolve import is_code
+from treadle.tools.toolset_parts import load_reference, told
+from treadle.tools.user_code import place_of
 
 
 class Suite(Struct, frozen=True, kw_only=True):
@@ -146,24 +149,21 @@ async def run_recording(suite: Suite, path: Path, agent: Agent[Any] | None = Non
                 agent = await asyncio.to_thread(find_agent, suite, recorded)
         if suite.is_live:
             specs = read_rewards(suite.table.rewards or {})
-            live = await score_live(
+            live, journal = await score_live(
                 recorded, agent, ToolReplay(suite.table.tools), specs, suite.table.samples
             )
-            if suite.is_updating and live.journal is not None:
-                await asyncio.to_thread(
-                    write_recording, live.journal, recorded.run_id, path, suite.redaction()
-                )
-            found = RecordingOutcome(
-                name=name, path=path, live=live, error=live.error, is_updated=suite.is_updating
-            )
+            is_updated = suite.is_updating and journal is not None
+            if is_updated and journal is not None:
+                await asyncio.to_thread(write_recording, journal, recorded.run_id, path, suite.redaction())
+            found = RecordingOutcome(name=name, path=path, live=live, error=live.error, is_updated=is_updated)
         else:
             found = await _replay(suite, recorded, agent)
-    except (TreadleError, OSError) as error:
-        text = (
-            error.explain("name the agent, or pass --trust")
-            if isinstance(error, UntrustedError)
-            else str(error)
-        )
+    except UntrustedError as error:
+        found = RecordingOutcome(name=name, path=path, error=error.explain("name the agent, or pass --trust"))
+    except TreadleError as error:
+        found = RecordingOutcome(name=name, path=path, error=str(error))
+    except Exception as error:  # of the agent's own code, such as a function for instructions
+        text = f"{type(error).__name__}: {error}{place_of(error)}"
         found = RecordingOutcome(name=name, path=path, error=text)
     return replace(found, seconds=time.monotonic() - begin)
 
@@ -206,7 +206,9 @@ def find_agent(suite: Suite, recorded: RecordedRun) -> Agent[Any]:
     Raises: `ConfigError` if it cannot be made; `UntrustedError` if making it starts programs or imports files that
     nobody named.
     """
-    table = suite.table
+    table, task = suite.table, recorded.started.task
+    if task is not None and is_code(task.task_set):
+        _require_trust(suite, recorded, (f"import the task set {task.task_set!r}",))
     named = [agent for pattern, agent in table.agents.items() if fnmatchcase(recorded.name, pattern)]
     reference = next(iter(named), table.agent)
     if reference is None:
@@ -223,7 +225,8 @@ def load_agent(suite: Suite, reference: str) -> Agent[Any]:
         )
     found = load_reference(f"{suite.base / reference}" if place.endswith(".py") else reference)
     if not isinstance(found, Agent) and callable(found):
-        found = found()
+        with told(f"the agent {reference!r}"):
+            found = found()
     if not isinstance(found, Agent):
         raise ConfigError(
             f"{reference!r} is {found!r:.100}; name a treadle.Agent, or a function that returns one"
@@ -240,10 +243,15 @@ def _rebuild(suite: Suite, recorded: RecordedRun) -> Agent[Any]:
             f"the recording {recorded.name!r} does not say how its agent is made: {missing[0]!r} is an object of a "
             "program; name the agent, as --agent file.py:NAME or test.agent in treadle.toml"
         )
-    demands = tuple([demand for part in spec.tools for demand in demands_of_tools(part)])
+    asked = spec if suite.is_live else replace(spec, model=PartSpec(name=""))
+    _require_trust(suite, recorded, demands_of(asked))
+    return Agent.from_spec(spec, journal=MemoryJournal())
+
+
+def _require_trust(suite: Suite, recorded: RecordedRun, demands: tuple[str, ...]) -> None:
+    """Raises: `UntrustedError` if there are demands and nobody trusts them."""
     if demands and not suite.is_trusted:
         raise UntrustedError(f"the recording {recorded.name!r}", demands)
-    return Agent.from_spec(spec, journal=MemoryJournal())
 
 
 def slug(text: str) -> str:

@@ -45,15 +45,14 @@ from treadle.regression.request_differences import (
     compare_models,
     compare_policies,
     find_differences,
+    is_other_agent,
 )
 from treadle.runs.agent_parts import AgentParts, Toolboxes
 from treadle.runs.begin import Beginning, begin
 from treadle.runs.drive import open_turn
 from treadle.runs.options import Given
 from treadle.runs.resume import load_task_of
-from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import ApprovalRequest, Approver, Asker, Decision
-from treadle.trajectory.rerun import normalize as normalize_result
 
 
 class ReplaySettings(Struct, frozen=True, kw_only=True):
@@ -186,12 +185,15 @@ class _Replay:
         elif driver.state.status is not Status.FINISHED and end.stop_reason is not None:
             driver.put(e.RunFinished(stop_reason=end.stop_reason, error=end.error, fault=end.fault))
 
-    def _note(self, where: str, seq: int, differences: list[RequestDifference]) -> None:
+    def _note(
+        self, where: str, seq: int, differences: list[RequestDifference], *, is_other: bool = False
+    ) -> None:
         """Note a difference; the first one is the divergence."""
         self.differing += 1
         if self.divergence is None:
             recorded, found = self.recorded.started.spec, self.parts.spec
-            self.divergence = Divergence(where, seq, (*differences, *compare_policies(recorded, found)))
+            hints = compare_policies(recorded, found)
+            self.divergence = Divergence(where, seq, (*differences, *hints), is_other)
 
     def _files(self) -> Mapping[str, bytes]:
         """Return the files that the recorded run began with."""
@@ -234,11 +236,14 @@ class _Replay:
             self._note(where, self.requests[-1].seq, [RequestDifference("a request that is new", None, text)])
             raise ConfigError("the recording has no further answer")
         expected = self.requests[self.asked - 1]
-        differences = find_differences(expected.request, request, self._normalizer(expected.request))
+        # Results that were made again may differ as their tools say.
+        is_again = self.settings.tools is not ToolReplay.RECORDED
+        may_differ = {tool.name: tool.may_differ for tool in request.tools if is_again and tool.may_differ}
+        differences = find_differences(expected.request, request, self.settings.normalize, may_differ)
         if self.asked == 1:
             differences[:0] = compare_models(self.recorded.started.spec, self.parts.spec)
         if differences:
-            self._note(where, expected.seq, differences)
+            self._note(where, expected.seq, differences, is_other=is_other_agent(expected.request, request))
         if self.divergence is not None and not self.settings.is_accepting:
             raise ConfigError("the request differs from the recorded one")
         for message in expected.steers:
@@ -246,13 +251,6 @@ class _Replay:
         if watch.on_delta is not None:
             pass_on(expected.completion.message, watch.on_delta)
         return expected.completion
-
-    def _normalizer(self, request: Request) -> Normalize:
-        """Return the function that makes two texts of a request equal if what differs may differ."""
-        rules = [rule for tool in request.tools for rule in tool.may_differ]
-        if self.settings.tools is ToolReplay.RECORDED or not rules:
-            return self.settings.normalize
-        return lambda text: normalize_result(self.settings.normalize(text), rules)
 
     def now(self) -> float:
         """Return the time of the newest recorded request."""
@@ -312,7 +310,6 @@ class _TodaysParts(AgentParts):
         tools = [tool for tool in agent.kit.own.tools.values() if tool not in extra]
         self.deps = agent.deps
         if settings.tools is ToolReplay.RECORDED:
-            self.deps = NO_DEPS
             tools = [DescribedTool(tool) for tool in tools]
         self.kit = Toolboxes(tools, self.model, extra)
 

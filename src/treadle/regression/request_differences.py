@@ -6,7 +6,7 @@ Pure functions. A difference has a cause in words, such as "the description of t
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from treadle.core.spec import AgentSpec
 from treadle.core.types import Message, Request, Role, ToolSpec
+from treadle.trajectory.rerun import normalize as normalize_result
 
 _CONTEXT_LINES = 2
 _MOST_LINES = 30
@@ -51,6 +52,8 @@ class Divergence(Struct, frozen=True):
     seq: int
     """The number of the recorded event that it belongs to."""
     differences: tuple[RequestDifference, ...]
+    is_other_agent: bool = False
+    """True if the agents have neither the system prompt nor a tool in common."""
 
     @property
     def title(self) -> str:
@@ -65,13 +68,24 @@ class Divergence(Struct, frozen=True):
             yield item.what if not item.is_hint else f"{item.what} (also changed, and perhaps the cause)"
             yield from _diff(item.before, item.after)
             yield ""
+        if self.is_other_agent:
+            yield "this looks like a recording of another agent: name its agent in [test.agents] of treadle.toml"
+            yield ""
 
     def __str__(self) -> str:
         return "\n".join([self.title, "", *self.lines()]).rstrip()
 
 
-def find_differences(recorded: Request, found: Request, normalize: Normalize) -> list[RequestDifference]:
-    """Return how a request differs from the recorded one, the likeliest causes first."""
+def find_differences(
+    recorded: Request,
+    found: Request,
+    normalize: Normalize,
+    may_differ: Mapping[str, Sequence[str]] = {},
+) -> list[RequestDifference]:
+    """Return how a request differs from the recorded one, the likeliest causes first.
+
+    `may_differ` has the rules of `ToolSpec.may_differ` for results, by the names of tools.
+    """
     old, new = list(recorded.messages), list(found.messages)
     old_said, new_said = _take_system(old), _take_system(new)
     differences: list[RequestDifference] = []
@@ -89,13 +103,23 @@ def find_differences(recorded: Request, found: Request, normalize: Normalize) ->
         if before.role is not after.role:
             compare(what, f"{before.role.value}: {before.content}", f"{after.role.value}: {after.content}")
         else:
-            compare(what, _text_of(before), _text_of(after))
+            texts = _text_of(before), _text_of(after)
+            rules = may_differ.get(before.name or "", ())
+            if not rules or normalize_result(texts[0], rules) != normalize_result(texts[1], rules):
+                compare(what, *texts)
     count = min(len(old), len(new))
     for number, message in enumerate(old[count:], count + 1):
         compare(_name(number, message, old), _text_of(message), None)
     for number, message in enumerate(new[count:], count + 1):
         compare(_name(number, message, new), None, _text_of(message))
     return differences
+
+
+def is_other_agent(recorded: Request, found: Request) -> bool:
+    """Return whether two requests have neither the system prompt nor a tool in common."""
+    names = {tool.name for tool in recorded.tools}
+    said = [_take_system(list(request.messages)) for request in (recorded, found)]
+    return bool(names) and said[0] != said[1] and not names & {tool.name for tool in found.tools}
 
 
 def compare_models(recorded: AgentSpec, found: AgentSpec) -> list[RequestDifference]:

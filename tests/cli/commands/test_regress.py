@@ -99,6 +99,7 @@ def test_json(project: Cli) -> None:
     change(project, "one sentence", "French")
     (line,) = project("test", "--json").lines
     assert (line["name"], line["has_failed"], line["error"]) == ("euro", True, None)
+    assert line["path"] == "tests/agent_runs/euro.run.json"
     assert line["divergence"]["differences"][0]["what"] == "the system prompt"
 
 
@@ -116,7 +117,26 @@ def test_runs_of_a_journal_are_recorded(project: Cli) -> None:
     refused = project("test", "-k", "rate")
     assert refused.code == 1
     assert "name the agent, or pass --trust" in refused.out
+    assert "import the file" in refused.out
     assert project("test", "-k", "rate", "--trust").code == 0
+    # The model is not asked, and the toolset changes nothing outside of the sandbox.
+    assert project("run", "call list_files {}", "--model", "mock:echo", "--tools", "files").code == 0
+    assert project("test", "record", "last", "--name", "files").code == 0
+    assert project("test", "-k", "files").code == 0
+
+
+def test_a_task_set_in_a_file_needs_trust(project: Cli) -> None:
+    task = "SimpleTask(task_id='one', input='say hi', tools=['files'])"
+    project.write("sets.py", f"from treadle.runs.task import SimpleTask\ndef tasks():\n    return [{task}]\n")
+    run = project("run", "--task", "sets.py:tasks:one", "--model", "mock:echo")
+    assert run.code == 0, run
+    assert project("test", "record", "last", "--name", "task").code == 0
+    refused = project("test", "-k", "task", "--agent", "agents.py:clerk")
+    assert refused.code == 1
+    assert "import the task set 'sets.py:tasks'" in refused.out
+    assert (
+        "request 1 of 1 differs" in project("test", "-k", "task", "--agent", "agents.py:clerk", "--trust").out
+    )
 
 
 def test_a_model_without_its_key_is_not_asked(project: Cli) -> None:
@@ -169,6 +189,21 @@ def test_wrong_usage(project: Cli, arguments: list[str], told: str, code: int) -
     found = project(*arguments)
     assert found.code == code, found
     assert told in found.out + found.err, found
+    assert "Traceback" not in found.err
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("return clerk", "return [][1]"),
+        ('"Answer in one sentence."', "lambda: [][1]"),
+    ],
+)
+def test_code_of_an_agent_that_fails(project: Cli, before: str, after: str) -> None:
+    change(project, before, after)
+    found = project("test", "--agent", "agents.py:make_clerk")
+    assert found.code == 1
+    assert "IndexError: list index out of range" in found.out
     assert "Traceback" not in found.err
 
 

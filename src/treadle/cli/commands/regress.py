@@ -6,6 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import to_builtins
+
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import find_runs, open_existing
@@ -188,21 +190,7 @@ def _judge(suite: "Suite", outcomes: "list[RecordingOutcome]") -> "list[Threshol
 def _print(outcome: "RecordingOutcome", *, is_json: bool) -> None:
     """Print the outcome of one recording."""
     if is_json:
-        divergence = outcome.divergence
-        print_json(
-            {
-                "name": outcome.name,
-                "path": str(outcome.path),
-                "line": outcome.line,
-                "has_failed": outcome.has_failed,
-                "is_updated": outcome.is_updated,
-                "error": outcome.error,
-                "divergence": divergence
-                and {"title": divergence.title, "differences": divergence.differences},
-                "scores": None if outcome.live is None else outcome.live.scores,
-                "seconds": outcome.seconds,
-            }
-        )
+        print_json({"has_failed": outcome.has_failed, **to_builtins(outcome, enc_hook=str)})
         return
     from rich.text import Text
 
