@@ -231,7 +231,7 @@ def _write_by_model(
         for model in results.models:
             safe = re.sub(r"[^\w.-]+", "_", model.model)
             path = out if len(results.models) == 1 else out.with_stem(f"{out.stem}_{safe}")
-            write_whole([msgspec.json.encode(make(results, model, opened)), b"\n"], path)
+            write_whole([msgspec.json.encode(make(results, model, opened))], path)
             written.append(path)
     return written
 
@@ -240,4 +240,4 @@ def _write_out(data: bytes, out: Path | None) -> None:
     if out is None:
         print_bytes(data)
     else:
-        write_whole([data], out)
+        write_whole([data.removesuffix(b"\n")], out)
