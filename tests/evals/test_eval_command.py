@@ -1,7 +1,9 @@
 """`treadle eval` and its reports: tables, Markdown, JSON, the page, and the log that Inspect reads."""
 
 import base64
+import csv
 import gzip
+import io
 import json
 import re
 from pathlib import Path
@@ -129,3 +131,34 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         assert (result.code, text in result.err) == (2, True), result
     missing = cli("eval", "report", "nothing")
     assert (missing.code, "has no evaluation; give the folder" in missing.err) == (2, True), missing
+
+
+def test_reports_are_written_at_the_end(made: Cli) -> None:
+    """The same command writes them again, without a model."""
+    files = [f"{form}=reports/one.{form}" for form in ("csv", "json", "markdown", "deepfabric", "inspect")]
+    again = [*EVAL, *REWARDS, "--epochs", "2", "--seed", "1", "--name", "one", "--out", "one"]
+    result = made("eval", *again, "--json", *[part for given in files for part in ("--report", given)])
+    assert result.code == 0, result
+    assert all(json.loads(line) for line in result.out.splitlines())
+    folder = made.folder / "reports"
+    heads, *lines = csv.reader(io.StringIO((folder / "one.csv").read_text()))
+    wanted = ["run_id", "task", "model", "epoch", "score", "check", "tool_use", "stop_reason", "failure"]
+    assert heads[: len(wanted)] == wanted
+    assert [line[0] for line in lines] == [f"one-{number}" for number in range(1, 17)]
+    assert (folder / "one.json").read_text() == made("eval", "report", "one", "--format", "json").out
+    names = sorted(path.name for path in folder.iterdir())
+    both = [f"one_oracle{rest}.{form}" for form in ("deepfabric", "inspect") for rest in ("", "_0.6")]
+    assert names == sorted(["one.csv", "one.json", "one.markdown", *both])
+    found = json.loads((folder / "one_oracle.deepfabric").read_text())
+    assert found["metrics"]["overall_score"] == 1
+    assert found["predictions"][0]["predicted_tool"] == "list_files"
+    assert made("eval", "report", "one", "--format", "csv").out == (folder / "one.csv").read_text()
+
+
+def test_curves_are_written_at_the_end(made: Cli) -> None:
+    again = [*EVAL, *REWARDS, "--epochs", "2", "--seed", "1", "--name", "one", "--out", "one"]
+    result = made("eval", *again, "--report", "tensorboard=curves")
+    if result.code:
+        assert "pip install 'treadle[tensorboard]'" in result.err
+    else:
+        assert list((made.folder / "curves" / "one").glob("events.*"))

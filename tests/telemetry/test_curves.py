@@ -127,29 +127,34 @@ except Exception as error:
     assert "WANDB_MODE=offline" in told
 
 
-def test_open_telemetry_gets_gauges_with_steps():
-    from opentelemetry import metrics
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+OTEL = """
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from treadle.core.errors import ConfigError
+from treadle.telemetry.curves import open_curves
+try:
+    open_curves(["otel"], "first-run")
+except ConfigError as error:
+    print(error)
+reader = InMemoryMetricReader()
+metrics.set_meter_provider(MeterProvider([reader]))
+with open_curves(["otel"], "first-run") as curves:
+    for step, values in {points!r}:
+        curves.write(step, {{f"{{name}} é": value for name, value in values.items()}})
+for resource in reader.get_metrics_data().resource_metrics:
+    for scope in resource.scope_metrics:
+        for metric in scope.metrics:
+            for point in metric.data.data_points:
+                print([metric.name, point.attributes["treadle.step"], point.value])
+"""
 
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
-    writer = CURVES.load("otel")(CurveRun(name="first-run"))
-    writer._meter = provider.get_meter("test")
-    assert metrics is writer._metrics
-    for step, values in POINTS:
-        writer.write(step, {f"{name} é": value for name, value in values.items()})
-    writer.close()
-    found = {
-        (metric.name, point.attributes["treadle.step"], point.value)
-        for resource in reader.get_metrics_data().resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-        for point in metric.data.data_points
-    }
-    assert found == {
-        (f"treadle.{name}__", step, value) for step, values in POINTS for name, value in values.items()
-    }
+
+def test_open_telemetry_gets_gauges_with_steps(tmp_path):
+    error, *lines = run_apart(OTEL.format(points=POINTS), tmp_path).stdout.splitlines()
+    assert "has no provider of OpenTelemetry's metrics" in error
+    wanted = [[f"treadle.{name}__", step, value] for step, values in POINTS for name, value in values.items()]
+    assert sorted(lines) == sorted(map(str, wanted))
 
 
 class Kept:

@@ -64,7 +64,7 @@ class _Mapper(KeyMapper):
             return
         given = given if isinstance(given, dict) else {}
         backend, options = given.get("backend", "transformers"), dict[str, Json]()
-        provider = {"transformers": "hf", "ollama": "ollama", "llm": given.get("provider")}.get(backend)
+        provider = {"transformers": "hf", "ollama": "ollama", "llm": given.get("provider")}.get(str(backend))
         if provider is None:
             text = "give 'transformers', 'ollama', or 'llm' with a provider"
             self.fail(f"{section}.backend", text)
@@ -123,8 +123,8 @@ class _Mapper(KeyMapper):
         rewards: dict[str, Json] = {_METRICS[name]: {"weight": weight} for name, weight in weights.items()}
         wanted = self.find("evaluation.metrics")
         if isinstance(wanted, list):
-            if unknown := [name for name in wanted if name not in _METRICS.values()]:
-                hint = did_you_mean(str(unknown[0]), _METRICS.values()) or ";"
+            if unknown := [str(name) for name in wanted if name not in _METRICS.values()]:
+                hint = did_you_mean(unknown[0], _METRICS.values()) or ";"
                 text = f"there is no metric {unknown[0]!r}{hint} they are {', '.join(_METRICS.values())}"
                 self.fail("evaluation.metrics", text)
             rewards = {name: value for name, value in rewards.items() if name in wanted}
@@ -157,7 +157,7 @@ class _Mapper(KeyMapper):
             self.put("path", folder, "output_path")
             self.note(
                 "output_path",
-                f"the runs are in the folder {folder!r}, and the report 'deepfabric' in this file",
+                f"the runs are in the folder {folder!r}",
             )
         formats = self.find("evaluation.output_formats")
         for form in formats if isinstance(formats, list) else ():

@@ -55,22 +55,18 @@ def choose_runs(results: Results, most: int) -> list[str]:
     return list(dict.fromkeys([*failed, *[sample.run_id for sample in results.samples]]))[:most]
 
 
-def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
-    """Return the report of an evaluation as Markdown, with `pairs` of a comparison after its own."""
-    done = sum([item.samples for item in results.models])
+def make_rows(results: Results) -> tuple[list[str], list[list[str]]]:
+    """Return the heads of the table of models, and a row for each model."""
     most = max([k for item in results.models for k in item.pass_at], default=1)
     chances = [f"pass@{most}", f"pass^{most}"] if most > 1 else []
-    scorers = list(dict.fromkeys([name for item in results.models for name in item.scorers]))
-    heads = ["model", "samples", "score", "solved", *chances]
-    heads += [*(scorers if len(scorers) > 1 else []), "steps", "tokens", "cost in USD", "seconds"]
+    heads = ["model", "samples", "score", "solved", *chances, "steps", "tokens", "cost in USD", "seconds"]
     rows = [
         [
             item.model,
-            f"{item.samples:,}",
-            _write(item.score),
-            _write(item.pass_at.get(1)),
-            *([_write(item.pass_at.get(most)), _write(item.pass_all.get(most))] if chances else []),
-            *([_write(item.scorers.get(name)) for name in scorers] if len(scorers) > 1 else []),
+            f"{item.samples:,}" + (f" (+{item.failed:,} failed)" if item.failed else ""),
+            write_estimate(item.score),
+            write_estimate(item.pass_at.get(1)),
+            *[write_estimate(found.get(most)) for found in (item.pass_at, item.pass_all) if chances],
             f"{item.steps:.1f}",
             f"{item.tokens:,.0f}",
             "unknown" if item.cost_usd is None else f"{item.cost_usd:.4f}",
@@ -78,6 +74,20 @@ def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
         ]
         for item in results.models
     ]
+    return heads, rows
+
+
+def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
+    """Return the report of an evaluation as Markdown, with `pairs` of a comparison after its own."""
+    done = sum([item.samples for item in results.models])
+    heads, rows = make_rows(results)
+    names = list(dict.fromkeys([name for item in results.models for name in item.scorers]))
+    if len(names) > 1:
+        heads += names
+        rows = [
+            [*row, *[write_estimate(item.scorers.get(name)) for name in names]]
+            for row, item in zip(rows, results.models, strict=True)
+        ]
     parts = [
         f"# {results.name}",
         f"{done:,} of {results.planned:,} samples. Intervals are of 95 %, over tasks.",
@@ -100,7 +110,8 @@ def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
         ]
     names = [item.model for item in results.models]
     families = [
-        [family, *[_write(found.get(name)) for name in names]] for family, found in results.families.items()
+        [family, *[write_estimate(found.get(name)) for name in names]]
+        for family, found in results.families.items()
     ]
     parts += ["## Scores by family", _write_table(["family", *names], families)]
     if results.failures:
@@ -214,7 +225,8 @@ def _write_prediction(place: int, sample: Sample, run: Run[Any]) -> dict[str, An
     }
 
 
-def _write(estimate: MeanEstimate | None) -> str:
+def write_estimate(estimate: MeanEstimate | None) -> str:
+    """Return a mean with its interval as text; a dash if there is none."""
     return "-" if estimate is None else str(estimate)
 
 

@@ -34,6 +34,7 @@ class _RateScorer:
     """What the scorers of this file have in common."""
 
     def __init__(self, name: str, *, definition: str = "value") -> None:
+        """Make a scorer by a `definition`: `value`, or `deepfabric`. Raises: `ConfigError` for another one."""
         if definition not in _DEFINITIONS:
             raise ConfigError(
                 f"definition of the reward {name!r} is {definition!r}; give one of {', '.join(_DEFINITIONS)}"
@@ -59,9 +60,6 @@ class ToolSelectionScorer(_RateScorer):
     """1 if the tools that were called are the expected ones, each as often as expected, and else 0. If no call is
     expected, it is 1 for a run that made none."""
 
-    def __init__(self, name: str = "tool_selection_accuracy", *, definition: str = "value") -> None:
-        super().__init__(name, definition=definition)
-
     def _score_all(self, compared: ComparedCalls) -> Score:
         wanted = Counter([call.name for call in compared.expected])
         called = Counter([call.call.name for call in compared.made])
@@ -75,9 +73,6 @@ class ToolSelectionScorer(_RateScorer):
 class ParameterScorer(_RateScorer):
     """The share of the expected calls that were made with the expected arguments, by value. It says nothing if no
     call is expected."""
-
-    def __init__(self, name: str = "parameter_accuracy", *, definition: str = "value") -> None:
-        super().__init__(name, definition=definition)
 
     def _score_all(self, compared: ComparedCalls) -> Score | None:
         if not compared.expected:
@@ -96,9 +91,6 @@ class ExecutionScorer(_RateScorer):
     """1 if the calls are the expected ones, by value, and the arguments of each fit the schema of its tool, and
     else 0. Nothing is run for it. It says nothing if no call is expected."""
 
-    def __init__(self, name: str = "execution_success_rate", *, definition: str = "value") -> None:
-        super().__init__(name, definition=definition)
-
     def _score_all(self, compared: ComparedCalls) -> Score | None:
         if not compared.expected:
             return None
@@ -115,9 +107,6 @@ class ExecutionScorer(_RateScorer):
 class ResponseScorer(_RateScorer):
     """How alike the words of the answer and of the expected one are: the words of both over the words of either. It
     says nothing if no text is expected. By DeepFabric's definition it is 0."""
-
-    def __init__(self, name: str = "response_quality", *, definition: str = "value") -> None:
-        super().__init__(name, definition=definition)
 
     async def score(self, subject: Subject) -> Score | None:
         """See `Scorer.score`."""

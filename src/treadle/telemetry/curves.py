@@ -197,8 +197,14 @@ class OpenTelemetryCurves:
     """Curves as gauges of OpenTelemetry, with the run and the step as attributes, for the process's provider."""
 
     def __init__(self, run: CurveRun) -> None:
-        """Make the meter. Raises: `ConfigError` if the package `opentelemetry-api` is missing."""
+        """Make the meter. Raises: `ConfigError` if the package `opentelemetry-api` is missing, or if the process
+        has no provider, so that all values would be lost."""
         self._metrics = require("opentelemetry.metrics", "otel")
+        if not hasattr(self._metrics.get_meter_provider(), "force_flush"):
+            raise ConfigError(
+                "the process has no provider of OpenTelemetry's metrics; run the command within "
+                "`opentelemetry-instrument`, or call opentelemetry.metrics.set_meter_provider"
+            )
         self._meter = self._metrics.get_meter("treadle")
         self._attributes = {"treadle.run.name": run.name}
         self._gauges: dict[str, Any] = {}
@@ -212,9 +218,7 @@ class OpenTelemetryCurves:
 
     def close(self) -> None:
         """See `CurveWriter.close`."""
-        flush = getattr(self._metrics.get_meter_provider(), "force_flush", None)
-        if flush is not None:
-            flush()
+        self._metrics.get_meter_provider().force_flush()
 
 
 def _name_gauge(name: str) -> str:

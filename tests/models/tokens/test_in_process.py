@@ -116,6 +116,26 @@ async def test_logprobs_are_those_of_the_ids_that_could_be_sampled(folder, extra
         assert logprob == pytest.approx(float(whole[ids[place]] - whole[kept].logsumexp(-1)), abs=TOLERANCE)
 
 
+async def test_a_model_with_an_adapter_samples_with_it(folder, tmp_path):
+    """From its folder, as an option, and as the object that a trainer of PEFT has."""
+    peft = pytest.importorskip("peft")
+    _, network = engine(folder)
+    plan = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    adapted = peft.get_peft_model(network, plan).eval()
+    adapted.save_pretrained(tmp_path)
+    trained = InProcessEngine("training:it", Network(adapted), str)
+    settings = Settings(seed=1, max_output_tokens=8)
+    found = await trained.generate([5, 6, 7], settings, [], Watch())
+    ids = [5, 6, 7, *list_ids(found.token_ids)]
+    for place, logprob in enumerate(unpack_logprobs(found.logprobs), 3):
+        assert logprob == pytest.approx(float(odds(adapted, ids, place)[ids[place]]), abs=TOLERANCE)
+    said = [
+        (await Agent(model(f"hf:{folder}", seed=1, max_output_tokens=8, **more)).run("hello")).output
+        for more in ({"adapter": str(tmp_path)}, {"adapter": str(tmp_path)}, {})
+    ]
+    assert said[0] == said[1] != said[2]
+
+
 async def test_the_seed_makes_the_answer(folder):
     made, _ = engine(folder)
 

@@ -21,7 +21,6 @@ from treadle.cli.terminal.output import (
     shorten,
     stdout,
     write_command,
-    write_cost,
     write_count,
 )
 from treadle.core.errors import ConfigError
@@ -34,12 +33,13 @@ from treadle.evals.evaluation_reports import (
     make_deepfabric_result,
     make_evaluation_view,
     make_inspect_log,
+    make_rows,
     read_curves,
     write_csv,
+    write_estimate,
     write_markdown,
 )
 from treadle.evals.evaluation_results import ModelPair, Results, read_results
-from treadle.evals.statistics import MeanEstimate
 from treadle.export.whole import write_whole
 from treadle.jobs.progress import JobNotice
 from treadle.journal.registry import open_journal
@@ -130,31 +130,17 @@ class ScoreFeed:
 def print_results(results: Results) -> None:
     """Print the tables of an evaluation."""
     console = stdout()
-    table = make_table(
-        "model", "samples", "score", "solved", *_chance_columns(results), "steps", "tokens", "cost", "s",
-        numbers=("samples", "steps", "tokens", "cost", "s"),
-    )  # fmt: skip
-    for item in results.models:
-        most = max(item.pass_at, default=1)
-        chances = [_write(item.pass_at[most]), _write(item.pass_all[most])] if most > 1 else []
-        table.add_row(
-            clean(item.model),
-            f"{item.samples:,}" + (f" (+{item.failed:,} failed)" if item.failed else ""),
-            _write(item.score),
-            _write(item.pass_at.get(1)),
-            *(chances or ["-"] * len(_chance_columns(results))),
-            f"{item.steps:.1f}",
-            f"{item.tokens:,.0f}",
-            write_cost(item.cost_usd),
-            f"{item.seconds:.2f}",
-        )
+    heads, rows = make_rows(results)
+    table = make_table(*heads, numbers=("samples", "steps", "tokens", "cost in USD", "seconds"))
+    for row in rows:
+        table.add_row(*map(clean, row))
     console.print()
     print_table(table)
     if any(len(item.scorers) > 1 for item in results.models):
         names = list(dict.fromkeys([name for item in results.models for name in item.scorers]))
         scorers = make_table("model", *names)
         for item in results.models:
-            scorers.add_row(clean(item.model), *[_write(item.scorers.get(name)) for name in names])
+            scorers.add_row(clean(item.model), *[write_estimate(item.scorers.get(name)) for name in names])
         print_table(scorers)
     print_pairs(results.pairs)
     for kind in results.failures[:_SHOWN_KINDS]:
@@ -166,15 +152,6 @@ def print_results(results: Results) -> None:
         print_note(
             f"{write_count(len(results.failed), 'sample')} without a grade, such as {run_id}: {reason}"
         )
-
-
-def _chance_columns(results: Results) -> list[str]:
-    most = max([k for item in results.models for k in item.pass_at], default=1)
-    return [f"pass@{most}", f"pass^{most}"] if most > 1 else []
-
-
-def _write(estimate: MeanEstimate | None) -> str:
-    return "-" if estimate is None else str(estimate)
 
 
 def print_pairs(pairs: list[ModelPair]) -> None:
@@ -236,7 +213,7 @@ def _write_by_model(
         for model in results.models:
             safe = re.sub(r"[^\w.-]+", "_", model.model)
             path = out if len(results.models) == 1 else out.with_stem(f"{out.stem}_{safe}")
-            write_whole([msgspec.json.encode(make(results, model, opened)), b"\n"], path)
+            write_whole([msgspec.json.encode(make(results, model, opened))], path)
             written.append(path)
     return written
 
@@ -245,4 +222,4 @@ def _write_out(data: bytes, out: Path | None) -> None:
     if out is None:
         print_bytes(data)
     else:
-        write_whole([data], out)
+        write_whole([data.removesuffix(b"\n")], out)

@@ -75,7 +75,9 @@ class Network:
         config = getattr(network.config, "text_config", None) or network.config
         found = getattr(config, "max_position_embeddings", None)
         self.context_tokens: int | None = found if isinstance(found, int) and found > 0 else None
-        taken = inspect.signature(network.forward).parameters
+        # A model with an adapter takes any argument, and hands it to the model within.
+        inner = network.get_base_model() if hasattr(network, "get_base_model") else network
+        taken = inspect.signature(inner.forward).parameters
         self._more = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
         self._cache = "cache" if "cache" in taken else "past_key_values"
         """The name of the cache, which transformers 5 has changed."""
