@@ -65,19 +65,21 @@ def open_tau(text: str) -> TaskSet:
         )
     try:
         make = registry.get_env_constructor(domain)
-        make()
+        first = make()
         tasks = registry.get_tasks_loader(domain)(None)
     except Exception as error:
         raise ConfigError(f"the domain tau:{domain} cannot be used here: {error}; {_HELP}") from error
-    return TauSet(f"tau:{text}", make, tasks, user)
+    return TauSet(f"tau:{text}", make, first, tasks, user)
 
 
 class TauSet:
     """The tasks of a domain."""
 
-    def __init__(self, name: str, make: Any, tasks: Sequence[Any], user: str) -> None:
+    def __init__(self, name: str, make: Any, first: Any, tasks: Sequence[Any], user: str) -> None:
+        """Make a set. `make` returns a new environment; `first` is one whose state is never changed."""
         self.name = name
         self.make = make
+        self.first = first
         self.user = user
         self._tasks = {str(task.id): task for task in tasks}
 
@@ -145,7 +147,7 @@ class TauTask:
         """The system message that tau2 gives its agents."""
         agent = _load("agent.llm_agent")
         found: str = agent.SYSTEM_PROMPT.format(
-            agent_instruction=agent.AGENT_INSTRUCTION, domain_policy=self._owner.make().get_policy()
+            agent_instruction=agent.AGENT_INSTRUCTION, domain_policy=self._owner.first.get_policy()
         )
         return found
 
@@ -312,7 +314,7 @@ class TauTools:
         assert isinstance(found, TauSet)
         self.make = found.make
         self.task = found.get(task_id)._inner
-        self._tools = [TauTool(self, tool.openai_schema["function"]) for tool in self.make().get_tools()]
+        self._tools = [TauTool(self, tool.openai_schema["function"]) for tool in found.first.get_tools()]
 
     def tools(self) -> Sequence[TauTool]:
         """See `Toolset.tools`."""
