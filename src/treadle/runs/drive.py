@@ -57,7 +57,7 @@ async def drive(
     """
     try:
         state = await _drive_turn(agent, driver, task, given)
-        while (reply := _find_reply(driver, task)) is not None:
+        while (reply := await _find_reply(driver, task)) is not None:
             driver.put(await open_turn(agent, driver, Message(Role.USER, reply)))
             await _drive_turn(agent, driver, task, given)
         if _is_between_turns(state):
@@ -101,7 +101,7 @@ def _is_between_turns(state: State) -> bool:
     return has_user and state.status is Status.RUNNING and state.turn.number > 0 and not state.turn.is_open
 
 
-def _find_reply(driver: Driver, task: Task | None) -> str | None:
+async def _find_reply(driver: Driver, task: Task | None) -> str | None:
     """Return what the simulated user of a run's task says now; `None` if there is no user, or nothing to say.
 
     Raises: `UserCodeError` if the code of the user has a mistake.
@@ -110,7 +110,7 @@ def _find_reply(driver: Driver, task: Task | None) -> str | None:
     if not _is_between_turns(state) or state.ending.stop_reason is not StopReason.COMPLETED:
         return None
     try:
-        return find_reply(task, list(state.transcript))
+        return await find_reply(task, list(state.transcript))
     except Exception as error:
         assert task is not None
         what = f"the user of the task '{task.task_set}:{task.task_id}' failed in run {driver.run_id!r}"

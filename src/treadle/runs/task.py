@@ -29,7 +29,8 @@ class Grade(Struct, frozen=True):
 class Task(Protocol):
     """A task for an agent: its input, its files, and a check of the outcome.
 
-    A task with a simulated user has a method `reply`, which is given the transcript after each answer and returns
+    A task with a simulated user has a method `reply`, which may be a coroutine function. It is given the transcript
+    after each answer and returns
     what the user says next; `None` if the user has no more to say. A task that rewards single steps has a method
     `score_steps`, which is given the transcript and returns a reward for each assistant message. A task that is
     graded by what was said and called has a method `check_transcript`, which is given the transcript and is called
@@ -92,11 +93,11 @@ async def check_task(
     return found if isinstance(found, Grade) else await found
 
 
-def find_reply(task: Task | None, messages: Sequence[Message]) -> str | None:
+async def find_reply(task: Task | None, messages: Sequence[Message]) -> str | None:
     """Return what the simulated user of a task says after `messages`; `None` if there is no user, or no reply."""
     reply = getattr(task, "reply", None)
-    said: str | None = None if reply is None else reply(messages)
-    return said
+    said: Awaitable[str | None] | str | None = None if reply is None else reply(messages)
+    return said if said is None or isinstance(said, str) else await said
 
 
 def find_environment(task: Task) -> tuple[str, ...] | None:
