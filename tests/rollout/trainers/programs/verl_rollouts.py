@@ -51,8 +51,14 @@ class Servers:
 def make_worker(folder: Path, policy: Tiny, training: str) -> AgentLoopWorker:
     """Return verl's worker without an engine, with the agent loop that the file of a user registers."""
     rollout = {
-        **{"name": "vllm", "prompt_length": PROMPT, "response_length": RESPONSE, "temperature": TEMPERATURE},
-        **{"top_p": 1.0, "top_k": -1, "calculate_log_probs": True, "logprobs_mode": "processed_logprobs"},
+        "name": "vllm",
+        "prompt_length": PROMPT,
+        "response_length": RESPONSE,
+        "temperature": TEMPERATURE,
+        "top_p": 1.0,
+        "top_k": -1,
+        "calculate_log_probs": True,
+        "logprobs_mode": "processed_logprobs",
         "agent": {"default_agent_loop": "treadle"},
     }
     text = LOOPS.format(training=training, journal=folder / "runs.db")
