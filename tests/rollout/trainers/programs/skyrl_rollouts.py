@@ -134,7 +134,7 @@ async def main(folder: Path) -> dict[str, Any]:
         found["steps" if is_step_wise else "rows"] = {
             "asked": len(policy.asked) - before,
             "rewards": batch["rewards"].sum(-1).tolist(),
-            "advantages": [row[0].item() for row in batch["advantages"]],
+            "advantages": [row[row.abs().argmax()].item() for row in batch["advantages"]],
             "digest": hash(str(output["response_ids"])),
             "finished": len(client.finished),
         }
@@ -146,7 +146,7 @@ async def main(folder: Path) -> dict[str, Any]:
     found["failed"] = {
         "metric": trainer.all_metrics["treadle/failed_rollouts"],
         "rewards": batch["rewards"].sum(-1).tolist(),
-        "advantages": [row[0].item() for row in batch["advantages"]],
+        "advantages": [row[row.abs().argmax()].item() for row in batch["advantages"]],
         "trained": batch["loss_mask"].sum(-1).tolist(),
     }
     return {**found, **step(trainer, policy, batch)}

@@ -146,7 +146,7 @@ async def main(folder: Path) -> dict[str, Any]:
     metrics = data.meta_info["metrics"]
     found = {
         "rewards": data.batch["rm_scores"].sum(-1).tolist(),
-        "advantages": [row[0].item() for row in data.batch["advantages"]],
+        "advantages": [row[row.abs().argmax()].item() for row in data.batch["advantages"]],
         "turns": data.non_tensor_batch["__num_turns__"].tolist(),
         "asked": len(policy.asked),
         "sessions": sessions,
