@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,6 +119,30 @@ def test_a_rollout_that_fails_is_tried_again_and_ends_no_training() -> None:
     assert len(set(found["run_id"])) == 3
     with pytest.raises(ExportError, match=r"none of 1 rollouts could be made, .*: the connection was lost"):
         make_rollout_func(Agent(Teller({"a": 9})), retries=RetryPolicy(attempts=1))(["a"], None)
+
+
+def test_a_trainer_that_goes_back_to_a_checkpoint_gets_the_rollouts_of_its_steps_again(
+    tmp_path: Path,
+) -> None:
+    def train(model: Teller, *steps: tuple[int, bool]) -> list[list[str]]:
+        func = make_rollout_func(Agent(model, journal=tmp_path / "runs.db"), training="t")
+        found = []
+        for step, is_training in steps:
+            trainer = SimpleNamespace(
+                state=SimpleNamespace(global_step=step),
+                model=SimpleNamespace(training=is_training),
+                accelerator=SimpleNamespace(process_index=0),
+            )
+            found.append(func(["a", "a", "b"], trainer)["run_id"])
+        return found
+
+    first, second, tested = train(Teller(), (1, True), (2, True), (2, False))
+    assert len({*first, *second, *tested}) == 9
+    model = Teller()
+    again = train(model, (2, True), (3, True))
+    assert again[0] == second
+    assert model.asked == ["a", "a", "b"]
+    assert not {*again[1]} & {*first, *second, *tested}
 
 
 @pytest.mark.xdist_group("training")
