@@ -1,4 +1,4 @@
-"""A transformer with random weights: the policy that a trainer trains, and the engine that samples it."""
+"""A transformer with random weights on the CPU: the policy that a trainer trains, and its engine."""
 
 import json
 from pathlib import Path
