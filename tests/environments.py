@@ -123,10 +123,20 @@ ENVIRONMENTS = {
     "trainers": Environment(
         size="2 GB",
         # verl imports the packages of the second line, and SkyRL those of the third, and they do not ask for them.
+        # Those of the last lines are what Treadle needs beside them, because its adapters run within the trainers.
         packages=(
             *(TORCH, "verl==0.9.1", "verifiers==0.4.0", "skyrl==0.3.0", "transformers==5.8.0"),
             *("TransferQueue==0.1.11", "ray==2.60.0", "datasets==4.8.5", "cachetools", "fastapi", "orjson"),
             *("skyrl-gym==0.4.0", "jaxtyping"),
+            *(
+                "httptools",
+                "jsonschema-rs",
+                "pyreqwest",
+                "snowballstemmer",
+                "backports.zstd",
+                "prompt-toolkit",
+            ),
+            *("markdown-it-py", "typer", "rich", "pyyaml", "jinja2", "tokenizers"),
         ),
     ),
 }

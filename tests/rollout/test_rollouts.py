@@ -312,6 +312,45 @@ def test_a_trainer_gets_each_group_once_and_the_last_one_again_after_a_crash(tmp
     assert (len({*first, *second}), len(first) + len(second)) == (5, 6)
 
 
+def test_a_trainer_that_goes_back_to_a_checkpoint_gets_the_groups_of_its_steps_again(tmp_path: Path) -> None:
+    async def take(step: int, steps: int, groups: int = 8) -> dict[int, list[str]]:
+        found: dict[int, list[str]] = {}
+        taken = make(tmp_path, groups=groups).batches(2, step)
+        async for batch in taken:
+            found[step] = [group.group_id for group in batch]
+            for group in batch:
+                assert len({rollout.run_id for rollout in group.rollouts}) == 4
+            step += 1
+            if len(found) == steps:
+                break
+        await taken.aclose()
+        return found
+
+    async def crash_within_a_step() -> None:
+        taken = make(tmp_path, groups=8)
+        asked = taken.batches(2, 4)
+        getting = asyncio.ensure_future(anext(asked))
+        while taken.progress.delivered < 7 and not getting.done():
+            await asyncio.sleep(0.001)
+        getting.cancel()
+        await asyncio.wait([getting])
+        await asked.aclose()
+
+    first = asyncio.run(take(1, 3))
+    assert len({group for batch in first.values() for group in batch}) == 6
+    assert asyncio.run(take(2, 2)) == {2: first[2], 3: first[3]}
+    asyncio.run(crash_within_a_step())
+    whole = asyncio.run(take(1, 9))
+    assert whole == {**first, 4: whole[4]}
+    ids = [group for batch in whole.values() for group in batch]
+    assert len(ids) == len({*ids}) == 8
+    assert [line["group_id"] for line in lines(tmp_path)] == ids
+    # The last step of other work has what is left.
+    assert [*map(len, asyncio.run(take(5, 9, groups=9)).values())] == [1]
+    with pytest.raises(ConfigError, match="the size of a batch is 0"):
+        asyncio.run(anext(make(tmp_path, groups=8).batches(0)))  # type: ignore[arg-type]
+
+
 def test_a_closed_loop_can_be_begun_again(tmp_path: Path) -> None:
     async def work() -> list[str]:
         rollouts = make(tmp_path, groups=4)

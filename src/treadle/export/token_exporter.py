@@ -59,6 +59,7 @@ TOKEN_FORMATS: Registry[TokenFormat] = Registry(
         "verl": "treadle.export.token_formats.verl:FORMAT",
         "skyrl": "treadle.export.token_formats.skyrl:FORMAT",
         "verifiers": "treadle.export.token_formats.verifiers:FORMAT",
+        "prime_rl": "treadle.export.token_formats.prime_rl:FORMAT",
     },
 )
 

@@ -2,7 +2,8 @@
 
 They are a job over `treadle.jobs`, whose items are groups. Read first: `rollouts` (the Python API and the wiring),
 `rollout_config` (what is asked for), `group_work` (driving the rollouts of a group, and what becomes of it),
-`deliveries` (the queue on disk before the sinks) and `collect` (finished runs as rollouts).
+`deliveries` (the queue on disk before the sinks) and `collect` (finished runs as rollouts). `trainers/` has the
+adapters that run within trainers, which choose the prompts themselves.
 
 A fault of the infrastructure is never a reward of 0: a group that cannot be completed is dropped with its reason. A
 group is counted in the ledger and put into the queue in one transaction; a sink hears of it until it acknowledges.

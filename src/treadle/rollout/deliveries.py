@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ExportError, JournalError, ProviderError
@@ -257,6 +258,8 @@ MAX_REFUSED = 3
 _POLL_SECONDS = 0.5
 _OPEN = "open_group"
 """The fact of the ledger with the number of the group that a consumer got and has not acknowledged."""
+_STEP = "step_groups/"
+"""The beginning of the facts of the ledger with the numbers of the groups that a trainer's step got."""
 
 
 class Handover:
@@ -289,6 +292,8 @@ class Handover:
         """How many groups the consumer asks for."""
         self._ready: asyncio.Queue[Group] = asyncio.Queue()
         self._changed = asyncio.Event()
+        self._step: tuple[int, list[int]] | None = None
+        """The consumer's step and the numbers of its groups; `None` if it takes groups one by one."""
 
     async def prepare(self, number: int, make_group: Callable[[], Group]) -> None:
         """Wait until the receivers want the group of an item, and encode it for the sinks.
@@ -334,8 +339,14 @@ class Handover:
             return
         if self._queue is not None and parcels is not None:
             self._queue.put(connection, parcels)
-        if self.is_consumed:
-            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_OPEN, str(number)))
+        if not self.is_consumed:
+            return
+        fact = _OPEN, str(number)
+        if self._step is not None:
+            step, numbers = self._step
+            numbers.append(number)
+            fact = f"{_STEP}{step}", msgspec.json.encode(numbers).decode()
+        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", fact)
 
     def finish(self, group: Group | None) -> None:
         """Wake the receivers after a group was counted; `group` is the group for the consumer, if the group was
@@ -359,6 +370,23 @@ class Handover:
             return getting.result() if getting.done() else None
         finally:
             getting.cancel()
+
+    async def take_batch(
+        self, step: int, size: int, working: "asyncio.Future[Any]", journal: Journal
+    ) -> tuple[Group, ...]:
+        """Return the groups of a trainer's step: those that it got before, and new ones until there are `size`.
+
+        They are fewer if `working` has ended.
+        """
+        numbers: list[int] = msgspec.json.decode(self._ledger.get(f"{_STEP}{step}") or "[]")
+        entries = {item.number: item for item in self._ledger.entries(ItemStatus.KEPT)} if numbers else {}
+        groups = [
+            await asyncio.to_thread(rebuild, self._config, journal, entries[number]) for number in numbers
+        ]
+        self._step = step, numbers
+        while len(groups) < size and (group := await self.next_group(working)) is not None:
+            groups.append(group)
+        return tuple(groups)
 
     def acknowledge(self) -> None:
         """Record that the consumer is done with the group that it got."""

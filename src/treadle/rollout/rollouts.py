@@ -58,7 +58,8 @@ class Rollouts:
     """The rollouts of one configuration. A new object over the same folder continues them.
 
     `run` delivers groups to the sinks. `async for group in rollouts` also gives them to a trainer, one by one: a
-    group counts as received when the next one is asked for, and is given again after a crash before that.
+    group counts as received when the next one is asked for, and is given again after a crash before that. `batches`
+    gives them by the steps of a trainer that has checkpoints.
     """
 
     def __init__(
@@ -131,19 +132,37 @@ class Rollouts:
         # Not an `asynccontextmanager`: if the trainer fails, asyncio closes all asynchronous generators at the same
         # time, and this one could not close one within it.
         async with contextlib.AsyncExitStack() as stack:
-            work = await self._open(stack, self._stop, is_consumed=True)
-            making = asyncio.ensure_future(work.run())
-            try:
-                if (left := await work.handover.find_open_group(work.job.journal)) is not None:
-                    yield left
-                    work.handover.acknowledge()
-                while (group := await work.handover.next_group(making)) is not None:
-                    yield group
-                    work.handover.acknowledge()
-                await making
-            finally:
-                making.cancel()
-                await asyncio.wait([making])
+            work, making = await self._begin(stack)
+            if (left := await work.handover.find_open_group(work.job.journal)) is not None:
+                yield left
+                work.handover.acknowledge()
+            while (group := await work.handover.next_group(making)) is not None:
+                yield group
+                work.handover.acknowledge()
+            await making
+
+    async def batches(self, size: int, step: int = 1) -> AsyncGenerator[tuple[Group, ...]]:
+        """Yield the groups of a trainer's step, and then those of each next step. Leaving the loop stops the work.
+
+        A step has `size` groups, the last one perhaps fewer. Which groups a step got is recorded: a trainer that
+        goes back to a checkpoint, and gives the step that it goes on with, gets the groups of each step again and
+        no others, until it comes to steps that it had not reached. Raises: `ConfigError` if `size` is less than 1.
+        """
+        if size < 1:
+            raise ConfigError(f"the size of a batch is {size}; give how many groups a step trains on")
+        async with contextlib.AsyncExitStack() as stack:
+            work, making = await self._begin(stack)
+            while groups := await work.handover.take_batch(step, size, making, work.job.journal):
+                yield groups
+                step += 1
+            await making
+
+    async def _begin(self, stack: contextlib.AsyncExitStack) -> "tuple[_Work, asyncio.Future[JobEnd]]":
+        """Begin the work for a consumer, which ends with `stack`."""
+        work = await self._open(stack, self._stop, is_consumed=True)
+        making = asyncio.ensure_future(work.run())
+        stack.push_async_callback(_end, making)
+        return work, making
 
     def __aiter__(self) -> AsyncIterator[Group]:
         self._loop = self.groups()
@@ -212,6 +231,11 @@ class Rollouts:
 
     def _forget(self) -> None:
         self._work = None
+
+
+async def _end(making: "asyncio.Future[JobEnd]") -> None:
+    making.cancel()
+    await asyncio.wait([making])
 
 
 class _Work:

@@ -18,6 +18,7 @@ from treadle.export.exporter import ColumnType
 from treadle.export.groups import Group
 from treadle.export.row_files import open_group_writer, read_group_file
 from treadle.export.token_exporter import TOKEN_FORMATS, encode_group, sampled_mask
+from treadle.export.token_formats.prime_rl import encode_samples
 from treadle.export.token_formats.token_groups import FORMAT as NATIVE
 from treadle.export.token_formats.token_groups import read_groups
 from treadle.scoring.advantages import group_relative
@@ -57,6 +58,8 @@ def trained_in(rows: list[dict[str, Any]], name: str) -> list[tuple[int, float |
         elif name == "skyrl":
             parts = (row["response_ids"], row["loss_masks"], row["rollout_logprobs"])
             found += [cell for part in zip(*parts, strict=True) for cell in pick(*part)]
+        elif name == "prime_rl":
+            found += pick(row["token_ids"], row["mask"], row["logprobs"])
         else:
             assert name == "verifiers"
             for node in row["nodes"]:
@@ -83,7 +86,7 @@ def sampled_in(group: Group, *, with_logprobs: bool = True) -> list[tuple[int, f
 @settings(max_examples=30)
 @given(group=groups())
 def test_each_sampled_token_is_trained_on_once_with_its_logprob(name: str, group: Group) -> None:
-    rollouts = tuple([replace(item, reward=1.0) for item in group.rollouts])
+    rollouts = tuple([replace(item, reward=1.0, advantage=0.5) for item in group.rollouts])
     rows = write(replace(group, rollouts=rollouts), name)
     expected = sampled_in(group, with_logprobs=name != "trl_sft")
     assert sorted(trained_in(rows, name), key=repr) == sorted(expected, key=repr)
@@ -235,8 +238,9 @@ def test_weights_are_kept_or_refused(name: str) -> None:
     def halve(trajectory: Trajectory) -> Sequence[float]:
         return [0.5 * flag for flag in trajectory.sampled_T]
 
-    if name == "tokens":
-        assert write(group, name, halve)[0]["loss"] == halve(group.rollouts[0].trajectories[0])
+    if name in ("tokens", "prime_rl"):
+        key = "loss" if name == "tokens" else "rl_weights"
+        assert write(group, name, halve)[0][key] == halve(group.rollouts[0].trajectories[0])
     elif name == "verifiers":
         nodes = write(group, name, halve)[0]["nodes"]
         assert [node["loss_weights"]["rl"] for node in nodes if "loss_weights" in node] == [
@@ -246,6 +250,35 @@ def test_weights_are_kept_or_refused(name: str) -> None:
     else:
         with pytest.raises(ExportError, match="the weight 0"):
             write(group, name, halve)
+
+
+class TestPrimeRl:
+    def test_each_token_has_the_temperature_of_its_answer_and_the_advantage_of_its_rollout(self) -> None:
+        group = make_group(size=2, branches=[1, 2])
+        first, _, last = write(group, "prime_rl")
+        assert first["temperatures"] == [1.0] * 4 + [0.5] * 3 + [1.0] * 2 + [0.5] * 2
+        assert first["advantages"] == [0.0] * 4 + [-0.5] * 3 + [0.0] * 2 + [-0.5] * 2
+        assert last["advantages"][4] == 0.5
+        assert first["rl_weights"] is None
+        assert {row["env_name"] for row in (first, last)} == {"files"}
+
+    def test_the_fields_stand_where_prime_rl_reads_them(self) -> None:
+        sample, _ = msgspec.msgpack.decode(encode_samples(make_group(size=2), sampled_mask))
+        assert sample[0] == [*range(10, 21)]
+        assert sample[1] == [flag == 1 for flag in make_trajectory("r", [(4, 3), (2, 2)]).sampled_T]
+        assert sample[4:12] == ["files", *[None] * 7]
+        assert (len(sample), sample[12][4]) == (13, -0.5)
+
+    def test_an_unknown_temperature_or_advantage_is_refused(self) -> None:
+        group = make_group(size=1)
+        (rollout,) = group.rollouts
+        bare = replace(rollout, advantage=None)
+        with pytest.raises(ExportError, match="has no advantage, and prime-rl computes none"):
+            write(replace(group, rollouts=(bare,)), "prime_rl")
+        (trajectory,) = rollout.trajectories
+        cold = replace(trajectory, spans=(replace(trajectory.spans[0], settings=None), *trajectory.spans[1:]))
+        with pytest.raises(ExportError, match="does not say at which temperature"):
+            write(replace(group, rollouts=(replace(rollout, trajectories=(cold,)),)), "prime_rl")
 
 
 class TestAtropos:

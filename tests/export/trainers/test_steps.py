@@ -7,6 +7,7 @@ trainer made of them.
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,14 @@ from tests.export.token_formats.groups import make_group
 
 from treadle.export.groups import Group
 from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, sampled_mask
+from treadle.export.token_formats.prime_rl import encode_samples
 from treadle.scoring.advantages import group_relative
 from treadle.trajectory.tokens.trajectories import Trajectory
 
 pytestmark = [pytest.mark.full, pytest.mark.xdist_group("trainers")]
 ENVIRONMENT = os.environ.get("TREADLE_TRAINERS")
+PRIME_RL = os.environ.get("TREADLE_PRIME_RL")
+"""A checkout of prime-rl, which is not on PyPI."""
 PROGRAMS = Path(__file__).with_name("programs")
 REWARDS, BRANCHES = [1.0, 0.0, 0.25, 0.0], [1, 3, 2, 1]
 
@@ -113,6 +117,42 @@ def test_verifiers_makes_a_sample_of_each_branch(environment: Path) -> None:
             assert read["advantages"] == [(rollout.advantage or 0.0) * flag for flag in flags]
             assert read["weights"] is None
             assert read["roles"] == [message.role.value for message in branch.messages]
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+def test_prime_rl_packs_the_samples_of_all_branches(weight: float) -> None:
+    if not PRIME_RL:
+        pytest.skip("this test needs a checkout of prime-rl, whose folder is TREADLE_PRIME_RL")
+
+    def weigh(trajectory: Trajectory) -> list[float]:
+        return [weight * flag for flag in trajectory.sampled_T]
+
+    group = branching_group()
+    done = subprocess.run(
+        [sys.executable, PROGRAMS / "read_prime_samples.py", PRIME_RL],
+        input=encode_samples(group, weigh),
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    wanted = []
+    for one in group.rollouts:
+        for branch in one.trajectories:
+            flags = list(map(bool, branch.sampled_T))
+            pairs = zip(branch.logprobs_T, flags, strict=True)
+            sample = {
+                "input_ids": branch.token_ids_T.tolist(),
+                "loss_mask": flags,
+                "advantages": [(one.advantage or 0.0) * flag for flag in flags],
+                "inference_logprobs": [value if flag else 0.0 for value, flag in pairs],
+                "temperatures": [0.5 if flag else 1.0 for flag in flags],
+                "env_names": ["files"] * len(flags),
+                "rl_weights": None if weight == 1 else weigh(branch),
+            }
+            wanted.append(sample)
+    assert len(wanted) == sum(BRANCHES)
+    assert sorted(json.loads(done.stdout), key=repr) == sorted(json.loads(json.dumps(wanted)), key=repr)
 
 
 def test_the_weights_of_a_mask_are_those_that_prime_rl_reads(environment: Path) -> None:

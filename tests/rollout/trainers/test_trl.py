@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,6 +121,30 @@ def test_a_rollout_that_fails_is_tried_again_and_ends_no_training() -> None:
         make_rollout_func(Agent(Teller({"a": 9})), retries=RetryPolicy(attempts=1))(["a"], None)
 
 
+def test_a_trainer_that_goes_back_to_a_checkpoint_gets_the_rollouts_of_its_steps_again(
+    tmp_path: Path,
+) -> None:
+    def train(model: Teller, *steps: tuple[int, bool]) -> list[list[str]]:
+        func = make_rollout_func(Agent(model, journal=tmp_path / "runs.db"), training="t")
+        found = []
+        for step, is_training in steps:
+            trainer = SimpleNamespace(
+                state=SimpleNamespace(global_step=step),
+                model=SimpleNamespace(training=is_training),
+                accelerator=SimpleNamespace(process_index=0),
+            )
+            found.append(func(["a", "a", "b"], trainer)["run_id"])
+        return found
+
+    first, second, tested = train(Teller(), (1, True), (2, True), (2, False))
+    assert len({*first, *second, *tested}) == 9
+    model = Teller()
+    again = train(model, (2, True), (3, True))
+    assert again[0] == second
+    assert model.asked == ["a", "a", "b"]
+    assert not {*again[1]} & {*first, *second, *tested}
+
+
 @pytest.mark.xdist_group("training")
 def test_the_trainer_still_reads_these_fields() -> None:
     """TRL calls the function experimental; this fails if its names change."""
@@ -155,7 +180,10 @@ def test_a_real_trainer_takes_steps_with_the_rollouts(tmp_path: Path) -> None:
             number = len(asked) % 3
             text = "Answer: 4" if number else "I do not know"
             output = [40 + number, 50, 60]
-            tokens = TokenRecord.of(prompt=[1, 2, 3], output=output, logprobs=[-5.7, -5.7, -5.7])
+            with torch.no_grad():
+                odds = policy(torch.tensor([[1, 2, 3, *output]])).logits[0, 2:-1].log_softmax(-1)
+            logprobs = odds.gather(-1, torch.tensor(output)[:, None])[:, 0].tolist()
+            tokens = TokenRecord.of(prompt=[1, 2, 3], output=output, logprobs=logprobs)
             return Completion(Message(Role.ASSISTANT, text), FinishReason.STOP, tokens=tokens)
 
     tasks = [
@@ -170,7 +198,21 @@ def test_a_real_trainer_takes_steps_with_the_rollouts(tmp_path: Path) -> None:
         str(tmp_path), per_device_train_batch_size=4, num_generations=4, max_steps=2, logging_steps=1, beta=0.0,
         report_to=[], use_cpu=True, bf16=False, learning_rate=1e-2, max_completion_length=16, save_strategy="no",
     )  # fmt: skip
-    trainer = trl.GRPOTrainer(
+    differences: list[float] = []
+
+    class Compared(trl.GRPOTrainer):  # type: ignore[misc]
+        """A trainer that compares its log probabilities with those of the rollouts, before each step."""
+
+        def _compute_loss(self, model: Any, inputs: Any) -> Any:
+            ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+            mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+            count = inputs["completion_ids"].size(1)
+            own, *_ = self._get_per_token_logps_and_entropies(model, ids, mask, count)
+            kept = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
+            differences.append((own.detach() - inputs["sampling_per_token_logps"])[kept].abs().max().item())
+            return super()._compute_loss(model, inputs)
+
+    trainer = Compared(
         model=policy,
         reward_funcs=reward_of_rollout,
         args=config,
@@ -181,6 +223,8 @@ def test_a_real_trainer_takes_steps_with_the_rollouts(tmp_path: Path) -> None:
     trainer.train()
     steps = [line for line in trainer.state.log_history if "reward_std" in line]
     assert len(steps) == 2
+    assert len(differences) == 2
+    assert max(differences) < 1e-4
     assert all(0 < line["reward"] < 1 for line in steps)
     assert any(line["reward_std"] > 0 for line in steps)
     assert len(asked) == 8

@@ -16,8 +16,10 @@ class Tiny:
     """A policy. It samples ids and says how probable they were."""
 
     def __init__(self, folder: Path) -> None:
+        torch.set_num_threads(1)
         torch.manual_seed(7)
         self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+        self.tokenizer.pad_token = self.tokenizer.eos_token
         self.end = self.tokenizer.convert_tokens_to_ids("<|im_end|>")
         self.network = Qwen2ForCausalLM(
             Qwen2Config(
@@ -43,17 +45,13 @@ class Tiny:
         assert self.end in stops
         is_first = "tool_response" not in self.tokenizer.decode(prompt)
         forced = self.call if is_first else []
-        ids: list[int] = []
+        ids, cache, new = list(forced), None, [*prompt, *forced]
         with torch.no_grad():
-            while len(ids) < limit:
-                logits = self.network(torch.tensor([[*prompt, *ids]])).logits[0, -1] / params["temperature"]
-                odds = logits.softmax(-1)
-                found = (
-                    forced[len(ids)] if forced else int(torch.multinomial(odds, 1, generator=self.generator))
-                )
-                ids.append(found)
-                if found in stops:
-                    break
+            while len(ids) < limit and not (ids and ids[-1] in stops):
+                found = self.network(torch.tensor([new]), past_key_values=cache, use_cache=True)
+                cache, odds = found.past_key_values, (found.logits[0, -1] / params["temperature"]).softmax(-1)
+                new = [int(torch.multinomial(odds, 1, generator=self.generator))]
+                ids += new
             sampled = self.logprobs([*prompt, *ids], params["temperature"])[-len(ids) :].tolist()
         return ids, sampled, "stop" if ids[-1] in stops else "length"
 

@@ -51,8 +51,14 @@ class Servers:
 def make_worker(folder: Path, policy: Tiny, training: str) -> AgentLoopWorker:
     """Return verl's worker without an engine, with the agent loop that the file of a user registers."""
     rollout = {
-        "name": "vllm", "prompt_length": PROMPT, "response_length": RESPONSE, "temperature": TEMPERATURE,
-        "top_p": 1.0, "top_k": -1, "calculate_log_probs": True, "logprobs_mode": "processed_logprobs",
+        "name": "vllm",
+        "prompt_length": PROMPT,
+        "response_length": RESPONSE,
+        "temperature": TEMPERATURE,
+        "top_p": 1.0,
+        "top_k": -1,
+        "calculate_log_probs": True,
+        "logprobs_mode": "processed_logprobs",
         "agent": {"default_agent_loop": "treadle"},
     }
     text = LOOPS.format(training=training, journal=folder / "runs.db")
@@ -140,7 +146,7 @@ async def main(folder: Path) -> dict[str, Any]:
     metrics = data.meta_info["metrics"]
     found = {
         "rewards": data.batch["rm_scores"].sum(-1).tolist(),
-        "advantages": [row[0].item() for row in data.batch["advantages"]],
+        "advantages": [row[row.abs().argmax()].item() for row in data.batch["advantages"]],
         "turns": data.non_tensor_batch["__num_turns__"].tolist(),
         "asked": len(policy.asked),
         "sessions": sessions,
