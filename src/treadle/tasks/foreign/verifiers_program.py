@@ -16,7 +16,9 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 MAX_TASKS = 10_000
-"""How many tasks of a taskset are read. A taskset may be infinite."""
+"""How many tasks of a taskset are listed."""
+MAX_MADE_TASKS = 256
+"""How many tasks are listed of a taskset that makes new ones for ever."""
 MAX_DETAIL_CHARS = 2000
 Told = dict[str, Any]
 
@@ -51,17 +53,25 @@ class Environment:
         self._inner = loaders.load_environment(loaders.resolve_env_config(settings))
         self._stack = AsyncExitStack()
         self._started: asyncio.Task[None] | None = None
-        self.tasks = list(islice(self._inner.taskset, MAX_TASKS))
+        self._left = iter(self._inner.taskset)
+        self._tasks: list[Any] = []
 
-    def list(self) -> list[Told]:
+    def _task(self, index: int) -> Any:
+        """Return a task. Those before it are made too, since tasksets make them in order."""
+        self._tasks += islice(self._left, max(0, index + 1 - len(self._tasks)))
+        return self._tasks[index]
+
+    def describe_tasks(self) -> list[Told]:
         """Return the tasks as Treadle shows them."""
+        taskset = self._inner.taskset
+        self._tasks += islice(self._left, MAX_TASKS if taskset.bounded else MAX_MADE_TASKS)
         return [
             {
                 "id": str(index),
                 "input": data.prompt_text or data.description or data.name or f"task {index} of {self.name}",
                 "instructions": data.system_prompt,
             }
-            for index, data in enumerate([task.data for task in self.tasks])
+            for index, data in enumerate([task.data for task in self._tasks])
         ]
 
     async def _start(self) -> None:
@@ -81,7 +91,7 @@ class Environment:
         client = EvalClientConfig(base_url=asked["base_url"], api_key_var=variable)
         try:
             context = ModelContext(model=asked["model"], client=client, sampling=SamplingConfig())
-            episode = await self._inner.run_episode(self.tasks[int(asked["task"])], context)
+            episode = await self._inner.run_episode(self._task(int(asked["task"])), context)
         finally:
             del os.environ[variable]
         return describe(episode)
@@ -175,7 +185,7 @@ def main() -> None:
     command, reference = sys.argv[1:]
     try:
         environment = Environment(reference)
-        told: Told = {"tasks": environment.list() if command == "list" else []}
+        told: Told = {"tasks": environment.describe_tasks() if command == "list" else []}
     except Exception as error:
         write({"error": f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]})
         return
