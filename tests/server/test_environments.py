@@ -111,6 +111,16 @@ def test_an_error_after_the_model_was_asked_is_no_grade(
     assert reason in str(result.end.error)
 
 
+def test_an_environment_that_is_stopped_by_a_limit_has_no_reward_to_give(
+    tmp_path: Path, engine: Engine
+) -> None:
+    make_set(tmp_path, "endless", "while True: ask('hi')")
+    result = roll(tmp_path, engine, "endless", groups=1, agent={"max_steps": 3})
+    assert result.end.reason == "done"
+    (group,) = read_groups(tmp_path / "out", read_stored(tmp_path / "out"))
+    assert [(one.reward, len(one.trajectories)) for one in group.rollouts] == [(0.0, 3), (0.0, 3)]
+
+
 def test_an_error_before_that_is_a_mistake(tmp_path: Path, engine: Engine) -> None:
     make_set(tmp_path, "broken", "raise KeyError('no such machine')")
     with pytest.raises(ProviderError, match="no such machine"):
