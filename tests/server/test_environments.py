@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.command import Cli
 from tests.rollout.test_commands import ASK
 from tests.rollout.test_engines import Engine, sampled_ids
 
@@ -93,6 +94,19 @@ def test_an_evaluation_takes_the_reward_and_the_metrics_of_the_environment(
     with open_journal(tmp_path / "out" / "runs.db") as journal:
         graded = [event.body for event in journal.read(sample.run_id) if isinstance(event.body, e.Rewarded)]
     assert [(body.detail, body.metrics) for body in graded] == [("fine", {"steps": 2.0})]
+
+
+@pytest.mark.parametrize("command", [("eval",), ("rollout", "--groups", "1", "--group-size", "1")])
+def test_commands_play_the_tasks_of_a_file(tmp_path: Path, command: tuple[str, ...]) -> None:
+    make_set(tmp_path, "program", GOOD)
+    made = f'PlayedSet("own", ({sys.executable!r}, "program.py"), "x")'
+    (tmp_path / "own.py").write_text(
+        f"from treadle.tasks.foreign.verifiers_set import PlayedSet\nSET = {made}\n"
+    )
+    done = Cli(tmp_path)(*command, "--task", "own.py:SET:1", "--model", "mock:echo", "--out", "out")
+    assert done.code == 0, done
+    with open_journal(tmp_path / "out" / "runs.db") as journal:
+        assert [info.reward for info in journal.runs() if info.caller_run_id is None] == [1.5]
 
 
 @pytest.mark.parametrize(
