@@ -259,7 +259,8 @@ class ProgramModel:
         if ended.status < 0 or ended.status == TEMPORARY_FAILURE:
             raise ServerError(text)
         if not program.run_ids:
-            raise ConfigError(f"{text}. It did not ask the model: does it use OPENAI_BASE_URL?")
+            hint = "" if find_environment(self._task) else ": does it use OPENAI_BASE_URL?"
+            raise ConfigError(f"{text}. It did not ask the model{hint}")
 
 
 class ProgramWorkers(HereWorkers):

@@ -23,7 +23,7 @@ MAX_DETAIL_CHARS = 2000
 Told = dict[str, Any]
 
 
-class Environment:
+class VerifiersEnvironment:
     """An environment of verifiers with its tasks."""
 
     def __init__(self, reference: str) -> None:
@@ -39,8 +39,10 @@ class Environment:
                 place = place.setdefault(step, {})
             place[last] = _read_value(text)
         kind = loaders.env_config_type(name, settings.get("id", ""))
-        needs_container = loaders.task_type(name).NEEDS_CONTAINER
         harness = loaders.default_harness_id(name)
+        needs_container = (
+            loaders.task_type(name).NEEDS_CONTAINER or loaders.harness_class(harness).NEEDS_CONTAINER
+        )
         for role, default in find_roles(kind).items():
             given = settings.setdefault(role, {})
             if default.runtime == type(default)().runtime:
@@ -117,8 +119,8 @@ def describe(episode: Any) -> Told:
         told = [f"{error.type}: {error.message}" for error in errors] or ["the episode failed"]
         return {"error": " ".join(dict.fromkeys(told))[:MAX_DETAIL_CHARS]}
     numbers, told = {}, []
-    for trace in traces:
-        mark = f"{trace.agent.name}." if len(traces) > 1 else ""
+    for number, trace in enumerate(traces, 1):
+        mark = f"{trace.agent.name}-{number}." if len(traces) > 1 else ""
         for name, reward in trace.rewards.items():
             if reward is not None:
                 numbers[mark + name] = float(reward.score)
@@ -144,7 +146,7 @@ def _forget(playing: dict[int, asyncio.Task[None]], number: int, _: object) -> N
     del playing[number]
 
 
-async def serve(environment: Environment, write: Callable[[Told], None]) -> None:
+async def serve(environment: VerifiersEnvironment, write: Callable[[Told], None]) -> None:
     """Play what is asked for on standard input until it ends."""
     reader, playing = asyncio.StreamReader(limit=2**24), dict[int, asyncio.Task[None]]()
     await asyncio.get_running_loop().connect_read_pipe(
@@ -184,7 +186,7 @@ def main() -> None:
 
     command, reference = sys.argv[1:]
     try:
-        environment = Environment(reference)
+        environment = VerifiersEnvironment(reference)
         told: Told = {"tasks": environment.describe_tasks() if command == "list" else []}
     except Exception as error:
         write({"error": f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]})
