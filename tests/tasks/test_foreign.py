@@ -167,7 +167,6 @@ PUBLISHED = {
     "kuhn_poker": "0",
     "color_codeword": "0",
     "code_golf": "0",
-    "proposer_solver": "0",
     "interception": "2",
     "bash_interception?agent.harness.id=bash": "0",
     "grayscale_interception": "0",
