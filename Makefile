@@ -8,8 +8,8 @@ DEMO_STAMP := $(VENV)/.installed-demo
 # Options for pytest: make test PYTEST_ARGS="-k shell"
 PYTEST_ARGS ?=
 
-# Options for the example: make train-demo TRAIN_ARGS="--groups 100"
-TRAIN_ARGS ?=
+# Options for the example: make prove PROVE_ARGS="--out FOLDER --device cuda"
+PROVE_ARGS ?=
 
 # The environments of real engines, vLLM and SGLang, for test-engines and test-full. Variables of the tests:
 # TREADLE_WORKER_MODEL, the folder of a model that calls tools; TREADLE_FULL=1, the long forms.
@@ -23,11 +23,11 @@ CLIENTS ?= .venv-clients
 # Tests start thousands of processes, which would compile the same files again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: docs viewer demo train-demo test test-full test-engines engines sglang trainers clients fuzz lint types pytest bubblewrap bench clean help
+.PHONY: docs viewer demo prove train-demo test test-full test-engines engines sglang trainers clients fuzz lint types pytest bubblewrap bench clean help
 
 help:
 	@echo "make demo       from a topic to a verified dataset, killed in the middle and continued, offline"
-	@echo "make train-demo train a tiny model on rollouts, on the CPU, in a few minutes"
+	@echo "make prove      rows, a model trained on them from nothing, RL, and evaluations, on the CPU, in minutes"
 	@echo "make test       lint, type checks and tests, in parallel"
 	@echo "make lint       only ruff; make types: only mypy; make pytest: only the tests"
 	@echo "make test-full  also the long tests: every crash point, every task, fuzzing"
@@ -80,8 +80,11 @@ $(VIEWER): $(WEB)
 demo: $(DEMO_STAMP) $(VIEWER)
 	@$(BIN)/treadle demo
 
-train-demo: $(STAMP)
-	@$(BIN)/python examples/train/train.py $(TRAIN_ARGS)
+prove: $(STAMP) $(VIEWER)
+	@OMP_NUM_THREADS=1 $(BIN)/python examples/prove/prove.py $(PROVE_ARGS)
+
+# The same under its earlier name.
+train-demo: prove
 
 LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check .
 TYPES = $(BIN)/mypy

@@ -25,6 +25,7 @@ from treadle.export import FORMATS
 from treadle.export.exporter import COMMON_LOSSES
 from treadle.export.token_exporter import TOKEN_FORMATS
 from treadle.knowledge.personas.persona import persona_schema
+from treadle.models.config.tables import RegressionTable
 from treadle.rollout.rollout_config import READER as ROLLOUTS
 
 DOCS = Path(__file__).parent
@@ -35,6 +36,7 @@ _SCHEMAS = {
     "persona": persona_schema,
     "rollout": lambda: ROLLOUTS.schema,
     "eval": lambda: EVALUATIONS.schema,
+    "test": RegressionTable.model_json_schema,
 }
 _kind = ""
 """The kind of file whose tables are written."""
@@ -142,7 +144,7 @@ def _sections(path: str, section: Any) -> Iterator[tuple[str, Any]]:
 def _follow(node: Any) -> Any:
     """Return the schema that `node` refers to, or `node` itself."""
     name = node.get("$ref", "").rpartition("/")[2]
-    found: Any = _schema_of(_kind)["$defs"]
+    found: Any = _schema_of(_kind).get("$defs", {})
     return found[name] if name else node
 
 

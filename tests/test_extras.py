@@ -28,6 +28,9 @@ USES = {
     "hub": "import huggingface_hub.errors, huggingface_hub.utils, six\nfrom importlib.util import find_spec\n"
     "assert find_spec('kaggle')",
     "otel": "from treadle.telemetry.open_telemetry import OpenTelemetry; OpenTelemetry()",
+    "tensorboard": "from treadle.telemetry.curves import open_curves; open_curves(['tensorboard'], 'x').close()",
+    "trackio": "import trackio",
+    "wandb": "import wandb",
     "postgres": "import psycopg; assert psycopg.pq.__impl__ == 'binary'",
     "ray": "import ray",
     "train": "import sys; from treadle.renderers.registry import load_renderer\n"

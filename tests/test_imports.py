@@ -21,7 +21,7 @@ FLOORS = (
     ("context", "knowledge", "routing"),
     ("loop", "runs", "agent"),
     ("trajectory", "scoring", "export", "telemetry"),
-    ("tasks", "testbed", "workers", "jobs", "datagen", "rollout", "evals"),
+    ("tasks", "testbed", "workers", "jobs", "datagen", "rollout", "evals", "regression"),
     ("viewer", "server", "cli"),
 )
 """The floors of the house. A room imports rooms of lower floors, those that stand left of it on its own floor, and

@@ -156,6 +156,9 @@ chat --session abc1                        | run 'abc1' is not a session        
 chat --continue                            | there is no session; begin one with: treadle chat  | 2
 run --task files:csv_sm-0001 -m oracle     | near ids are csv_sum-0001                          | 2
 run --task fles:csv_sum-0001 -m oracle     | did you mean 'files'?                              | 2
+eval --task shop:tset -m mock:echo         | 'shop' has no split 'tset'; did you mean 'test'?    | 2
+eval --task shop:valid -m mock:echo        | its splits are train, test                         | 2
+eval --task shop:test -m openai:vllm/x     | base_url of the model in treadle.toml              | 2
 tasks fles                                 | did you mean 'files'?                              | 2
 tasks files:                               | write set:id                                       | 2
 # Journals

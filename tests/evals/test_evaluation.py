@@ -20,8 +20,10 @@ from treadle.core.errors import ConfigError
 from treadle.core.events import InferenceCompleted, Rewarded, RunStarted
 from treadle.evals import Evaluated, EvaluationConfig, evaluate
 from treadle.evals.evaluation import SampleGraded
+from treadle.evals.evaluation_config import choose
 from treadle.evals.evaluation_folder import Sample, read_stored
 from treadle.jobs.ledger import ItemStatus, Ledger
+from treadle.runs.task import find_tasks
 from treadle.testbed.server.oracle_app import OracleApp, ServerSettings
 
 TASKS = [f"files:csv_sum-000{number}" for number in range(6)]
@@ -79,6 +81,18 @@ def test_the_results_have_the_means_of_each_model(tmp_path: Path) -> None:
     assert list(kinds) == ["… of … calls are well-formed and not repeated"]
     assert set(next(iter(kinds.values())).models) == {"oracle:0.5"}
     check_whole(tmp_path)
+
+
+@pytest.mark.parametrize("most", [20, 24, 50, 100])
+def test_a_part_of_the_tasks_has_those_of_all_kinds(most: int) -> None:
+    """The tasks of a set are in an order that mixes its kinds, at equal distances."""
+    tasks = find_tasks(["lookup:train"])
+    chosen = choose(tasks, most)
+    kinds = Counter([task.rpartition("-")[0] for task in chosen])
+    assert len(set(chosen)) == most
+    assert chosen == sorted(chosen, key=tasks.index) == choose(tasks, most)
+    assert len(kinds) == 6
+    assert max(kinds.values()) < most / 2
 
 
 def test_all_models_have_the_same_tasks_and_seeds(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def test_each_answer_of_a_row_is_a_sample(rows: tuple[Path, list[list[list[ToolC
         for place, calls in enumerate(answers, 1):
             answer = found[f"rows:{path}#{row}.{place}"]
             wanted = [{"name": call.name, "arguments": json.loads(call.arguments)} for call in calls]
-            assert answer.expected == {"calls": wanted}
+            assert answer.expected["calls"] == wanted
+            assert ("answer" in answer.expected) == (not wanted)
             assert len(answer.since) == sum(1 + len(earlier) for earlier in answers[: place - 1])
     assert list(read_answers([str(path)], 2)) == [next(iter(found)), list(found)[len(found) // 2]]
 

@@ -1,27 +1,40 @@
-"""Tasks in the formats of others: Harbor's and terminal-bench's folders, and tasksets of verifiers."""
+"""Tasks in the formats of others: Harbor's and terminal-bench's folders."""
 
 import json
-import os
+import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from treadle.agent.agent import Agent
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, SandboxError
 from treadle.core.types import Message, Role, ToolCall
-from treadle.evals.evaluation import evaluate
 from treadle.journal.memory import MemoryJournal
-from treadle.journal.registry import open_journal
 from treadle.models.scripted import ScriptedModel
 from treadle.runs.task import find_tasks, load_task, split_reference, task_set
-from treadle.server.gateway.programs import ProgramWorkers
-from treadle.tasks.foreign.verifiers_set import open_verifiers
+from treadle.testbed import oracle_for
 
 SCRIPT = """#!/bin/bash
 if grep -qx "Hello" /app/hello.txt && [ -f /app/data/data.txt ] && [ -f /tests/test.sh ]
 then echo 1 > /logs/verifier/reward.txt
 else echo 0.25 > /logs/verifier/reward.txt
 fi
+"""
+
+
+SUMMARY = """grep -q hi /app/hi.txt && status=PASSED || status=FAILED
+echo "=== short test summary info ==="
+echo "$status test_outputs.py::test_hi"
+"""
+UV_SCRIPT = """apt-get update
+apt-get install -y curl
+curl -LsSf https://astral.sh/uv/0.7.13/install.sh | sh
+source $HOME/.local/bin/env
+uv venv .tbench-testing
+source .tbench-testing/bin/activate
+uv run --with pip -p 3.13 bash $TEST_DIR/check.sh
 """
 
 
@@ -47,6 +60,11 @@ async def run(reference: str, command: str):
     call = ToolCall("c1", "shell", json.dumps({"command": command}))
     model = ScriptedModel([Message(Role.ASSISTANT, tool_calls=(call,)), "Done."])
     return await Agent(model, journal=MemoryJournal()).run(load_task(reference))
+
+
+async def solve(reference: str):
+    task = load_task(reference)
+    return await Agent(oracle_for(task), journal=MemoryJournal()).run(task)
 
 
 @pytest.mark.parametrize(
@@ -86,25 +104,113 @@ async def test_a_task_of_terminal_bench_passes_if_its_script_does(tmp_path):
         tmp_path / "hi",
         task_dot_yaml="instruction: |-\n  Write hi into hi.txt.\nmax_test_timeout_sec: 30\n",
         Dockerfile="FROM ghcr.io/laude-institute/t-bench/ubuntu-24-04:20250624\nWORKDIR /app\n",
-        run_tests_dot_sh="",
-        tests__check_dot_sh="grep -q hi /app/hi.txt\n",
+        tests__check_dot_sh=SUMMARY,
     )
-    (tmp_path / "hi" / "run_tests.sh").rename(tmp_path / "hi" / "run-tests.sh")
-    (tmp_path / "hi" / "run-tests.sh").write_text("bash $TEST_DIR/check.sh\n")
+    (tmp_path / "hi" / "run-tests.sh").write_text(UV_SCRIPT)
+    (tmp_path / "hi" / "solution.yaml").write_text("- command: echo hi > hi.txt\n- command: ''\n")
     assert load_task(f"harbor:{tmp_path}:hi").input == "Write hi into hi.txt."
     assert (await run(f"harbor:{tmp_path}:hi", "echo hi > hi.txt")).reward == 1.0
     assert (await run(f"harbor:{tmp_path}:hi", "echo no > hi.txt")).reward == 0.0
+    assert (await run(f"harbor:{tmp_path}:hi", "echo 'exit 0' > check.sh")).reward == 0.0
+    assert (await solve(f"harbor:{tmp_path}:hi")).reward == 1.0
+
+
+async def test_files_outside_of_the_working_folder_and_the_reference_solution(tmp_path):
+    write_harbor(
+        tmp_path / "far",
+        "COPY data.txt /data/in/\nRUN apt-get update && apt-get install -y tmux && mkdir -p /out/a /app/empty\n",
+        script="""set -u
+python3 -m pip install -q pip 2>/dev/null
+[ -d /app/empty ] && [ ! -e /solution ] && cmp /data/in/data.txt /out/a/copy &&
+    echo '{"reward": 0.5}' > /logs/verifier/reward.json
+echo 1 > /logs/verifier/reward.txt
+""",
+    )
+    write(
+        tmp_path / "far",
+        solution__solve_dot_sh='#!/bin/bash\ncd /out/a && bash "$(dirname "$0")/more.sh"\n',
+        solution__more_dot_sh="ls /app/empty && apt-get install -y gcc && cp /data/in/data.txt copy\n",
+    )
+    task = load_task(f"harbor:{tmp_path}:far")
+    assert set(task.files) == {"data/data.txt", ".root/data/in/data.txt"}
+    made = await solve(f"harbor:{tmp_path}:far")
+    assert made.reward == 0.5, made.results
+    assert made.files[".root/out/a/copy"] == b"data\n"
+    assert (await run(f"harbor:{tmp_path}:far", "true")).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        ('{"reward": 0.25, "other": 9}', 0.25),
+        ("0.5", 0.5),
+        ('{"a": 1, "b": 0}', 0.5),
+        ("true", 1.0),
+        ("NaN", None),
+        ("{}", None),
+        ('"x"', None),
+    ],
+)
+async def test_rewards_in_json(tmp_path, text, reward):
+    write_harbor(tmp_path / "hello", script=f"echo '{text}' > /logs/verifier/reward.json\n")
+    task = load_task(f"harbor:{tmp_path}:hello")
+    if reward is None:
+        with pytest.raises(SandboxError, match="reward of hello is"):
+            await task.check("", task.files)
+    else:
+        assert (await task.check("", task.files)).reward == reward
+
+
+async def test_a_script_of_an_image_can_be_run(tmp_path):
+    write_harbor(tmp_path / "hello", "COPY go.sh .\nRUN chmod +x go.sh\n")
+    write(tmp_path / "hello", environment__go_dot_sh="#!/bin/sh\necho Hello > hello.txt\n")
+    assert (await run(f"harbor:{tmp_path}:hello", "./go.sh; pwd")).reward == 1.0
+
+
+async def test_the_python_of_the_tasks_is_an_environment_of_its_own(tmp_path, monkeypatch):
+    place = Path(tempfile.mkdtemp(prefix="treadle-env-", dir="/tmp"))
+    place.chmod(0o755)
+    try:
+        subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", place], check=True)
+        kept = next((place / "lib").iterdir()) / "site-packages" / "oddly_named-7.0.dist-info"
+        kept.mkdir()
+        (kept / "METADATA").write_text("Metadata-Version: 2.1\nName: oddly-named\nVersion: 7.0\n")
+        script = (
+            "pip install Oddly_Named==7.1\npython3 -c 'import sys; print(sys.prefix)' > /app/prefix\n"
+            + SCRIPT
+        )
+        write_harbor(tmp_path / "hello", script=script)
+        with pytest.raises(
+            ConfigError, match=r"tests install what is not here: Oddly_Named; .*TREADLE_HARBOR_ENV"
+        ):
+            load_task(f"harbor:{tmp_path}:hello")
+        monkeypatch.setenv("TREADLE_HARBOR_ENV", str(place))
+        made = await run(f"harbor:{tmp_path}:hello", "echo Hello > hello.txt; which python3; pwd")
+        assert made.reward == 1.0
+        assert "/usr/local/bin/python3" in made.results[0].content
+        monkeypatch.setenv("TREADLE_HARBOR_ENV", str(tmp_path))
+        with pytest.raises(ConfigError, match="has no bin/python3"):
+            load_task(f"harbor:{tmp_path}:hello")
+    finally:
+        shutil.rmtree(place)
 
 
 @pytest.mark.parametrize(
     ("docker", "script", "why"),
     [
-        ("RUN apt-get install -y gcc\n", SCRIPT, "needs its image.*RUN apt-get install -y gcc"),
-        ("COPY data.txt /etc/data\n", SCRIPT, "copies to '/etc/data', outside of '/app'"),
+        ("RUN apt-get install -y no-such-program\n", SCRIPT, "apt install no-such-program"),
+        ("RUN pip install -q no-such-package==1\n", SCRIPT, "not here: no-such-package; make a Python"),
+        ("RUN make install\n", SCRIPT, "needs its image.*RUN make install"),
+        ("COPY data.txt /etc/data\n", SCRIPT, "files in '/etc/data', which the sandbox has itself"),
         ("COPY nothing.txt .\n", SCRIPT, "copies 'nothing.txt', which is not there"),
         ("FROM nvidia/cuda:12\n", SCRIPT, "needs its image.*nvidia/cuda:12"),
         ("WORKDIR /\n", SCRIPT, "working folder is the root"),
-        ("", "curl -LsSf https://example.org | sh\n", "tests install programs with curl"),
+        (
+            "",
+            "curl -LsSf https://example.org | sh\n",
+            "tests use the network, .*curl -LsSf https://example.org",
+        ),
+        ("", "uvx -p 3.13 -w no-such-package==8 pip x\n", "tests install what is not here: no-such-package"),
     ],
 )
 def test_what_cannot_be_run_says_why(tmp_path, caplog, docker, script, why):
@@ -132,64 +238,3 @@ def test_references_with_a_text():
     assert split_reference("harbor:some/folder") == ("harbor:some/folder", "")
     assert split_reference("verifiers:owner/name@1:7") == ("verifiers:owner/name@1", "7")
     assert split_reference("puzzles.py:SUMS:a") == ("puzzles.py:SUMS", "a")
-
-
-def test_an_environment_needs_its_package():
-    try:
-        import verifiers  # noqa: F401
-    except ImportError:
-        with pytest.raises(
-            ConfigError, match=r"pip install verifiers, or name the Python .* TREADLE_VERIFIERS"
-        ):
-            task_set("verifiers:gsm8k")
-    with pytest.raises(ConfigError, match="give the name of an environment"):
-        task_set("verifiers:")
-
-
-@pytest.fixture
-def installed(monkeypatch):
-    """The environment of verifiers, with published environments."""
-    place = os.environ.get("TREADLE_VERIFIERS")
-    if not place or not (Path(place) / "bin" / "python").exists():
-        pytest.skip(
-            "it needs `python -m tests.environments verifiers FOLDER`; TREADLE_VERIFIERS is the folder"
-        )
-    monkeypatch.setenv("TREADLE_VERIFIERS_PYTHON", str(Path(place) / "bin" / "python"))
-    # The chat loop of verifiers is started with uv.
-    monkeypatch.setenv("PATH", f"{Path(place) / 'bin'}:{os.environ['PATH']}")
-    open_verifiers.cache_clear()
-
-
-PUBLISHED = {
-    "marble-v1": "0",
-    "glossary": "0",
-    "scratchpad": "0",
-    "kuhn_poker": "0",
-    "color_codeword": "0",
-    "code_golf": "0",
-    "interception": "2",
-    "bash_interception?agent.harness.id=bash": "0",
-    "grayscale_interception": "0",
-}
-"""Environments that need no key, with one task of each."""
-
-
-@pytest.mark.full
-@pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("name", PUBLISHED)
-async def test_published_environments_play_their_tasks(tmp_path, name):
-    given = {"tasks": [f"verifiers:{name}:{PUBLISHED[name]}"], "models": ["mock:echo"]}
-    done = await evaluate(workers=ProgramWorkers(), path=tmp_path, retries={"attempts": 1}, **given)
-    assert done.end.reason == "done", done.end
-    (sample,) = done.results.samples
-    with open_journal(tmp_path / "runs.db") as journal:
-        inner = [info for info in journal.runs() if info.caller_run_id == sample.run_id]
-    assert inner
-    assert sample.details.score is not None
-
-
-@pytest.mark.full
-@pytest.mark.usefixtures("installed")
-def test_an_environment_whose_data_or_packages_are_missing_says_so():
-    with pytest.raises(ConfigError, match=r"ModuleNotFoundError.*install the package of the environment"):
-        task_set("verifiers:no-such-environment")

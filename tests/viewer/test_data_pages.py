@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.browser.chromium import Chromium
+from tests.cli.command import Cli
 from tests.datagen.dataset import made
 from tests.datagen.topics.test_draw import tree
 from tests.rollout.groups import make_groups
@@ -287,3 +288,29 @@ def test_a_served_dataset_is_searched_and_grows(tmp_path: Path, screen: Screen) 
         screen.wait(f"{said} === '1 of 1,207 rows'")
         screen.check()
         process.terminate()
+
+
+def test_an_evaluation_shows_scores_tasks_and_failures(tmp_path: Path, screen: Screen) -> None:
+    cli = Cli(tmp_path)
+    models = ("--model", "oracle", "--model", "oracle:0.3")
+    for name in ("one", "two"):
+        made = cli(
+            "eval", "--task", "files:csv_sum-000*", *models, "--limit", "4", "--name", name, "--out", name
+        )
+        assert made.code == 0, made
+    assert cli("report", "one", "--out", "e.html").code == 0
+    screen.open(page := tmp_path / "e.html")
+    text = screen.run("document.body.innerText")
+    for words in ("samples graded", "Differences on the same tasks", "csv_sum", "Score against cost"):
+        assert words.lower() in text.lower(), words
+    assert screen.run("document.querySelectorAll('.matrix tbody tr').length") == 4
+    screen.check(page)
+    screen.open(page, width=400, is_dark=True)
+    screen.check(page)
+    screen.run("document.querySelector('.matrix tbody a').click()")
+    screen.wait("document.querySelector('main').innerText.includes('Transcript')")
+    screen.check(page)
+    assert cli("report", "one", "two", "--out", "both.html").code == 0
+    screen.open(page := tmp_path / "both.html")
+    assert "two" in screen.run("document.body.innerText")
+    screen.check(page)

@@ -140,6 +140,11 @@ def hide_fields(value: Any, found: list[str] | None = None, *, is_secret: bool =
     return MASK
 
 
+def hide_keys(text: str) -> str:
+    """Return `text` without what has the form of a server's key."""
+    return _KEY.sub(MASK, text)
+
+
 def hide_in_url(url: str) -> str:
     """Return `url`, which need not be valid, without user, password and query."""
     return re.sub(r"\?.*", f"?{MASK}", re.sub(r"//[^/]*@", f"//{MASK}@", url), flags=re.DOTALL)

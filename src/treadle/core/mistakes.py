@@ -128,8 +128,9 @@ class Keys:
             names = _NAME.findall(fault["ctx"]["expected"])
             given = key if fault["loc"][-1] == "[key]" else fault["input"]
             return f"{given!r:.60} is unknown{did_you_mean(str(given), names) or ';'} known are {', '.join(names)}"
-        message = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-        return f"{fault['input']!r:.60} is not possible; it should be {message}"
+        _, says_should, wanted = fault["msg"].partition(" should ")
+        wanted = wanted if says_should else f"be {fault['msg'].removeprefix('Value error, ')}"
+        return f"{fault['input']!r:.60} is not possible; it should {wanted}"
 
     @cached_property
     def _schema(self) -> dict[str, Any]:

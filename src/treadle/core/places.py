@@ -23,6 +23,17 @@ class Problem(Struct, frozen=True):
     """What is wrong, and what to do about it."""
 
 
+class Mapped(Struct, frozen=True):
+    """A document of another program in Treadle's keys."""
+
+    value: dict[str, Json]
+    origins: Mapping[KeyPath, KeyPath]
+    """The path in the file of each key that was mapped."""
+    notes: tuple[str, ...]
+    """The notes, those about what changes the results first."""
+    problems: tuple[Problem, ...]
+
+
 class Document:
     """The value of a file, and the places of its keys."""
 

@@ -149,8 +149,9 @@ def load(reference: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def require(module: str, extra: str) -> Any:
-    """Return a module that belongs to an optional dependency, which `pip install 'treadle[extra]'` installs.
+def require(module: str, extra: str = "", *, install: str = "") -> Any:
+    """Return a module that belongs to an optional dependency, which `pip install 'treadle[extra]'` installs, or
+    `pip install` of the packages in `install` if no extra has it.
 
     Raises: `ConfigError` with that command if the module is not installed.
     """
@@ -158,7 +159,8 @@ def require(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"this needs {error.name}, which is not installed: pip install 'treadle[{extra}]'"
+            f"this needs {error.name}, which is not installed: pip install "
+            + (install or f"'treadle[{extra}]'")
         ) from error
 
 

@@ -4,7 +4,8 @@ Field docstrings are the descriptions in the JSON Schema.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,17 +13,23 @@ import msgspec
 from msgspec import Struct
 from pydantic import Field
 
+from treadle.core.errors import ConfigError
 from treadle.core.places import KeyPath, Problem
+from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
+from treadle.evals.deepfabric_evaluations import map_deepfabric_evaluation
 from treadle.jobs.attempt import find_model
 from treadle.jobs.ledger import PlannedItem
-from treadle.jobs.sections import AttemptSection, ConfigReader, Count, find_mistakes
+from treadle.jobs.sections import AttemptSection, ConfigReader, Count, JobName, find_mistakes
 from treadle.models.config.tables import ModelTable
 from treadle.runs.task import find_tasks
 from treadle.scoring.registry import RewardSpec, make_scorers, read_rewards
 from treadle.tasks.draws import fraction
+from treadle.telemetry.curves import CURVES
 from treadle.workers.registry import WORKERS
 
+REPORTS = ("json", "csv", "markdown", "html", "inspect", "deepfabric")
+"""The reports that are files."""
 ROWS = "rows:"
 """How the names of the tasks begin that are steps of a dataset's rows."""
 
@@ -30,7 +37,7 @@ ROWS = "rows:"
 class EvaluationConfig(AttemptSection):
     """The configuration of an evaluation."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.-]*$", max_length=60)] = "eval"
+    name: JobName = "eval"
     """The beginning of the ids of all runs."""
     models: Annotated[list[str | ModelTable], Field(min_length=1)]
     """The models: each `provider:name`, a name of treadle.toml, `oracle`, or a mapping with `model` and
@@ -52,6 +59,9 @@ class EvaluationConfig(AttemptSection):
     `module:function`. Default: `check` for tasks and `calls` for rows."""
     solved_at: float = 1.0
     """The score from which on a sample counts as solved, for pass@k and pass^k."""
+    reports: list[str] = []
+    """The reports that `treadle eval` writes at the end, each `NAME=PATH`: `json`, `csv`, `markdown`, `html`,
+    `inspect` or `deepfabric`; and curves, as `tensorboard=FOLDER`, `trackio=PROJECT`, `wandb=PROJECT` or `otel`."""
     path: Path = Path("evaluation")
     """The folder of the evaluation; the same folder continues it."""
 
@@ -94,11 +104,28 @@ class EvaluationPlan:
         return PlannedItem(number, spec.model, spec.task, msgspec.to_builtins(spec))
 
 
+def check_reports(reports: Iterable[str]) -> None:
+    """Check the names of reports. Raises: `ConfigError` for an unknown one, and for one without its file."""
+    for given in reports:
+        name, _, path = given.partition("=")
+        if name not in REPORTS and name not in CURVES:
+            hint = did_you_mean(name, [*REPORTS, *CURVES.names()]) or ";"
+            raise ConfigError(
+                f"there is no report {name!r}{hint} they are {', '.join([*REPORTS, *CURVES.names()])}"
+            )
+        if name in REPORTS and not path:
+            raise ConfigError(f"the report {name!r} needs a file: {name}=FILE")
+
+
 def choose(tasks: list[str], most: int | None) -> list[str]:
-    """Return at most `most` of the tasks, spread evenly over the list."""
+    """Return at most `most` of the tasks, spread over the list: one at random of each of `most` equal parts.
+
+    At equal distances they could all be of a few kinds, since task sets mix their kinds in a fixed order.
+    """
     if most is None or most >= len(tasks):
         return tasks
-    return [tasks[place * len(tasks) // most] for place in range(most)]
+    bounds = [place * len(tasks) // most for place in range(most + 1)]
+    return [tasks[low + int(fraction(low) * (high - low))] for low, high in pairwise(bounds)]
 
 
 def find_conflicts(config: EvaluationConfig) -> list[Problem]:
@@ -116,6 +143,7 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
     checks: dict[KeyPath, Callable[[], object]] = {
         ("tasks",): lambda: find_tasks(config.tasks),
         ("rewards",): lambda: make_scorers(config.scorers()),
+        ("reports",): lambda: check_reports(config.reports),
         ("workers",): lambda: WORKERS.load(config.workers.partition(":")[0]),
     }
     for place, model in enumerate(config.models):
@@ -131,7 +159,8 @@ READER: ConfigReader[EvaluationConfig] = ConfigReader(
         ("models", "*"): "'provider:name', a name of treadle.toml, or a mapping with 'model' and settings",
         ("rewards", "*"): "a weight, or a mapping with 'weight' and settings",
     },
-    renamed={("model",): "models", ("out",): "path", ("limit",): "max_tasks"},
+    renamed={("model",): "models", ("out",): "path", ("limit",): "max_tasks", ("report",): "reports"},
+    translate=map_deepfabric_evaluation,
 )
 """The reader of configuration files, and their JSON Schema."""
 

@@ -1,5 +1,8 @@
-"""Reports of evaluations: the view of a page, Markdown, and logs that Inspect reads."""
+"""Reports of evaluations: the view of a page, Markdown, CSV, curves, and the files that Inspect and DeepFabric
+write."""
 
+import csv
+import io
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -7,11 +10,13 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.core.types import Message, Role, StopReason, ToolCall
+from treadle.evals.evaluation_config import ROWS
 from treadle.evals.evaluation_folder import Sample
 from treadle.evals.evaluation_results import ModelPair, ModelResult, Results, compare_results
 from treadle.evals.statistics import MeanEstimate
 from treadle.journal.protocol import Journal
 from treadle.runs.run import Run
+from treadle.scoring.expectations import LABEL, find_made_calls
 
 _LIMITS = {
     StopReason.MAX_TOKENS: "token",
@@ -108,6 +113,105 @@ def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
         lost = [[f"`{run_id}`", reason] for run_id, reason in list(results.failed.items())[:20]]
         parts += ["## Samples without a grade", _write_table(["run", "reason"], lost)]
     return "\n\n".join(parts) + "\n"
+
+
+def write_csv(results: Results) -> str:
+    """Return a line for each sample, with its scores and what it took."""
+    scorers = list(dict.fromkeys([name for sample in results.samples for name in sample.details.scores]))
+    heads = [
+        "run_id",
+        "task",
+        "model",
+        "epoch",
+        "score",
+        *scorers,
+        "stop_reason",
+        "failure",
+        "steps",
+        "calls",
+    ]
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow([*heads, "input_tokens", "output_tokens", "cost_usd", "seconds"])
+    for sample in results.samples:
+        spec, details = sample.spec, sample.details
+        table.writerow(
+            [
+                *(sample.run_id, spec.task, spec.model, spec.epoch + 1, details.score),
+                *[details.scores.get(name) for name in scorers],
+                *(details.stop_reason.value, details.kind, details.steps, details.calls),
+                *(sample.input_tokens, sample.output_tokens, sample.cost_usd, details.seconds),
+            ]
+        )
+    return text.getvalue()
+
+
+def read_curves(results: Results) -> dict[str, float]:
+    """Return the means of an evaluation by name, as `MODEL/score`; without the model if there is only one."""
+    found: dict[str, float] = {}
+    for item in results.models:
+        place = f"{item.model}/" if len(results.models) > 1 else ""
+        estimates = {"score": item.score, "solved": item.pass_at.get(1), **item.scorers}
+        found |= {f"{place}{name}": made.mean for name, made in estimates.items() if made is not None}
+        found |= {f"{place}tokens": item.tokens, f"{place}steps": item.steps}
+    return found
+
+
+def make_deepfabric_result(results: Results, model: ModelResult, journal: Journal) -> dict[str, Any]:
+    """Return the samples of one model as DeepFabric's evaluator writes them. Blocks. Raises: `JournalError`.
+
+    The metrics are those of this evaluation; 0 if it has no scorer of a name. Source: `EvaluationResult` of
+    DeepFabric 4.13.
+    """
+    samples = [sample for sample in results.samples if sample.spec.model == model.model]
+    means = {name: estimate.mean for name, estimate in model.scorers.items()}
+    names = ("tool_selection_accuracy", "parameter_accuracy", "execution_success_rate", "response_quality")
+    return {
+        "metrics": {
+            **{name: means.get(name, 0.0) for name in names},
+            "overall_score": 0.0 if model.score is None else model.score.mean,
+            "samples_evaluated": model.samples + model.failed,
+            "samples_processed": model.samples,
+            "processing_errors": model.failed,
+        },
+        "predictions": [
+            _write_prediction(place, sample, Run.load(sample.run_id, journal))
+            for place, sample in enumerate(samples)
+        ],
+        "config": {
+            "dataset_path": next((sample.spec.task for sample in samples), "")
+            .removeprefix(ROWS)
+            .partition("#")[0],
+            "model": model.model,
+            "inference_config": {"model": model.model},
+        },
+    }
+
+
+def _write_prediction(place: int, sample: Sample, run: Run[Any]) -> dict[str, Any]:
+    expected: Any = run.metadata.get(LABEL)
+    expected = expected if isinstance(expected, dict) else {}
+    scores = sample.details.scores
+    wanted: dict[str, Any] = next(iter(expected.get("calls") or ()), {})
+    made = next(iter(find_made_calls([event.body for event in run.events])), None)
+    arguments = None if made is None else made.arguments
+    asked = [message.content for message in run.messages if message.role is Role.USER]
+    return {
+        "sample_id": place,
+        "query": asked[-1] if asked else "",
+        "available_tools": [tool.name for tool in run.state.tools],
+        "expected_tool": wanted.get("name"),
+        "predicted_tool": None if made is None else made.call.name,
+        "expected_parameters": wanted.get("arguments", {}),
+        "predicted_parameters": arguments if isinstance(arguments, dict) else {},
+        "expected_answer": expected.get("answer"),
+        "predicted_answer": run.output,
+        "tool_selection_correct": scores.get("tool_selection_accuracy") == 1,
+        "parameters_correct": scores.get("parameter_accuracy") == 1,
+        "execution_valid": scores.get("execution_success_rate") == 1,
+        "response_score": scores.get("response_quality", 0.0),
+        "error": None,
+    }
 
 
 def _write(estimate: MeanEstimate | None) -> str:

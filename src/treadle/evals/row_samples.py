@@ -98,7 +98,7 @@ def _split(row: Row, name: str) -> Iterator[tuple[int, RowAnswer]]:
                 tuple(messages[first:asked]),
                 tuple(messages[asked + 1 : at]),
                 definitions,
-                {"calls": calls},
+                {"calls": calls} if calls else {"calls": calls, "answer": messages[at].content},
             ),
         )
 

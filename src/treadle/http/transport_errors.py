@@ -149,7 +149,9 @@ def too_long(origin: str) -> RequestError:
 
 STATUSES = frozenset((301, 302, 303, 307, 308))
 MAX_REDIRECTS = 5
-_ADVICE = "check the base URL (--base-url)"
+BASE_URL = "base_url of the model in treadle.toml or in Python, or --base-url of a command that has it"
+"""Where the address of a model's server is given."""
+_ADVICE = f"check the base URL ({BASE_URL})"
 
 
 def follow(method: str, urls: tuple[str, ...], answer: Answer | StreamedAnswer) -> str:
@@ -172,7 +174,7 @@ def follow(method: str, urls: tuple[str, ...], answer: Answer | StreamedAnswer) 
     if method == "POST" and status in (301, 302, 303):
         raise RequestError(
             f"{fault} to its path {found.path!r}, which would turn the POST into a GET, so it was not followed: "
-            "give the URL that answers itself as the base URL (--base-url)",
+            f"give the URL that answers itself as the base URL ({BASE_URL})",
             status=status,
         )
     if str(found) in urls:
@@ -186,7 +188,7 @@ def refuse(origin: str, other: str, status: int) -> str:
     """Return the message for a redirect to another origin."""
     return (
         f"{origin} answered {status}, a redirect to {other}, another origin: the request was not sent there, "
-        f"because it may hold credentials; if you trust {other}, give it in the base URL (--base-url)"
+        f"because it may hold credentials; if you trust {other}, give it in the base URL ({BASE_URL})"
     )
 
 

@@ -17,7 +17,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.masking import MASK
 from treadle.core.mistakes import Keys
 from treadle.core.overrides import apply_changes
-from treadle.core.places import Document, KeyPath, Problem, parse_document
+from treadle.core.places import Document, KeyPath, Mapped, Problem, parse_document
 from treadle.core.policy import Policy
 from treadle.core.types import Json
 from treadle.models.config.model_parts import is_secret_url
@@ -94,10 +94,14 @@ class LimitSection(ConfigSection):
     """The longest time of work, the sum over all processes."""
 
 
+JobName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.-]*$", max_length=60)]
+"""The name of a job, with which its ids and files begin."""
+
+
 class AttemptSection(ConfigSection):
     """The configuration of a job that attempts tasks."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.-]*$", max_length=60)] = "job"
+    name: JobName = "job"
     """The beginning of the ids of all groups and runs."""
     seed: int = 0
     """The seed of the tasks, of the sampling of each run, and of the forks."""
@@ -136,13 +140,16 @@ class ConfigReader(Generic[C]):
         find_conflicts: Callable[[C], list[Problem]],
         forms: Mapping[KeyPath, str],
         renamed: Mapping[KeyPath, str] | None = None,
+        translate: Callable[[Document], Mapped | None] = lambda document: None,
     ) -> None:
         """Make a reader of the configurations of `command`. `find_conflicts` returns what cannot work although each
-        value is valid; `forms` and `renamed` are those of `Keys`."""
+        value is valid; `forms` and `renamed` are those of `Keys`; `translate` returns the file of another program
+        in Treadle's keys, and `None` for one of Treadle."""
         self._kind = kind
         self._command = command
         self._find_conflicts = find_conflicts
         self._keys = Keys(lambda: self.schema, forms, renamed)
+        self._translate = translate
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -155,19 +162,25 @@ class ConfigReader(Generic[C]):
         path: str | Path | None = None,
         changes: Mapping[str, Json] | None = None,
         flags: Mapping[str, str] | None = None,
+        tell: Callable[[str], object] = lambda note: None,
     ) -> C:
         """Return the configuration in a YAML or JSON file, or the default one, with `changes`.
 
         `changes` override the file, by key such as `retries.attempts`; `flags` are the options that error messages
-        name in place of such keys. Raises: `ConfigError` that lists all mistakes, each with `file:line` or the
-        option, the key and the nearest known key.
+        name in place of such keys. `tell` is called with each note about the keys of another program.
+
+        Raises: `ConfigError` that lists all mistakes, each with `file:line` or the option, the key and the nearest
+        known key.
         """
         document = read_document(path)
         changes, flags = changes or {}, flags or {}
-        config, found = self.validate(apply_changes(document.value, changes))
-        problems = [*document.duplicates(), *found]
+        mapped = self._translate(document) or Mapped(document.value, {}, (), ())
+        config, found = self.validate(apply_changes(mapped.value, changes))
+        problems = [*document.duplicates(), *mapped.problems, *found]
         if problems or config is None:
-            raise document.error(problems, changes, flags)
+            raise document.error(problems, changes, flags, mapped.origins)
+        for note in mapped.notes:
+            tell(note)
         return config
 
     def validate(

@@ -173,12 +173,13 @@ class Driver:
         return state
 
     @cached_property
-    def _compaction(self) -> Compaction:
+    def compaction(self) -> Compaction:
+        """The performer of compactions."""
         return Compaction(self._inference.model, self.bench)
 
     async def compact(self) -> e.ContextCompacted | None:
         """Compact the context between two turns, and return the event; `None` if there is nothing to compact."""
-        event = await self._compaction.make(self.state, Compact("asked"))
+        event = await self.compaction.make(self.state, Compact("asked"))
         if event is not None:
             self.put(event)
             await self.kept()
@@ -209,7 +210,7 @@ class Driver:
         if isinstance(action, RunCalls):
             return self._calls.run
         if isinstance(action, Compact):
-            return self._compaction.perform
+            return self.compaction.perform
         if isinstance(action, CheckAnswer):
             return partial(check_answer, self.find_answer_fault)
         if isinstance(action, AskUser):

@@ -23,6 +23,7 @@ from treadle.jobs.sections import (
     ConfigReader,
     ConfigSection,
     Count,
+    JobName,
     Number,
     Share,
     find_mistakes,
@@ -65,7 +66,7 @@ class TreeSection(ConfigSection):
 class RolloutConfig(AttemptSection):
     """The configuration of rollouts."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.-]*$", max_length=60)] = "rollout"
+    name: JobName = "rollout"
     """The beginning of the ids of all groups and runs."""
     model: str | ModelTable | None = None
     """The model: `provider:name`, a name of treadle.toml, `oracle`, or a mapping with `model` and settings. By

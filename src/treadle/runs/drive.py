@@ -312,7 +312,7 @@ async def grade_run(driver: Driver, task: Task) -> None:
         return
     files = {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
     try:
-        grade = await check_task(task, state.ending.output, files)
+        grade = await check_task(task, state.ending.output, files, list(state.transcript))
         steps = find_step_rewards(task, list(state.transcript))
     except Exception as error:
         what = f"the check of the task '{task.task_set}:{task.task_id}' failed for run {driver.run_id!r}"

@@ -31,9 +31,10 @@ class Task(Protocol):
 
     A task with a simulated user has a method `reply`, which is given the transcript after each answer and returns
     what the user says next; `None` if the user has no more to say. A task that rewards single steps has a method
-    `score_steps`, which is given the transcript and returns a reward for each assistant message. A task that comes
-    with an environment, a program with a loop of its own that plays and grades it, has an attribute `environment`,
-    the words of the command of that program.
+    `score_steps`, which is given the transcript and returns a reward for each assistant message. A task that is
+    graded by what was said and called has a method `check_transcript`, which is given the transcript and is called
+    in place of `check`. A task that comes with an environment, a program with a loop of its own that plays and
+    grades it, has an attribute `environment`, the words of the command of that program.
     """
 
     @property
@@ -79,9 +80,15 @@ class Task(Protocol):
         ...
 
 
-async def check_task(task: Task, output: str, files: Mapping[str, bytes]) -> Grade:
-    """Return the grade that the check of a task gives. Raises: what the check raises."""
-    found = task.check(output, files)
+async def check_task(
+    task: Task, output: str, files: Mapping[str, bytes], messages: Sequence[Message] = ()
+) -> Grade:
+    """Return the grade that the check of a task gives. `messages` is the transcript. Raises: what the check
+    raises."""
+    check_transcript = getattr(task, "check_transcript", None)
+    found: Grade | Awaitable[Grade] = (
+        task.check(output, files) if check_transcript is None else check_transcript(messages)
+    )
     return found if isinstance(found, Grade) else await found
 
 
@@ -352,7 +359,16 @@ def find_tasks(references: Iterable[str]) -> list[str]:
             found.update(dict.fromkeys([f"{name}:{item}" for item in splits[task_id]]))
             continue
         if task_id and not set(task_id) & set("*?["):
-            load_task(reference)
+            try:
+                load_task(reference)
+            except ConfigError as error:
+                if not splits:
+                    raise
+                near = did_you_mean(task_id, splits)
+                wrong = f"the task set {name!r} has no split {task_id!r}{near}"
+                raise ConfigError(
+                    wrong if near else f"{error}. Its splits are {', '.join(splits)}"
+                ) from error
             found[reference] = None
             continue
         ids = [task.task_id for task in task_set(name)]

@@ -20,6 +20,7 @@ _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
 _DATES = ("%B %d, %Y", "%d %B %Y", "%b %d, %Y", "%d %b %Y", "%Y/%m/%d", "%d.%m.%Y")
 """The forms of dates beside those of ISO 8601, without those that are read differently in different countries."""
 _PRECISION = 1e-9
+_MARKS = str.maketrans({**dict.fromkeys(" ,./-_*^"), "'": '"'})
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -42,6 +43,11 @@ class MatchRules(Struct, frozen=True, kw_only=True):
     """True if texts may differ in upper and lower case."""
     ignores_order: bool = False
     """True if lists may have another order."""
+    ignores_marks: bool = False
+    """True if texts may differ in spaces, in the marks ,./-_*^ and in the kind of quotation marks."""
+    is_literal: bool = False
+    """True if a value of another type is another value, and null or the default is not the same as no argument. An
+    integer is still a number."""
 
 
 def find_call_fault(
@@ -78,10 +84,12 @@ def _find_wrong(
         is_open = not values or key in expected.optional
         if key in made:
             is_right = any(is_same_value(value, made[key], inner, rules) for value in values)
-            if not is_right and is_open and key not in required:
+            if not is_right and is_open and key not in required and not rules.is_literal:
                 is_right = _is_nothing(made[key], inner, is_known=key in properties or not properties)
         else:
-            is_right = is_open or any(_is_nothing(value, inner) for value in values)
+            is_right = is_open or (
+                not rules.is_literal and any(_is_nothing(value, inner) for value in values)
+            )
         if not is_right:
             wrong.append((key, values[0] if values else None))
     return wrong
@@ -102,11 +110,15 @@ def is_same_value(
     """Return whether two values mean the same in a place with this JSON Schema."""
     schema = schema or {}
     types = _types_of(schema)
-    right, made = _typed(right, types), _typed(made, types)
+    if rules.is_literal:
+        if isinstance(made, float) and "integer" in types and "number" not in types:
+            return False
+    else:
+        right, made = _typed(right, types), _typed(made, types)
     if isinstance(right, bool) or isinstance(made, bool) or right is None or made is None:
         return right is made
     if isinstance(right, int | float) and isinstance(made, int | float):
-        return right == made or math.isclose(right, made, rel_tol=_PRECISION)
+        return right == made or (not rules.is_literal and math.isclose(right, made, rel_tol=_PRECISION))
     if isinstance(right, str) and isinstance(made, str):
         return _is_same_text(right, made, schema, rules)
     if isinstance(right, list) and isinstance(made, list):
@@ -140,6 +152,8 @@ def _typed(value: Json, types: set[str]) -> Json:
 
 def _is_same_text(right: str, made: str, schema: Mapping[str, Any], rules: MatchRules) -> bool:
     one, other = _plain(right), _plain(made)
+    if rules.ignores_marks:
+        one, other = one.translate(_MARKS), other.translate(_MARKS)
     if one == other or (rules.ignores_case and one.casefold() == other.casefold()):
         return True
     if schema.get("format") not in ("date", "date-time"):

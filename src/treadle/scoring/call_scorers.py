@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from statistics import fmean
 
+from msgspec import Struct
+
 from treadle.core.errors import ConfigError
 from treadle.core.events import QuestionAsked
 from treadle.core.types import Json
@@ -16,6 +18,52 @@ from treadle.scoring.expectations import CallMade, find_expectation, find_made_c
 from treadle.scoring.protocol import Score, Subject
 from treadle.scoring.reference_runs import find_reference
 from treadle.tools.schema.validation import ArgumentChecker
+
+
+class ComparedCalls(Struct, frozen=True):
+    """The expected calls of a run, and those that it made."""
+
+    expected: list[ExpectedCall]
+    made: list[CallMade]
+    schemas: Mapping[str, Mapping[str, Json]]
+    """The schemas of the parameters of the run's tools, by name."""
+    rules: MatchRules
+
+    @classmethod
+    def of(
+        cls, subject: Subject, rules: MatchRules = MatchRules(), expected: list[ExpectedCall] | None = None
+    ) -> "ComparedCalls | None":
+        """Return the calls of a run with those that are expected of it, by default as its task or label says;
+        `None` if nothing is known."""
+        wanted = find_expectation(subject).calls if expected is None else expected
+        if wanted is None:
+            return None
+        return cls(wanted, find_made_calls(subject.bodies), schemas_of(subject), rules)
+
+    def find_fault(self, wanted: ExpectedCall, call: CallMade) -> str | None:
+        """Return how a call differs from an expected one; `None` if it is the same."""
+        schema = self.schemas.get(wanted.name)
+        return find_call_fault(wanted, call.call.name, call.arguments, schema, self.rules)
+
+    def is_same(self, wanted: ExpectedCall, call: CallMade) -> bool:
+        """Return whether a call is an expected one."""
+        return self.find_fault(wanted, call) is None
+
+    def explain(self, pairs: Mapping[int, int]) -> str:
+        """Return the first difference between expected calls without a partner in `pairs` and made ones."""
+        missing = [wanted for place, wanted in enumerate(self.expected) if place not in pairs]
+        extra = [call for place, call in enumerate(self.made) if place not in pairs.values()]
+        for wanted in missing:
+            for call in extra:
+                if call.call.name == wanted.name:
+                    return str(self.find_fault(wanted, call))
+        if missing and extra:
+            return str(self.find_fault(missing[0], extra[0]))
+        if missing:
+            return f"{missing[0].name!r} was not called"
+        if extra:
+            return f"{extra[0].call.name!r} was called, which was not expected"
+        return "the calls have another order"
 
 
 class CallsScorer:
@@ -32,28 +80,27 @@ class CallsScorer:
         ordered: bool = False,
         ignore_case: bool = False,
         ignore_order: bool = False,
+        ignore_marks: bool = False,
+        literal: bool = False,
     ) -> None:
-        """Make a scorer. With `ordered`, the calls must come in the expected order; `ignore_case` and
-        `ignore_order` are about texts and lists in their arguments."""
+        """Make a scorer. With `ordered`, the calls must come in the expected order; `ignore_case`, `ignore_marks`
+        and `ignore_order` are about texts and lists in their arguments. With `literal`, types count too."""
         self.name = name
         self._is_partial = partial
         self._is_ordered = ordered
-        self._rules = MatchRules(ignores_case=ignore_case, ignores_order=ignore_order)
+        self._rules = MatchRules(
+            ignores_case=ignore_case,
+            ignores_order=ignore_order,
+            ignores_marks=ignore_marks,
+            is_literal=literal,
+        )
 
     async def score(self, subject: Subject) -> Score | None:
         """See `Scorer.score`."""
-        expected = find_expectation(subject).calls
-        if expected is None:
+        compared = ComparedCalls.of(subject, self._rules)
+        if compared is None:
             return None
-        made, schemas = find_made_calls(subject.bodies), schemas_of(subject)
-
-        def find_fault(wanted: ExpectedCall, call: CallMade) -> str | None:
-            schema = schemas.get(wanted.name)
-            return find_call_fault(wanted, call.call.name, call.arguments, schema, self._rules)
-
-        def is_same(wanted: ExpectedCall, call: CallMade) -> bool:
-            return find_fault(wanted, call) is None
-
+        expected, made, is_same = compared.expected, compared.made, compared.is_same
         pairs = pair_up(expected, made, is_same)
         matched = count_in_order(expected, made, is_same) if self._is_ordered else len(pairs)
         precision = matched / len(made) if made else float(not expected)
@@ -65,28 +112,8 @@ class CallsScorer:
             "names": len(names) / max(len(expected), len(made)) if expected or made else 1.0,
         }
         f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-        detail = "the calls are the expected ones"
-        if f1 < 1:
-            missing = [wanted for place, wanted in enumerate(expected) if place not in pairs]
-            extra = [call for place, call in enumerate(made) if place not in pairs.values()]
-            detail = _explain(missing, extra, find_fault)
+        detail = "the calls are the expected ones" if f1 == 1 else compared.explain(pairs)
         return Score(f1 if self._is_partial else float(f1 == 1), detail, metrics)
-
-
-def _explain(missing: list[ExpectedCall], extra: list[CallMade], find_fault: object) -> str:
-    """Return the first difference between expected calls without a partner and made ones."""
-    assert callable(find_fault)
-    for wanted in missing:
-        for call in extra:
-            if call.call.name == wanted.name:
-                return str(find_fault(wanted, call))
-    if missing and extra:
-        return str(find_fault(missing[0], extra[0]))
-    if missing:
-        return f"{missing[0].name!r} was not called"
-    if extra:
-        return f"{extra[0].call.name!r} was called, which was not expected"
-    return "the calls have another order"
 
 
 _MODES = ("exact", "in_order", "any_order", "subset")
@@ -118,11 +145,9 @@ class TrajectoryScorer:
             if reference is None:
                 return None
             expected = reference.calls
-        made, schemas = find_made_calls(subject.bodies), schemas_of(subject)
-
-        def is_same(wanted: ExpectedCall, call: CallMade) -> bool:
-            return find_call_fault(wanted, call.call.name, call.arguments, schemas.get(wanted.name)) is None
-
+        compared = ComparedCalls.of(subject, expected=expected)
+        assert compared is not None
+        made, is_same = compared.made, compared.is_same
         if self._mode in ("exact", "in_order"):
             count = count_in_order(expected, made, is_same)
         else:
@@ -147,13 +172,14 @@ class ArgumentsScorer:
         made, schemas = find_made_calls(subject.bodies), schemas_of(subject)
         if not made:
             return None
-        faults = [_find_schema_fault(call, schemas) for call in made]
+        faults = [find_schema_fault(call, schemas) for call in made]
         wrong = [fault for fault in faults if fault is not None]
         detail = wrong[0] if wrong else "the arguments of all calls fit their schemas"
         return Score(1 - len(wrong) / len(made), detail)
 
 
-def _find_schema_fault(call: CallMade, schemas: Mapping[str, Mapping[str, Json]]) -> str | None:
+def find_schema_fault(call: CallMade, schemas: Mapping[str, Mapping[str, Json]]) -> str | None:
+    """Return how the arguments of a call do not fit the schema of its tool; `None` if they fit."""
     schema = schemas.get(call.call.name)
     if schema is None:
         return f"there is no tool {call.call.name!r}"
@@ -170,17 +196,13 @@ class ParallelScorer:
 
     async def score(self, subject: Subject) -> Score | None:
         """See `Scorer.score`."""
-        expected, schemas = find_expectation(subject).calls, schemas_of(subject)
-        if expected is None or len(expected) < 2:
+        compared = ComparedCalls.of(subject)
+        if compared is None or len(compared.expected) < 2:
             return None
-        steps: dict[int, list[CallMade]] = {}
-        for call in find_made_calls(subject.bodies):
+        expected, steps = compared.expected, dict[int, list[CallMade]]()
+        for call in compared.made:
             steps.setdefault(call.step, []).append(call)
-
-        def is_same(wanted: ExpectedCall, call: CallMade) -> bool:
-            return find_call_fault(wanted, call.call.name, call.arguments, schemas.get(wanted.name)) is None
-
-        most = max([len(pair_up(expected, calls, is_same)) for calls in steps.values()], default=0)
+        most = max([len(pair_up(expected, calls, compared.is_same)) for calls in steps.values()], default=0)
         return Score(most / len(expected), f"{most} of {len(expected)} expected calls were made in one step")
 
 

@@ -110,7 +110,8 @@ class FinalStateScorer:
 
 
 async def _check(task: Task, run: Run[object]) -> Grade:
-    return await check_task(task, run.output, await asyncio.to_thread(lambda: dict(run.files)))
+    files = await asyncio.to_thread(lambda: dict(run.files))
+    return await check_task(task, run.output, files, list(run.state.transcript))
 
 
 def is_same_content(path: str, expected: str | None, found: bytes | None) -> bool:

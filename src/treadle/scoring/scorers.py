@@ -38,7 +38,7 @@ class CheckScorer:
         if task is None:
             return None
         files = await asyncio.to_thread(lambda: dict(run.files))
-        grade = await check_task(task, run.output, files)
+        grade = await check_task(task, run.output, files, list(run.state.transcript))
         return Score(grade.reward, grade.detail)
 
 

@@ -5,7 +5,8 @@ next one, continues what this one has left: after a crash, at a graceful end, an
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 from treadle.core.errors import RunNotFoundError
@@ -23,7 +24,7 @@ from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.budgets import OWNER, Budgets
 from treadle.server.catalog import AgentCatalog
-from treadle.server.gateway.gateway_host import GatewayHost
+from treadle.server.gateway.gateway_host import GatewayHost, result_of
 from treadle.server.responses.response_records import RequestKeeper
 from treadle.server.webhooks import Webhooks
 from treadle.workers.protocol import WorkerOptions
@@ -96,7 +97,7 @@ class RunHost(GatewayHost):
         """The vector stores."""
         self._reading = asyncio.Semaphore(_FILES_AT_A_TIME)
         self._working: asyncio.Task[None] | None = None
-        self.followed: set[Callable[[], object]] = set()
+        self._ends: set[Callable[[], object]] = set()
         """The functions that end the streams of those who follow runs."""
 
     async def open(self) -> None:
@@ -150,8 +151,20 @@ class RunHost(GatewayHost):
         turn.task.add_done_callback(lambda _: turn.put(None))
         await turn.has_news.wait()
         if not turn.has_emitted:
-            await turn.task  # raises what prevented the run
+            await asyncio.wait([turn.task])
+            result_of(turn.task)  # raises what prevented the run
         return turn
+
+    @contextlib.contextmanager
+    def following(self, end: Callable[[], object]) -> Iterator[None]:
+        """Call `end` if the server stops within the `with` block, at once if it is stopping already."""
+        self._ends.add(end)
+        if self.is_closing:
+            asyncio.get_running_loop().call_soon(end)
+        try:
+            yield
+        finally:
+            self._ends.discard(end)
 
     async def get_info(self, caller: ApiCaller, run_id: str) -> RunInfo:
         """Return the facts about a run that a client sees. Raises: `RequestRefused`."""
@@ -203,7 +216,7 @@ class RunHost(GatewayHost):
         tasks = [*self._tasks, *([] if self._working is None else [self._working])]
         for task in tasks:
             task.cancel()
-        for end in list(self.followed):
+        for end in list(self._ends):
             end()
 
         async def wait() -> None:

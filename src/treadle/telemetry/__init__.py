@@ -1,9 +1,12 @@
-"""Reports about events for operators: a log of turns, statistics and OpenTelemetry.
+"""Reports about events for operators: a log of turns, statistics, OpenTelemetry, and curves of jobs.
 
 Read first: `turn_records.py` (one record for each turn), then `turn_log.py` (the log of them, and the hooks that
 treadle.toml asks for), `usage_stats.py` and `open_telemetry.py`. All of them keep a `StepFold` of `core/turns.py`.
 A hook is any function of an event; a class may also have the methods in `loop/listener.py`. The names below are
 loaded when they are first used.
+
+`curves.py` writes named values by step to TensorBoard, trackio, W&B and OpenTelemetry. A writer is a class there
+and a line in its registry.
 """
 
 from typing import TYPE_CHECKING

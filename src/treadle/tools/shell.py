@@ -30,7 +30,8 @@ class Shell:
     `read_only_binds` maps files and folders of the host to the absolute paths where commands find them. With
     `unprotected`, commands are not isolated: they run as the current user, with limits and a separate
     environment, and can read and change everything that the user can; `network`, `read_only_binds` and
-    `work_folder` then have no effect. `work_folder` is a further path of the run's files, in which commands begin.
+    `folders` then have no effect. `folders` maps further paths to folders of the run's files; commands begin in
+    the path that is mapped to the empty text, which stands for all files.
     `network` or `unprotected` make the effect `once`.
     """
 
@@ -41,7 +42,7 @@ class Shell:
         limits: Limits | Mapping[str, float] | None = None,
         read_only_binds: Mapping[str, str] | None = None,
         unprotected: bool = False,
-        work_folder: str | None = None,
+        folders: Mapping[str, str] | None = None,
     ) -> None:
         if not isinstance(limits, Limits):
             limits = Limits(**cast("Any", limits or {}))
@@ -54,7 +55,7 @@ class Shell:
             has_network=network,
             binds=read_only_binds,
             is_protected=not unprotected,
-            aliases=None if work_folder is None else {work_folder: ""},
+            aliases=folders,
         )
         effect = Effect.ONCE if network or unprotected else Effect.IDEMPOTENT
         description = _describe(network, unprotected, limits, self._commands.read_only_paths)
@@ -63,7 +64,7 @@ class Shell:
         settings: dict[str, Json] = {"limits": settings_of(Limits, msgspec.to_builtins(limits))}
         if not unprotected:
             settings |= {"network": network, "read_only_binds": dict(read_only_binds or {}) or None}
-            settings["work_folder"] = work_folder
+            settings["folders"] = dict(folders or {}) or None
         self.part = PartSpec(name=name, settings=settings_of(Shell, settings))
 
     def tools(self) -> Sequence[Tool]:

@@ -10,7 +10,7 @@ from tests.loop.workbench import make_call
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Role
-from treadle.datagen.config.deepfabric_config import _KNOWN
+from treadle.datagen.config.deepfabric_config import _KEYS
 from treadle.datagen.config.estimate import wanted_rows
 from treadle.datagen.config.loading import LoadedConfig, check_plan, load_config
 from treadle.datagen.config.roles import make_models
@@ -19,6 +19,7 @@ from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.quality.registry import read_settings
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.scenario import Difficulty, Kind, SampleSpec, UserPersona
+from treadle.jobs.foreign_keys import known_keys
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.models.config.tables import ModelTable
@@ -439,7 +440,7 @@ def test_notes_about_results_come_before_those_about_names(tmp_path: Path) -> No
 @pytest.mark.sets(3)
 def test_values_of_a_wrong_type_are_mistakes_and_no_tracebacks(tmp_path: Path, wrong: Any) -> None:
     """Try a value in the place of each key and of each section."""
-    known = {*_KNOWN, "generation.tools.components.builtin", "generation.tools.components.github"}
+    known = {*known_keys(_KEYS), "generation.tools.components.builtin", "generation.tools.components.github"}
     for key in sorted(known | {key.rpartition(".")[0] for key in known} - {""}):
         value = yaml.safe_load(small(generation={"tools": {"available": ["read_file"]}}))
         *sections, last = key.split(".")

@@ -3,7 +3,7 @@ import { useEffect, useMemo, useState, type ReactNode } from "react";
 import { Status } from "../parts/basics";
 import { Block, Facts, Figure, Figures, FirstOf, number, Section, share, tone } from "../parts/charts";
 import type { Evaluation, EvaluationView, FailureKind, MeanEstimate, ModelPair, ModelResult, Sample } from "../datatypes";
-import { count } from "../format";
+import { count, many } from "../format";
 import { useGet } from "../load";
 import { to } from "../router";
 import { get, has, isLive } from "../source";
@@ -68,17 +68,17 @@ function One({ found, hasRuns, prefix }: { found: Evaluation; hasRuns: boolean; 
       </Figures>
       <Section id={`${prefix}scores`} title={`${prefix}Scores`} lead="Means with intervals of 95 %. Tasks are the clusters: samples of one task are alike.">
         <Intervals title="Score" rows={found.models.map((item) => [item.model, item.score] as const)} />
-        <Models models={found.models} />
-        <Pairs pairs={found.pairs} />
+        <Models models={found.models} prefix={prefix} />
+        <Pairs pairs={found.pairs} prefix={prefix} />
         <CostScore models={found.models} />
       </Section>
       <Section id={`${prefix}tasks`} title={`${prefix}Tasks by models`} lead="The mean score of each family and task. A number is the mean over epochs; it opens the worst run.">
-        <Families found={found} />
-        <Grid found={found} hasRuns={hasRuns} />
+        <Families found={found} prefix={prefix} />
+        <Grid found={found} hasRuns={hasRuns} prefix={prefix} />
       </Section>
       <Section id={`${prefix}failures`} title={`${prefix}Failures`} lead="Samples that are not solved, by the kind of their failure.">
-        <Failures kinds={found.failures} models={found.models.map((item) => item.model)} hasRuns={hasRuns} />
-        <Facts title="Samples without a grade" heads={["run", "reason"]} rows={lost} />
+        <Failures kinds={found.failures} models={found.models.map((item) => item.model)} hasRuns={hasRuns} prefix={prefix} />
+        <Facts title={`${prefix}Samples without a grade`} heads={["run", "reason"]} rows={lost} />
       </Section>
     </>
   );
@@ -112,7 +112,7 @@ function Intervals({ title, rows }: { title: string; rows: (readonly [string, Me
   );
 }
 
-function Models({ models }: { models: ModelResult[] }): ReactNode {
+function Models({ models, prefix }: { models: ModelResult[]; prefix: string }): ReactNode {
   const most = Math.max(1, ...models.flatMap((item) => Object.keys(item.pass_at).map(Number)));
   const scorers = [...new Set(models.flatMap((item) => Object.keys(item.scorers)))];
   const chances = most > 1 ? [`pass@${most}`, `pass^${most}`] : [];
@@ -124,15 +124,15 @@ function Models({ models }: { models: ModelResult[] }): ReactNode {
     item.steps.toFixed(1), count(Math.round(item.tokens)), dollars(item.cost_usd), item.seconds.toFixed(2),
   ]);
   const heads = ["model", "samples", "solved", ...chances, ...named, "steps", "tokens", "cost", "seconds"];
-  return <Facts isWide title="Models" heads={heads} rows={rows} numbers={[1, ...[4, 3, 2, 1].map((back) => heads.length - back)]} />;
+  return <Facts isWide title={`${prefix}Models`} heads={heads} rows={rows} numbers={[1, ...[4, 3, 2, 1].map((back) => heads.length - back)]} />;
 }
 
-function Pairs({ pairs }: { pairs: ModelPair[] }): ReactNode {
+function Pairs({ pairs, prefix = "" }: { pairs: ModelPair[]; prefix?: string }): ReactNode {
   const rows = pairs.map(({ one, other, difference: found }) => [
     `${one} − ${other}`, `${signed(found.mean)} [${signed(found.low)}, ${signed(found.high)}]`, found.p_value.toPrecision(2),
     count(found.tasks), found.p_value < 0.05 ? "yes" : "no", found.needed_tasks === null ? "–" : count(found.needed_tasks),
   ]);
-  return <Facts isWide title="Differences on the same tasks" heads={["models", "difference", "p", "tasks", "shown", "tasks that would show it"]} rows={rows} numbers={[1, 2, 3, 5]} />;
+  return <Facts isWide title={`${prefix}Differences on the same tasks`} heads={["models", "difference", "p", "tasks", "shown", "tasks that would show it"]} rows={rows} numbers={[1, 2, 3, 5]} />;
 }
 
 function CostScore({ models }: { models: ModelResult[] }): ReactNode {
@@ -166,10 +166,10 @@ function CostScore({ models }: { models: ModelResult[] }): ReactNode {
   );
 }
 
-function Families({ found }: { found: Evaluation }): ReactNode {
+function Families({ found, prefix }: { found: Evaluation; prefix: string }): ReactNode {
   const names = found.models.map((item) => item.model);
   const rows = Object.entries(found.families).map(([family, of]) => [family, ...names.map((name) => written(of[name]))]);
-  return <Facts title="Families" heads={["family", ...names]} rows={rows} numbers={names.map((_, index) => index + 1)} />;
+  return <Facts title={`${prefix}Families`} heads={["family", ...names]} rows={rows} numbers={names.map((_, index) => index + 1)} />;
 }
 
 /** A link to a run, if this page has it. */
@@ -178,7 +178,7 @@ function RunLink({ run, hasRuns, children }: { run: string; hasRuns: boolean; ch
   return isThere ? <a href={to(["run", run])}>{children}</a> : <span title="this file does not have the run">{children}</span>;
 }
 
-function Grid({ found, hasRuns }: { found: Evaluation; hasRuns: boolean }): ReactNode {
+function Grid({ found, hasRuns, prefix }: { found: Evaluation; hasRuns: boolean; prefix: string }): ReactNode {
   const names = found.models.map((item) => item.model);
   const tasks = useMemo(() => {
     const made = new Map<string, Map<string, Sample[]>>();
@@ -189,9 +189,9 @@ function Grid({ found, hasRuns }: { found: Evaluation; hasRuns: boolean }): Reac
     return [...made];
   }, [found]);
   return (
-    <Block title="Tasks" isWide>
+    <Block title={`${prefix}Tasks`} isWide>
       <FirstOf items={tasks} most={60} show={(listed) => (
-        <div className="scroll" tabIndex={0} role="region" aria-label="tasks by models">
+        <div className="scroll" tabIndex={0} role="region" aria-label={`${prefix}each task`}>
           <table className="matrix">
             <thead><tr><td />{names.map((name) => <th key={name} scope="col"><span>{name}</span></th>)}</tr></thead>
             <tbody>
@@ -214,7 +214,7 @@ function Cell({ samples, hasRuns }: { samples: Sample[]; hasRuns: boolean }): Re
   const worst = graded.reduce<Sample | null>((low, item) => (low && (low.details.score ?? 0) <= (item.details.score ?? 0) ? low : item), null);
   if (!worst) return <td className="none" />;
   const mean = graded.reduce((sum, item) => sum + (item.details.score ?? 0), 0) / graded.length;
-  const about = `${count(graded.length)} samples, ${worst.details.kind ?? "all solved"}`;
+  const about = `${many(graded.length, "sample")}, ${worst.details.kind ?? "all solved"}`;
   return (
     <td className={mean > 0.6 ? "strong" : ""} style={{ background: tone(mean) }} title={about}>
       <RunLink run={worst.run_id} hasRuns={hasRuns}>{String(Math.round(100 * mean) / 100).replace(/^0\./, ".")}</RunLink>
@@ -222,14 +222,14 @@ function Cell({ samples, hasRuns }: { samples: Sample[]; hasRuns: boolean }): Re
   );
 }
 
-function Failures({ kinds, models, hasRuns }: { kinds: FailureKind[]; models: string[]; hasRuns: boolean }): ReactNode {
+function Failures({ kinds, models, hasRuns, prefix }: { kinds: FailureKind[]; models: string[]; hasRuns: boolean; prefix: string }): ReactNode {
   if (!kinds.length) return <p className="remark">No sample failed.</p>;
   const rows = kinds.map((kind) => [
     <span title={kind.example}>{kind.kind}</span>,
     ...models.map((name) => count(kind.models[name] ?? 0)),
     <span className="runs">{kind.run_ids.slice(0, MOST_RUNS).map((run) => <RunLink key={run} run={run} hasRuns={hasRuns}>{run} </RunLink>)}</span>,
   ]);
-  return <Facts title="Kinds" heads={["kind", ...models, "runs"]} rows={rows} numbers={models.map((_, index) => index + 1)} />;
+  return <Facts title={`${prefix}Kinds`} heads={["kind", ...models, "runs"]} rows={rows} numbers={models.map((_, index) => index + 1)} />;
 }
 
 export const evaluationPage: PageSpec = { name: "evaluation", title: "Evaluation", key: "v", Page: EvaluationPage, isOffered: () => isShown("evaluation") };

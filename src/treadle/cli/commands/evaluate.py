@@ -17,6 +17,7 @@ class EvalOptions(OptionGroup, frozen=True, kw_only=True):
     epochs: int | None = None
     max_tasks: int | None = None
     rewards: list[str] | None = None
+    reports: list[str] | None = None
     seed: int | None = None
     window: int | None = None
     workers: str | None = None
@@ -33,6 +34,8 @@ class ReportFormat(StrEnum):
     JSON = "json"
     HTML = "html"
     INSPECT = "inspect"
+    CSV = "csv"
+    DEEPFABRIC = "deepfabric"
 
 
 def evaluate(
@@ -51,6 +54,7 @@ def evaluate(
     Examples:
         treadle eval --task files:test --model oracle --model mock:mediocre --epochs 4
         treadle eval --rows dataset/rows.jsonl --model openai:gpt-5-mini --reward calls
+        treadle eval --rows dataset/rows.jsonl --model hf:checkpoints/final --report csv=samples.csv
     """
     # The modules of the work are not needed for the help.
     from treadle.cli.jobs import evaluating
@@ -68,13 +72,16 @@ def report(
     out: Path | None = None,
     journal: str | None = None,
 ) -> int:
-    """Report on an evaluation, or compare two: as a table, Markdown, JSON, HTML, or a log of Inspect.
+    """Report on an evaluation, or compare two: as a table, Markdown, JSON, HTML, CSV, or a file of Inspect or
+    DeepFabric.
 
     Examples:
         treadle eval report before after
         treadle eval report evaluation --format html --out report.html
     """
     from treadle.cli.jobs import evaluating
+    from treadle.cli.terminal.output import stdout
 
-    evaluating.write_report(folder, other, format.value, out, journal)
+    for path in evaluating.write_report(folder, other, format.value, out, journal):
+        stdout().print(str(path), soft_wrap=True)
     return ExitCode.DONE

@@ -26,15 +26,24 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
+from treadle.core.types import Json
 from treadle.evals.evaluation import EvaluationProgress, SampleGraded, evaluate
-from treadle.evals.evaluation_config import READER
+from treadle.evals.evaluation_config import READER, REPORTS, EvaluationConfig
 from treadle.evals.evaluation_folder import find_journal, read_stored
-from treadle.evals.evaluation_reports import make_evaluation_view, make_inspect_log, write_markdown
+from treadle.evals.evaluation_reports import (
+    make_deepfabric_result,
+    make_evaluation_view,
+    make_inspect_log,
+    read_curves,
+    write_csv,
+    write_markdown,
+)
 from treadle.evals.evaluation_results import ModelPair, Results, read_results
 from treadle.evals.statistics import MeanEstimate
 from treadle.export.whole import write_whole
 from treadle.jobs.progress import JobNotice
 from treadle.journal.registry import open_journal
+from treadle.telemetry.curves import open_curves
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -49,7 +58,7 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
         raise ConfigError(
             "give a configuration, or options: treadle eval --task files:test --model oracle --epochs 4"
         )
-    config = READER.load(path, changes.by_key(), changes.flags)
+    config = READER.load(path, changes.by_key(), changes.flags, print_note)
     job = JobCommand(config.name, EvaluationProgress(), ScoreFeed(), changes.command("eval", path), shown)
     workers = find_program_workers(config.tasks)
     result = job.run(
@@ -65,11 +74,27 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
         print_results(result.results)
     else:
         print_json({"event": "results", **_brief(result.results)})
+    if result.results.samples:
+        write_reports(config, result.results)
     if job.says_more:
         folder = str(result.folder.path)
         print_note(f"journal: {hide_password(config.journal or str(result.folder.journal))}")
         print_note(f"look at the samples: {write_command('view', folder)}")
     return code
+
+
+def write_reports(config: EvaluationConfig, results: Results) -> None:
+    """Write the reports that a configuration names. Raises: `ConfigError`."""
+    curves = [given for given in config.reports if given.partition("=")[0] not in REPORTS]
+    for given in config.reports:
+        name, _, place = given.partition("=")
+        if name in REPORTS:
+            Path(place).parent.mkdir(parents=True, exist_ok=True)
+            write_report(config.path, None, name, Path(place), config.journal)
+    if curves:
+        settings: dict[str, Json] = {"models": list(config.model_names()), "epochs": config.epochs}
+        with open_curves(curves, config.name, settings) as opened:
+            opened.write(0, {f"eval/{name}": value for name, value in read_curves(results).items()})
 
 
 def _brief(results: Results) -> dict[str, object]:
@@ -171,17 +196,17 @@ def print_pairs(pairs: list[ModelPair]) -> None:
 
 def write_report(
     folder: Path, other: Path | None, format: str, out: Path | None, journal: str | None
-) -> None:
-    """Write the report of one evaluation, or of two that are compared, in a format. Raises: `ConfigError`."""
+) -> list[Path]:
+    """Write the report of one evaluation, or of two that are compared, in a format, and return the files of those
+    that have one for each model. Raises: `ConfigError`."""
     if format == "html":
         from treadle.viewer.data_pages import encode_page, make_view
 
         _write_out(encode_page(make_view(folder, other, journal=journal)), out)
-        return
+        return []
     results = read_results(folder)
-    if format == "inspect":
-        _write_inspect(folder, results, out, journal)
-        return
+    if format in ("inspect", "deepfabric"):
+        return _write_by_model(folder, results, out, journal, format)
     view = make_evaluation_view(results, *([] if other is None else [read_results(other)]))
     if format == "table":
         for found in view.evaluations:
@@ -189,24 +214,31 @@ def write_report(
         print_pairs(view.pairs)
     elif format == "json":
         _write_out(msgspec.json.encode(view) + b"\n", out)
+    elif format == "csv":
+        _write_out(write_csv(results).encode(), out)
     else:
         texts = [write_markdown(found) for found in view.evaluations[1:]]
         _write_out("\n".join([write_markdown(results, view.pairs), *texts]).encode(), out)
+    return []
 
 
-def _write_inspect(folder: Path, results: Results, out: Path | None, journal: str | None) -> None:
-    """Write a log for each model, all but the only one with the model in its name."""
+def _write_by_model(
+    folder: Path, results: Results, out: Path | None, journal: str | None, format: str
+) -> list[Path]:
+    """Write a file for each model, all but the only one with the model in its name, and return their paths."""
+    written: list[Path] = []
     if out is None:
         raise ConfigError(
-            "--format inspect writes a log for each model; name one with --out, such as log.json"
+            f"--format {format} writes a file for each model; name one with --out, such as log.json"
         )
+    make = make_inspect_log if format == "inspect" else make_deepfabric_result
     with closing(open_journal(find_journal(folder, read_stored(folder), journal), must_exist=True)) as opened:
         for model in results.models:
             safe = re.sub(r"[^\w.-]+", "_", model.model)
             path = out if len(results.models) == 1 else out.with_stem(f"{out.stem}_{safe}")
-            log = msgspec.json.encode(make_inspect_log(results, model, opened))
-            write_whole([log, b"\n"], path)
-            stdout().print(str(path), soft_wrap=True)
+            write_whole([msgspec.json.encode(make(results, model, opened)), b"\n"], path)
+            written.append(path)
+    return written
 
 
 def _write_out(data: bytes, out: Path | None) -> None:

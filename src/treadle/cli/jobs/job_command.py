@@ -47,6 +47,7 @@ _MODEL_KEYS = ("base_url", "renderer", "temperature")
 _FLAGS = {
     "tasks": "task",
     "rewards": "reward",
+    "reports": "report",
     "sinks": "sink",
     "path": "out",
     "models": "model",

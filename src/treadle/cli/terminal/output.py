@@ -142,13 +142,13 @@ def print_note(text: str) -> None:
 
 
 def print_lines(lines: Iterable[bytes]) -> None:
-    """Print lines of bytes unchanged, and flush them."""
+    """Print lines of bytes unchanged, and flush them. Each is written at once with its end, since the process may
+    be killed between two writes."""
     with _writing():
         sys.stdout.flush()
     for line in lines:
         with _writing():
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.write(b"\n")
+            sys.stdout.buffer.write(line + b"\n")
     flush()
 
 

@@ -55,7 +55,8 @@ def load_config(
     """
     file = Path(path).expanduser()
     document, notes = _read(file)
-    value, origins = document.value, dict[KeyPath, KeyPath]()
+    value: dict[str, Json] = document.value
+    origins: Mapping[KeyPath, KeyPath] = {}
     problems = list(document.duplicates())
     if is_deepfabric(value):
         mapped = map_deepfabric(document)

@@ -7,7 +7,9 @@ A rollout's branches are steps in SkyRL's sense: they follow one another, share 
 Source: SkyRL 0.3.0, `skyrl/train/generators/base.py` and `validate_generator_output`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
 
 from treadle.core.types import FinishReason, Json
 from treadle.export.exporter import ColumnType
@@ -37,29 +39,44 @@ class SkyRlRows:
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
         """Return the group as one row."""
         branches = read_branches(group, mask, self.needs)
-        following = [*[branch.index for branch in branches[1:]], None]
-        return [
-            {
-                "prompt_token_ids": [branch.ids_T[: branch.begin] for branch in branches],
-                "response_ids": [branch.ids_T[branch.begin :] for branch in branches],
-                "rewards": [reward_of(branch.rollout) for branch in branches],
-                "loss_masks": [branch.binary_mask(branch.begin) for branch in branches],
-                "stop_reasons": [_stop_reason(branch) for branch in branches],
-                "rollout_metrics": None,
-                "rollout_logprobs": [
-                    branch.masked_logprobs(UNKNOWN_LOGPROB, branch.begin) for branch in branches
-                ],
-                "trajectory_ids": [
-                    {"instance_id": group.group_id, "repetition_id": branch.index} for branch in branches
-                ],
-                "is_last_step": [
-                    branch.index != after for branch, after in zip(branches, following, strict=True)
-                ],
-            }
+        found = [
+            Repetition(
+                reward_of(rollout),
+                {"instance_id": group.group_id, "repetition_id": index},
+                [branch for branch in branches if branch.index == index],
+            )
+            for index, rollout in enumerate(group.rollouts)
         ]
+        return [write_output(found)]
 
 
 FORMAT = SkyRlRows()
+
+
+class Repetition(Struct, frozen=True):
+    """One rollout of a `GeneratorOutput`."""
+
+    reward: float
+    trajectory_id: Json
+    branches: Sequence[Branch]
+    """The branches that are trained on; the last one has the final answer."""
+
+
+def write_output(repetitions: Sequence[Repetition]) -> dict[str, Json]:
+    """Return a `GeneratorOutput` with the branches of rollouts as their steps."""
+    pairs = [(one, branch) for one in repetitions for branch in one.branches]
+    branches = [branch for _, branch in pairs]
+    return {
+        "prompt_token_ids": [branch.ids_T[: branch.begin] for branch in branches],
+        "response_ids": [branch.ids_T[branch.begin :] for branch in branches],
+        "rewards": [one.reward for one, _ in pairs],
+        "loss_masks": [branch.binary_mask(branch.begin) for branch in branches],
+        "stop_reasons": [_stop_reason(branch) for branch in branches],
+        "rollout_metrics": None,
+        "rollout_logprobs": [branch.masked_logprobs(UNKNOWN_LOGPROB, branch.begin) for branch in branches],
+        "trajectory_ids": [one.trajectory_id for one, _ in pairs],
+        "is_last_step": [branch is one.branches[-1] for one, branch in pairs],
+    }
 
 
 def _stop_reason(branch: Branch) -> str:

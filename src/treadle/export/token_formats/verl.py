@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from treadle.core.types import Json, Role
 from treadle.export.exporter import ColumnType
 from treadle.export.groups import Group
-from treadle.export.token_exporter import LossMask, read_branches, reward_of
+from treadle.export.token_exporter import Branch, LossMask, read_branches, reward_of
 from treadle.scoring.advantages import group_relative
 from treadle.trajectory.tokens.trajectories import TokenGrade
 
@@ -47,35 +47,39 @@ class VerlRows:
         advantages = list(_advantages_of(group))
         final = {branch.rollout.run_id: branch for branch in branches}
         for branch in branches:
-            rollout, begin = branch.rollout, branch.begin
+            rollout = branch.rollout
             uid, reward = group.group_id, reward_of(rollout)
             if branch is not final[rollout.run_id]:
                 uid += f"/{branch.trajectory.run_id}/{branch.trajectory.branch}"
                 reward = advantages[branch.index]
-            turns = [item for item in branch.trajectory.messages if item.role is not Role.SYSTEM]
-            rows.append(
-                {
-                    "uid": uid,
-                    "prompt_ids": branch.ids_T[:begin],
-                    "response_ids": branch.ids_T[begin:],
-                    "response_mask": branch.binary_mask(begin),
-                    "response_logprobs": branch.masked_logprobs(UNKNOWN_LOGPROB, begin),
-                    "reward_score": reward,
-                    "num_turns": len(turns),
-                    "metrics": {},
-                    "extra_fields": {
-                        "run_id": rollout.run_id,
-                        "branch": branch.trajectory.branch,
-                        "task": group.task,
-                        "reward": rollout.reward,
-                        "rewards": rollout.rewards,
-                        "stop_reason": rollout.stop_reason.value,
-                        # verl reads this key of a rollout's last row, if the rollout has several.
-                        "reward_extra_info": {},
-                    },
-                }
-            )
+            rows.append({"uid": uid, **write_output(branch, reward, group.task)})
         return rows
+
+
+def write_output(branch: Branch, reward: float | None, task: str) -> dict[str, Json]:
+    """Return the fields of the `AgentLoopOutput` of a branch. `reward` is that of its row."""
+    rollout, begin = branch.rollout, branch.begin
+    is_exact = branch.trajectory.grade is TokenGrade.TOKEN_EXACT
+    turns = [item for item in branch.trajectory.messages if item.role is not Role.SYSTEM]
+    return {
+        "prompt_ids": branch.ids_T[:begin],
+        "response_ids": branch.ids_T[begin:],
+        "response_mask": branch.binary_mask(begin),
+        "response_logprobs": branch.masked_logprobs(UNKNOWN_LOGPROB, begin) if is_exact else None,
+        "reward_score": reward,
+        "num_turns": len(turns),
+        "metrics": {},
+        "extra_fields": {
+            "run_id": rollout.run_id,
+            "branch": branch.trajectory.branch,
+            "task": task,
+            "reward": rollout.reward,
+            "rewards": rollout.rewards,
+            "stop_reason": rollout.stop_reason.value,
+            # verl reads this key of a rollout's last row, if the rollout has several.
+            "reward_extra_info": {},
+        },
+    }
 
 
 def _advantages_of(group: Group) -> Iterator[float]:

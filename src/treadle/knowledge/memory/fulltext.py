@@ -28,6 +28,10 @@ _K1, _B = 0.9, 0.4
 _NEIGHBOURS = {1: 0.5, 2: 0.3}
 """Which part of its score an episode adds to those of the same run that were written so many entries before and
 after it: a question often stands in one, and its answer in the next."""
+_ASKED = 0.8
+"""The same for an episode that follows one which ends with a question."""
+_KIND = 0.5
+"""How much a word that tells of a kind, such as `violin`, counts where the query names the kind: `instruments`."""
 _SUBJECT = 2.0
 """By how much the score of an entry is multiplied if a query has its first word and a colon follows that: it is
 what somebody said whom the query asks about, and others only name them."""
@@ -36,7 +40,7 @@ _TIME = 1.4
 _BONUS = 0.2
 """How much each of a query's words that an entry has, after the first, adds to its fit, besides their share."""
 _MAX_TELLING = 12
-"""Of longer queries, an entry can only be about a part."""
+"""Of longer queries, an entry can only be about a part, and no kind that they name counts."""
 _LEAST_DIGITS = 2
 _LEAST_SHARE = 0.2
 """The part of a query's weight that an entry must match, unless it matches `_ENOUGH`."""
@@ -65,6 +69,8 @@ class _Text(NamedTuple):
     """The store and the run that the entry tells about."""
     is_said: bool
     """True if a colon follows the first word, which is the name of who said the rest."""
+    is_question: bool
+    """True if it ends with a question."""
 
 
 class Frequencies:
@@ -109,10 +115,14 @@ def search_words(
     With `among`, only these rows are found.
     """
     total, own = _count(db, space)
-    counts = frequencies.of(db, query_terms(text)[:_MAX_TERMS], total)
-    if not counts:
+    asked = query_terms(text)[:_MAX_TERMS]
+    kinds = _kinds() if len(asked) <= _MAX_TELLING else {}
+    told = {word: term for term in asked for word in kinds.get(term, ()) if word not in asked}
+    known = frequencies.of(db, [*asked, *told], total)
+    if not known:
         return []
-    weights = {term: math.log(1 + (total - count + 0.5) / (count + 0.5)) for term, count in counts.items()}
+    weights = {word: math.log(1 + (total - count + 0.5) / (count + 0.5)) for word, count in known.items()}
+    weights |= {word: _KIND * weights[word] for word in told.keys() & known.keys()}
     condition = f"AND e.store IN ({','.join('?' * len(stores))})" if stores else ""
     sql = (
         "SELECT memory_text.rowid FROM memory_text "
@@ -120,14 +130,16 @@ def search_words(
         f"WHERE memory_text MATCH ? AND memory_text.rowid BETWEEN ? AND ? {condition}"
     )
     scores: dict[int, float] = {}
-    for group in _plan({term: min(count, own) for term, count in counts.items()}, own):
+    counts = {word: min(count, own) for word, count in known.items()}
+    for group in _plan(counts, asked, own):
         weight = sum(weights[term] for term in group) / len(group)
         for (row,) in db.execute(sql, (" AND ".join(map(_quote, group)), *space, *stores)):
             if among is None or row in among:
                 scores[row] = scores.get(row, 0.0) + weight
     best = heapq.nlargest(_CANDIDATES, scores, key=scores.__getitem__)
     is_time = not _LISTS["asks_time"].isdisjoint(words_of(text[:MAX_QUERY_CHARS]))
-    return _rank(_read_texts(db, {*best, *also}), weights, _telling(text), is_time=is_time)[:limit]
+    texts = _read_texts(db, {*best, *also})
+    return _rank(texts, weights, told, _telling(text), is_time=is_time)[:limit]
 
 
 def _read_texts(db: sqlite3.Connection, rows: Collection[int]) -> dict[int, _Text]:
@@ -141,12 +153,12 @@ def _read_texts(db: sqlite3.Connection, rows: Collection[int]) -> dict[int, _Tex
 def _read(db: sqlite3.Connection, rows: Collection[int]) -> list[_Text]:
     sql = (
         "SELECT t.rowid, t.stems, e.store, json_extract(e.metadata, '$.run'), "
-        "substr(e.text, instr(e.text, ' ') - 1, 1) = ':' FROM memory_text t "
+        "substr(e.text, instr(e.text, ' ') - 1, 1) = ':', e.text LIKE '%?' FROM memory_text t "
         f"JOIN memory_entries e ON e.id = t.rowid WHERE t.rowid IN ({','.join(map(str, rows))})"
     )
     return [
-        _Text(row, stems.split(), (store, run), bool(said))
-        for row, stems, store, run, said in db.execute(sql)
+        _Text(row, stems.split(), (store, run), bool(said), bool(asks))
+        for row, stems, store, run, said, asks in db.execute(sql)
     ]
 
 
@@ -175,14 +187,16 @@ def _count(db: sqlite3.Connection, space: tuple[int, int]) -> tuple[int, int]:
     return max(1, sum(count for _, count in rows)), max(1, own)
 
 
-def _plan(counts: dict[str, int], total: int) -> list[tuple[str, ...]]:
-    """Return the groups of terms that the index is asked for: entries that have all terms of one group."""
-    terms = sorted(counts, key=counts.__getitem__)
+def _plan(counts: dict[str, int], asked: Collection[str], total: int) -> list[tuple[str, ...]]:
+    """Return the groups of terms that the index is asked for: entries that have all terms of one group. Words that
+    were not `asked` for come last."""
+    terms = sorted(counts, key=lambda term: (term not in asked, counts[term]))
     groups: list[tuple[str, ...]] = []
     postings = 0
     while terms and postings + counts[terms[0]] <= _MAX_POSTINGS:
         postings += counts[terms[0]]
         groups.append((terms.pop(0),))
+    terms = [term for term in terms if term in asked]
     pairs = sorted(
         (counts[one] * counts[other] / total, one, other) for one, other in combinations(terms[:8], 2)
     )
@@ -199,35 +213,53 @@ def _quote(term: str) -> str:
 
 
 def _rank(
-    texts: dict[int, _Text], weights: dict[str, float], telling: Collection[str], *, is_time: bool
+    texts: dict[int, _Text],
+    weights: dict[str, float],
+    told: dict[str, str],
+    telling: Collection[str],
+    *,
+    is_time: bool,
 ) -> list[Match]:
-    """Return the entries by BM25, the best first, without those that fit too little. `is_time` is true for a query
-    that asks for a time."""
+    """Return the entries by BM25, the best first, without those that fit too little.
+
+    `told` has the term of the query that names the kind of a word. `is_time` is true for a query that asks for a
+    time.
+    """
     average = sum(len(text.stems) for text in texts.values()) / max(1, len(texts)) or 1.0
-    least = min(_ENOUGH, _LEAST_SHARE * sum(weights.values()))
-    terms = {row: weights.keys() & set(text.stems) for row, text in texts.items()}
-    own = {
-        row: sum(_score(text.stems, term, weights[term], average) for term in terms[row])
-        for row, text in texts.items()
-    }
+    least = min(_ENOUGH, _LEAST_SHARE * sum(weight for term, weight in weights.items() if term not in told))
+    terms = {row: _score_terms(text.stems, weights, told, average) for row, text in texts.items()}
+    own = {row: sum(scores.values()) for row, scores in terms.items()}
     found = []
     for row, text in texts.items():
         near = [
-            (away, other)
-            for away in _NEIGHBOURS
+            (_ASKED if other == row - 1 and texts[other].is_question else part, other)
+            for away, part in _NEIGHBOURS.items()
             for other in (row - away, row + away)
             if text.origin[1] is not None and other in texts and texts[other].origin == text.origin
         ]
-        matched = terms[row].union(*(terms[other] for away, other in near if away == 1))
-        score = own[row] + sum(_NEIGHBOURS[away] * own[other] for away, other in near)
+        matched = terms[row].keys() | {
+            term for _, other in near if abs(other - row) == 1 for term in terms[other]
+        }
+        score = own[row] + sum(part * own[other] for part, other in near)
         if text.is_said and text.stems and text.stems[0] in weights:
             score *= _SUBJECT
         if is_time and not _time_stems().isdisjoint(text.stems):
             score *= _TIME
-        if own[row] and sum(weights[term] for term in matched) >= least:
+        if own[row] and sum(weights.get(term, 0.0) for term in matched) >= least:
             found.append(Match(row, score, _fit(matched, telling)))
     found.sort(key=lambda item: (-item.score, -item.row))
     return [item for item in found if item.score >= _LEAST_OF_BEST * found[0].score]
+
+
+def _score_terms(
+    stems: Sequence[str], weights: dict[str, float], told: dict[str, str], average: float
+) -> dict[str, float]:
+    """Return the score of each term of a query that an entry has, or of the best word of its kind."""
+    scores: dict[str, float] = {}
+    for word in weights.keys() & set(stems):
+        term = told.get(word, word)
+        scores[term] = max(scores.get(term, 0.0), _score(stems, word, weights[word], average))
+    return scores
 
 
 def _score(stems: Sequence[str], term: str, weight: float, average: float) -> float:
@@ -256,6 +288,16 @@ def _telling(text: str) -> list[str]:
 @cache
 def _request_stems() -> frozenset[str]:
     return frozenset(map(stem, _LISTS["request"] | _STOP))
+
+
+@cache
+def _kinds() -> dict[str, list[str]]:
+    """Return the stems that tell of a kind, for each stem that names it."""
+    found: dict[str, list[str]] = {}
+    for names, members in read_data(__package__, "kinds").items():
+        for name in words_of(names):
+            found.setdefault(stem(name), []).extend(map(stem, words_of(members)))
+    return found
 
 
 @cache

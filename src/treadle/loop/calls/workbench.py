@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -56,6 +56,8 @@ _PATIENCE_SECONDS = 10.0
 """How long a call without a time-out waits for an earlier attempt that could not be stopped."""
 _CLOSING_SECONDS = 2.0
 """How long the closing of a scope waits for calls that could not be stopped."""
+StandIn: TypeAlias = Callable[[Order, ToolSpec, Outbox], Awaitable[ToolResult | None]]
+"""What answers calls in place of the tools; see `Workbench.stand_in`."""
 _STILL_RUNNING = (
     "Not run: an earlier attempt at this call is still running and could not be stopped. Wait before you call it "
     "again, and check what it did."
@@ -107,6 +109,9 @@ class Workbench:
         """The function that gets progress reports: the id of the call and a text. `None`: nobody listens."""
         self.end_called: Callable[[Sequence[str]], Awaitable[None]] | None = None
         """The function that ends the runs which stopped calls have driven; `None` if calls drive no runs."""
+        self.stand_in: StandIn | None = None
+        """If given, it is asked first about each call of the model that can be made. It puts the events of the call
+        into the outbox and returns the result, or returns `None` if the tool is to be called."""
         self.stopped: list[str] = []
         """The ids of the stopped calls whose runs are not ended yet."""
         self.children: dict[str, Child] = {}
@@ -135,6 +140,10 @@ class Workbench:
         ready = read_call(call, self.toolbox.tools, is_cut_off=order.is_cut_off)
         if isinstance(ready, ToolResult):
             return self._complete(order, ready, outbox)
+        if self.stand_in is not None:
+            found = await self.stand_in(order, ready[0].spec, outbox)
+            if found is not None:
+                return found
         if ready[0].spec.is_external:
             outbox.put(to_started(order, call, ready[0].spec))
             raise ParkedError

@@ -6,21 +6,27 @@ In `provider:name`, the provider is a preset, which is data, or a function from 
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry, did_you_mean
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport, address_of
+from treadle.http.transport_errors import BASE_URL
 from treadle.models.config.presets import DIALECTS, find_preset, provider_names, split_name
 from treadle.models.config.stored_keys import find_key
 from treadle.models.protocol import Model
 from treadle.models.wire.provider import Preset, Price, Quirks
+
+NEEDS_KEYS = ContextVar("NEEDS_KEYS", default=True)
+"""False where models are made that are not asked, so that an API key may be missing."""
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True):
@@ -64,8 +70,12 @@ if TYPE_CHECKING:
 
 Maker: TypeAlias = Callable[[ModelConfig], Model]
 """A function of another package that makes the models of a provider."""
-MAKERS: Registry[Maker] = Registry("provider", "treadle.models", {})
-"""The functions of other packages that make models, by the name of the provider."""
+IN_PROCESS = "hf"
+"""The provider of models in this process, which takes a renderer and a format itself."""
+MAKERS: Registry[Maker] = Registry(
+    "provider", "treadle.models", {IN_PROCESS: "treadle.models.tokens.engines.in_process:make_model"}
+)
+"""The functions that make models without a dialect, by the name of the provider."""
 
 
 def bare_model(
@@ -114,6 +124,11 @@ def bare_model(
     )
     preset = find_preset(provider)
     made: Any
+    if provider == IN_PROCESS and (renderer or format):
+        taken = {"renderer": renderer, "format": format}
+        more = {key: value for key, value in taken.items() if value}
+        config = replace(config, options={**options, **more})
+        renderer = format = None
     if renderer:
         made = _make_token_model(preset, provider, config, renderer, format)
     else:
@@ -173,7 +188,8 @@ GENERAL_OPTIONS = (
 def providers() -> dict[str, str]:
     """Return the name of every provider, with its dialect or the entry point of its package."""
     presets = {name: find_preset(name) for name in provider_names()}
-    return MAKERS.origins() | {name: preset.dialect for name, preset in presets.items() if preset is not None}
+    dialects = {name: preset.dialect for name, preset in presets.items() if preset is not None}
+    return {**MAKERS.table, **MAKERS.origins(), **dialects}
 
 
 def _read_mode(mode: OutputMode | str) -> OutputMode:
@@ -330,13 +346,13 @@ def _connect(preset: Preset, provider: str, config: ModelConfig) -> dict[str, An
     if is_home and provider == "openai" and slash and find_preset(stem) is not None:
         raise ConfigError(
             f"{home} has no model {config.name!r}; did you mean {f'{stem}:{rest}'!r}? A model with this name on "
-            "another server needs its address: --base-url, or base_url= in Python"
+            f"another server needs its address: {BASE_URL}"
         )
-    if api_key is None and preset.needs_key and is_home and not _has_key(headers):
+    if api_key is None and preset.needs_key and is_home and NEEDS_KEYS.get() and not _has_key(headers):
         raise ConfigError(
             f"no API key for {config.name!r} at {home}: set the environment variable "
             f"{variable or preset.key_variable}, or store the key with `treadle models set-key {provider}`. If the "
-            "model is on another server, give its address: --base-url, or base_url= in Python"
+            f"model is on another server, give its address: {BASE_URL}"
         )
     return {
         "name": f"{provider}:{config.name}",

@@ -258,6 +258,36 @@ class ServeTable(Table):
     files are found by their words."""
 
 
+class RegressionTable(Table):
+    """How `treadle test` tests agents with recorded runs."""
+
+    folder: str = "tests/agent_runs"
+    """The folder of the recordings, relative to the folder of this file."""
+    agent: str | None = None
+    """The agent that is tested, as `file.py:NAME` or `package.module:NAME`: an `Agent`, or a function that returns
+    one. Default: the one that each recording describes."""
+    agents: dict[str, str] = {}
+    """Other agents, by patterns of the names of their recordings, such as `billing-*`."""
+    tools: Literal["recorded", "live-read-only", "live"] = "recorded"
+    """Which tools are called: none, those with the effect `pure`, or all. Other calls get the recorded results."""
+    ignore: list[str] = []
+    """Regular expressions for what may differ, such as dates."""
+    redact: list[str] = []
+    """Regular expressions for secrets that a recording must not have, besides keys of servers and the values of
+    variables with names such as `API_TOKEN`."""
+    rewards: dict[str, float | dict[str, Any]] = {}
+    """The scorers of `--live`, as for `treadle eval`. Without an expectation of its own, a run is compared with the
+    recording. Default: `check` for runs of tasks, and `calls`."""
+    samples: Count = 1
+    """How often `--live` runs the agent for each recording."""
+    min_score: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The least mean score of `--live`."""
+    must_not_drop: bool = False
+    """True if `--live` fails when the scores are significantly below those that `--live --update` has stored."""
+    level: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    """The level of the intervals and of the test."""
+
+
 def _as_tier(value: object) -> object:
     return {"model": value} if isinstance(value, str) else value
 
@@ -302,5 +332,7 @@ class ConfigFile(Table):
     """The agents that `treadle serve` offers, by name. It offers `models` too."""
     serve: ServeTable = ServeTable()
     """What `treadle serve` allows."""
+    test: RegressionTable = RegressionTable()
+    """How `treadle test` tests agents."""
     tiers_prefix: str = "TREADLE"
     """The prefix of the environment variables that define tiers, such as TREADLE_SMALL_MODELS."""

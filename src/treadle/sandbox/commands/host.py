@@ -53,7 +53,7 @@ class HostCommands:
         """Make a place for commands.
 
         `binds` maps files and folders of the host to the absolute paths where commands can read them. `aliases`
-        maps further absolute paths to folders of the run's files, empty for all of them, which must be there.
+        maps further absolute paths to folders of the run's files, empty for all of them.
         Without `is_protected` commands run as the current user and can read and change everything that this user
         can.
         Raises: `ConfigError` for a bind that cannot be made.
@@ -61,8 +61,11 @@ class HostCommands:
         self.has_network = has_network
         self.binds = _check_binds(binds or {})
         self.is_protected = is_protected
+        checked = {_check_inner(path, "the run's files"): inner for path, inner in (aliases or {}).items()}
+        self.folders = tuple(checked.values())
+        """The folders of the run's files that commands find, even if they have no files."""
         self.aliases = {
-            _check_inner(path, "the run's files"): inner for path, inner in (aliases or {}).items()
+            path: inner for path, inner in checked.items() if not _is_within(path, inner, checked)
         }
         self.read_only_paths = tuple(sorted(self.binds.values()))
         """The paths, as commands see them, of the host's files that were made readable to them."""
@@ -134,6 +137,7 @@ class HostFolder:
         # Until the changes are back in the sandbox, the folder's content is unknown.
         self._is_spoiled = True
         self._folder.push(sandbox)
+        self._folder.make_folders(self._commands.folders)
         links = self._folder.links
         outcome = command.run()
         for name in ("tmp", "shm"):
@@ -193,7 +197,9 @@ def _check_binds(binds: Mapping[str, str]) -> dict[str, str]:
                 f"read_only_binds: only root can reach {outer!r}, and commands run as another user; move it to a "
                 "folder that everybody may enter, or run this program as a user other than root"
             )
-        checked[os.path.abspath(outer)] = _check_inner(inner, f"read_only_binds: {outer!r}")
+        checked[outer if os.path.isabs(outer) else os.path.abspath(outer)] = _check_inner(
+            inner, f"read_only_binds: {outer!r}"
+        )
     return checked
 
 
@@ -205,6 +211,14 @@ def _check_inner(path: str, what: str) -> str:
             f"{what} cannot be mounted for commands at {path!r}; use an absolute path of its own, such as '/data'"
         )
     return normal
+
+
+def _is_within(path: str, inner: str, aliases: Mapping[str, str]) -> bool:
+    """Return whether another alias already has the folder `inner` at `path`."""
+    return any(
+        path.startswith(f"{other}/") and inner == f"{base}/{path[len(other) + 1 :]}".lstrip("/")
+        for other, base in aliases.items()
+    )
 
 
 def find_fault() -> str | None:

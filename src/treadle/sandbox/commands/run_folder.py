@@ -8,6 +8,7 @@ files. Links are never followed. No command may run in the folder while this cod
 import os
 import stat
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -101,6 +102,8 @@ class RunFolder:
                 if held is not None and held.content == content:
                     continue
                 can_run = path in executable if held is None else held.is_executable
+                # Until a command has run, nothing is known about files but that scripts are to be run.
+                can_run = can_run or (state is None and held is None and content.startswith(b"#!"))
                 writer.write(path, content, can_run)
                 # A change by a command within the same clock tick would not change the stamp.
                 self._held[path] = _Held(content, None, can_run)
@@ -114,6 +117,15 @@ class RunFolder:
         if self._is_fresh:
             self.links = frozenset(extras.links)
         self._is_fresh = False
+
+    def make_folders(self, paths: Iterable[str]) -> None:
+        """Make folders that may have no files. Raises: `OSError`."""
+        writer = _Writer(self.path, self._owner)
+        try:
+            for path in paths:
+                writer.make_folder(path)
+        finally:
+            writer.close()
 
     def pull(self, sandbox: Sandbox, max_files: int, max_bytes: int) -> list[str]:
         """Write the folder's changes to the sandbox.

@@ -41,9 +41,7 @@ class GatewayHost:
         """Do `work` in a task that goes on when the client leaves."""
         if self.is_closing:
             work.close()
-            raise RequestRefused(
-                503, "the server is stopping; ask again", "server_stopping", {"retry-after": "5"}
-            )
+            raise _stopping()
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._end)
@@ -94,3 +92,14 @@ class GatewayHost:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+def _stopping() -> RequestRefused:
+    return RequestRefused(503, "the server is stopping; ask again", "server_stopping", {"retry-after": "5"})
+
+
+def result_of(task: "asyncio.Task[T]") -> T:
+    """Return the result of work that has ended. Raises: what it raised; `RequestRefused` if it was stopped."""
+    if task.cancelled():
+        raise _stopping()
+    return task.result()

@@ -29,7 +29,7 @@ from treadle.server.access import (
     until_left,
 )
 from treadle.server.gateway.client_turn import Answer, AskedModelError, ClientTurn, RunNaming
-from treadle.server.gateway.gateway_host import GatewayHost
+from treadle.server.gateway.gateway_host import GatewayHost, result_of
 from treadle.server.idempotency import KeyedRequest
 
 RUN_HEADER = "x-treadle-run"
@@ -150,7 +150,7 @@ class Gateway:
                 await outlet.pass_on(task, send)
                 return
             await asyncio.wait([task])
-            answer = _result_of(task)
+            answer = result_of(task)
             body = wire.write(answer.completion, asked)
             await send_whole(send, 200, body, {RUN_HEADER: answer.run_id})
         finally:
@@ -205,7 +205,7 @@ class _Outlet:
             if self._waiting:
                 await self._flush(send, more=True)
         try:
-            answer = _result_of(task)
+            answer = result_of(task)
             stream = self._open()
             self._put(stream.end(answer.completion))
         except Exception as error:
@@ -233,14 +233,6 @@ def _read(wire: Wire, body: bytes) -> ServedRequest:
         raise
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise ConfigError(f"the request cannot be read: {error!r:.200}") from None
-
-
-def _result_of(task: "asyncio.Task[Answer]") -> Answer:
-    if task.cancelled():
-        raise RequestRefused(
-            503, "the server is stopping; ask again", "server_stopping", {"retry-after": "5"}
-        )
-    return task.result()
 
 
 def _read_headers(headers: Iterable[tuple[bytes, bytes]], keyed: KeyedRequest | None) -> RunNaming:

@@ -7,7 +7,6 @@ and after every restart.
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -96,9 +95,9 @@ async def follow_response(
     reader = PartReader(place, echo)
     task = asyncio.current_task()
     assert task is not None
-    host.followed.add(task.cancel)
+    groups = listen_together(host.journal, place.run_id, has_output=False)
     try:
-        async with aclosing(listen_together(host.journal, place.run_id, has_output=False)) as groups:
+        with host.following(task.cancel):
             async for group in groups:
                 for event in [heard.item for heard in group if isinstance(heard.item, Event)]:
                     for told in reader.take(event):
@@ -111,5 +110,5 @@ async def follow_response(
             raise
         task.uncancel()
     finally:
-        host.followed.discard(task.cancel)
+        await groups.aclose()
     raise JournalError("the run was paused; it goes on when the server starts again")

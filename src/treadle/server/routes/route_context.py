@@ -84,17 +84,17 @@ class EventStream(StreamingResponse):
         lines: AsyncIterator[bytes],
         on_close: Callable[[], None] | None = None,
         more_headers: Mapping[str, str] | None = None,
-        open_streams: "set[Callable[[], object]] | None" = None,
+        host: RunHost | None = None,
     ) -> None:
         """Make a response with these lines. `on_close` is called if the client leaves before the end.
 
-        While the stream is open, `open_streams` has the function that ends it.
+        A stream with a `host` ends when the server stops.
         """
         headers = {"cache-control": "no-store", "x-accel-buffering": "no", **(more_headers or {})}
         super().__init__(lines, media_type="text/event-stream", headers=headers)
         self._lines = lines
         self._on_close = on_close
-        self._open_streams = set() if open_streams is None else open_streams
+        self._following = contextlib.nullcontext() if host is None else host.following(self._end)
         self._has_ended = False
         self._beating: asyncio.Task[None] | None = None
 
@@ -104,13 +104,13 @@ class EventStream(StreamingResponse):
         self._is_sending, self._sent_at = False, self._loop.time()
         leaving = asyncio.ensure_future(until_left(receive))
         leaving.add_done_callback(lambda left: None if left.cancelled() else self._end())
-        self._open_streams.add(self._end)
         self._timer = self._loop.call_later(KEEP_ALIVE_SECONDS, self._beat)
         is_complete = False
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async for line in self._lines:
-                await self._write(line)
+            with self._following:
+                async for line in self._lines:
+                    await self._write(line)
             is_complete = True
         except asyncio.CancelledError:
             if not self._has_ended or self._task is None:
@@ -119,7 +119,6 @@ class EventStream(StreamingResponse):
             is_complete = not leaving.done()  # the server is stopping
         finally:
             self._has_ended = True
-            self._open_streams.discard(self._end)
             self._timer.cancel()
             leaving.cancel()
             with contextlib.suppress(Exception):

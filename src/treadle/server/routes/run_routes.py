@@ -192,7 +192,7 @@ async def get_events(
         after_seq = int(last_event_id)
     if stream or request.headers.get("accept", "") == "text/event-stream":
         heard = listen_together(host.journal, run_id, after_seq)
-        return EventStream(_write_together(heard), open_streams=host.followed)
+        return EventStream(_write_together(heard), host=host)
     found = await asyncio.to_thread(host.journal.read, run_id, after_seq)
     lines = [event.to_json() for event in found]
     return Response(b'{"object":"list","data":[' + b",".join(lines) + b"]}", media_type="application/json")

@@ -62,7 +62,7 @@ class CheckFilter(BuiltinFilter[CheckSettings]):
         is_of_run = candidate.row.lineage.task == reference
         grade = _find_grade(candidate, answer) if is_of_run else None
         if grade is None:
-            grade = await check_task(load_task(reference), answer, await _read_files(candidate))
+            grade = await check_task(load_task(reference), answer, await _read_files(candidate), messages)
         if grade.reward < self.settings.min_grade:
             return self.reject(
                 f"the grade of {reference} is {grade.reward:g}: {grade.detail}", grade=grade.reward

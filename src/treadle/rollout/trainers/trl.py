@@ -10,46 +10,56 @@ Source: TRL 1.16, `GRPOTrainer._generate` and `_calculate_rewards`.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, ExportError
-from treadle.core.types import Json
-from treadle.export.groups import Rollout, load_rollout
-from treadle.export.token_exporter import LossMask, read_branch, sampled_mask
+from treadle.export.groups import Rollout
+from treadle.export.token_exporter import LossMask, sampled_mask
 from treadle.export.token_formats.trl_groups import GRPO, write_completion
 from treadle.http.background import run_blocking
-from treadle.runs.begin import make_run_id
-from treadle.runs.ensure import ensure_run
-from treadle.runs.options import Given
-from treadle.runs.retries import Outcome, RetryPolicy, find_infrastructure_fault
-from treadle.runs.task import TASK_SETS, Task, load_task, split_reference
+from treadle.rollout.trainers.prompted import (
+    Branches,
+    FailedRollout,
+    Prompt,
+    TrainerStep,
+    choose_branch,
+    find_task,
+    read_sampled,
+    roll,
+    text_of,
+)
+from treadle.runs.retries import RetryPolicy
+from treadle.runs.task import Task
 
-Prompt: TypeAlias = str | list[dict[str, Json]]
-"""A prompt as TRL has it: a text, or messages in OpenAI's form."""
 RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, Any]]
-Roll: TypeAlias = Callable[[Sequence[Prompt]], Coroutine[Any, Any, "Sequence[Rollout | FailedRollout]"]]
+Roll: TypeAlias = Callable[[Sequence[Prompt]], Coroutine[Any, Any, Sequence[Rollout | FailedRollout]]]
 """A function that returns one finished rollout for each prompt."""
 
 
 def make_rollout_func(
-    roll: Roll | Agent,
+    agent: Agent | Roll,
     *,
     task_of: Callable[[Prompt], str | Task] | None = None,
-    branches: Literal["refuse", "longest"] = "refuse",
+    branches: Branches = "refuse",
     mask: LossMask = sampled_mask,
     retries: RetryPolicy = RetryPolicy(),
+    training: str | None = None,
 ) -> RolloutFunc:
     """Return a `rollout_func` for TRL.
 
-    `roll` is an agent, which is run once for each prompt, or a function of the prompts. `task_of` returns the task
+    `agent` is an agent, which is run once for each prompt, or a function of the prompts. `task_of` returns the task
     of a prompt, or its reference such as `files:csv_sum-0042`; its check then gives the reward. Any other text, and
     without `task_of` the text of the prompt's last message, is the user's message, and gives no reward. `branches`
     says what happens with a rollout that has several branches: `refuse` raises an error, and `longest` gives the
     branch with the most sampled tokens, and the number of the tokens that are left out as `left_out_tokens`.
+
+    `training` is the name of the training: if TRL goes back to a checkpoint, its next steps then get their rollouts
+    again from the agent's journal. Another training needs another name or journal.
 
     A run of the agent that ends with a fault of the infrastructure is continued as `retries` says. If it cannot be
     finished, its row has no reward, and another completion of the batch on which nothing is trained.
@@ -57,10 +67,15 @@ def make_rollout_func(
     The function returns `prompt_ids`, `completion_ids`, `logprobs`, `env_mask`, and for the reward functions
     `reward`, `rewards`, `run_id` and `left_out_tokens`.
     """
-    collect = _agent_roll(roll, task_of or _text_of, retries) if isinstance(roll, Agent) else roll
+    known = _Places(training)
 
     def rollout_func(prompts: list[Prompt], trainer: Any) -> dict[str, list[Any]]:
-        rollouts = run_blocking(collect(prompts))
+        if isinstance(agent, Agent):
+            places = known.find(prompts, trainer)
+            collect = _agent_roll(agent, task_of or text_of, retries, places)
+            rollouts = run_blocking(collect(prompts))
+        else:
+            rollouts = run_blocking(agent(prompts))
         if len(rollouts) != len(prompts):
             raise ConfigError(f"TRL asked for {len(prompts)} rollouts and got {len(rollouts)}")
         rows = [
@@ -95,44 +110,48 @@ def reward_of_rollout(
     return rewards
 
 
-class FailedRollout(Struct, frozen=True):
-    """A rollout that could not be made because of the infrastructure."""
+class _Places:
+    """The places of the rollouts of one training."""
 
-    run_id: str
-    fault: str
+    def __init__(self, training: str | None) -> None:
+        self._training = training
+        self._now: tuple[Any, int] = (None, -1)
+        """The trainer and its step, which may ask for rollouts several times."""
+        self._asked: Counter[str] = Counter()
+        """How often the step has asked for a rollout of each group."""
 
-    def __str__(self) -> str:
-        return f"run {self.run_id}: {self.fault}"
-
-
-def _agent_roll(agent: Agent, task_of: Callable[[Prompt], str | Task], retries: RetryPolicy) -> Roll:
-    given = Given(agent.answer, agent.deps, retries=retries)
-
-    async def make(prompt: Prompt) -> Rollout | FailedRollout:
-        run_id, task = make_run_id(), _find_task(task_of(prompt))
-        try:
-            outcome: Outcome = await ensure_run(agent, run_id, task, given)
-        except Exception as error:
-            outcome = error
-        if (fault := find_infrastructure_fault(outcome)) is not None:
-            return FailedRollout(run_id, fault)
-        if isinstance(outcome, Exception):
-            raise outcome
-        rollout, _ = await asyncio.to_thread(load_rollout, agent.journal, run_id)
-        return rollout
-
-    async def roll(prompts: Sequence[Prompt]) -> Sequence[Rollout | FailedRollout]:
-        return await asyncio.gather(*[make(prompt) for prompt in prompts])
-
-    return roll
+    def find(self, prompts: Sequence[Prompt], trainer: Any) -> list[TrainerStep]:
+        """Return the place of the rollout of each prompt. Equal prompts are repetitions."""
+        if self._training is None:
+            return [TrainerStep(training=None, step=-1, prompt=None) for _ in prompts]
+        now = trainer, int(trainer.state.global_step)
+        if now != self._now:
+            self._now, self._asked = now, Counter()
+        phase = "train" if trainer.model.training else "eval"
+        process = str(trainer.accelerator.process_index)
+        places = []
+        for prompt in prompts:
+            place = TrainerStep(
+                training=self._training, step=now[1], phase=phase, prompt=prompt, instance=process
+            )
+            places.append(replace(place, repetition=self._asked[place.group_id]))
+            self._asked[place.group_id] += 1
+        return places
 
 
-def _find_task(given: str | Task) -> str | Task:
-    """Return the task that a text refers to; a text that is no reference is the user's message."""
-    if not isinstance(given, str) or any(map(str.isspace, given)):
-        return given
-    name, task_id = split_reference(given)
-    return load_task(given) if task_id and (name in TASK_SETS or ":" in name) else given
+def _agent_roll(
+    agent: Agent,
+    task_of: Callable[[Prompt], str | Task],
+    retries: RetryPolicy,
+    places: Sequence[TrainerStep],
+) -> Roll:
+    async def collect(prompts: Sequence[Prompt]) -> Sequence[Rollout | FailedRollout]:
+        pairs = zip(prompts, places, strict=True)
+        return await asyncio.gather(
+            *[roll(agent, find_task(task_of(prompt)), place, retries) for prompt, place in pairs]
+        )
+
+    return collect
 
 
 def _stand_in(failed: FailedRollout, other: dict[str, Any]) -> dict[str, Any]:
@@ -150,28 +169,8 @@ def _stand_in(failed: FailedRollout, other: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _text_of(prompt: Prompt) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return str(prompt[-1]["content"])
-
-
-def _write(rollout: Rollout, branches: str, mask: LossMask) -> dict[str, Any]:
-    found = [
-        read_branch(rollout, 0, item, mask, GRPO.needs)
-        for item in rollout.trajectories
-        if item.sampled_tokens
-    ]
-    if not found:
-        raise ExportError(f"run {rollout.run_id!r} has no tokens that the engine returned")
-    chosen = max(found, key=lambda branch: branch.trajectory.sampled_tokens)
-    left_out = sum([branch.trajectory.sampled_tokens for branch in found if branch is not chosen])
-    if left_out and branches == "refuse":
-        kinds = ", ".join(sorted({item.trajectory.drift.kind for item in found if item.trajectory.drift}))
-        raise ExportError(
-            f"run {rollout.run_id!r} has {len(found)} branches ({kinds}), and TRL takes one for each prompt; use "
-            f"branches='longest', which leaves out {left_out} sampled tokens, or another sink"
-        )
+def _write(rollout: Rollout, branches: Branches, mask: LossMask) -> dict[str, Any]:
+    chosen, left_out = choose_branch(read_sampled(rollout, mask, GRPO.needs), branches, "TRL")
     return {
         **write_completion(chosen),
         "reward": rollout.reward,

@@ -16,7 +16,7 @@ from treadle.core.types import Completion, FinishReason, Message, Request, Role
 from treadle.export.groups import Rollout
 from treadle.models.protocol import Watch
 from treadle.models.scripted import ScriptedModel
-from treadle.rollout.trl import make_rollout_func, reward_of_rollout
+from treadle.rollout.trainers.trl import make_rollout_func, reward_of_rollout
 from treadle.runs.retries import RetryPolicy
 from treadle.tasks import SimpleTask
 

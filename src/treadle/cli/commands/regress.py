@@ -1,0 +1,255 @@
+"""`treadle test` and `treadle test record`: recorded runs as tests of agents."""
+
+import os
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute
+from treadle.cli.jobs.journals import find_runs, open_existing
+from treadle.cli.options.option_groups import OptionGroup
+from treadle.cli.terminal.output import (
+    clean,
+    flush,
+    print_json,
+    print_lines,
+    print_note,
+    shorten,
+    stdout,
+    write_command,
+    write_count,
+    write_seconds,
+)
+from treadle.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from treadle.regression.live_scores import ThresholdVerdict
+    from treadle.regression.regression_suite import RecordingOutcome, Suite
+
+_STYLES = {"-": "red", "+": "green"}
+
+
+class Annotations(StrEnum):
+    """The programs that annotations are written for."""
+
+    GITHUB = "github"
+    NONE = "none"
+
+
+class TestOptions(OptionGroup, frozen=True, kw_only=True):
+    """The options that override keys of `test` in treadle.toml. Each field has the name of its key."""
+
+    agent: str | None = None
+    tools: str | None = None
+    samples: int | None = None
+    min_score: float | None = None
+    must_not_drop: bool | None = None
+
+
+def replay_recordings(
+    paths: list[Path] | None = None,
+    keyword: str | None = None,
+    is_updating: bool = False,
+    is_live: bool = False,
+    is_trusted: bool = False,
+    junit: Path | None = None,
+    annotate: Annotations | None = None,
+    is_json: bool = False,
+    *,
+    options: TestOptions,
+) -> int:
+    """Replay recorded runs against the agent of today, and show the first request to the model that differs.
+
+    The model is not asked: the recording has its answers and, unless --tools says otherwise, the results of the
+    tools. The exit code is 1 if an agent differs from its recordings. `treadle test --live` asks the model anew,
+    and judges what the agent does by scorers and thresholds.
+
+    Examples:
+        treadle test record last --name refund
+        treadle test --agent agents.py:clerk -k refund
+    """
+    from treadle.regression.regression_suite import run_recording
+
+    suite = _make_suite(options, is_updating=is_updating, is_live=is_live, is_trusted=is_trusted)
+    outcomes: list[RecordingOutcome] = []
+
+    async def run_all() -> None:
+        for path in suite.find(paths or [], keyword):
+            outcomes.append(await run_recording(suite, path))
+            _print(outcomes[-1], is_json=is_json)
+
+    execute(run_all())
+    verdicts = _judge(suite, outcomes)
+    if junit is not None:
+        from treadle.regression.regression_reports import write_junit
+
+        write_junit(outcomes, verdicts, junit)
+    default = Annotations.GITHUB if os.environ.get("GITHUB_ACTIONS") == "true" else Annotations.NONE
+    if (annotate or default) is Annotations.GITHUB and not is_json:
+        from treadle.regression.regression_reports import annotate as write_annotations
+
+        print_lines([line.encode() for line in write_annotations(outcomes, verdicts)])
+    failed = [item for item in outcomes if item.has_failed]
+    if is_json:
+        print_json(*verdicts)
+    else:
+        _print_end(outcomes, verdicts)
+        if any([item.divergence is not None for item in failed]):
+            _print_advice(paths or [], keyword, options)
+    is_good = not failed and all([item.is_kept for item in verdicts])
+    return ExitCode.DONE if is_good else ExitCode.FAILED
+
+
+def record(
+    runs: list[str] | None = None,
+    text: str | None = None,
+    agent: str | None = None,
+    name: str | None = None,
+    journal: str | None = None,
+    is_forced: bool = False,
+) -> int:
+    """Write runs of a journal to recordings, or run an agent on a text and record that.
+
+    Keys of servers, and the values of variables with names such as API_TOKEN, are replaced by ***.
+
+    Examples:
+        treadle test record last --name refund
+        treadle test record --text "What is a euro in NOK?" --agent agents.py:clerk --name euro
+    """
+    from treadle.regression.recorded_runs import ENDING, write_recording
+    from treadle.regression.regression_suite import load_agent, slug
+
+    if (text is None) is not bool(runs):
+        raise ConfigError(
+            "give runs, or --text with --agent, not both" if runs else "give a run, such as 'last', or --text"
+        )
+    suite = _make_suite(TestOptions(agent=agent))
+
+    def write(opened: "object", run_id: str, named: str) -> None:
+        path = suite.folder / f"{named}{ENDING}"
+        if path.exists() and not is_forced:
+            raise ConfigError(f"{str(path)!r} exists; give another --name, or replace it with --force")
+        write_recording(opened, run_id, path, suite.redaction())  # type: ignore[arg-type]
+        print_note(
+            f"recorded {run_id} as {str(path)!r}; look at it before you commit it, for it is shown to others"
+        )
+        stdout().print(clean(str(path)), soft_wrap=True, highlight=False)
+
+    if text is not None:
+        if suite.table.agent is None:
+            raise ConfigError("--text needs the agent that answers it: give --agent file.py:NAME")
+        made = load_agent(suite, suite.table.agent)
+        run = execute(made.run(text))
+        write(made.journal, run.run_id, name or slug(text))
+        return ExitCode.DONE
+    if name is not None and len(runs or ()) > 1:
+        raise ConfigError("--name names one recording; record the runs one after another")
+    with closing(open_existing(journal)) as opened:
+        for run_id in find_runs(opened, runs, is_all=False):
+            write(opened, run_id, name or run_id)
+    return ExitCode.DONE
+
+
+def _make_suite(
+    options: TestOptions, *, is_updating: bool = False, is_live: bool = False, is_trusted: bool = False
+) -> "Suite":
+    """Return the suite of the treadle.toml of this folder, with the given options. Raises: `ConfigError`."""
+    from treadle.models.config.recipe import load_config
+    from treadle.regression.regression_suite import Suite
+
+    given = {name: getattr(options, name) for name in options.__struct_fields__}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if changes.get("agent") is not None:
+        # What a command line names is relative to the folder of its user, and is for all recordings.
+        place = changes["agent"].rpartition(":")[0]
+        changes |= {"agents": {}} | (
+            {"agent": f"{Path.cwd() / changes['agent']}"} if place.endswith(".py") else {}
+        )
+    return Suite.of_config(
+        load_config(), changes, is_updating=is_updating, is_live=is_live, is_trusted=is_trusted
+    )
+
+
+def _judge(suite: "Suite", outcomes: "list[RecordingOutcome]") -> "list[ThresholdVerdict]":
+    """Return the verdicts about the scores of live runs. If recordings are updated, store the scores instead."""
+    if not suite.is_live:
+        return []
+    from treadle.regression.live_scores import judge_scores, read_scores, write_scores
+
+    scores = {item.name: item.live.scores for item in outcomes if item.live is not None}
+    if suite.is_updating:
+        write_scores(suite.folder, scores)
+        return []
+    return judge_scores(suite.table, scores, read_scores(suite.folder))
+
+
+def _print(outcome: "RecordingOutcome", *, is_json: bool) -> None:
+    """Print the outcome of one recording."""
+    if is_json:
+        divergence = outcome.divergence
+        print_json(
+            {
+                "name": outcome.name,
+                "path": str(outcome.path),
+                "line": outcome.line,
+                "has_failed": outcome.has_failed,
+                "is_updated": outcome.is_updated,
+                "error": outcome.error,
+                "divergence": divergence
+                and {"title": divergence.title, "differences": divergence.differences},
+                "scores": None if outcome.live is None else outcome.live.scores,
+                "seconds": outcome.seconds,
+            }
+        )
+        return
+    from rich.text import Text
+
+    console = stdout()
+    label, style = ("FAIL", "bold red") if outcome.has_failed else ("pass", "green")
+    if outcome.is_updated:
+        label, style = "new ", "bold yellow"
+    said = f"  {write_count(outcome.requests, 'request')} as recorded" if outcome.requests else ""
+    if outcome.live is not None and outcome.live.scores:
+        said = f"  scores {', '.join([f'{score:.2f}' for score in outcome.live.scores])}"
+    if outcome.divergence is not None:
+        said = f"  {outcome.divergence.title}"
+    console.print(
+        Text.assemble((label, style), f"  {clean(outcome.name)}", (clean(said), "dim")), soft_wrap=True
+    )
+    if outcome.divergence is not None:
+        place = f"{clean(str(outcome.path))}:{outcome.line}"
+        console.print(Text(f"      {place}  (-: recorded, +: now)", style="dim"), soft_wrap=True)
+        console.print()
+        for line in outcome.divergence.lines():
+            style = _STYLES.get(line.strip()[:1], "") if line.startswith("  ") else "bold"
+            console.print(Text(f"      {clean(line)}", style=style), soft_wrap=True)
+    elif outcome.error is not None:
+        console.print(Text(f"      {clean(outcome.error)}", style="red"), soft_wrap=True)
+    for reason in outcome.live.reasons if outcome.live is not None else ():
+        console.print(Text(f"      {clean(shorten(reason, 200))}", style="dim"), soft_wrap=True)
+    flush()
+
+
+def _print_end(outcomes: "list[RecordingOutcome]", verdicts: "list[ThresholdVerdict]") -> None:
+    """Print the verdicts and the counts."""
+    console = stdout()
+    for verdict in verdicts:
+        console.print(clean(verdict.text), style="" if verdict.is_kept else "bold red", soft_wrap=True)
+    failed, updated = (
+        sum(found) for found in zip(*[(item.has_failed, item.is_updated) for item in outcomes], strict=True)
+    )
+    counts = [f"{failed:,} failed"] if failed else []
+    counts += [f"{updated:,} updated"] if updated else []
+    counts.append(f"{len(outcomes) - failed - updated:,} passed")
+    seconds = write_seconds(sum([item.seconds for item in outcomes]))
+    console.print(f"{', '.join(counts)} in {seconds}", style="bold red" if failed else "bold green")
+
+
+def _print_advice(paths: list[Path], keyword: str | None, options: TestOptions) -> None:
+    """Print how differences are accepted."""
+    command = write_command(
+        "test", *map(str, paths), update=True, keyword=keyword, agent=options.agent, tools=options.tools
+    )
+    print_note(f"if the change is intended, accept it with: {command}")

@@ -1,0 +1,251 @@
+"""The test of recordings: which agent each is for, its replay or its live runs, and what is updated.
+
+`treadle test` and the plugin of pytest call `run_recording` for each file.
+"""
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.agent.agent import Agent
+from treadle.core.errors import ConfigError, TreadleError, UntrustedError
+from treadle.journal.memory import MemoryJournal
+from treadle.models.config.bare import NEEDS_KEYS
+from treadle.models.config.recipe import Config
+from treadle.models.config.tables import RegressionTable
+from treadle.regression.live_scores import LiveScores, score_live
+from treadle.regression.recorded_parts import ToolReplay
+from treadle.regression.recorded_runs import (
+    ENDING,
+    RecordedRun,
+    Redaction,
+    compile_patterns,
+    find_recordings,
+    read_recording,
+    write_recording,
+)
+from treadle.regression.replay_agent import ReplaySettings, replay_recording
+from treadle.regression.request_differences import Divergence, Normalize
+from treadle.scoring.registry import read_rewards
+from treadle.tools.resolve import demands_of_tools
+from treadle.tools.toolset_parts import load_reference
+
+
+class Suite(Struct, frozen=True, kw_only=True):
+    """The recordings of a project, and how they are tested."""
+
+    table: RegressionTable
+    """The settings, with what options changed."""
+    base: Path = Path()
+    """The folder that the paths in the settings are relative to."""
+    is_updating: bool = False
+    """True if recordings are replaced by the runs of today."""
+    is_live: bool = False
+    """True if the model of today is asked."""
+    is_trusted: bool = False
+    """True if the agents that recordings describe may start programs and import files."""
+
+    @classmethod
+    def of_config(cls, config: Config, changes: Mapping[str, Any] = {}, **options: Any) -> "Suite":
+        """Return the suite of a treadle.toml. `changes` override keys of its table. Raises: `ConfigError`."""
+        modes, tools = [mode.value for mode in ToolReplay], changes.get("tools")
+        if tools is not None and tools not in modes:
+            raise ConfigError(f"--tools {tools!r}: give one of {', '.join(modes)}")
+        table = RegressionTable.model_validate({**config.file.test.model_dump(), **changes})
+        base = Path.cwd() if config.path is None else config.path.resolve().parent
+        # Paths are shown as short as possible.
+        return cls(table=table, base=Path(os.path.relpath(base)), **options)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the recordings."""
+        return self.base / self.table.folder
+
+    def find(self, places: list[Path], keyword: str | None) -> list[Path]:
+        """Return the recordings in files and folders, by default all, whose names have `keyword` in them.
+
+        Raises: `ConfigError` if there are none.
+        """
+        found: list[Path] = []
+        for place in places or [self.folder]:
+            found += (
+                [place] if place.is_file() else find_recordings(place, lambda name: (keyword or "") in name)
+            )
+        if not found:
+            what = "" if keyword is None else f" with {keyword!r} in their names"
+            where = ", ".join([repr(str(place)) for place in places or [self.folder]])
+            raise ConfigError(
+                f"there are no recordings{what} in {where}; record a run with `treadle test record RUN`"
+            )
+        return list(dict.fromkeys(found))
+
+    def normalizer(self) -> Normalize:
+        """Return the function that replaces what may differ, and secrets. Raises: `ConfigError`."""
+        patterns, redaction = compile_patterns("ignore", self.table.ignore), self.redaction()
+
+        def normalize(text: str) -> str:
+            text = redaction.hide(text)
+            for pattern in patterns:
+                text = pattern.sub("…", text)
+            return text
+
+        return normalize
+
+    def redaction(self) -> Redaction:
+        """Return the removal of secrets. Raises: `ConfigError`."""
+        return Redaction(self.table.redact)
+
+
+class RecordingOutcome(Struct, frozen=True, kw_only=True):
+    """The outcome of the test of one recording."""
+
+    name: str
+    path: Path
+    seconds: float = 0.0
+    requests: int = 0
+    """How many requests were compared."""
+    line: int = 1
+    """The line of the file that the divergence is about."""
+    divergence: Divergence | None = None
+    """Where today's agent differs first; `None` if it does not."""
+    error: str | None = None
+    """Why the recording could not be tested; `None` if it was."""
+    is_updated: bool = False
+    """True if the recording was replaced, so that its divergence is accepted."""
+    live: LiveScores | None = None
+    """The scores of live runs; `None` if the model was not asked."""
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the test failed by itself, whatever the scores of all recordings say."""
+        return self.error is not None or (self.divergence is not None and not self.is_updated)
+
+    def text(self) -> str:
+        """Return what a person is shown about a test that failed."""
+        return self.error or str(self.divergence)
+
+
+async def run_recording(suite: Suite, path: Path, agent: Agent[Any] | None = None) -> RecordingOutcome:
+    """Test a recording with `agent`, by default the one that the suite names. It raises no error of Treadle."""
+    begin, name = time.monotonic(), path.name.removesuffix(ENDING)
+    try:
+        recorded = await read_recording(path)
+        name = recorded.name
+        suite.redaction().check(recorded)
+        if agent is None:
+            with _offline(not suite.is_live):
+                agent = await asyncio.to_thread(find_agent, suite, recorded)
+        if suite.is_live:
+            specs = read_rewards(suite.table.rewards or {})
+            live = await score_live(
+                recorded, agent, ToolReplay(suite.table.tools), specs, suite.table.samples
+            )
+            if suite.is_updating and live.journal is not None:
+                await asyncio.to_thread(
+                    write_recording, live.journal, recorded.run_id, path, suite.redaction()
+                )
+            found = RecordingOutcome(
+                name=name, path=path, live=live, error=live.error, is_updated=suite.is_updating
+            )
+        else:
+            found = await _replay(suite, recorded, agent)
+    except (TreadleError, OSError) as error:
+        text = (
+            error.explain("name the agent, or pass --trust")
+            if isinstance(error, UntrustedError)
+            else str(error)
+        )
+        found = RecordingOutcome(name=name, path=path, error=text)
+    return replace(found, seconds=time.monotonic() - begin)
+
+
+async def _replay(suite: Suite, recorded: RecordedRun, agent: Agent[Any]) -> RecordingOutcome:
+    settings = ReplaySettings(
+        tools=ToolReplay(suite.table.tools), normalize=suite.normalizer(), is_accepting=suite.is_updating
+    )
+    replayed = await replay_recording(recorded, agent, settings)
+    divergence = replayed.divergence
+    is_updated = divergence is not None and suite.is_updating
+    if is_updated:
+        await asyncio.to_thread(
+            write_recording, replayed.journal, recorded.run_id, recorded.path, suite.redaction()
+        )
+    return RecordingOutcome(
+        name=recorded.name,
+        path=recorded.path,
+        requests=replayed.requests,
+        line=1 if divergence is None else recorded.line_of(divergence.seq),
+        divergence=divergence,
+        is_updated=is_updated,
+    )
+
+
+@contextmanager
+def _offline(is_offline: bool) -> Iterator[None]:
+    """Let models be made without API keys in the `with` block, because they are not asked."""
+    token = NEEDS_KEYS.set(not is_offline)
+    try:
+        yield
+    finally:
+        NEEDS_KEYS.reset(token)
+
+
+def find_agent(suite: Suite, recorded: RecordedRun) -> Agent[Any]:
+    """Return today's agent for a recording: the one that the suite names, or the one that the recording describes,
+    made again. Blocks.
+
+    Raises: `ConfigError` if it cannot be made; `UntrustedError` if making it starts programs or imports files that
+    nobody named.
+    """
+    table = suite.table
+    named = [agent for pattern, agent in table.agents.items() if fnmatchcase(recorded.name, pattern)]
+    reference = next(iter(named), table.agent)
+    if reference is None:
+        return _rebuild(suite, recorded)
+    return load_agent(suite, reference)
+
+
+def load_agent(suite: Suite, reference: str) -> Agent[Any]:
+    """Return the agent at `file.py:NAME` or `package.module:NAME`. Blocks. Raises: `ConfigError`."""
+    place, colon, _ = reference.rpartition(":")
+    if not colon:
+        raise ConfigError(
+            f"the agent {reference!r} has no name; write it as file.py:NAME or package.module:NAME"
+        )
+    found = load_reference(f"{suite.base / reference}" if place.endswith(".py") else reference)
+    if not isinstance(found, Agent) and callable(found):
+        found = found()
+    if not isinstance(found, Agent):
+        raise ConfigError(
+            f"{reference!r} is {found!r:.100}; name a treadle.Agent, or a function that returns one"
+        )
+    return found
+
+
+def _rebuild(suite: Suite, recorded: RecordedRun) -> Agent[Any]:
+    spec = recorded.started.spec
+    missing = [part.name for part in spec.tools if part.missing is not None]
+    missing += [spec.model.name] if spec.model.missing is not None else []
+    if missing:
+        raise ConfigError(
+            f"the recording {recorded.name!r} does not say how its agent is made: {missing[0]!r} is an object of a "
+            "program; name the agent, as --agent file.py:NAME or test.agent in treadle.toml"
+        )
+    demands = tuple([demand for part in spec.tools for demand in demands_of_tools(part)])
+    if demands and not suite.is_trusted:
+        raise UntrustedError(f"the recording {recorded.name!r}", demands)
+    return Agent.from_spec(spec, journal=MemoryJournal())
+
+
+def slug(text: str) -> str:
+    """Return a name for a file, made from a text."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].rstrip("-") or "run"

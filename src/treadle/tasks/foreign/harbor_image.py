@@ -1,0 +1,190 @@
+"""What the Dockerfile of a task makes, as far as the sandbox can have it without an image.
+
+Files, folders and variables are read from the Dockerfile. What it installs must be on this machine: programs for
+apt, and packages of the task's Python for pip. Versions are not compared. Anything else needs the image.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.tasks.foreign.installers import NAMES, find_missing, split_commands
+
+OUTER = ".root"
+"""The folder of the run's files with everything that is outside of the working folder."""
+_IGNORED = frozenset(("LABEL", "CMD", "ENTRYPOINT", "ARG", "EXPOSE", "SHELL", "HEALTHCHECK", "STOPSIGNAL"))
+_TESTS = ("/tests", "/logs", "/solution", "/oracle")
+"""Folders that only the tests or the reference solution use; what an image copies there is left out."""
+
+
+class Image(Struct):
+    """What a Dockerfile makes."""
+
+    folder: str = "/"
+    """The working folder."""
+    files: dict[str, bytes] = {}
+    """The files, by absolute path."""
+    folders: set[str] = set()
+    """Further folders, by absolute path."""
+    variables: dict[str, str] = {}
+
+    def place(self, path: str) -> str:
+        """Return where an absolute path is in the run's files. Raises: `ConfigError` if only the sandbox has it."""
+        if self.is_inner(path):
+            return path[len(self.folder) + 1 :]
+        top = path.split("/")[1]
+        if top in NAMES.sandbox_folders or not top:
+            raise needs_image(f"it has files in {path!r}, which the sandbox has itself")
+        return f"{OUTER}{path}"
+
+    @property
+    def mounts(self) -> list[str]:
+        """The absolute paths that commands find beside the working folder: those of the root, and empty folders."""
+        outer = [path for path in (*self.files, *self.folders) if not self.is_inner(path)]
+        full = {parent for path in self.files for parent in map(str, PurePosixPath(path).parents)}
+        found = {f"/{path.split('/')[1]}" for path in outer} | (self.folders - full)
+        return sorted(
+            path for path in found - {self.folder} if path.split("/")[1] not in NAMES.sandbox_folders
+        )
+
+    def is_inner(self, path: str) -> bool:
+        """Return whether an absolute path is in the working folder."""
+        return path == self.folder or path.startswith(f"{self.folder}/")
+
+
+def place_mounts(folder: str, mounts: Sequence[str]) -> dict[str, str]:
+    """Return where commands find the run's files: absolute paths to folders of the run."""
+    inner = {path: path[len(folder) + 1 :] for path in mounts if path.startswith(f"{folder}/")}
+    return {**{path: f"{OUTER}{path}" for path in mounts if path not in inner}, folder: "", **inner}
+
+
+def needs_image(why: str) -> ConfigError:
+    """Return the error of a task that needs its image."""
+    return ConfigError(f"it needs its image, and Treadle runs tasks only without one: {why}")
+
+
+def read_image(context: Path, settings: Mapping[str, object]) -> Image:
+    """Return what the Dockerfile in `context` makes; `settings` are those of the environment in `task.toml`.
+
+    Raises: `ConfigError` that says why the task needs its image, or what must be installed.
+    """
+    path = context / "Dockerfile"
+    if not path.is_file():
+        given = settings.get("docker_image")
+        raise needs_image(f"its image is {given!r}" if given else "it has no Dockerfile")
+    image = Image()
+    for line in _lines(path.read_text("utf-8", "replace")):
+        word, _, rest = line.partition(" ")
+        _apply(image, context, word.upper(), rest.strip(), line)
+    if isinstance(folder := settings.get("workdir"), str):
+        image.folder = folder.rstrip("/") or "/"
+    if image.folder == "/":
+        raise needs_image("its working folder is the root")
+    for name in (image.folder, *image.files):
+        image.place(name)
+    if image.folder.split("/")[1] in NAMES.sandbox_folders:
+        raise needs_image(f"its working folder is {image.folder!r}, which the sandbox has itself")
+    return image
+
+
+def _lines(text: str) -> list[str]:
+    """Return the instructions of a Dockerfile, without comments and with continued lines joined."""
+    kept = "\n".join(line for line in text.splitlines() if not line.strip().startswith("#"))
+    return [line.strip() for line in re.sub(r"\\[ \t]*\n", " ", kept).splitlines() if line.strip()]
+
+
+def _apply(image: Image, context: Path, word: str, rest: str, line: str) -> None:
+    if word == "FROM" and not _is_base(next(name for name in rest.split() if not name.startswith("--"))):
+        raise needs_image(f"its Dockerfile has `{line[:80]}`")
+    if word == "WORKDIR":
+        image.folder = _resolve(image, _expand(image, rest.strip("\"'")))
+        image.folders.add(image.folder)
+    elif word in ("COPY", "ADD"):
+        _copy(image, context, _expand(image, rest))
+    elif word == "ENV":
+        pairs = shlex.split(rest) if "=" in rest.split(" ")[0] else ["=".join(rest.split(None, 1))]
+        for pair in pairs:
+            name, _, value = pair.partition("=")
+            image.variables[name] = _expand(image, value)
+    elif word == "RUN":
+        for command in split_commands(rest):
+            _run(image, command, line)
+    elif word == "USER" and rest not in ("root", "0"):
+        image.folders.add(f"/home/{rest}")
+    elif word not in ("FROM", "USER") and word not in _IGNORED:
+        raise needs_image(f"its Dockerfile has `{line[:80]}`")
+
+
+def _is_base(name: str) -> bool:
+    *folders, last = name.split("/")
+    stem = re.split(r"[:@]", last)[0]
+    return stem in NAMES.base_images or bool(folders and folders[-1] in NAMES.base_image_folders)
+
+
+def _run(image: Image, command: list[str], line: str) -> None:
+    """Apply a command of a RUN line. Raises: `ConfigError` if the sandbox cannot have its effect."""
+    name, *words = command
+    named = [word for word in words if not word.startswith("-")]
+    if name == "mkdir":
+        image.folders.update(_resolve(image, word) for word in named if word != "777")
+    elif name == "touch":
+        image.files.update({_resolve(image, word): b"" for word in named})
+    elif name in ("chmod", "chown", "true", "set", "export") or (name == "rm" and "-rf" in command):
+        return  # the sandbox has one user, who may do all with the run's files
+    elif name == "ln" and any(PurePosixPath(word).name.startswith("python3") for word in named):
+        return
+    elif not (missing := find_missing(command)).is_installer:
+        raise needs_image(f"its Dockerfile has `{line[:80]}`")
+    elif missing.names:
+        raise ConfigError(f"its Dockerfile installs what is not here: {missing.advice}")
+
+
+def _expand(image: Image, text: str) -> str:
+    return re.sub(
+        r"\$\{?(\w+)\}?",
+        lambda found: image.variables.get(found[1], "" if found[1] == "PATH" else found[0]),
+        text,
+    )
+
+
+def _resolve(image: Image, path: str) -> str:
+    """Return a path of the Dockerfile as an absolute one."""
+    parts: list[str] = []
+    for part in f"{image.folder}/{path}".split("/") if not path.startswith("/") else path.split("/"):
+        if part == ".." and parts:
+            parts.pop()
+        elif part not in ("", ".", ".."):
+            parts.append(part)
+    return f"/{'/'.join(parts)}"
+
+
+def _copy(image: Image, context: Path, arguments: str) -> None:
+    """Add the files of a COPY line to an image. Raises: `ConfigError`."""
+    words = [word for word in shlex.split(arguments) if not word.startswith("--")]
+    if arguments.startswith("["):
+        words = msgspec.json.decode(arguments, type=list[str])
+    if "--from=" in arguments or any("://" in word for word in words):
+        raise needs_image(f"its Dockerfile copies `{arguments[:80]}`")
+    *sources, target = words
+    is_folder = target.endswith(("/", "/.")) or target == "." or len(sources) > 1
+    target = _resolve(image, target)
+    if target in _TESTS or target.startswith(tuple(f"{path}/" for path in _TESTS)):
+        return
+    for source in sources:
+        inner = source.strip("/").removeprefix("./")
+        found = [context] if inner in ("", ".") else sorted(context.glob(inner))
+        if not found:
+            raise ConfigError(f"its Dockerfile copies {source!r}, which is not there")
+        for path in found:
+            if path.is_file():
+                image.files[f"{target}/{path.name}" if is_folder else target] = path.read_bytes()
+                continue
+            image.folders.add(target)
+            for file in sorted(path.rglob("*")):
+                if file.is_file() and file.name not in ("Dockerfile", "docker-compose.yaml"):
+                    image.files[f"{target}/{file.relative_to(path).as_posix()}"] = file.read_bytes()

@@ -1,0 +1,212 @@
+"""What the scripts of foreign tasks install, and whether this machine has it.
+
+A task's scripts run without a network. Where they call apt, pip or uv, what these would install must be here:
+programs of the machine, and packages of the task's Python. That Python is the environment that the variable
+`TREADLE_HARBOR_ENV` names, else the one that runs Treadle if commands can reach it, else that of the system.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.sandbox.commands.bubblewrap import is_root
+from treadle.sandbox.commands.home import is_open_to_all
+
+VARIABLE = "TREADLE_HARBOR_ENV"
+_REDIRECTION = re.compile(r"(?<=\s)\d*>{1,2}\s*(&\d|[\w./-]+)")
+_PLACE = "/usr/local"
+"""Where commands find the task's Python: the first folder of their PATH is in it."""
+
+
+class _Names(Struct, frozen=True):
+    """The lists of `installers.toml`, which says what each is."""
+
+    assumed: frozenset[str]
+    valued_options: frozenset[str]
+    network_programs: frozenset[str]
+    sandbox_folders: frozenset[str]
+    base_images: frozenset[str]
+    base_image_folders: frozenset[str]
+
+
+NAMES = msgspec.toml.decode(files(__package__).joinpath("installers.toml").read_bytes(), type=_Names)
+
+
+class MissingPrograms(Struct, frozen=True):
+    """What a command would install that is not on this machine."""
+
+    is_installer: bool
+    """True if the command installs."""
+    names: tuple[str, ...] = ()
+    tool: str = "pip"
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        names = " ".join(self.names)
+        if self.tool == "apt":
+            return f"{names}; install it on this machine with: apt install {names}"
+        return (
+            f"{names}; make a Python environment that all users can read, install it there with pip, and set "
+            f"{VARIABLE} to its folder"
+        )
+
+
+def split_commands(text: str) -> list[list[str]]:
+    """Return the words of each command of a line or script. Quoted texts that have no end are left out."""
+    found: list[list[str]] = []
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        if line.strip().startswith("#"):
+            continue
+        lexer = shlex.shlex(_REDIRECTION.sub(" ", line), posix=True, punctuation_chars="&|;")
+        lexer.whitespace_split, lexer.commenters = True, "#"
+        command: list[str] = []
+        try:
+            for word in lexer:
+                if word and not word.strip("&|;"):
+                    found.append(command)
+                    command = []
+                else:
+                    command.append(word)
+        except ValueError:
+            continue
+        found.append(command)
+    return [command for command in found if command]
+
+
+def find_missing(command: list[str]) -> MissingPrograms:
+    """Return what a command would install that is not here."""
+    words = [word for word in command if word not in ("sudo", "-qq")]
+    while words and re.match(r"[A-Z_]+=", words[0]):
+        words.pop(0)
+    name, *words = words or [""]
+    name = Path(name).name
+    if re.fullmatch(r"python3?(\.\d+)?", name) and words[:2] == ["-m", "pip"]:
+        name, words = "pip", words[2:]
+    if name in ("apt", "apt-get"):
+        wanted = words[words.index("install") + 1 :] if "install" in words else []
+        return MissingPrograms(True, _without(_plain(wanted), _has_program), "apt")
+    if name in ("pip", "pip3"):
+        return MissingPrograms(
+            "install" in words or words[:1] == ["cache"], _packages(words[1:]) if "install" in words else ()
+        )
+    if name == "uv" and words[:1] != ["run"]:
+        wanted = (
+            words[words.index("install" if "install" in words else "add") + 1 :]
+            if {"install", "add"} & {*words}
+            else []
+        )
+        return MissingPrograms(True, _packages(wanted))
+    if name in ("uv", "uvx"):
+        given = [
+            words[place + 1] for place, word in enumerate(words[:-1]) if word in ("-w", "--with", "--from")
+        ]
+        started = next(iter(_plain(words[1:] if name == "uv" else words)), "")
+        return MissingPrograms(True, _without([*given, *([started] if name == "uvx" else [])], _has_package))
+    return MissingPrograms(False)
+
+
+def find_obstacle(script: str) -> str | None:
+    """Return why a script cannot run without a network; `None` if all that it installs is here."""
+    for command in split_commands(script):
+        missing = find_missing(command)
+        if missing.names:
+            return f"its tests install what is not here: {missing.advice}"
+        if command[0] in NAMES.network_programs and "astral.sh/uv" not in " ".join(command):
+            return f"its tests use the network, and the sandbox has none: `{' '.join(command)[:80]}`"
+    return None
+
+
+def _plain(words: list[str]) -> list[str]:
+    """Return the words that are no options and no values of options."""
+    pairs = zip(["", *words], words, strict=False)
+    return [word for before, word in pairs if not word.startswith("-") and before not in NAMES.valued_options]
+
+
+def _packages(words: list[str]) -> tuple[str, ...]:
+    if any(word in ("-r", "--requirement") for word in words):
+        return (f"the packages of {words[-1]}",)
+    return _without(_plain(words), _has_package)
+
+
+def _without(names: list[str], is_here: object) -> tuple[str, ...]:
+    assert callable(is_here)
+    bare = [re.split(r"[\[=<>~!@; ]", name, maxsplit=1)[0] for name in names]
+    return tuple(
+        dict.fromkeys(name for name in bare if name and name not in NAMES.assumed and not is_here(name))
+    )
+
+
+def _has_program(name: str) -> bool:
+    if shutil.which(name, path="/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin") is not None:
+        return True
+    return name in _debian_packages() or (name == "build-essential" and shutil.which("gcc") is not None)
+
+
+@cache
+def _debian_packages() -> frozenset[str]:
+    if shutil.which("dpkg-query") is None:
+        return frozenset()
+    asked = ["dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Package}\n"]
+    shown = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    return frozenset(line[3:] for line in shown.splitlines() if line.startswith("ii"))
+
+
+def _has_package(name: str) -> bool:
+    return re.sub(r"[-_.]+", "-", name).lower() in _python_packages(find_prefix() or Path("/usr"))
+
+
+@cache
+def _python_packages(prefix: Path) -> frozenset[str]:
+    program = (
+        "import importlib.metadata as m; print(*[d.metadata['Name'] for d in m.distributions()], sep='\\n')"
+    )
+    asked = [str(prefix / "bin" / "python3"), "-I", "-c", program]
+    try:
+        shown = subprocess.run(asked, capture_output=True, text=True, check=False, cwd="/", env={}).stdout
+    except OSError:
+        return frozenset()
+    return frozenset(re.sub(r"[-_.]+", "-", name).lower() for name in shown.splitlines())
+
+
+def find_prefix() -> Path | None:
+    """Return the folder of the task's Python; `None` for that of the system. Raises: `ConfigError`."""
+    given = os.environ.get(VARIABLE)
+    if given is not None and not (Path(given) / "bin" / "python3").exists():
+        raise ConfigError(f"{VARIABLE} is {given!r}, which is no Python environment: it has no bin/python3")
+    prefix = Path(given or sys.prefix)
+    if str(prefix.resolve()).startswith("/usr"):
+        return None
+    if given is None and is_root() and not all(map(is_open_to_all, _folders_of(prefix))):
+        return None
+    return prefix
+
+
+def _folders_of(prefix: Path) -> list[Path]:
+    """Return the folders that a Python needs: its own, and that of the Python that it was made from."""
+    base = (prefix / "bin" / "python3").resolve().parent.parent
+    return [prefix] if str(base).startswith("/usr") or base == prefix else [prefix, base]
+
+
+def find_binds() -> dict[str, str]:
+    """Return what commands must see of the host for the task's Python. Raises: `ConfigError`."""
+    prefix = find_prefix()
+    if prefix is None:
+        return {}
+    folders = _folders_of(prefix)
+    return {**{str(folder): str(folder) for folder in folders}, f"{prefix}/.": _PLACE}
+
+
+def read_functions() -> bytes:
+    """Return the bash functions that stand for the installers."""
+    return files(__package__).joinpath("installers.sh").read_bytes()
