@@ -58,6 +58,14 @@ def _add_stand_ins(folder: Path) -> None:
         shutil.copy(file, packages)
 
 
+def _name_environments() -> tuple[str, ...]:
+    """Return the environments in the repository of verifiers that bring or make their data."""
+    place = "git+https://github.com/PrimeIntellect-ai/verifiers@a60a606#subdirectory=environments"
+    names = ("code_golf", "color_codeword", "glossary", "kuhn_poker", "proposer_solver", "scratchpad")
+    others = ("bash_interception", "grayscale_interception", "interception", "web_search_interception")
+    return tuple([f"{place}/{name}" for name in (*names, *others)])
+
+
 ENVIRONMENTS = {
     "engines": Environment(
         size="4 GB",
@@ -119,6 +127,13 @@ ENVIRONMENTS = {
             *("mistral_common", "triton"),
         ),
         finish=_add_stand_ins,
+    ),
+    "verifiers": Environment(
+        size="1 GB",
+        # verifiers starts its chat loop with uv.
+        packages=("verifiers==0.4.0", "uv", "pillow"),
+        # Environments, of PyPI and of the repository of verifiers. Many more load their data from a hub.
+        added=("marble-v1==0.1.0", *_name_environments()),
     ),
     "trainers": Environment(
         size="2 GB",

@@ -1,9 +1,8 @@
-"""Tasks in the formats of others: Harbor's and terminal-bench's folders, and tasksets of verifiers."""
+"""Tasks in the formats of others: Harbor's and terminal-bench's folders."""
 
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -239,14 +238,3 @@ def test_references_with_a_text():
     assert split_reference("harbor:some/folder") == ("harbor:some/folder", "")
     assert split_reference("verifiers:owner/name@1:7") == ("verifiers:owner/name@1", "7")
     assert split_reference("puzzles.py:SUMS:a") == ("puzzles.py:SUMS", "a")
-
-
-@pytest.mark.skipif("verifiers" in sys.modules, reason="it is about a missing package")
-def test_a_taskset_needs_its_package():
-    try:
-        import verifiers  # noqa: F401
-    except ImportError:
-        with pytest.raises(ConfigError, match="pip install verifiers"):
-            task_set("verifiers:gsm8k")
-    with pytest.raises(ConfigError, match="give the name of a taskset"):
-        task_set("verifiers:")

@@ -87,16 +87,14 @@ class Program:
         """Why it had none."""
         self._agents: dict[bytes, Agent[Any]] = {}
 
-    def check_budget(self) -> None:
-        """Check that the program may ask once more. Raises: `RequestRefused`."""
-        policy, usage = self.agent.policy, self.usage
-        over = [
-            name
-            for name, used in (("max_steps", len(self.done)), ("max_tokens", usage.total_tokens))
-            if (most := getattr(policy, name)) is not None and used >= most
-        ]
-        if over:
-            raise RequestRefused(402, f"the rollout has reached its {over[0]}", "budget_exceeded")
+    def find_limit(self) -> str | None:
+        """Return the name of a limit that the program has reached; `None` if it may ask once more."""
+        policy = self.agent.policy
+        for name, used in (("max_steps", len(self.done)), ("max_tokens", self.usage.total_tokens)):
+            most = getattr(policy, name)
+            if most is not None and used >= most:
+                return name
+        return None
 
     @property
     def usage(self) -> Usage:
@@ -174,7 +172,8 @@ class _ProgramHost(GatewayHost):
 
     async def check_room(self, caller: ApiCaller) -> None:
         """See `GatewayHost.check_room`."""
-        self.find(caller).check_budget()
+        if (limit := self.find(caller).find_limit()) is not None:
+            raise RequestRefused(402, f"the rollout has reached its {limit}", "budget_exceeded")
 
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
         """See `GatewayHost.visible_to`."""
@@ -260,7 +259,8 @@ class ProgramModel:
         if ended.status < 0 or ended.status == TEMPORARY_FAILURE:
             raise ServerError(text)
         if not program.run_ids:
-            raise ConfigError(f"{text}. It did not ask the model: does it use OPENAI_BASE_URL?")
+            hint = "" if find_environment(self._task) else ": does it use OPENAI_BASE_URL?"
+            raise ConfigError(f"{text}. It did not ask the model{hint}")
 
 
 class ProgramWorkers(HereWorkers):
@@ -340,6 +340,8 @@ class ProgramWorkers(HereWorkers):
             process = self._environments[command] = EnvironmentProcess(command)
         told = await process.play(task.task_id, url, key, program.agent.model.name)
         if (why := told.get("error")) is not None:
+            if (limit := program.find_limit()) is not None:
+                return _Ended(1, "", 0.0, {}, why, f"the rollout reached its {limit} before it ended")
             return _Ended(TEMPORARY_FAILURE if program.run_ids else 1, "", None, {}, why)
         return _Ended(
             0,

@@ -16,7 +16,9 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 MAX_TASKS = 10_000
-"""How many tasks of a taskset are read. A taskset may be infinite."""
+"""How many tasks of a taskset are listed."""
+MAX_MADE_TASKS = 256
+"""How many tasks are listed of a taskset that makes new ones for ever."""
 MAX_DETAIL_CHARS = 2000
 Told = dict[str, Any]
 
@@ -37,8 +39,10 @@ class VerifiersEnvironment:
                 place = place.setdefault(step, {})
             place[last] = _read_value(text)
         kind = loaders.env_config_type(name, settings.get("id", ""))
-        needs_container = loaders.task_type(name).NEEDS_CONTAINER
         harness = loaders.default_harness_id(name)
+        needs_container = (
+            loaders.task_type(name).NEEDS_CONTAINER or loaders.harness_class(harness).NEEDS_CONTAINER
+        )
         for role, default in find_roles(kind).items():
             given = settings.setdefault(role, {})
             if default.runtime == type(default)().runtime:
@@ -51,17 +55,25 @@ class VerifiersEnvironment:
         self._inner = loaders.load_environment(loaders.resolve_env_config(settings))
         self._stack = AsyncExitStack()
         self._started: asyncio.Task[None] | None = None
-        self.tasks = list(islice(self._inner.taskset, MAX_TASKS))
+        self._left = iter(self._inner.taskset)
+        self._tasks: list[Any] = []
 
-    def list(self) -> list[Told]:
+    def _task(self, index: int) -> Any:
+        """Return a task. Those before it are made too, since tasksets make them in order."""
+        self._tasks += islice(self._left, max(0, index + 1 - len(self._tasks)))
+        return self._tasks[index]
+
+    def describe_tasks(self) -> list[Told]:
         """Return the tasks as Treadle shows them."""
+        taskset = self._inner.taskset
+        self._tasks += islice(self._left, MAX_TASKS if taskset.bounded else MAX_MADE_TASKS)
         return [
             {
                 "id": str(index),
                 "input": data.prompt_text or data.description or data.name or f"task {index} of {self.name}",
                 "instructions": data.system_prompt,
             }
-            for index, data in enumerate([task.data for task in self.tasks])
+            for index, data in enumerate([task.data for task in self._tasks])
         ]
 
     async def _start(self) -> None:
@@ -81,7 +93,7 @@ class VerifiersEnvironment:
         client = EvalClientConfig(base_url=asked["base_url"], api_key_var=variable)
         try:
             context = ModelContext(model=asked["model"], client=client, sampling=SamplingConfig())
-            episode = await self._inner.run_episode(self.tasks[int(asked["task"])], context)
+            episode = await self._inner.run_episode(self._task(int(asked["task"])), context)
         finally:
             del os.environ[variable]
         return describe(episode)
@@ -107,8 +119,8 @@ def describe(episode: Any) -> Told:
         told = [f"{error.type}: {error.message}" for error in errors] or ["the episode failed"]
         return {"error": " ".join(dict.fromkeys(told))[:MAX_DETAIL_CHARS]}
     numbers, told = {}, []
-    for trace in traces:
-        mark = f"{trace.agent.name}." if len(traces) > 1 else ""
+    for number, trace in enumerate(traces, 1):
+        mark = f"{trace.agent.name}-{number}." if len(traces) > 1 else ""
         for name, reward in trace.rewards.items():
             if reward is not None:
                 numbers[mark + name] = float(reward.score)
@@ -175,7 +187,7 @@ def main() -> None:
     command, reference = sys.argv[1:]
     try:
         environment = VerifiersEnvironment(reference)
-        told: Told = {"tasks": environment.list() if command == "list" else []}
+        told: Told = {"tasks": environment.describe_tasks() if command == "list" else []}
     except Exception as error:
         write({"error": f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]})
         return

@@ -62,7 +62,7 @@ class PlayedSet:
         try:
             told = json.loads(done.stdout)
         except ValueError:
-            told = {"error": done.stderr.strip()[-500:]}
+            told = {"error": " ".join(done.stderr.split())[-500:]}
         if (why := told.get("error")) is not None:
             raise ConfigError(f"the environment {name} cannot be loaded: {why}{_advise(why)}")
         play = (*program, "play", reference)
