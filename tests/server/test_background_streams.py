@@ -135,15 +135,15 @@ async def test_a_follower_is_let_go_when_the_server_stops(
         async for line in write_lines(follow_response(host, ResponseId("r", 1, 0), echo, -1)):
             told.append(line)
 
-    async with asyncio.timeout(20):
-        if is_late:
-            await host.close()
-        following = asyncio.ensure_future(follow())
-        if not is_late:
-            while not told:
-                await asyncio.sleep(0.01)
-            await host.close()
-        await following
+    if is_late:
+        await host.close()
+    following = asyncio.ensure_future(follow())
+    if not is_late:
+        while not told:
+            await asyncio.sleep(0.01)
+        await host.close()
+    ended, _ = await asyncio.wait([following], timeout=20)
+    assert ended
     data = [json.loads(line.partition(b"data: ")[2]) for line in told[:-1]]
     assert [event["type"] for event in data][-1] == "error"
     numbers = [event["sequence_number"] for event in data]
