@@ -172,6 +172,71 @@ async def test_one_writer_at_a_time(journal: Journal) -> None:
     assert details(journal) == ["1", "2"]
 
 
+async def test_a_lease_is_taken_again_with_the_first_events_unless_the_run_has_changed(
+    journal: Journal,
+) -> None:
+    async def leave(writer: RunWriter, text: str) -> Callable[[], RunWriter] | None:
+        writer.append([note(text)])
+        assert writer.renewal() is None  # it is not released
+        await writer.release()
+        await writer.sync()
+        return writer.renewal()
+
+    renew = await leave(journal.create("r"), "1")
+    if renew is None:
+        assert not isinstance(journal, SqliteJournal)
+        return
+    again = renew()
+    again.append([note("2")])
+    await again.sync()
+    with pytest.raises(LeaseHeldError):
+        await journal.acquire("r")
+    renew = await leave(again, "3")
+    assert renew is not None
+    assert journal.driven.find("r") is not None
+    del again
+    async with asyncio.timeout(20):
+        while journal.driven.find("r") is not None:
+            await asyncio.sleep(0.01)
+
+    async def refused(text: str) -> None:
+        assert renew is not None
+        writer = renew()
+        writer.append([note(text)])
+        with pytest.raises(LeaseHeldError, match="has changed"):
+            await writer.sync()
+        await writer.release()
+        assert not journal.runs()[0].is_driven
+
+    # Somebody else has driven the run, has sent it a message, drives it, or has deleted it.
+    last = await leave(await journal.acquire("r"), "4")
+    await refused("lost")
+    renew = last
+    await asyncio.wrap_future(journal.posting("r", Note({"a": "b"})))
+    await refused("unread")
+    taken = await journal.acquire("r")
+    assert taken.driven.newest == 1
+    taken.take_in(1)
+    renew = await leave(taken, "5")
+    assert renew is not None
+    other = await journal.acquire("r")
+    writer = renew()
+    writer.append([note("twice")])
+    with pytest.raises(LeaseHeldError):
+        await writer.sync()
+    other.append([note("6")])
+    await other.sync()
+    assert details(journal) == ["1", "2", "3", "4", "5", "6"]
+    renew = await leave(other, "7")
+    await asyncio.to_thread(journal.delete, "r")
+    assert renew is not None
+    gone = renew()
+    gone.append([note("8")])
+    with pytest.raises(LeaseHeldError):
+        await gone.sync()
+    assert journal.runs() == []
+
+
 async def test_contents_are_kept_with_the_events_that_name_them(journal: Journal) -> None:
     content = b"\x00\xff" * 1000
     digest = hashlib.sha256(content).hexdigest()

@@ -2,9 +2,11 @@
 that survive kills."""
 
 import asyncio
+import json
 import os
 import random
 import signal
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -15,7 +17,19 @@ from tests.server.test_files import attach, upload
 from tests.server.test_responses import ADD, client, config, journal
 from tests.server.test_runs import Killed, killed
 
+from treadle.core.events import VERSION, RunStarted, TurnStarted
+from treadle.core.types import Message, Role
+from treadle.journal.protocol import Journal
+from treadle.server.api_server import load_served
+from treadle.server.catalog import AgentCatalog
+from treadle.server.responses.response_fold import Echo
+from treadle.server.responses.response_ids import ResponseId
+from treadle.server.responses.response_records import follow_response
+from treadle.server.routes.response_routes import write_lines
+from treadle.server.run_host import RunHost
+
 __all__ = ["client", "config", "journal", "killed"]
+USER = Message(Role.USER, "hello")
 NAPS = "call nap {}\nthen\ncall nap {}\nthen\ncall nap {}\nthen\nsay done at last"
 
 
@@ -24,6 +38,8 @@ async def read(client: AsyncOpenAI, response_id: str, after: int = -1, most: int
     stream = await client.responses.retrieve(response_id, stream=True, starting_after=after)
     async with stream:
         async for event in stream:
+            if event.type == "error":  # the server stops
+                break
             found.append(event)
             if len(found) == most:
                 break
@@ -100,6 +116,40 @@ async def test_a_background_stream_goes_on_after_kills(killed: Killed) -> None:
         assert [event.sequence_number for event in seen] == list(range(len(seen)))
         assert shape(await read(client, made.id)) == shape(seen)
         assert seen[-1].response.output_text == "done at last"
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_follower_is_let_go_when_the_server_stops(
+    config: Path, journal: Journal, is_late: bool
+) -> None:
+    """The last event has the number from which the client goes on, also if it begins to follow at the end."""
+    writer = journal.create("r")
+    writer.append([RunStarted(at=1.0, version=VERSION), TurnStarted(at=1.0, turn=1, message=USER)])
+    await writer.sync()
+    served = load_served(config, None)
+    host = RunHost(journal, AgentCatalog(served.config, journal, served.names))
+    echo = Echo(model="m", created_at=1.0, is_background=True)
+    told: list[bytes] = []
+
+    async def follow() -> None:
+        async for line in write_lines(follow_response(host, ResponseId("r", 1, 0), echo, -1)):
+            told.append(line)
+
+    if is_late:
+        await host.close()
+    following = asyncio.ensure_future(follow())
+    if not is_late:
+        while not told:
+            await asyncio.sleep(0.01)
+        await host.close()
+    ended, _ = await asyncio.wait([following], timeout=20)
+    assert ended
+    data = [json.loads(line.partition(b"data: ")[2]) for line in told[:-1]]
+    assert [event["type"] for event in data][-1] == "error"
+    numbers = [event["sequence_number"] for event in data]
+    assert numbers[:-1] == list(range(len(data) - 1))
+    assert numbers[-1] == len(data) - 2
+    assert is_late or len(data) > 1
 
 
 async def test_uploads_and_attached_files_survive_kills(killed: Killed) -> None:

@@ -1,5 +1,6 @@
 """Chat completions and the Messages API, as the SDKs of OpenAI and Anthropic use them over a socket."""
 
+import asyncio
 from typing import Any
 
 import anthropic
@@ -9,6 +10,8 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 from tests.server.test_responses import ADD, client, config, journal
 
+from treadle.core.events import Noted
+from treadle.core.inbox import Note
 from treadle.journal.protocol import Journal
 
 __all__ = ["client", "config", "journal"]
@@ -57,6 +60,29 @@ async def test_a_chat_without_calls_is_joined_by_its_history(client: AsyncOpenAI
     assert [info.turns for info in journal.runs()] == [3]
     raw = await client.chat.completions.with_raw_response.create(model="echo", messages=messages[:1])
     assert raw.headers["x-treadle-run"] != journal.runs()[0].run_id
+
+
+async def test_a_chat_goes_on_although_its_run_has_changed_meanwhile(
+    client: AsyncOpenAI, journal: Journal
+) -> None:
+    messages: list[Any] = []
+    for number in range(4):
+        messages.append({"role": "user", "content": f"say {number}"})
+        answer = await client.chat.completions.create(model="echo", messages=messages)
+        assert answer.choices[0].message.content == str(number)
+        messages.append({"role": "assistant", "content": answer.choices[0].message.content})
+        (info,) = journal.runs()
+        if number == 0:
+            await asyncio.wrap_future(journal.posting(info.run_id, Note({"label": "good"})))
+        elif number == 1:
+            writer = await journal.acquire(info.run_id)
+            writer.append([Noted(at=1.0, labels={"by": "another"})])
+            await writer.release()
+            await writer.sync()
+    (info,) = journal.runs()
+    assert (info.turns, info.is_driven) == (4, False)
+    labels = [event.body.labels for event in journal.read(info.run_id) if isinstance(event.body, Noted)]
+    assert labels == [{"label": "good"}, {"by": "another"}]
 
 
 async def test_chat_completions_stream(client: AsyncOpenAI) -> None:

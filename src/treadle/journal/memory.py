@@ -342,6 +342,9 @@ class MemoryWriter:
         """See `RunWriter.sync`."""
         return DONE
 
+    def renewal(self) -> None:
+        """See `RunWriter.renewal`."""
+
     async def release(self) -> None:
         """See `RunWriter.release`."""
         self._journal._driven.discard(self.run_id)

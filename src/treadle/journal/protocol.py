@@ -6,7 +6,16 @@ with an event loop calls them in a thread (`asyncio.to_thread`). What a running 
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, cast
@@ -129,6 +138,16 @@ class RunWriter(Protocol):
 
         A caller that is cancelled meanwhile has released the lease all the same. If the store fails, the lease is
         released when the store works again.
+        """
+        ...
+
+    def renewal(self) -> "Callable[[], RunWriter] | None":
+        """Return a function that makes the next writer of the run, once this one is released and all is stored;
+        `None` if the store has no such writers, so that the lease has to be acquired.
+
+        It may be called once. The writer takes the lease together with storing its first events, which spares a
+        transaction. If the run has changed or got a message by then, `sync` raises `LeaseHeldError`, and nothing is
+        stored.
         """
         ...
 

@@ -38,6 +38,37 @@ HEAD_SECONDS = 30.0
 _MAX_HEAD_BYTES = 65_536
 
 
+class _HeadWithBody:
+    """A transport that sends the head of a response together with what follows at once, because each write is a
+    system call and wakes the client."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._head = transport, b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send `data`; a head waits for what is written in the same turn of the event loop."""
+        if self._head or not data.startswith(b"HTTP/"):
+            data, self._head = self._head + data, b""
+            self._transport.write(data)
+        else:
+            self._head = data
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send the head that waits."""
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""
+
+    def close(self) -> None:
+        """Close the connection once all is sent."""
+        self.flush()
+        self._transport.close()
+
+
 def _make_protocol(head_seconds: float) -> Any:
     """Return uvicorn's protocol with limits for the head of a request, which uvicorn does not have."""
     httptools_impl = require("uvicorn.protocols.http.httptools_impl", "serve")
@@ -46,7 +77,7 @@ def _make_protocol(head_seconds: float) -> Any:
         """A connection that is closed if a head is too long or does not come in time."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
+            super().connection_made(_HeadWithBody(transport))
             self.head_bytes = 0
             self.head_timer: asyncio.TimerHandle | None = None
             self.on_head_begin()

@@ -151,8 +151,7 @@ class RunHost(GatewayHost):
         turn.task.add_done_callback(lambda _: turn.put(None))
         await turn.has_news.wait()
         if not turn.has_emitted:
-            await asyncio.wait([turn.task])
-            result_of(turn.task)  # raises what prevented the run
+            await result_of(turn.task)  # raises what prevented the run
         return turn
 
     @contextlib.contextmanager

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TypeVar
 from zlib import crc32
 
-from treadle.core.errors import JournalError
+from treadle.core.errors import JournalError, LeaseHeldError
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code, write_waiting
@@ -69,6 +69,11 @@ _INSERT_RUN = (
 )
 _UPDATE_RUN = f"UPDATE runs SET {', '.join(f'{name}=?' for name in RUN_COLUMNS)} WHERE id=?"
 _RELEASE_RUN = _UPDATE_RUN.replace(" SET ", " SET owner=NULL, losses=0, ")
+
+_TAKE_AGAIN = (
+    "UPDATE runs SET owner=?, token=token+1 WHERE id=? AND owner IS NULL AND token=? "
+    "AND NOT EXISTS(SELECT 1 FROM inbox WHERE run=runs.id AND number>?)"
+)
 
 
 class FileState:
@@ -115,7 +120,9 @@ def commit_writes(
     heads: dict[int, tuple[object, ...]] = {}
     for write in writes:
         writer = write.writer
-        if writer.key and writer.epoch != takeovers:
+        if writer.token < 0:
+            _take_again(db, writer, owner_id)
+        elif writer.key and writer.epoch != takeovers:
             _check_lease(db, writer, owner_id)
             writer.epoch = takeovers
         if writer.error is None and write.error is None:
@@ -185,6 +192,17 @@ def _check_lease(db: sqlite3.Connection, writer: TableWriter, owner_id: int) -> 
         writer.error = lease_lost(writer.run_id)
 
 
+def _take_again(db: sqlite3.Connection, writer: TableWriter, owner_id: int) -> None:
+    """Take the lease of a run that nobody has changed since this process released it; see `RunWriter.renewal`."""
+    values = (owner_id, writer.key, -writer.token, writer.driven.newest)
+    if db.execute(_TAKE_AGAIN, values).rowcount:
+        writer.token = 1 - writer.token
+    else:
+        writer.error = LeaseHeldError(
+            f"run {writer.run_id!r} has changed since it was released; acquire it again"
+        )
+
+
 def _execute_row(db: sqlite3.Connection, statement: str, values: tuple[object, ...]) -> sqlite3.Cursor:
     """Execute a statement. A NULL in it is faster than an argument, and half of a run's values are `None`."""
     found = [value for value in values if value is not None]
@@ -249,6 +267,8 @@ class BusyError(Exception):
 
 class FileCommitter(Committer[sqlite3.Connection]):
     """The `Committer` of an SQLite file."""
+
+    can_renew = True
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -97,7 +98,7 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         return str(self.path.absolute())
 
     def news(self, queue: str | None = None) -> PolledNews:
-        return PolledNews(self._file_reader.version)
+        return PolledNews(partial(self._file_reader.version, queue))
 
     def backup(self, path: str | Path) -> int:
         self._check_open()

@@ -11,7 +11,7 @@ import msgspec
 from treadle.core.errors import JournalError
 from treadle.journal.sqlite.failures import ERRORS, explain
 from treadle.journal.sqlite.packing import Unpacker
-from treadle.journal.tables.leases import Leases
+from treadle.journal.tables.leases import IS_QUEUED, Leases
 from treadle.journal.tables.reader import LOST, TableReader
 from treadle.journal.tables.table_rows import Head, Query, check_frame, damaged, seed_of
 
@@ -49,6 +49,8 @@ _FRAMES = (
     "SELECT id, previous, run, seq, count, body, checksum FROM frames "
     "WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
 )
+
+_CLAIMABLE = f"SELECT 1 FROM runs WHERE {IS_QUEUED} AND owner IS NULL LIMIT 1"
 
 
 class FileReader(TableReader):
@@ -98,12 +100,17 @@ class FileReader(TableReader):
         self._forget()
         return self._db
 
-    def version(self) -> int | None:
-        """Return a number that changes when any connection commits; `None` while another thread reads."""
+    def version(self, queue: str | None = None) -> int | None:
+        """Return a number that changes when any connection commits; `None` while another thread reads.
+
+        With a `queue`, it is 0 while no run of the queue can be claimed.
+        """
         if not self.lock.acquire(blocking=False):
             return None
         try:
             self.check_open()
+            if queue is not None and self._db.execute(_CLAIMABLE, (queue,)).fetchone() is None:
+                return 0
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
         except ERRORS as error:
             raise explain(error, self._path) from error

@@ -83,6 +83,9 @@ class Committer(ABC, Generic[D]):
         """True while the thread looks for event loops that are blocked."""
         self._thread = threading.Thread(target=self._run, name="treadle-journal", daemon=True)
 
+    can_renew = False
+    """True if a write with a negative token takes the lease; see `RunWriter.renewal`."""
+
     @abstractmethod
     def _commit_and_settle(self, writes: list[Write]) -> None:
         """Store `writes`, in the thread, and settle them, now or later.

@@ -189,7 +189,8 @@ class TableWriter:
         self.driven = driven
         """See `RunWriter.driven`."""
         self.key, self.token = lease
-        """The number of the run's row, 0 until the row is made, and the fencing token."""
+        """The number of the run's row, 0 until the row is made, and the fencing token. A negative one is that of
+        the writer before, until the first write takes the lease; see `RunWriter.renewal`."""
         self.head = head
         """The number of the run's newest frame; 0 if it has none."""
         self.seed = seed_of(run_id)
@@ -271,6 +272,19 @@ class TableWriter:
             with self._pending.lock:
                 (self._write or self._open_write()).is_release = True
             self._is_released = True
+
+    def renewal(self) -> "Callable[[], TableWriter] | None":
+        """See `RunWriter.renewal`."""
+        committer, is_stored = self._pending.committer, self._write is None and self._sent is None
+        if not (committer.can_renew and self._is_released and is_stored and self.error is None):
+            return None
+        # The function must not keep this writer alive, because its run would count as driven.
+        run_id, newest, lease = self.run_id, self.driven.newest, Lease(self.key, -self.token)
+        hooks, end = (
+            (self._journal, self._pending, self._on_orphaned),
+            (self.head, self.checksum, self._facts),
+        )
+        return lambda: TableWriter(run_id, *hooks, committer.driven.open(run_id, newest), lease, *end)
 
     @property
     def last_seq(self) -> int:

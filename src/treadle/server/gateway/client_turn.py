@@ -46,7 +46,7 @@ from treadle.runs.resume import go_on
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish
-from treadle.server.gateway.conversations import OPENING, digest_of, opening_of
+from treadle.server.gateway.conversations import OPENING, Renewal, digest_of, opening_of
 from treadle.server.gateway.gateway_host import GatewayHost
 from treadle.server.idempotency import KeyedRequest, new_run_id
 from treadle.server.responses.response_fold import ASK
@@ -101,6 +101,10 @@ class ClientTurn:
         self._client = f"chat/{caller.name}"
         """The name under which the chats of the client are known."""
         self._has_left = False
+        self._renewal: Renewal | None = None
+        """How the lease that this request had is taken again."""
+        self._is_renewed = False
+        """True if the lease is taken with the first events."""
         self.run_id = ""
         """The run that records the request; empty before it is known."""
         self.on_delta: OnDelta | None = None
@@ -192,7 +196,11 @@ class ClientTurn:
         self, agent: AgentParts, run_id: str, history: bytes, whole: bytes, *, is_own: bool
     ) -> tuple[State, RunWriter] | None:
         """Take the lease of a run, and return its state; `None` if it has gone on or is driven elsewhere."""
-        journal = self._host.journal
+        journal, renewed = self._host.journal, self._host.conversations.renew(run_id) if is_own else None
+        if renewed is not None:
+            state, said, writer = renewed
+            self._is_renewed = self._continues(state, said, history, whole)
+            return (state, writer) if self._is_renewed else None
         if not is_own:
             await asyncio.to_thread(require_trust, journal, run_id, agent.spec, trust=False)
         try:
@@ -289,16 +297,23 @@ class ClientTurn:
         Raises: `ConfigError` and `RequestRefused` if the request cannot be asked, `AskedModelError` if the model
         gave no answer; `JournalError`.
         """
-        state, events = await self._find_answered() or await self._drive(await self._prepare())
+        try:
+            state, events = await self._find_answered() or await self._drive(await self._prepare())
+        except LeaseHeldError:
+            if not self._is_renewed:
+                raise
+            self._is_renewed = False  # the run has changed since it was left, and is looked for as any other
+            state, events = await self._drive(await self._prepare())
         done = [event.body.completion for event in events if isinstance(event.body, e.InferenceCompleted)]
         fault = None if done else state.ending.fault
         self._host.note_done(self._caller, done, fault, state.ending.error or "")
         conversations, said = self._host.conversations, self._asked.messages
         if not done or (self._is_agent and state.ending.error is not None and not state.turn.is_open):
-            conversations.note(self._client, digest_of(said), self.run_id, state)
+            conversations.note(self._client, digest_of(said), self.run_id, state, self._renewal)
             raise _explain(state)
         completion = self._shown(state, done) if self._is_agent else done[-1]
-        conversations.note(self._client, digest_of([*said, completion.message]), self.run_id, state)
+        digest = digest_of([*said, completion.message])
+        conversations.note(self._client, digest, self.run_id, state, self._renewal)
         return Answer(completion, self.run_id)
 
     async def _drive(self, driver: Driver) -> tuple[State, Sequence[e.Event]]:
@@ -318,6 +333,8 @@ class ClientTurn:
             raise
         if driver.mail.is_waiting:
             await take_in_rest(self._host.journal, driver.run_id)
+        else:
+            self._renewal = driver.recorder.writer.renewal()
         return state, driver.recorder.kept_events or ()
 
     async def _find_answered(self) -> tuple[State, Sequence[e.Event]] | None:

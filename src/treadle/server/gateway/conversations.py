@@ -8,7 +8,8 @@ is a label of theirs.
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -30,6 +31,8 @@ _MAX_FOUND = 16
 _MAX_ALIKE = 1_000
 """How many runs with the same conversation are known."""
 _encode = msgspec.json.Encoder().encode
+Renewal: TypeAlias = Callable[[], RunWriter]
+"""What `RunWriter.renewal` returns."""
 
 
 def digest_of(messages: Iterable[Message]) -> bytes:
@@ -78,17 +81,20 @@ class Conversations:
         self._journal = journal
         self._runs: OrderedDict[tuple[str, bytes], list[str]] = OrderedDict()
         """The runs with a conversation, the newest last, by the client and the digest."""
-        self._states: OrderedDict[str, tuple[State, bytes]] = OrderedDict()
-        """The newest states of runs that nobody drives here, with the digests of their conversations."""
+        self._states: OrderedDict[str, tuple[State, bytes, Renewal | None]] = OrderedDict()
+        """The newest states of runs that nobody drives here, with the digests of their conversations, and how their
+        leases are taken again."""
 
-    def note(self, client: str, digest: bytes, run_id: str, state: State) -> None:
-        """Note that a run has the conversation with this digest, and is in `state`."""
+    def note(
+        self, client: str, digest: bytes, run_id: str, state: State, renewal: Renewal | None = None
+    ) -> None:
+        """Note that a run has the conversation with this digest, and is in `state`. See `RunWriter.renewal`."""
         runs = self._runs.setdefault((client, digest), [])
         runs.append(run_id)
         del runs[:-_MAX_ALIKE]
         if len(self._runs) > _MAX_KNOWN:
             self._runs.popitem(last=False)
-        self._states[run_id] = state, digest
+        self._states[run_id] = state, digest, renewal
         if len(self._states) > _MAX_STATES:
             self._states.popitem(last=False)
 
@@ -117,6 +123,15 @@ class Conversations:
                 return info.run_id
         return None
 
+    def renew(self, run_id: str) -> tuple[State, bytes, RunWriter] | None:
+        """Return the state of a run, which is then the caller's, the digest of its conversation and a writer that
+        takes the lease with its first events; `None` if the lease has to be acquired."""
+        state, digest, renewal = self._states.get(run_id, (None, b"", None))
+        if state is None or renewal is None:
+            return None
+        del self._states[run_id]
+        return state, digest, renewal()
+
     async def state_of(self, run_id: str, writer: RunWriter | None = None) -> tuple[State, bytes] | None:
         """Return the state of a run, which is then the caller's, and the digest of its conversation; `None`
         if there is no such run.
@@ -125,7 +140,7 @@ class Conversations:
         """
         known = self._states.pop(run_id, None)
         if known is not None and writer is not None and writer.last_seq == known[0].seq:
-            return known
+            return known[:2]
         try:
             state = (await asyncio.to_thread(Run.load, run_id, self._journal)).state
         except JournalError:

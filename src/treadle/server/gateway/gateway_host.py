@@ -98,8 +98,9 @@ def _stopping() -> RequestRefused:
     return RequestRefused(503, "the server is stopping; ask again", "server_stopping", {"retry-after": "5"})
 
 
-def result_of(task: "asyncio.Task[T]") -> T:
-    """Return the result of work that has ended. Raises: what it raised; `RequestRefused` if it was stopped."""
+async def result_of(task: "asyncio.Task[T]") -> T:
+    """Wait for work, and return its result. Raises: what it raised; `RequestRefused` if it was stopped."""
+    await asyncio.wait([task])
     if task.cancelled():
         raise _stopping()
     return task.result()

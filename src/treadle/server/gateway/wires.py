@@ -149,8 +149,7 @@ class Gateway:
             if outlet is not None:
                 await outlet.pass_on(task, send)
                 return
-            await asyncio.wait([task])
-            answer = result_of(task)
+            answer = await result_of(task)
             body = wire.write(answer.completion, asked)
             await send_whole(send, 200, body, {RUN_HEADER: answer.run_id})
         finally:
@@ -205,7 +204,7 @@ class _Outlet:
             if self._waiting:
                 await self._flush(send, more=True)
         try:
-            answer = result_of(task)
+            answer = await result_of(task)
             stream = self._open()
             self._put(stream.end(answer.completion))
         except Exception as error:

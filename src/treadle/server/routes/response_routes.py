@@ -20,10 +20,10 @@ from treadle.server.access import (
     RequestRefused,
     Scope,
     Send,
-    error_body,
     read_body,
     until_left,
 )
+from treadle.server.gateway.gateway_host import result_of
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
@@ -75,12 +75,12 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
     keeping = host.start(host.requests.keep(place, echo, caller.name))
     if body.background:
         exchange.drop()
-        await keeping
+        await result_of(keeping)
         if body.stream:
-            return EventStream(_lines(follow_response(host, place, echo)))
+            return EventStream(write_lines(follow_response(host, place, echo)))
         exchange.fold.status = "queued"
         return Fast(exchange.fold.response())
-    return EventStream(_lines(exchange.events()), lambda: host.start_quietly(exchange.cancel()))
+    return EventStream(write_lines(exchange.events()), lambda: host.start_quietly(exchange.cancel()))
 
 
 class DirectResponses:
@@ -138,7 +138,7 @@ async def _answer_again(host: RunHost, fold: ResponseFold, body: CreateResponse)
     """Return a response that another process has begun, as its request asked for it."""
     events = follow_response(host, fold.response_id, fold.echo)
     if body.stream:
-        return EventStream(_lines(events))
+        return EventStream(write_lines(events))
     if not body.background:
         async for event in events:
             if event["type"] in ("response.completed", "response.incomplete", "response.failed"):
@@ -146,14 +146,16 @@ async def _answer_again(host: RunHost, fold: ResponseFold, body: CreateResponse)
     return Fast(fold.response())
 
 
-async def _lines(events: AsyncIterator[dict[str, Json]]) -> AsyncIterator[bytes]:
+async def write_lines(events: AsyncIterator[dict[str, Json]], last: Json = -1) -> AsyncIterator[bytes]:
+    """Yield the events as lines. `last` is the number of the newest event that the client has."""
     try:
         async for event in events:
             yield write_named(event)
+            last = event["sequence_number"]
     except Exception as error:
-        yield write_named(
-            {"type": "error", "sequence_number": 0, **error_body(str(error), "server_error")["error"]}
-        )
+        # A client that asks again for what comes after this number misses nothing, and gets nothing twice.
+        told = {"sequence_number": last, "code": "server_error", "message": str(error), "param": None}
+        yield write_named({"type": "error", **told})
     yield _DONE
 
 
@@ -192,7 +194,9 @@ async def get_response(
         raise ConfigError(
             f"{response_id!r:.100} was not asked for with background, so it has no stream to read again"
         )
-    return EventStream(_lines(follow_response(host, fold.response_id, fold.echo, starting_after)))
+    return EventStream(
+        write_lines(follow_response(host, fold.response_id, fold.echo, starting_after), starting_after)
+    )
 
 
 async def _fold(host: RunHost, caller: ApiCaller, response_id: str) -> ResponseFold:
