@@ -151,6 +151,7 @@ async def reinforce(
         group_size=options.rl_group_size,
         window=options.rl_groups * options.rl_group_size,
         advantages="group",
+        curriculum={"by": "family"},
         agent={"max_steps": options.max_steps},
         path=options.out / "rl",
         seed=options.seed + 1,
@@ -169,8 +170,8 @@ async def reinforce(
             optimizer.step()
         batch.clear()
         app.set_version(str(int(app.version) + 1))
-        if int(app.version) % 10 == 0:
-            say(f"RL, step {app.version}: reward {statistics.fmean(means[-10 * options.rl_groups :]):.3f}")
+        if int(app.version) % 5 == 0:
+            say(f"RL, step {app.version}: reward {statistics.fmean(means[-5 * options.rl_groups :]):.3f}")
     share = max(1, len(means) // 5)
     return statistics.fmean(means[:share]), statistics.fmean(means[-share:])
 
@@ -210,6 +211,8 @@ async def prove(options: argparse.Namespace) -> Proof:
     try:
         models = {name: describe(server.url, name, renderer, options.max_output_tokens) for name in networks}
         proof.rewards = await reinforce(networks[REINFORCED], app, models[REINFORCED], options)
+        for name in (OURS, REINFORCED):
+            torch.save(networks[name].state_dict(), out / f"{name}.pt")
         proof.note("RL")
         order = [name for name in (REINFORCED, OURS, RECORDED, MOCK, BLIND_NAME) if name in models]
         splits = {"instances": (options.instances, options.eval_tasks)}
@@ -284,11 +287,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--heads", type=int, default=4)
     add("--batch-tokens", type=int, default=320, help="the tokens of a step on rows")
     add("--rate", type=float, default=3e-3, help="the learning rate on rows")
-    add("--rl-steps", type=int, default=40)
+    add("--rl-steps", type=int, default=24)
     add("--rl-groups", type=int, default=8, help="the groups of a step")
     add("--rl-group-size", type=int, default=8)
     add("--rl-batch-tokens", type=int, default=8192, help="the tokens of one pass in the RL")
-    add("--rl-rate", type=float, default=3e-4, help="the learning rate of the RL")
+    add("--rl-rate", type=float, default=1e-3, help="the learning rate of the RL")
     add("--eval-tasks", type=int, default=240)
     add("--max-steps", type=int, default=6, help="the most inferences of a run")
     add("--max-output-tokens", type=int, default=48)
