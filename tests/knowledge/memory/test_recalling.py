@@ -241,3 +241,35 @@ async def test_a_first_word_is_no_speaker_without_a_colon(memory: Memory) -> Non
         put(memory, f"Trip {number} was a trip by train.")
     found = await memory.search("Which opera by Verdi bored Ada?", now=NOW)
     assert [hit.entry.text[:5] for hit in found.hits] == ["In Ma", "Opera"]
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [
+        ("Which instruments does Kim play?", "Kim: My violin needs new strings."),
+        ("Hvilke kjæledyr har Kim?", "Kim: Katten sov hele dagen."),
+    ],
+)
+async def test_a_question_for_a_kind_finds_things_of_the_kind(
+    memory: Memory, question: str, text: str
+) -> None:
+    put(memory, text)
+    for number in range(20):
+        put(memory, f"Kim: Trip {number} was a trip by train.")
+    found = await memory.search(question, now=NOW)
+    assert found.hits[0].entry.text == text
+    recalled = await Recaller(memory, max_items=1).recall(question, turn_key="r/1", now=NOW)
+    assert recalled is not None
+    assert text in recalled.text
+
+
+async def test_an_answer_comes_before_what_was_said_ahead_of_the_question(memory: Memory) -> None:
+    said = (
+        "Verdi bored me.",
+        "Which opera did he write last?",
+        "The one by Verdi about a fat knight, I am sure.",
+    )
+    for text in said:
+        memory.store.write(Draft(store=Store.EPISODIC, text=text, metadata={"run": "s"}), NOW)
+    found = await memory.search("Which opera did Verdi write last?", now=NOW)
+    assert [said.index(hit.entry.text) for hit in found.hits] == [1, 2, 0]

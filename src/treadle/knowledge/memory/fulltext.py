@@ -35,8 +35,10 @@ _KIND = 0.5
 _SUBJECT = 2.0
 """By how much the score of an entry is multiplied if a query has its first word and a colon follows that: it is
 what somebody said whom the query asks about, and others only name them."""
+_SIMILAR, _SIMILAR_SUBJECT = 0.4, 1.3
+"""Which share of these parts counts for embeddings, and by how much the subject's cosine is multiplied."""
 _TIME = 1.4
-"""The same for an entry with a word of time, if a query asks for a time."""
+"""By how much the score of an entry with a word of time is multiplied, if a query asks for a time."""
 _BONUS = 0.2
 """How much each of a query's words that an entry has, after the first, adds to its fit, besides their share."""
 _MAX_TELLING = 12
@@ -71,6 +73,10 @@ class _Text(NamedTuple):
     """True if a colon follows the first word, which is the name of who said the rest."""
     is_question: bool
     """True if it ends with a question."""
+
+    def is_by(self, names: Collection[str]) -> bool:
+        """Return whether one of `names` said it."""
+        return self.is_said and bool(self.stems) and self.stems[0] in names
 
 
 class Frequencies:
@@ -146,8 +152,7 @@ def _read_texts(db: sqlite3.Connection, rows: Collection[int]) -> dict[int, _Tex
     """Return the words of entries, and those of the episodes of the same runs beside them."""
     found = {text.row: text for text in _read(db, rows)}
     told = [row for row, text in found.items() if text.origin[1] is not None]
-    beside = {row + step for row in told for away in _NEIGHBOURS for step in (away, -away)}
-    return found | {text.row: text for text in _read(db, beside - found.keys())}
+    return found | {text.row: text for text in _read(db, neighbours_of(told) - found.keys())}
 
 
 def _read(db: sqlite3.Connection, rows: Collection[int]) -> list[_Text]:
@@ -231,17 +236,12 @@ def _rank(
     own = {row: sum(scores.values()) for row, scores in terms.items()}
     found = []
     for row, text in texts.items():
-        near = [
-            (_ASKED if other == row - 1 and texts[other].is_question else part, other)
-            for away, part in _NEIGHBOURS.items()
-            for other in (row - away, row + away)
-            if text.origin[1] is not None and other in texts and texts[other].origin == text.origin
-        ]
+        near = _beside(row, texts)
         matched = terms[row].keys() | {
             term for _, other in near if abs(other - row) == 1 for term in terms[other]
         }
         score = own[row] + sum(part * own[other] for part, other in near)
-        if text.is_said and text.stems and text.stems[0] in weights:
+        if text.is_by(weights):
             score *= _SUBJECT
         if is_time and not _time_stems().isdisjoint(text.stems):
             score *= _TIME
@@ -249,6 +249,39 @@ def _rank(
             found.append(Match(row, score, _fit(matched, telling)))
     found.sort(key=lambda item: (-item.score, -item.row))
     return [item for item in found if item.score >= _LEAST_OF_BEST * found[0].score]
+
+
+def _beside(row: int, texts: dict[int, _Text]) -> list[tuple[float, int]]:
+    """Return the episodes of the same run beside an entry, each with the part of its score that the entry gets."""
+    origin = texts[row].origin
+    return [
+        (_ASKED if other == row - 1 and texts[other].is_question else part, other)
+        for away, part in _NEIGHBOURS.items()
+        for other in (row - away, row + away)
+        if origin[1] is not None and other in texts and texts[other].origin == origin
+    ]
+
+
+def lift_similar(
+    db: sqlite3.Connection, text: str, rows: Collection[int], cosines: dict[int, float]
+) -> dict[int, float]:
+    """Return the scores of `rows` by meaning: their cosines with the query `text`, and a part of those of the
+    episodes beside them. What somebody said whom the query names counts more."""
+    texts, names = _read_texts(db, rows), query_terms(text)
+    return {
+        row: (
+            cosines[row]
+            + sum(_SIMILAR * part * cosines.get(other, 0.0) for part, other in _beside(row, texts))
+        )
+        * (_SIMILAR_SUBJECT if texts[row].is_by(names) else 1.0)
+        for row in rows
+        if row in cosines and row in texts
+    }
+
+
+def neighbours_of(rows: Collection[int]) -> set[int]:
+    """Return the rows that may be beside some rows, and these."""
+    return {row + step for row in rows for away in (0, *_NEIGHBOURS) for step in (away, -away)}
 
 
 def _score_terms(

@@ -13,7 +13,15 @@ import msgspec
 from treadle.core.errors import ConfigError, MemoryRefusedError
 from treadle.knowledge.memory import vectors as v
 from treadle.knowledge.memory.forgetting import decay, find_refusal, strengthened, weigh
-from treadle.knowledge.memory.fulltext import Frequencies, Match, find_same, index_form, search_words
+from treadle.knowledge.memory.fulltext import (
+    Frequencies,
+    Match,
+    find_same,
+    index_form,
+    lift_similar,
+    neighbours_of,
+    search_words,
+)
 from treadle.knowledge.memory.memory_tables import (
     AUDIT,
     CONTENT,
@@ -249,9 +257,10 @@ class MemoryStore:
             words, near = self._rank(db, space, text, stores, vector, max(_FOUND, limit), among)
             fits = {match.row: match.fit for match in words}
             scores = {match.row: match.score / words[0].score for match in words}
-            for row, similarity in near:
-                scores[row] = scores.get(row, 0.0) + similarity / near[0][1]
-                fits[row] = max(fits.get(row, 0.0), similarity)
+            highest = max((score for _, score, _ in near), default=1.0)
+            for row, score, cosine in near:
+                scores[row] = scores.get(row, 0.0) + score / highest
+                fits[row] = max(fits.get(row, 0.0), cosine)
             sql = f"SELECT id, store, strength, used_at FROM memory_entries WHERE id IN ({_list(scores)})"
             for row, store, strength, used_at in db.execute(sql):
                 if store == Store.EPISODIC:
@@ -269,9 +278,9 @@ class MemoryStore:
         vector: Vector | None,
         most: int,
         among: Collection[int] | None,
-    ) -> tuple[list[Match], list[tuple[int, float]]]:
-        """Return the entries ranked by words and, with a vector, by meaning. Both rank what either finds. With
-        `among`, only these rows are found."""
+    ) -> tuple[list[Match], list[tuple[int, float, float]]]:
+        """Return the entries ranked by words and, with a vector, by meaning, with the score and the cosine of each.
+        Both rank what either finds. With `among`, only these rows are found."""
         model = None if vector is None else v.check_numbers(db, vector.model, len(vector.values))
         if vector is None or model is None:
             return search_words(db, self._frequencies, space, text, stores, most, among=among), []
@@ -282,8 +291,10 @@ class MemoryStore:
             near = sorted(index.compare(db, vector.values, among), key=lambda item: -item[1])[:most]
         rows = {row for row, _ in near}
         words = search_words(db, self._frequencies, space, text, stores, most + len(rows), rows, among=among)
-        more = index.compare(db, vector.values, [match.row for match in words if match.row not in rows])
-        return words, sorted([*near, *more], key=lambda item: -item[1])
+        rows |= {match.row for match in words}
+        cosines = dict(index.compare(db, vector.values, neighbours_of(rows)))
+        lifted = lift_similar(db, text, rows, cosines)
+        return words, [(row, score, cosines[row]) for row, score in lifted.items()]
 
     def _rows_of(self, db: sqlite3.Connection, space: tuple[int, int], sources: Collection[str]) -> set[int]:
         """Return the rows of the pieces of documents."""
