@@ -169,13 +169,14 @@ class ForkServer:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not door.exists():
                 program = str(Path(__file__).with_name("server.py"))
-                subprocess.Popen(
+                server = subprocess.Popen(
                     [sys.executable, program, str(self._owner), str(door), *self._modules],
                     cwd=ROOT,
                     stdin=subprocess.DEVNULL,
                 )
-            while not door.exists():
-                time.sleep(0.01)
+                while not door.exists():
+                    assert server.poll() is None, "the server of processes could not start; its output says why"
+                    time.sleep(0.01)
         return door
 
     def variables(self) -> dict[str, str]:
