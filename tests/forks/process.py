@@ -175,7 +175,9 @@ class ForkServer:
                     stdin=subprocess.DEVNULL,
                 )
                 while not door.exists():
-                    assert server.poll() is None, "the server of processes could not start; its output says why"
+                    assert server.poll() is None, (
+                        "the server of processes could not start; its output says why"
+                    )
                     time.sleep(0.01)
         return door
 

@@ -41,7 +41,8 @@ def preload(names: list[str]) -> None:
                 try:
                     importlib.import_module(found.name)
                 except ModuleNotFoundError as error:  # an adapter for a program that is not installed
-                    assert (error.name or "").partition(".")[0] in ("omegaconf", "skyrl", "verl"), error
+                    if (error.name or "").partition(".")[0] not in ("omegaconf", "skyrl", "verl"):
+                        raise
     # A thread does not survive a fork, and its locks stay locked in the child.
     assert threading.active_count() == 1
     assert not os.path.isdir("/proc/self/task") or len(os.listdir("/proc/self/task")) == 1
