@@ -148,3 +148,25 @@ def test_mistakes_in_the_text_of_a_sink_are_named() -> None:
     ):
         with pytest.raises(ConfigError, match=text):
             make_sinks([spec], group_size=4)
+
+
+async def test_curves_of_groups_go_on_after_a_restart(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    path, spec = tmp_path / "ledger.db", f"tensorboard:{tmp_path}/curves?name=first"
+    with Ledger(path) as ledger:
+        for number, rewards in ((1, [1.0, 0.0, 1.0, 1.0]), (2, [None, 0.5, 0.5, 0.5])):
+            async with DeliveryQueue(path, make_sinks([spec], group_size=4)) as outbox:
+                count(ledger, outbox, number, rewards=rewards)
+                await outbox.drain()
+                assert outbox.refusals() == []
+    found = EventAccumulator(str(tmp_path / "curves/first")).Reload()
+    points = [(event.step, event.tensor_proto.float_val[0]) for event in found.Tensors("rollout/reward")]
+    assert points == [(1, 0.75), (2, 0.5)]
+    assert "rollout/reward_std" in found.Tags()["tensors"]
+
+
+def test_a_sink_of_curves_has_the_option_name_alone() -> None:
+    with pytest.raises(ConfigError, match="has no option 'nam'; did you mean 'name'"):
+        make_sinks(["tensorboard:curves?nam=first"], group_size=4)

@@ -111,8 +111,8 @@ class RolloutConfig(AttemptSection):
     tree: TreeSection | None = None
     """Rollouts that are forked from others of their group."""
     sinks: list[str] = []
-    """Where groups go, such as `jsonl:groups.jsonl`, `parquet:DIR` or `atropos:URL`. Paths are relative to the
-    current folder."""
+    """Where groups go, such as `jsonl:groups.jsonl`, `parquet:DIR` or `atropos:URL`, and their curves, such as
+    `tensorboard:DIR`. Paths are relative to the current folder."""
     path: Path = Path("rollouts")
     """The folder with the state of the work; the same folder continues it."""
 

@@ -1,6 +1,7 @@
 """The sinks by name, and how they are written: `NAME:TARGET`, such as `jsonl:groups.jsonl` or `atropos:http://…`.
 
-A token format is a sink too: `verl:rows.jsonl` is a file, and `verl:rows` a folder of Parquet files. Options
+A token format is a sink too: `verl:rows.jsonl` is a file, and `verl:rows` a folder of Parquet files. So are curve
+writers, such as `tensorboard:FOLDER` and `wandb:PROJECT`, with the option `name` for the run. Options
 follow a question mark, as in a URL: `atropos:http://host:8000?weight=0.5`. Every sink has the options `loss` (a
 loss mask, such as `last_turn`) and `renderer` (which the mask `no_reasoning` needs to find the reasoning).
 """
@@ -15,6 +16,7 @@ from treadle.core.registry import Registry, did_you_mean
 from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, sampled_mask
 from treadle.renderers.registry import load_renderer
 from treadle.rollout.sinks.protocol import Sink
+from treadle.telemetry.curves import CURVES
 from treadle.trajectory.tokens.masks import make_mask
 
 
@@ -59,11 +61,16 @@ def _make_sink(spec: str, group_size: int, mask: LossMask) -> Sink:
     spec = hide_password(spec)
     if kind in SINKS:
         return SINKS.load(kind)(spec, target, options, group_size=group_size, mask=mask)
+    if kind in CURVES:
+        from treadle.rollout.sinks.curves import CurvesSink
+
+        check_keys(spec, options, ["name"])
+        return CurvesSink(spec, kind, target, options.get("name", "rollout"))
     if kind in TOKEN_FORMATS:
         from treadle.rollout.sinks.files import make_rows
 
         return make_rows(spec, target, {**options, "format": kind}, group_size=group_size, mask=mask)
-    known = list(dict.fromkeys([*SINKS.names(), *TOKEN_FORMATS.names()]))
+    known = list(dict.fromkeys([*SINKS.names(), *CURVES.names(), *TOKEN_FORMATS.names()]))
     raise ConfigError(
         f"there is no sink {kind!r}{did_you_mean(kind, known) or ';'} the sinks are {', '.join(known)}"
     )

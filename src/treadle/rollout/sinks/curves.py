@@ -1,0 +1,66 @@
+"""A sink that draws curves of the groups: rewards, tokens and steps, in TensorBoard, trackio or W&B."""
+
+from statistics import fmean, pstdev
+
+import msgspec
+
+from treadle.export.groups import Group
+from treadle.rollout.sinks.protocol import BaseSink, Receipt, SinkMemory
+from treadle.telemetry.curves import Curves, open_curves
+
+_STEP = "step"
+"""The note with the number of the groups that were delivered."""
+
+
+class CurvesSink(BaseSink):
+    """A sink that adds one point for each group to each curve. After a crash, a point may be there twice."""
+
+    def __init__(self, name: str, kind: str, target: str, run: str) -> None:
+        """`kind` and `target` are those of `open_curves`, and `run` is the name of the curves' run."""
+        self.name = name
+        self._given = f"{kind}={target}"
+        self._run = run
+        self._step = 0
+        self._curves: Curves | None = None
+
+    def open(self, memory: SinkMemory) -> None:
+        """See `Sink.open`."""
+        self._step = int(memory.get(_STEP) or 0)
+        self._curves = open_curves([self._given], self._run)
+
+    def encode(self, group: Group) -> bytes:
+        """See `Sink.encode`."""
+        return msgspec.json.encode(_read_point(group))
+
+    async def deliver(self, key: str, data: bytes) -> Receipt:
+        """See `Sink.deliver`."""
+        assert self._curves is not None
+        self._step += 1
+        self._curves.write(self._step, msgspec.json.decode(data, type=dict[str, float | None]))
+        return Receipt(notes={_STEP: str(self._step)})
+
+    async def close(self) -> None:
+        """See `Sink.close`."""
+        if self._curves is not None:
+            self._curves.close()
+
+
+def _read_point(group: Group) -> dict[str, float | None]:
+    """Return the values of one group by the names of their curves."""
+    rollouts = group.rollouts
+    graded = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    names = dict.fromkeys([name for rollout in rollouts for name in rollout.rewards])
+    version = group.weight_version or ""
+    return {
+        "rollout/reward": fmean(graded) if graded else None,
+        "rollout/reward_std": pstdev(graded) if graded else None,
+        "rollout/steps": fmean([rollout.steps for rollout in rollouts]),
+        "rollout/output_tokens": fmean([rollout.usage.output_tokens for rollout in rollouts]),
+        "rollout/weight_version": float(version) if version.isdecimal() else None,
+        **{
+            f"rollout/rewards/{name}": fmean(
+                [rollout.rewards[name] for rollout in rollouts if name in rollout.rewards]
+            )
+            for name in names
+        },
+    }
