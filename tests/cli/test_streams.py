@@ -79,6 +79,8 @@ COMMANDS: dict[str, list[str]] = {
     "rollout": ["rollout", "--task", "files:csv_sum-0001", "-m", "oracle", "-n", "1", "--group-size", "1"],
     "eval": ["eval", "--task", "files:csv_sum-0001", "-m", "oracle"],
     "eval report": ["eval", "report", "evaluation"],
+    "test": ["test"],
+    "test record": ["test", "record", "r", "--force"],
     "schema rollout": ["schema", "rollout"],
     "rollout report": ["rollout", "report", "rollouts"],
     "generate --dry-run": ["generate", "dataset.yaml", "--dry-run"],
@@ -141,6 +143,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, str]]
     cli("generate", "dataset.yaml", "--out", "made", "--num-samples", "1")
     cli(*COMMANDS["rollout"])
     cli(*COMMANDS["eval"])
+    cli(*COMMANDS["test record"])
     forks = ["-j", "forks.db", "-q"]
     cli.write("treadle.toml", '[tiers]\nfrontier = "mock:echo"\nsmall = "mock:echo"\n')
     cli.write("persona.yaml", "name: Ada\nrole: an assistant\n")
@@ -242,7 +245,7 @@ def test_a_terminal_that_has_only_ascii(place: tuple[Cli, str]) -> None:
     for name, (code, out, err) in found.items():
         assert code == (130 if name in SERVERS and name != "view" else 0), (name, err)
         # What programs read stays UTF-8.
-        assert "json" in name or name == "export" or (out + err).isascii(), (name, out, err)
+        assert "json" in name or name in ("export", "report") or (out + err).isascii(), (name, out, err)
     assert "* list_files()" in found["show"][1]
     assert "é …" in found["run --json"][1]
 

@@ -122,7 +122,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     for arguments, text in (
         ((), "give a configuration, or options: treadle eval --task files:test"),
-        (("--task", "files:tset", "--model", "oracle"), "has no task 'tset'"),
+        (("--task", "files:tset", "--model", "oracle"), "has no split 'tset'; did you mean 'test'"),
         (("--model", "oracle"), "give tasks, such as 'files:test'"),
         (("--task", "files:test"), "models"),
         (("--rows", "none.jsonl", "--model", "mock:echo"), "there is no file 'none.jsonl'"),

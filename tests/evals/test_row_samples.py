@@ -54,7 +54,8 @@ def test_each_answer_of_a_row_is_a_sample(rows: tuple[Path, list[list[list[ToolC
             assert answer.expected["calls"] == wanted
             assert ("answer" in answer.expected) == (not wanted)
             assert len(answer.since) == sum(1 + len(earlier) for earlier in answers[: place - 1])
-    assert list(read_answers([str(path)], 2)) == [next(iter(found)), list(found)[len(found) // 2]]
+    one, other = [list(found).index(name) for name in read_answers([str(path)], 2)]
+    assert one < len(found) // 2 <= other
 
 
 def test_models_are_asked_once_for_each_answer_and_nothing_is_run(

@@ -36,7 +36,7 @@ def preload(names: list[str]) -> None:
         module = importlib.import_module(package)
         if package != name:
             for found in pkgutil.walk_packages(module.__path__, f"{package}."):
-                if found.name.endswith(".__main__"):
+                if found.name.endswith((".__main__", ".training_callback")):  # which imports torch
                     continue
                 try:
                     importlib.import_module(found.name)

@@ -53,7 +53,6 @@ def evaluate(
 
     Examples:
         treadle eval --task files:test --model oracle --model mock:mediocre --epochs 4
-        treadle eval --rows dataset/rows.jsonl --model openai:gpt-5-mini --reward calls
         treadle eval --rows dataset/rows.jsonl --model hf:checkpoints/final --report csv=samples.csv
     """
     # The modules of the work are not needed for the help.
@@ -72,8 +71,7 @@ def report(
     out: Path | None = None,
     journal: str | None = None,
 ) -> int:
-    """Report on an evaluation, or compare two: as a table, Markdown, JSON, HTML, CSV, or a file of Inspect or
-    DeepFabric.
+    """Report on an evaluation, or compare two: in a terminal, as a page, or as a file of another format.
 
     Examples:
         treadle eval report before after

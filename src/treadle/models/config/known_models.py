@@ -32,11 +32,12 @@ class ListedModel(Struct, frozen=True, omit_defaults=True):
     is_default: bool = False
 
 
-_BUILT_IN = {
+_BUILT_IN: dict[str, tuple[tuple[str, str], ...]] = {
+    "hf": (("hf:FOLDER", "a model of transformers, in this process"),),
     "mock": (
         ("mock:echo", "repeats what it is told, for tests and first steps"),
         ("mock:teacher", "solves tasks with tools, for data and tests without a model"),
-    )
+    ),
 }
 """The models of Treadle's own entry points, each with what it does."""
 

@@ -62,7 +62,7 @@ def _make_sink(spec: str, group_size: int, mask: LossMask) -> Sink:
     if kind in SINKS:
         return SINKS.load(kind)(spec, target, options, group_size=group_size, mask=mask)
     if kind in CURVES:
-        from treadle.rollout.sinks.curves import CurvesSink
+        from treadle.rollout.sinks.curve_sink import CurvesSink
 
         check_keys(spec, options, ["name"])
         return CurvesSink(spec, kind, target, options.get("name", "rollout"))
