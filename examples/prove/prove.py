@@ -1,6 +1,6 @@
 """Tasks to runs to rows to a model, then RL, measured on tasks that the models never saw. See docs/prove.md.
 
-`make prove` does it on one core in a few minutes. It
+`make prove` does it on one core in about 20 minutes. It
 1. lets the oracle do errands with Treadle, and makes rows of its runs;
 2. trains a transformer from nothing on them;
 3. trains others in the same way, on as many tokens, on rows of the same tasks as DeepFabric makes them;
@@ -278,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="a model of Hugging Face, a folder or a name on the hub, in place of one trained on rows",
     )
     add("--rows", type=int, default=400, help="how many runs of the oracle rows are made of")
-    add("--tokens", type=int, default=240_000, help="how many tokens each model is trained on")
+    add("--tokens", type=int, default=480_000, help="how many tokens each model is trained on")
     add("--device", default="cpu", help="where the models are, such as cuda")
     add("--threads", type=int, default=1, help="the threads of torch")
     add("--seed", type=int, default=0)
@@ -287,12 +287,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--heads", type=int, default=4)
     add("--batch-tokens", type=int, default=320, help="the tokens of a step on rows")
     add("--rate", type=float, default=3e-3, help="the learning rate on rows")
-    add("--rl-steps", type=int, default=24)
+    add("--rl-steps", type=int, default=300)
     add("--rl-groups", type=int, default=8, help="the groups of a step")
     add("--rl-group-size", type=int, default=8)
     add("--rl-batch-tokens", type=int, default=8192, help="the tokens of one pass in the RL")
-    add("--rl-rate", type=float, default=1e-3, help="the learning rate of the RL")
-    add("--eval-tasks", type=int, default=240)
+    add("--rl-rate", type=float, default=5e-4, help="the learning rate of the RL")
+    add("--eval-tasks", type=int, default=720)
     add("--max-steps", type=int, default=6, help="the most inferences of a run")
     add("--max-output-tokens", type=int, default=48)
     options = parser.parse_args(arguments)

@@ -53,7 +53,8 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     (installed / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines, ""]))
     paths = [str(installed.parent), str(pytester.path), str(ROOT / "src")]
     monkeypatch.setenv("PYTHONPATH", ":".join(paths))
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    for name in ("PYTEST_ADDOPTS", "CI"):  # pytest prints longer summaries in CI
+        monkeypatch.delenv(name, raising=False)
     pytester.makepyfile(agents=AGENT)
     pytester.makefile(".toml", treadle='[test]\nagent = "agents.py:clerk"')
     pytester.mkdir("tests")

@@ -79,7 +79,7 @@ def test_a_misspelt_model_is_not_one_of_openai(tmp_path: Path, model: Any, said:
         ("atropos:trainer", "needs the address of the server, such as atropos:http://localhost:8000"),
         (
             "trl:rows",
-            "did you mean 'trl_sft' or 'verl' or 'trl_grpo'? the sinks are jsonl, parquet, atropos, tokens,",
+            "did you mean 'trl_sft' or 'verl' or 'otel'? the sinks are jsonl, parquet, atropos, tensorboard,",
         ),
     ],
 )
