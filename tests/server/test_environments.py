@@ -114,6 +114,7 @@ def test_commands_play_the_tasks_of_a_file(tmp_path: Path, command: tuple[str, .
     [
         ("ask('hi'); raise KeyError('lost')", "lost"),
         ("ask('hi'); os._exit(3)", "the process of the environment"),
+        ("ask('hi'); os.write(1, b'so far, so good\\n')", "so far, so good"),
     ],
 )
 def test_an_error_after_the_model_was_asked_is_no_grade(
@@ -146,6 +147,13 @@ def test_an_environment_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
         make_set(tmp_path, "bad", "pass", 'tell({"error": "no hub"}); sys.exit()')
     with pytest.raises(ConfigError, match=r"worse cannot be loaded: .*ZeroDivisionError"):
         make_set(tmp_path, "worse", "pass", "1 / 0")
+
+
+def test_a_program_that_prints_first_is_told(tmp_path: Path) -> None:
+    with Engine() as engine:
+        make_set(tmp_path, "loud", GOOD, 'if sys.argv[1] != "list": print("welcome", flush=True)')
+        with pytest.raises((ConfigError, ProviderError), match="not an object of JSON: b'welcome"):
+            roll(tmp_path, engine, "loud")
 
 
 async def test_a_loop_of_treadle_does_not_play_such_a_task(tmp_path: Path) -> None:

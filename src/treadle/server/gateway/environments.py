@@ -89,23 +89,32 @@ class EnvironmentProcess:
             self._command, stdin=pipe, stdout=pipe, stderr=self._said, limit=_MAX_LINE_BYTES
         )
         assert self._process.stdout is not None
-        first = await self._process.stdout.readline()
-        why = json.loads(first).get("error") if first else self._last_words()
+        try:
+            first = await self._process.stdout.readline()
+            why = _read_line(first).get("error") if first else self._last_words()
+        except ValueError as error:
+            why = str(error)
         if why is not None:
             await end_all(self._process)
             raise ConfigError(f"the environment cannot be loaded: {why}")
         self._reading = asyncio.ensure_future(self._read(self._process.stdout))
 
     async def _read(self, lines: asyncio.StreamReader) -> None:
-        while line := await lines.readline():
-            told = json.loads(line)
-            answer = self._asked.get(told["id"])
-            if answer is not None and not answer.done():
-                answer.set_result(told)
+        why = ""
+        try:
+            while line := await lines.readline():
+                told = _read_line(line)
+                answer = self._asked.get(told["id"])
+                if answer is not None and not answer.done():
+                    answer.set_result(told)
+        except (ValueError, KeyError) as error:
+            why = f"it wrote what is no answer ({error}); "
+            assert self._process is not None
+            await end_all(self._process)
         for answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(
-                    ServerError(f"the process of the environment ended: {self._last_words()}")
+                    ServerError(f"the process of the environment ended: {why}{self._last_words()}")
                 )
 
     def _last_words(self) -> str:
@@ -126,3 +135,14 @@ class EnvironmentProcess:
         if self._reading is not None:
             await asyncio.wait([self._reading])
         self._said.close()
+
+
+def _read_line(line: bytes) -> dict[str, Any]:
+    """Return an object that a process wrote. Raises: `ValueError` if the line is none."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        raise ValueError(f"a line on standard output is not an object of JSON: {line!r:.100}")
+    return told
