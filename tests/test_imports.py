@@ -194,6 +194,7 @@ def test_core_is_pure() -> None:
 def test_the_public_names_are_few_and_all_there() -> None:
     assert len(treadle.__all__) <= 60
     assert sorted(treadle.__all__) == sorted(treadle._WHERE)
+    assert set(treadle.__all__) <= set(dir(treadle))
     for name in treadle.__all__:
         assert getattr(treadle, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'Agnet'"):

@@ -186,3 +186,7 @@ def __getattr__(name: str) -> object:
     from treadle.core.registry import load_name
 
     return load_name(__name__, name, _WHERE)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
