@@ -14,7 +14,7 @@ from treadle.tasks.draws import Draw
 from treadle.tasks.files import materials
 from treadle.testbed.roles.words import split as split_words
 
-SPLITS = ("tune", "held", "fresh", "later", "fourth", "fifth", "sixth", "seventh", "eighth")
+SPLITS = ("tune", "held", "fresh", "later", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 RECORDS = 30
 """How many records each mock tool has."""
 _LISTS = {
