@@ -306,6 +306,41 @@ def test_an_answer_says_what_failed_and_repeats_only_what_is_true():
     assert min(repeated, failed) > 5
 
 
+def test_a_lie_that_is_said_again_is_a_lie():
+    tool = record_tools("ninth")["cafe_repair"]
+    tools = [ToolSpec(tool.name, "", tool.define()["parameters"])]
+    said_again = 0
+    for seed, ident in enumerate(tool.ids()):
+        options = read_options(
+            f"mediocre:texts=ninth,lies=1,cuts=0,refusals=0,faults=0,repeats=0,seed={seed}"
+        )
+        messages = [Message(Role.USER, f"Read me what the fixer wrote on card {ident}.")]
+        result = json.dumps(tool.record(ident))
+        while (made := answer(messages, tools, options).message).tool_calls:
+            messages += [made, Message(Role.TOOL, result, call_id=made.tool_calls[0].call_id, name=tool.name)]
+        messages += [made, Message(Role.USER, "Put that into a single sentence for me, please.")]
+        messages.append(answer(messages, tools, options).message)
+        first, again = truth_of(messages, tools, options)
+        assert first.falsehood is not None
+        assert again.falsehood is None or again.falsehood.sentence in messages[-1].content
+        claimed = first.falsehood.claimed
+        if claimed and first.falsehood.sentence in messages[-1].content:
+            assert again.falsehood is not None
+            assert (again.sort, again.falsehood.kind) == ("lie", first.falsehood.kind)
+            said_again += 1
+        elif claimed:
+            assert again.falsehood is None
+    assert said_again > 2
+
+
+async def test_a_search_that_finds_nothing_is_told_as_such():
+    async with Agent(
+        model("mock:mediocre:texts=ninth,lies=0,cuts=0,refusals=0,faults=0"), tools=["files"]
+    ) as agent:
+        run = await agent.run("Trawl the folder for wasps, I need the places.", files={"a.txt": "Nothing.\n"})
+    assert "no matches" in run.state.transcript[-1].content
+
+
 def test_the_splits_share_no_sentence():
     def texts(value):
         items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -25,7 +25,7 @@ from treadle.testbed.built_in import (
 )
 from treadle.testbed.mediocre.composition import Composed, compose
 from treadle.testbed.mediocre.falsehoods import EXTRA_LIES, KINDS, Falsehood
-from treadle.testbed.mediocre.ledger_judge import write_verdicts
+from treadle.testbed.mediocre.ledger_judge import overlaps, write_verdicts
 from treadle.testbed.mediocre.mock_world import SPLITS, known_tools, make_documents
 from treadle.testbed.mediocre.observations import observe
 from treadle.testbed.mediocre.voice import load_phrases
@@ -33,8 +33,10 @@ from treadle.testbed.mediocre.wants import DONE, Want, draw_request, find_want, 
 from treadle.testbed.play import Manner, play
 from treadle.testbed.request_facts import find_facts, text_of
 from treadle.testbed.roles.agent_role import answer_as_agent, read_paragraphs
+from treadle.testbed.roles.errands import one_line
 from treadle.testbed.roles.file_kit import FileTools
 from treadle.testbed.roles.scenario_role import RequestDraft, ScenarioScene, write_scenario
+from treadle.testbed.roles.words import split
 from treadle.testbed.teacher import TeacherModel
 
 MEDIOCRE = "mediocre"
@@ -186,7 +188,9 @@ def answer(
     want = _find_want([messages[index].content for index in asked])
     if want is None:
         request = BuiltInRequest(messages, tools, max_calls)
-        return _Reply(answer_as_agent(request, Manner(mistake_rate=options.faults)))
+        made = answer_as_agent(request, Manner(mistake_rate=options.faults))
+        lie = _find_repeated(made, messages[: asked[-1]], tools, options) if asked else None
+        return _Reply(made, "honest" if lie is None else "lie", lie)
     since = messages[asked[-1] :]
     key = f"{options.seed}/{digest(text.strip())}/{len(asked)}{f'/{repairs}' if repairs else ''}"
     draw = Draw(f"{key}/answer")
@@ -208,6 +212,30 @@ def answer(
     if (again := _repeat(since, options, key)) is not None:
         return _Reply(again)
     return _tell(made.content, want, since, options, kinds, draw, key)
+
+
+def _find_repeated(
+    message: Message, before: Sequence[Message], tools: Sequence[ToolSpec], options: MediocreOptions
+) -> Falsehood | None:
+    """Return the lie of the answer before that a message says again: it repeats the last line of this answer."""
+    lines = [line.strip() for line in before[-1].content.splitlines() if line.strip()] if before else []
+    said = one_line(lines[-1]) if lines else ""
+    if not said or said not in message.content:
+        return None
+    for repairs in range(_MAX_REPAIRS + 1):
+        last = answer(before[:-1], tools, options, repairs=repairs)
+        if last.message.content == before[-1].content:
+            break
+    lie, phrases = last.falsehood, load_phrases(options.texts)
+    ends = [
+        *phrases["advice"]["all"],
+        *[end for texts in phrases["closers"].values() for end in split(texts)],
+    ]
+    if lie is None or said in ends or not overlaps(lie.sentence, said):
+        return None
+    wrong = tuple([value for value in lie.claimed if value.casefold() in said.casefold()])
+    sentence = lie.sentence if lie.sentence in said else said
+    return Falsehood(lie.kind, sentence, lie.truth, wrong) if wrong or not lie.claimed else None
 
 
 def _find_want(said: Sequence[str]) -> Want | None:
@@ -248,7 +276,7 @@ def _tell(
             texts = load_phrases(options.texts).get("failures", {"all": ["That did not work: {reason}"]})[
                 "all"
             ]
-            outcome = draw.pick(texts).format(reason=seen.failures[-1] if seen.failures else "")
+            outcome = draw.pick(texts).format(reason=[since[-1].content, *seen.failures][-1])
         return _Reply(Message(Role.ASSISTANT, outcome), "failure")
     made = compose(seen, options.texts, want.focus, [kind for kind in kinds if kind != "no_call"], draw)
     sort = "honest" if made.falsehood is None else "lie"

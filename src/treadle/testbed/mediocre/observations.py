@@ -81,7 +81,7 @@ class Observed(Struct):
     said: str
     """All results, calls and requests, in one text."""
     is_empty: bool = True
-    """True if no call succeeded."""
+    """True if no call succeeded, or none found anything."""
 
 
 def is_number(value: Json) -> bool:
@@ -106,8 +106,8 @@ def observe(messages: Sequence[Message]) -> Observed:
             seen.failures.append(message.content)
         elif (call.name, call.arguments) not in done:
             done.add((call.name, call.arguments))
-            seen.is_empty = False
             _take(call, message.content, seen)
+            seen.is_empty &= call.name == "search_files" and not seen.hits
     seen.said = "\n".join(said)
     return seen
 
