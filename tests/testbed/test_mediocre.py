@@ -328,7 +328,7 @@ def test_a_lie_that_is_said_again_is_a_lie():
             assert again.falsehood is not None
             assert (again.sort, again.falsehood.kind) == ("lie", first.falsehood.kind)
             said_again += 1
-        elif claimed:
+        elif claimed and not any([value in messages[-1].content for value in claimed]):
             assert again.falsehood is None
     assert said_again > 2
 
