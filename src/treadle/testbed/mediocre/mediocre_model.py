@@ -26,10 +26,9 @@ from treadle.testbed.built_in import (
 from treadle.testbed.mediocre.composition import Composed, compose
 from treadle.testbed.mediocre.falsehoods import EXTRA_LIES, KINDS, Falsehood
 from treadle.testbed.mediocre.ledger_judge import overlaps, write_verdicts
-from treadle.testbed.mediocre.mock_world import SPLITS, known_tools, make_documents
+from treadle.testbed.mediocre.mock_world import load_phrases, load_world, make_documents, record_tools
 from treadle.testbed.mediocre.observations import observe
-from treadle.testbed.mediocre.voice import load_phrases
-from treadle.testbed.mediocre.wants import DONE, Want, draw_request, find_want, to_call
+from treadle.testbed.mediocre.wants import DONE, Want, draw_request, find_want
 from treadle.testbed.play import Manner, play
 from treadle.testbed.request_facts import find_facts, text_of
 from treadle.testbed.roles.agent_role import answer_as_agent, read_paragraphs
@@ -59,7 +58,7 @@ class MediocreOptions(Struct, frozen=True, kw_only=True):
     judge: float = 0.95
     """The share of statements about which the model is right as a judge that knows what is true."""
     texts: str = "held"
-    """The split of the texts: one of `mock_world.SPLITS`."""
+    """The split of the texts: one of `mock_world.SPLITS`, or the path of a folder with another."""
     seed: int = 0
 
 
@@ -107,7 +106,9 @@ class MediocreModel(BuiltInModel):
             value = write_scenario(facts, tries, lambda scene: _draft(scene, self._options.texts))
             return self._complete(Message(Role.ASSISTANT, msgspec.json.encode(value).decode()), messages)
         if facts is not None and write == "statement_verdicts":
-            value = write_verdicts(facts, self._reply, self._options.judge, self._options.seed)
+            value = write_verdicts(
+                facts, self._reply, self._options.texts, self._options.judge, self._options.seed
+            )
             return self._complete(Message(Role.ASSISTANT, msgspec.json.encode(value).decode()), messages)
         if write or asked.schema is not None or asked.required is not None or not asked.tools:
             return self._teacher.answer(asked)
@@ -132,13 +133,14 @@ def make_mediocre(name: str) -> MediocreModel:
 
 
 def read_options(name: str) -> MediocreOptions:
-    """Return the options in the name of a model. Raises: `ConfigError` for unknown or wrong options."""
+    """Return the options in the name of a model. Raises: `ConfigError` for unknown or wrong options, and
+    for texts that there are not."""
     given = name.partition(":")[2]
     parts = dict([part.partition("=")[::2] for part in given.split(",")]) if given else {}
     try:
         options = msgspec.convert(parts, MediocreOptions, strict=False)
         rates = [options.lies, options.faults, options.repeats, options.refusals, options.cuts, options.judge]
-        if set(parts) - set(MediocreOptions.__struct_fields__) or options.texts not in SPLITS:
+        if set(parts) - set(MediocreOptions.__struct_fields__):
             raise ValueError(given)
         if not all([0 <= rate <= 1 for rate in rates]):
             raise ValueError(given)
@@ -146,8 +148,10 @@ def read_options(name: str) -> MediocreOptions:
         known = ", ".join(MediocreOptions.__struct_fields__)
         raise ConfigError(
             f"there is no model 'mock:{name}': {given!r} are not its options; write 'mock:mediocre:lies=0.2,"
-            f"texts=tune'. There are {known}; rates are from 0 to 1, texts are {', '.join(SPLITS)}"
+            f"texts=tune'. There are {known}; rates are from 0 to 1"
         ) from None
+    load_world(options.texts)
+    load_phrases(options.texts)
     return options
 
 
@@ -185,7 +189,7 @@ def answer(
     repairs += asked_again
     asked = find_requests(messages)
     text = messages[asked[-1]].content if asked else ""
-    want = _find_want([messages[index].content for index in asked])
+    want = _find_want([messages[index].content for index in asked], options.texts)
     if want is None:
         request = BuiltInRequest(messages, tools, max_calls)
         made = answer_as_agent(request, Manner(mistake_rate=options.faults))
@@ -238,13 +242,13 @@ def _find_repeated(
     return Falsehood(lie.kind, sentence, lie.truth, wrong) if wrong or not lie.claimed else None
 
 
-def _find_want(said: Sequence[str]) -> Want | None:
+def _find_want(said: Sequence[str], texts: str) -> Want | None:
     """Return the request in the newest of a user's messages, or the one before if this adds what it lacked."""
     for text in said[-1:]:
         for part in read_paragraphs(text):
-            if (found := find_want(part)) is not None:
+            if (found := find_want(part, texts)) is not None:
                 return found
-    before = _find_want(said[:-1]) if len(said) > 1 else None
+    before = _find_want(said[:-1], texts) if len(said) > 1 else None
     return before.complete(said[-1]) if before is not None and before.gap else None
 
 
@@ -256,7 +260,7 @@ def _order_kinds(draw: Draw) -> list[str]:
 
 def _ask(tool: str, options: MediocreOptions, draw: Draw) -> str:
     """Return a question for the id that a request lacks."""
-    name = known_tools()[tool].argument.replace("_", " ")
+    name = record_tools(options.texts)[tool].argument.replace("_", " ")
     return str(draw.pick(load_phrases(options.texts)["questions"]["all"]).format(thing=name))
 
 
@@ -270,7 +274,7 @@ def _tell(
     key: str,
 ) -> _Reply:
     """Return the answer after the last call."""
-    seen = observe(since)
+    seen = observe(since, options.texts)
     if seen.is_empty:
         if outcome == DONE:
             texts = load_phrases(options.texts).get("failures", {"all": ["That did not work: {reason}"]})[
@@ -322,21 +326,21 @@ def _make_up(
         text if not text.startswith("find ") else f"read {text[5:]}" for step in want.calls for text in step
     ]
     for number, text in enumerate(names):
-        call = to_call(text, {**want.values, "text": "…"}, kit)
+        call = want.to_call(text, {**want.values, "text": "…"}, kit)
         made = ToolCall(str(number), call.name, msgspec.json.encode(call.arguments).decode())
         messages.append(Message(Role.ASSISTANT, tool_calls=(made,)))
         messages.append(
             Message(Role.TOOL, _imagine(call, options, draw), call_id=str(number), name=call.name)
         )
-    made_up: Composed = compose(observe(messages), options.texts, want.focus, (), draw)
+    made_up: Composed = compose(observe(messages, options.texts), options.texts, want.focus, (), draw)
     return _Reply(Message(Role.ASSISTANT, made_up.text), "lie", Falsehood(kind, made_up.text, ""))
 
 
 def _imagine(call: WantedCall, options: MediocreOptions, draw: Draw) -> str:
     """Return a made-up result of a call."""
     first = str(next(iter(call.arguments.values()), ""))
-    if call.name in known_tools():
-        record = known_tools()[call.name].record(first, str(draw.below(1_000_000)))
+    if call.name in (known := record_tools(options.texts)):
+        record = known[call.name].record(first, str(draw.below(1_000_000)))
         return msgspec.json.encode(record).decode()
     files = make_documents(options.texts, draw.below(1_000_000))
     if call.name.startswith("list") or "find . -type f |" in first:
