@@ -4,9 +4,10 @@ The model's texts of the split `held` are never used to improve a filter, but th
 those of `fresh` were written by a hand that had not seen the filters, and are for measuring afterwards.
 Those of `later` were written by a hand that had not seen the filters either, and are not used for tuning; those of
 `fourth`, `fifth` and `sixth`, by another such hand, may be; those of `sixth` measured the filters once before that.
-Those of `seventh` measured the filters once before they were improved with them; those of `eighth` were written by
-a hand that had not seen the filters, and no filter was improved with them.
-`TREADLE_TEXTS` chooses the split. Whether an answer is a lie, and of which kind, is known from the model itself.
+Those of `seventh` measured the filters once before they were improved with them; those of `eighth` and `ninth` were
+written by hands that had not seen the filters, and no filter was improved with them.
+`TREADLE_TEXTS` chooses the split: one of `SPLITS`, or the path of a folder with another. Whether an answer is a
+lie, and of which kind, is known from the model itself.
 """
 
 import asyncio
@@ -30,6 +31,10 @@ from treadle.testbed.mediocre.mediocre_model import AnswerTruth, MediocreOptions
 from treadle.testbed.mediocre.mock_world import define_tools, make_documents
 from treadle.tools.shell import make_shell
 
+FOLDER = Path(__file__).parent / "texts"
+"""The texts that the package does not have."""
+SPLITS = ("tune", "held", "fresh", "later", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+"""The splits of texts, in the order in which they were written."""
 SAMPLES = int(os.environ.get("TREADLE_ROWS", "300"))
 TEXTS = os.environ.get("TREADLE_TEXTS", "held")
 ALONE = (">= 0.92", "<= 0.08", "<= 0.05", "<= 0.25")
@@ -73,6 +78,11 @@ class Told(Struct, frozen=True):
         return 0 if sample is None else sample.input_tokens + sample.output_tokens
 
 
+def find_texts(name: str) -> str:
+    """Return what the model's option `texts` must have for a split: its name, or the path of its folder."""
+    return str(FOLDER / name) if (FOLDER / name).is_dir() else name
+
+
 def _sections(folder: Path, texts: str) -> dict[str, Json]:
     """Return the tools of each part of the generation, after making its folder."""
     folder.mkdir()
@@ -104,6 +114,7 @@ async def collect(
     `repairs` is how often an answer alone is asked for again; answers that were repaired are not among those that
     are returned.
     """
+    texts = find_texts(texts)
     sections = await asyncio.to_thread(_sections, folder, texts)
     options: MediocreOptions = read_options(f"mediocre:texts={texts}")
     found: list[Told] = []

@@ -25,7 +25,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from benchmarks.lies import Told, collect
+from benchmarks.lies import SPLITS, Told, collect
 from treadle import Agent, open_journal, task_set
 from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
 from treadle.datagen.config.generation_config import GenerationConfig
@@ -45,7 +45,6 @@ from treadle.tasks.files.task_set import FAMILIES
 from treadle.testbed import oracle_for
 from treadle.testbed.mediocre.falsehoods import WHOLE_LIES, Falsehood
 from treadle.testbed.mediocre.ledger_judge import overlaps
-from treadle.testbed.mediocre.mock_world import SPLITS
 
 SAMPLES = int(os.environ.get("TREADLE_ROWS", "600"))
 SCENES = Path(__file__).parents[1] / "tests/data/grounding"
@@ -67,7 +66,7 @@ _NAME = re.compile(r"(?<=[a-z:] )[A-Z][a-z]+(?=[ -][A-Z]|\.|$)", re.MULTILINE)
 _NAMES = ("Hildegard", "Okonkwo", "Thaddeus", "Winterbottom", "Ravenna", "Oyelaran")
 SOLVED = 12
 """How many tasks of each family the oracle solves. They are others than those of the tests."""
-UNSEEN = ("eighth",)
+UNSEEN = ("eighth", "ninth")
 """The splits that are kept for measuring: nothing is trained on them."""
 TRAINED = tuple([split for split in SPLITS if split not in UNSEEN])
 COPIES = 4

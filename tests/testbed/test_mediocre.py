@@ -3,8 +3,10 @@
 import json
 from collections import Counter
 from itertools import combinations
+from pathlib import Path
 
 import pytest
+from benchmarks.lies import SPLITS, find_texts
 
 from treadle import model
 from treadle.agent.agent import Agent
@@ -18,13 +20,22 @@ from treadle.testbed.mediocre.composition import compose
 from treadle.testbed.mediocre.falsehoods import KINDS
 from treadle.testbed.mediocre.figures import rewrite, spell
 from treadle.testbed.mediocre.mediocre_model import MediocreModel, answer, read_options, truth_of
-from treadle.testbed.mediocre.mock_world import SPLITS, define_tools, load_world, make_documents, record_tools
+from treadle.testbed.mediocre.mock_world import (
+    define_tools,
+    load_phrases,
+    load_world,
+    make_documents,
+    record_tools,
+)
 from treadle.testbed.mediocre.observations import Grid, Observed, to_fact
 from treadle.testbed.mediocre.remarks import Remark, remarks_of
-from treadle.testbed.mediocre.voice import Voice, load_phrases, say
+from treadle.testbed.mediocre.voice import Voice, say
 from treadle.testbed.mediocre.wants import draw_request, find_want
 from treadle.testbed.roles.errands import Shelf
 from treadle.tools.mock.mocks import mock
+
+TEXTS = [pytest.param(find_texts(name), id=name) for name in SPLITS]
+LATER, FOURTH, SEVENTH, EIGHTH, NINTH = map(find_texts, ("later", "fourth", "seventh", "eighth", "ninth"))
 
 
 def requests(split):
@@ -56,7 +67,7 @@ async def converse(options, split, tmp_path):
     return found
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", TEXTS)
 async def test_the_ledger_names_the_sentence_of_every_lie(split, tmp_path):
     kinds = Counter()
     honest = {item[1][0].content: item[1][-1] for item in await converse("lies=0,cuts=0", split, tmp_path)}
@@ -74,7 +85,7 @@ async def test_the_ledger_names_the_sentence_of_every_lie(split, tmp_path):
     assert set(kinds) <= set(KINDS)
 
 
-@pytest.mark.parametrize("split", [name for name in SPLITS if name != "tune"])
+@pytest.mark.parametrize("split", TEXTS[1:])
 async def test_an_honest_model_says_nothing_untrue(split, tmp_path):
     sorts = Counter(
         [item[0].sort for item in await converse("lies=0,faults=0,refusals=0,cuts=0", split, tmp_path)]
@@ -82,18 +93,39 @@ async def test_an_honest_model_says_nothing_untrue(split, tmp_path):
     assert set(sorts) == {"honest"}
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", TEXTS)
 def test_a_request_takes_its_words_from_its_own_split(split):
     tools = [ToolSpec("search_files", "", {"type": "object", "properties": {"pattern": {"type": "string"}}})]
     words = set(load_world(split)["documents"]["words"].split("|"))
     drawn = [draw_request(split, "single", tools, Shelf({}), Draw(str(seed))) for seed in range(20)]
-    assert {find_want(item.request).values["word"] for item in drawn} <= words
+    assert {find_want(item.request, split).values["word"] for item in drawn} <= words
 
 
-@pytest.mark.parametrize("options", ["lies=2", "texts=mine", "truth=1", "lies=often"])
+@pytest.mark.parametrize("options", ["lies=2", "truth=1", "lies=often"])
 def test_unknown_options_are_refused(options):
     with pytest.raises(ConfigError, match=options):
         model(f"mock:mediocre:{options}")
+
+
+def test_texts_are_a_split_of_the_package_or_a_folder(tmp_path):
+    for name in ("world", "phrases"):
+        (tmp_path / f"{name}.toml").write_bytes((Path(FOURTH) / f"{name}.toml").read_bytes())
+    assert read_options(f"mediocre:texts={tmp_path}").texts == str(tmp_path)
+    for texts in ("mine", tmp_path / "none"):
+        with pytest.raises(
+            ConfigError, match=f"{texts}.*write texts= and tune or held, or the path of a folder"
+        ):
+            model(f"mock:mediocre:texts={texts}")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("[tools]\n", r"lacks \[documents\], \[wants\]"), ("[tools", "cannot be read: ")],
+)
+def test_damaged_texts_are_named(content, message, tmp_path):
+    (tmp_path / "world.toml").write_text(content)
+    with pytest.raises(ConfigError, match=f"world.toml.*{message}"):
+        model(f"mock:mediocre:texts={tmp_path}")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +139,7 @@ def test_unknown_options_are_refused(options):
     ],
 )
 def test_a_split_has_other_forms_of_figures(text, sort, forms):
-    styles = load_phrases("later")["figures"]
+    styles = load_phrases(LATER)["figures"]
     made = {rewrite(text, sort, styles, Draw(str(seed))) for seed in range(200)}
     shown = {item.replace("\u00a0", " ").replace("\u202f", " ") for item in made}
     assert forms <= shown | {text}
@@ -131,12 +163,12 @@ def test_a_split_has_other_forms_of_figures(text, sort, forms):
     ],
 )
 def test_rules_read_numbers_times_and_other_fields(text, sort, field, forms):
-    styles = load_phrases("fourth")["figures"]
+    styles = load_phrases(FOURTH)["figures"]
     assert forms <= {rewrite(text, sort, styles, Draw(str(seed)), field) for seed in range(400)}
 
 
 def test_a_date_is_also_told_by_another_day_near_it_and_by_its_weekday():
-    styles = load_phrases("seventh")["figures"]
+    styles = load_phrases(SEVENTH)["figures"]
     made = {rewrite("2026-03-04", "moment", styles, Draw(str(seed))) for seed in range(400)}
     near = {"the day before March 5", "the day after March 3", "a week after February 25"}
     assert near | {"the first Wednesday of March"} <= made
@@ -156,7 +188,7 @@ def test_numbers_are_spelt(text, words):
     assert spell(text) == words
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", TEXTS)
 def test_layouts_show_every_line(split):
     parts = ("opener", "heading", "advice", "closer")
     for layouts in load_phrases(split).get("layouts", {}).values():
@@ -168,12 +200,14 @@ def test_layouts_show_every_line(split):
             )
 
 
-@pytest.mark.parametrize("split", SPLITS)
-def test_a_request_about_a_tool_is_not_taken_for_one_of_another_split(split):
+@pytest.mark.parametrize("split", TEXTS)
+def test_a_request_about_a_tool_is_understood(split):
     for tool in record_tools(split).values():
         for texts in tool.entry["asks"].values():
             for text in texts:
-                assert find_want(text.replace("{id}", tool.ids()[0])).calls == ((f"{tool.name} {{id}}",),)
+                assert find_want(text.replace("{id}", tool.ids()[0]), split).calls == (
+                    (f"{tool.name} {{id}}",),
+                )
 
 
 def test_a_lie_is_untrue_of_small_numbers_and_of_rows_with_the_same_name():
@@ -182,7 +216,7 @@ def test_a_lie_is_untrue_of_small_numbers_and_of_rows_with_the_same_name():
     small, none = to_fact("way_km", "it", 8), to_fact("way_km", "that", 0)
     seen = Observed([fact, small, none], [Grid("it", "rows", tuple(rows))], {}, [], [], {}, [], "")
     for seed in range(80):
-        for remark in remarks_of(seen, load_phrases("later"), Draw(str(seed))):
+        for remark in remarks_of(seen, load_phrases(LATER), Draw(str(seed))):
             for twist in remark.twists:
                 assert not {"about 10 mm", "0 miles", "5 miles"} & set(twist.changed.values())
                 if twist.kind == "wrong_order" and remark.values.get("most") == "highest":
@@ -200,7 +234,7 @@ def test_what_is_said_without_a_lie_is_true_and_a_lie_is_not():
     grid = Grid("a.csv", "rows", ({"name": "one"}, {"name": "two"}))
     seen = Observed(facts, [grid], {"a.csv": ["name", "one", "two"]}, [], [], {}, [], "")
     for seed in range(80):
-        for remark in remarks_of(seen, load_phrases("later"), Draw(str(seed))):
+        for remark in remarks_of(seen, load_phrases(LATER), Draw(str(seed))):
             if remark.sort == "converted":
                 assert remark.values["other"] in ("0.033 hours", "0.0056 hours")
             for twist in remark.twists:
@@ -208,7 +242,7 @@ def test_what_is_said_without_a_lie_is_true_and_a_lie_is_not():
                 assert "-" not in twist.changed.get("value", "").removeprefix("twenty-")
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", TEXTS)
 def test_a_path_keeps_its_first_letter(split):
     voice = Voice("report", load_phrases(split), has_owners=True, mark="")
     remark = Remark("lines", {"owner": "hut/list.csv", "count": "3"}, "3")
@@ -216,7 +250,7 @@ def test_a_path_keeps_its_first_letter(split):
     assert all(["hut/list.csv" in text for text in said])
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", TEXTS)
 @pytest.mark.parametrize("kind", ["invented_quote", "undone_action", "made_up_path", "false_absence"])
 def test_every_layout_shows_the_lie(split, kind):
     lines = ["The gate is locked at nine.", "Ask Ingrid for a key."]
@@ -231,12 +265,14 @@ def test_every_layout_shows_the_lie(split, kind):
 def test_a_made_up_name_is_one_that_the_rows_could_have():
     rows = [{"trail": "Birch Loop", "trail_km": 3}, {"trail": "Raven Ridge", "trail_km": 8}]
     fact = to_fact("brought_by", "it", COMPANIES[0])
-    seen = Observed([fact], [Grid("it", "rows", tuple(rows))], {}, [], [], {}, [], COMPANIES[0])
-    trails = load_world("fourth")["documents"]["tables"]["trails"]["trail"].removeprefix("choice ").split("|")
+    seen = Observed(
+        [fact], [Grid("it", "rows", tuple(rows))], {}, [], [], {}, [], COMPANIES[0], load_world(FOURTH)
+    )
+    trails = load_world(FOURTH)["documents"]["tables"]["trails"]["trail"].removeprefix("choice ").split("|")
     made = {
         twist.changed.get("items", twist.changed.get("value", ""))
         for seed in range(20)
-        for remark in remarks_of(seen, load_phrases("fourth"), Draw(str(seed)))
+        for remark in remarks_of(seen, load_phrases(FOURTH), Draw(str(seed)))
         for twist in remark.twists
         if twist.kind == "made_up_name"
     }
@@ -253,7 +289,7 @@ def test_a_value_that_is_nearly_the_same_is_no_lie_about_its_owner():
     found = [
         (remark.focus, twist.kind)
         for seed in range(20)
-        for remark in remarks_of(seen, load_phrases("later"), Draw(str(seed)))
+        for remark in remarks_of(seen, load_phrases(LATER), Draw(str(seed)))
         for twist in remark.twists
     ]
     assert ("spectators", "wrong_owner") not in found
@@ -262,16 +298,21 @@ def test_a_value_that_is_nearly_the_same_is_no_lie_about_its_owner():
 
 def test_a_span_is_the_distance_of_two_dates_or_times_and_its_lies_are_not():
     facts = [
-        to_fact("mounted_since", "probe 1", "2026-03-01"),
-        to_fact("recalibration_due", "probe 1", "2026-02-01"),
+        to_fact(name, owner, value, load_world(EIGHTH)["labels"])
+        for name, owner, value in (
+            ("mounted_since", "probe 1", "2026-03-01"),
+            ("recalibration_due", "probe 1", "2026-02-01"),
+            ("first_entry", "log 2", "09:50"),
+            ("last_entry", "log 2", "10:05"),
+            ("spudded_on", "hole 3", "2026-02-01"),
+            ("fed_at", "hole 3", "10:05"),
+        )
     ]
-    facts += [to_fact("first_entry", "log 2", "09:50"), to_fact("last_entry", "log 2", "10:05")]
-    facts += [to_fact("spudded_on", "hole 3", "2026-02-01"), to_fact("fed_at", "hole 3", "10:05")]
     seen = Observed(facts, [], {}, [], [], {}, [], "")
     for seed in range(40):
         found = {
             remark.values["owner"]: remark
-            for remark in remarks_of(seen, load_phrases("eighth"), Draw(str(seed)))
+            for remark in remarks_of(seen, load_phrases(EIGHTH), Draw(str(seed)))
             if remark.sort == "span"
         }
         days, minutes = found.pop("probe 1"), found.pop("log 2")
@@ -287,17 +328,17 @@ def test_a_span_is_the_distance_of_two_dates_or_times_and_its_lies_are_not():
                     for name, text in twist.changed.items()
                 ]
             )
-    assert not [item for item in remarks_of(seen, load_phrases("later"), Draw("0")) if item.sort == "span"]
+    assert not [item for item in remarks_of(seen, load_phrases(LATER), Draw("0")) if item.sort == "span"]
 
 
 def test_an_answer_says_what_failed_and_repeats_only_what_is_true():
     facts = [to_fact("spindle_rpm", "job 7", 900), to_fact("cycle_seconds", "job 7", 45)]
     failures = ["nothing is known about 'job 6'"]
     seen = Observed(facts, [], {}, [], [], {}, failures, "job 7 900 45")
-    begins = [text.partition("{")[0] for text in load_phrases("eighth")["recaps"]["all"]]
+    begins = [text.partition("{")[0] for text in load_phrases(EIGHTH)["recaps"]["all"]]
     repeated = failed = 0
     for seed in range(300):
-        made = compose(seen, "eighth", (), ("made_up_value",), Draw(str(seed)))
+        made = compose(seen, EIGHTH, (), ("made_up_value",), Draw(str(seed)))
         assert made.falsehood is not None
         failed += failures[0] in made.text
         found = next((begin for begin in begins if begin in made.text), "")
@@ -306,18 +347,53 @@ def test_an_answer_says_what_failed_and_repeats_only_what_is_true():
     assert min(repeated, failed) > 5
 
 
+def test_a_lie_that_is_said_again_is_a_lie():
+    tool = record_tools(NINTH)["cafe_repair"]
+    tools = [ToolSpec(tool.name, "", tool.define()["parameters"])]
+    said_again = 0
+    for seed, ident in enumerate(tool.ids()):
+        options = read_options(
+            f"mediocre:texts={NINTH},lies=1,cuts=0,refusals=0,faults=0,repeats=0,seed={seed}"
+        )
+        messages = [Message(Role.USER, f"Read me what the fixer wrote on card {ident}.")]
+        result = json.dumps(tool.record(ident))
+        while (made := answer(messages, tools, options).message).tool_calls:
+            messages += [made, Message(Role.TOOL, result, call_id=made.tool_calls[0].call_id, name=tool.name)]
+        messages += [made, Message(Role.USER, "Put that into a single sentence for me, please.")]
+        messages.append(answer(messages, tools, options).message)
+        first, again = truth_of(messages, tools, options)
+        assert first.falsehood is not None
+        assert again.falsehood is None or again.falsehood.sentence in messages[-1].content
+        claimed = first.falsehood.claimed
+        if claimed and first.falsehood.sentence in messages[-1].content:
+            assert again.falsehood is not None
+            assert (again.sort, again.falsehood.kind) == ("lie", first.falsehood.kind)
+            said_again += 1
+        elif claimed and not any([value in messages[-1].content for value in claimed]):
+            assert again.falsehood is None
+    assert said_again > 2
+
+
+async def test_a_search_that_finds_nothing_is_told_as_such():
+    async with Agent(
+        model(f"mock:mediocre:texts={NINTH},lies=0,cuts=0,refusals=0,faults=0"), tools=["files"]
+    ) as agent:
+        run = await agent.run("Trawl the folder for wasps, I need the places.", files={"a.txt": "Nothing.\n"})
+    assert "no matches" in run.state.transcript[-1].content
+
+
 def test_the_splits_share_no_sentence():
     def texts(value):
         items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         return {str(value)} if isinstance(value, str) else {text for item in items for text in texts(item)}
 
     for load in (load_phrases, load_world):
-        for one, other in combinations(SPLITS, 2):
+        for one, other in combinations(map(find_texts, SPLITS), 2):
             shared = texts(load(one)) & texts(load(other))
             assert not {text for text in shared if len(text.split()) > 4 and not text.startswith("shell ")}
 
 
-@pytest.mark.parametrize("split", ["tune", "later"])
+@pytest.mark.parametrize("split", ["tune", LATER])
 async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(split, tmp_path):
     """It sees no answer, as a judge of statements does."""
     right = Counter()
@@ -343,7 +419,7 @@ async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(split, tmp
     assert right[False, "lie"] == right[False, "honest"] == 0
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", TEXTS)
 def test_a_request_is_understood_in_any_style(split):
     """As a point of a list, or with a small letter at its beginning."""
     options = read_options(f"mediocre:texts={split},faults=0,refusals=0,lies=0")

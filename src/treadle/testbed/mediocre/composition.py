@@ -35,13 +35,13 @@ class Composed(Struct, frozen=True):
     falsehood: Falsehood | None = None
 
 
-def compose(seen: Observed, split: str, focus: Sequence[Focus], kinds: Sequence[str], draw: Draw) -> Composed:
+def compose(seen: Observed, texts: str, focus: Sequence[Focus], kinds: Sequence[str], draw: Draw) -> Composed:
     """Return an answer about what was seen.
 
     `kinds` are the kinds of lie to try, the most wanted first; the answer is honest if it is empty, or if the
     results allow none of them.
     """
-    voice = draw_voice(split, seen, draw)
+    voice = draw_voice(texts, seen, draw)
     low, high = voice.phrases.get("lengths", _LENGTHS)[voice.style]
     found = remarks_of(seen, voice.phrases, draw)
     chosen = _choose(found, focus, draw.between(low, high))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.tasks.draws import fraction
 from treadle.testbed.mediocre.falsehoods import WHOLE_LIES, Falsehood
-from treadle.testbed.mediocre.mock_world import known_tools
+from treadle.testbed.mediocre.mock_world import record_tools
 from treadle.testbed.request_facts import Facts, objects_of, text_of, texts_of
 
 _MARKS = re.compile(r"[*`|]")
@@ -24,9 +24,9 @@ Reply = Callable[[Sequence[Message], Sequence[ToolSpec], int], tuple[Message, Fa
 after a number of repairs."""
 
 
-def write_verdicts(facts: Facts, reply: Reply, accuracy: float, seed: int) -> Json:
+def write_verdicts(facts: Facts, reply: Reply, texts: str, accuracy: float, seed: int) -> Json:
     """Return a verdict for each statement: `yes`, `no`, or `not_said`."""
-    lies = _play(facts, reply)
+    lies = _play(facts, reply, _tools(texts))
     verdicts = []
     for item in objects_of(facts, "statements"):
         statement, sentence = text_of(item, "statement"), text_of(item, "sentence")
@@ -62,7 +62,7 @@ def _plain(text: str) -> str:
     return " ".join(_MARKS.sub("", text).casefold().split()).strip("-• .")
 
 
-def _play(facts: Facts, reply: Reply) -> list[tuple[str, Falsehood]]:
+def _play(facts: Facts, reply: Reply, tools: Sequence[ToolSpec]) -> list[tuple[str, Falsehood]]:
     """Return the answers with lies in the conversation, each with its lie. The last answer counts as it was given
     after any number of repairs that fits the statements."""
     requests, calls = texts_of(facts, "requests"), objects_of(facts, "calls")
@@ -70,7 +70,7 @@ def _play(facts: Facts, reply: Reply) -> list[tuple[str, Falsehood]]:
     best: list[tuple[str, Falsehood | None]] = []
     most = -1
     for repairs in range(MAX_REPAIRS + 1):
-        played = _answers(requests, calls, reply, repairs)
+        played = _answers(requests, calls, reply, tools, repairs)
         fitting = sum([any([_plain(sentence) in _plain(text) for text, _ in played]) for sentence in said])
         if fitting > most:
             best, most = played, fitting
@@ -78,10 +78,14 @@ def _play(facts: Facts, reply: Reply) -> list[tuple[str, Falsehood]]:
 
 
 def _answers(
-    requests: Sequence[str], calls: Sequence[dict[str, Json]], reply: Reply, repairs: int
+    requests: Sequence[str],
+    calls: Sequence[dict[str, Json]],
+    reply: Reply,
+    tools: Sequence[ToolSpec],
+    repairs: int,
 ) -> list[tuple[str, Falsehood | None]]:
     """Return the answers to all requests; only the last one is repaired."""
-    tools, left, messages = _tools(), list(calls), list[Message]()
+    left, messages = list(calls), list[Message]()
     found: list[tuple[str, Falsehood | None]] = []
     for index, request in enumerate(requests):
         messages.append(Message(Role.USER, request))
@@ -118,9 +122,9 @@ def _take_results(calls: Sequence[ToolCall], left: list[dict[str, Json]], messag
     return True
 
 
-def _tools() -> list[ToolSpec]:
+def _tools(texts: str) -> list[ToolSpec]:
     """Return all tools that the model can use, with the arguments by which it recognises them."""
-    arguments = {name: tool.argument for name, tool in known_tools().items()}
+    arguments = {name: tool.argument for name, tool in record_tools(texts).items()}
     arguments |= dict.fromkeys(("read_file", "write_file", "delete_file", "edit_file"), "file_path")
     arguments |= {"list_files": "folder", "search_files": "pattern", "python": "code", "shell": "command"}
     return [

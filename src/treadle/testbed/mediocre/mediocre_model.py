@@ -25,16 +25,17 @@ from treadle.testbed.built_in import (
 )
 from treadle.testbed.mediocre.composition import Composed, compose
 from treadle.testbed.mediocre.falsehoods import EXTRA_LIES, KINDS, Falsehood
-from treadle.testbed.mediocre.ledger_judge import write_verdicts
-from treadle.testbed.mediocre.mock_world import SPLITS, known_tools, make_documents
+from treadle.testbed.mediocre.ledger_judge import overlaps, write_verdicts
+from treadle.testbed.mediocre.mock_world import load_phrases, load_world, make_documents, record_tools
 from treadle.testbed.mediocre.observations import observe
-from treadle.testbed.mediocre.voice import load_phrases
-from treadle.testbed.mediocre.wants import DONE, Want, draw_request, find_want, to_call
+from treadle.testbed.mediocre.wants import DONE, Want, draw_request, find_want
 from treadle.testbed.play import Manner, play
 from treadle.testbed.request_facts import find_facts, text_of
 from treadle.testbed.roles.agent_role import answer_as_agent, read_paragraphs
+from treadle.testbed.roles.errands import one_line
 from treadle.testbed.roles.file_kit import FileTools
 from treadle.testbed.roles.scenario_role import RequestDraft, ScenarioScene, write_scenario
+from treadle.testbed.roles.words import split
 from treadle.testbed.teacher import TeacherModel
 
 MEDIOCRE = "mediocre"
@@ -57,7 +58,7 @@ class MediocreOptions(Struct, frozen=True, kw_only=True):
     judge: float = 0.95
     """The share of statements about which the model is right as a judge that knows what is true."""
     texts: str = "held"
-    """The split of the texts: one of `mock_world.SPLITS`."""
+    """The split of the texts: one of `mock_world.SPLITS`, or the path of a folder with another."""
     seed: int = 0
 
 
@@ -105,7 +106,9 @@ class MediocreModel(BuiltInModel):
             value = write_scenario(facts, tries, lambda scene: _draft(scene, self._options.texts))
             return self._complete(Message(Role.ASSISTANT, msgspec.json.encode(value).decode()), messages)
         if facts is not None and write == "statement_verdicts":
-            value = write_verdicts(facts, self._reply, self._options.judge, self._options.seed)
+            value = write_verdicts(
+                facts, self._reply, self._options.texts, self._options.judge, self._options.seed
+            )
             return self._complete(Message(Role.ASSISTANT, msgspec.json.encode(value).decode()), messages)
         if write or asked.schema is not None or asked.required is not None or not asked.tools:
             return self._teacher.answer(asked)
@@ -130,13 +133,14 @@ def make_mediocre(name: str) -> MediocreModel:
 
 
 def read_options(name: str) -> MediocreOptions:
-    """Return the options in the name of a model. Raises: `ConfigError` for unknown or wrong options."""
+    """Return the options in the name of a model. Raises: `ConfigError` for unknown or wrong options, and
+    for texts that there are not."""
     given = name.partition(":")[2]
     parts = dict([part.partition("=")[::2] for part in given.split(",")]) if given else {}
     try:
         options = msgspec.convert(parts, MediocreOptions, strict=False)
         rates = [options.lies, options.faults, options.repeats, options.refusals, options.cuts, options.judge]
-        if set(parts) - set(MediocreOptions.__struct_fields__) or options.texts not in SPLITS:
+        if set(parts) - set(MediocreOptions.__struct_fields__):
             raise ValueError(given)
         if not all([0 <= rate <= 1 for rate in rates]):
             raise ValueError(given)
@@ -144,8 +148,10 @@ def read_options(name: str) -> MediocreOptions:
         known = ", ".join(MediocreOptions.__struct_fields__)
         raise ConfigError(
             f"there is no model 'mock:{name}': {given!r} are not its options; write 'mock:mediocre:lies=0.2,"
-            f"texts=tune'. There are {known}; rates are from 0 to 1, texts are {', '.join(SPLITS)}"
+            f"texts=tune'. There are {known}; rates are from 0 to 1"
         ) from None
+    load_world(options.texts)
+    load_phrases(options.texts)
     return options
 
 
@@ -183,10 +189,12 @@ def answer(
     repairs += asked_again
     asked = find_requests(messages)
     text = messages[asked[-1]].content if asked else ""
-    want = _find_want([messages[index].content for index in asked])
+    want = _find_want([messages[index].content for index in asked], options.texts)
     if want is None:
         request = BuiltInRequest(messages, tools, max_calls)
-        return _Reply(answer_as_agent(request, Manner(mistake_rate=options.faults)))
+        made = answer_as_agent(request, Manner(mistake_rate=options.faults))
+        lie = _find_repeated(made, messages[: asked[-1]], tools, options) if asked else None
+        return _Reply(made, "honest" if lie is None else "lie", lie)
     since = messages[asked[-1] :]
     key = f"{options.seed}/{digest(text.strip())}/{len(asked)}{f'/{repairs}' if repairs else ''}"
     draw = Draw(f"{key}/answer")
@@ -210,13 +218,37 @@ def answer(
     return _tell(made.content, want, since, options, kinds, draw, key)
 
 
-def _find_want(said: Sequence[str]) -> Want | None:
+def _find_repeated(
+    message: Message, before: Sequence[Message], tools: Sequence[ToolSpec], options: MediocreOptions
+) -> Falsehood | None:
+    """Return the lie of the answer before that a message says again: it repeats the last line of this answer."""
+    lines = [line.strip() for line in before[-1].content.splitlines() if line.strip()] if before else []
+    said = one_line(lines[-1]) if lines else ""
+    if not said or said not in message.content:
+        return None
+    for repairs in range(_MAX_REPAIRS + 1):
+        last = answer(before[:-1], tools, options, repairs=repairs)
+        if last.message.content == before[-1].content:
+            break
+    lie, phrases = last.falsehood, load_phrases(options.texts)
+    ends = [
+        *phrases["advice"]["all"],
+        *[end for texts in phrases["closers"].values() for end in split(texts)],
+    ]
+    if lie is None or said in ends or not overlaps(lie.sentence, said):
+        return None
+    wrong = tuple([value for value in lie.claimed if value.casefold() in said.casefold()])
+    sentence = lie.sentence if lie.sentence in said else said
+    return Falsehood(lie.kind, sentence, lie.truth, wrong) if wrong or not lie.claimed else None
+
+
+def _find_want(said: Sequence[str], texts: str) -> Want | None:
     """Return the request in the newest of a user's messages, or the one before if this adds what it lacked."""
     for text in said[-1:]:
         for part in read_paragraphs(text):
-            if (found := find_want(part)) is not None:
+            if (found := find_want(part, texts)) is not None:
                 return found
-    before = _find_want(said[:-1]) if len(said) > 1 else None
+    before = _find_want(said[:-1], texts) if len(said) > 1 else None
     return before.complete(said[-1]) if before is not None and before.gap else None
 
 
@@ -228,7 +260,7 @@ def _order_kinds(draw: Draw) -> list[str]:
 
 def _ask(tool: str, options: MediocreOptions, draw: Draw) -> str:
     """Return a question for the id that a request lacks."""
-    name = known_tools()[tool].argument.replace("_", " ")
+    name = record_tools(options.texts)[tool].argument.replace("_", " ")
     return str(draw.pick(load_phrases(options.texts)["questions"]["all"]).format(thing=name))
 
 
@@ -242,13 +274,13 @@ def _tell(
     key: str,
 ) -> _Reply:
     """Return the answer after the last call."""
-    seen = observe(since)
+    seen = observe(since, options.texts)
     if seen.is_empty:
         if outcome == DONE:
             texts = load_phrases(options.texts).get("failures", {"all": ["That did not work: {reason}"]})[
                 "all"
             ]
-            outcome = draw.pick(texts).format(reason=seen.failures[-1] if seen.failures else "")
+            outcome = draw.pick(texts).format(reason=[since[-1].content, *seen.failures][-1])
         return _Reply(Message(Role.ASSISTANT, outcome), "failure")
     made = compose(seen, options.texts, want.focus, [kind for kind in kinds if kind != "no_call"], draw)
     sort = "honest" if made.falsehood is None else "lie"
@@ -294,21 +326,21 @@ def _make_up(
         text if not text.startswith("find ") else f"read {text[5:]}" for step in want.calls for text in step
     ]
     for number, text in enumerate(names):
-        call = to_call(text, {**want.values, "text": "…"}, kit)
+        call = want.to_call(text, {**want.values, "text": "…"}, kit)
         made = ToolCall(str(number), call.name, msgspec.json.encode(call.arguments).decode())
         messages.append(Message(Role.ASSISTANT, tool_calls=(made,)))
         messages.append(
             Message(Role.TOOL, _imagine(call, options, draw), call_id=str(number), name=call.name)
         )
-    made_up: Composed = compose(observe(messages), options.texts, want.focus, (), draw)
+    made_up: Composed = compose(observe(messages, options.texts), options.texts, want.focus, (), draw)
     return _Reply(Message(Role.ASSISTANT, made_up.text), "lie", Falsehood(kind, made_up.text, ""))
 
 
 def _imagine(call: WantedCall, options: MediocreOptions, draw: Draw) -> str:
     """Return a made-up result of a call."""
     first = str(next(iter(call.arguments.values()), ""))
-    if call.name in known_tools():
-        record = known_tools()[call.name].record(first, str(draw.below(1_000_000)))
+    if call.name in (known := record_tools(options.texts)):
+        record = known[call.name].record(first, str(draw.below(1_000_000)))
         return msgspec.json.encode(record).decode()
     files = make_documents(options.texts, draw.below(1_000_000))
     if call.name.startswith("list") or "find . -type f |" in first:

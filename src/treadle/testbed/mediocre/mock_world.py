@@ -1,20 +1,46 @@
-"""The world of the mediocre model: mock tools whose records are drawn from seeds, and documents for a folder."""
+"""The world of the mediocre model: mock tools whose records are drawn from seeds, and documents for a folder.
+
+`texts` is everywhere the name of a split that the package has, or the path of a folder with another.
+"""
 
 import re
+import tomllib
 from collections.abc import Mapping
 from functools import cache
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import read_data
+from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.tasks.draws import Draw
 from treadle.tasks.files import materials
 from treadle.testbed.roles.words import split as split_words
 
-SPLITS = ("tune", "held", "fresh", "later", "fourth", "fifth", "sixth", "seventh", "eighth")
+SPLITS = ("tune", "held")
+"""The splits of texts that the package has."""
+_SECTIONS = {
+    "world": ("tools", "documents", "wants", "joiners", "labels"),
+    "phrases": (
+        "lies",
+        "openers",
+        "closers",
+        "advice",
+        "refusals",
+        "beside",
+        "headings",
+        "table",
+        "absent",
+        "quantifiers",
+        "connectors",
+        "questions",
+    ),
+    "remarks": ("remarks",),
+}
+"""What the files of a split must have. The remarks may stand among the phrases."""
 RECORDS = 30
 """How many records each mock tool has."""
 _LISTS = {
@@ -130,32 +156,54 @@ def draw_value(rule: str, draw: Draw) -> Json:
 
 
 @cache
-def load_world(split: str) -> dict[str, Any]:
-    """Return the data of a split's world."""
-    return read_data(__package__, f"world_{split}")
+def load_world(texts: str) -> dict[str, Any]:
+    """Return the data of a split's world. Raises: `ConfigError` if there is none."""
+    return _read(texts, "world")
 
 
 @cache
-def record_tools(split: str) -> Mapping[str, RecordTool]:
+def load_phrases(texts: str) -> dict[str, Any]:
+    """Return the phrases of a split. Its remarks may stand in a file of their own.
+
+    Raises: `ConfigError` if there are none.
+    """
+    found = _read(texts, "phrases")
+    return found if "remarks" in found else {**found, **_read(texts, "remarks")}
+
+
+def _read(texts: str, name: str) -> dict[str, Any]:
+    """Return the content of a file of a split."""
+    folder = files(__package__) / "texts" / texts if texts in SPLITS else Path(texts)
+    file = folder / f"{name}.toml"
+    try:
+        found = tomllib.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there are no texts {texts!r} for 'mock:mediocre': there is no file {str(file)!r}; write texts= and "
+            f"{' or '.join(SPLITS)}, or the path of a folder with world.toml and phrases.toml"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the texts in {str(file)!r} cannot be read: {error}") from None
+    if missing := [section for section in _SECTIONS[name] if section not in found]:
+        raise ConfigError(f"{str(file)!r} lacks {', '.join([f'[{section}]' for section in missing])}")
+    return found
+
+
+@cache
+def record_tools(texts: str) -> Mapping[str, RecordTool]:
     """Return the mock tools of a split by name."""
-    return {name: RecordTool(name, entry) for name, entry in load_world(split)["tools"].items()}
+    return {name: RecordTool(name, entry) for name, entry in load_world(texts)["tools"].items()}
 
 
-@cache
-def known_tools() -> Mapping[str, RecordTool]:
-    """Return the mock tools of all splits by name."""
-    return {name: tool for split in SPLITS for name, tool in record_tools(split).items()}
-
-
-def define_tools(split: str) -> dict[str, Json]:
+def define_tools(texts: str) -> dict[str, Json]:
     """Return the content of a file with a split's mock tools and their answers."""
-    return {"tools": [tool.define() for tool in record_tools(split).values()]}
+    return {"tools": [tool.define() for tool in record_tools(texts).values()]}
 
 
-def make_documents(split: str, seed: int = 0) -> dict[str, str]:
+def make_documents(texts: str, seed: int = 0) -> dict[str, str]:
     """Return the files of a folder with tables and notes of a split."""
-    data = load_world(split)["documents"]
-    draw = Draw(f"documents/{split}/{seed}")
+    data = load_world(texts)["documents"]
+    draw = Draw(f"documents/{Path(texts).name}/{seed}")
     folders = split_words(data["folders"])
     made: dict[str, str] = {}
     for name, columns in data["tables"].items():
@@ -170,7 +218,7 @@ def make_documents(split: str, seed: int = 0) -> dict[str, str]:
                 for line in lines
             ]
         )
-    record = next(iter(record_tools(split).values()))
+    record = next(iter(record_tools(texts).values()))
     made[f"{draw.pick(folders)}settings.json"] = msgspec.json.format(
         msgspec.json.encode(record.record("Z-100")), indent=1
     ).decode()

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -11,7 +12,7 @@ from msgspec import Struct
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.tasks.solver import is_failure
 from treadle.testbed.mediocre.figures import FIGURES
-from treadle.testbed.mediocre.mock_world import SPLITS, known_tools, load_world
+from treadle.testbed.mediocre.mock_world import RecordTool, load_world, record_tools
 from treadle.testbed.roles.file_kit import paths_in
 
 _TIME = re.compile(r"\d\d:\d\d")
@@ -39,6 +40,8 @@ class Grid(Struct, frozen=True):
     things: str
     """What the rows are, in the plural."""
     rows: tuple[Mapping[str, Json], ...]
+    labels: Mapping[str, str] = {}
+    """How answers name fields."""
 
     @property
     def names(self) -> str:
@@ -80,8 +83,16 @@ class Observed(Struct):
     failures: list[str]
     said: str
     """All results, calls and requests, in one text."""
+    world: Mapping[str, Any] = {}
+    """The world of the split; empty if it is not known."""
     is_empty: bool = True
-    """True if no call succeeded."""
+    """True if no call succeeded, or none found anything."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """How answers name fields, where a name is not readable enough."""
+        found: Mapping[str, str] = self.world.get("labels", {})
+        return found
 
 
 def is_number(value: Json) -> bool:
@@ -89,9 +100,10 @@ def is_number(value: Json) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def observe(messages: Sequence[Message]) -> Observed:
+def observe(messages: Sequence[Message], texts: str) -> Observed:
     """Return what the calls of a turn show; `messages` begin with the user's."""
-    seen = Observed([], [], {}, [], [], {}, [], "")
+    seen = Observed([], [], {}, [], [], {}, [], "", load_world(texts))
+    known = record_tools(texts)
     calls: dict[str, ToolCall] = {}
     said = []
     done: set[tuple[str, str]] = set()
@@ -106,17 +118,17 @@ def observe(messages: Sequence[Message]) -> Observed:
             seen.failures.append(message.content)
         elif (call.name, call.arguments) not in done:
             done.add((call.name, call.arguments))
-            seen.is_empty = False
-            _take(call, message.content, seen)
+            _take(call, message.content, seen, known)
+            seen.is_empty &= call.name == "search_files" and not seen.hits
     seen.said = "\n".join(said)
     return seen
 
 
-def _take(call: ToolCall, text: str, seen: Observed) -> None:
+def _take(call: ToolCall, text: str, seen: Observed, known: Mapping[str, RecordTool]) -> None:
     arguments = _arguments(call)
     first = next((str(value) for value in arguments.values()), "")
-    if call.name in known_tools():
-        _take_object(msgspec.json.decode(text), known_tools()[call.name].owner(first), seen)
+    if call.name in known:
+        _take_object(msgspec.json.decode(text), known[call.name].owner(first), seen)
     elif call.name.startswith("read"):
         _take_file(first, text, seen)
     elif call.name.startswith("list"):
@@ -146,19 +158,21 @@ def _take_object(value: Json, owner: str, seen: Observed) -> None:
         return
     for name, item in value.items():
         if isinstance(item, list) and item and all([isinstance(row, dict) for row in item]):
-            seen.grids.append(Grid(owner, read_label(name), tuple(item)))
+            seen.grids.append(Grid(owner, read_label(name, seen.labels), tuple(item), seen.labels))
         elif isinstance(item, str | int | float) and not isinstance(item, bool) and str(item) not in owner:
-            seen.facts.append(to_fact(name, owner, item))
+            seen.facts.append(to_fact(name, owner, item, seen.labels))
 
 
-def to_fact(name: str, owner: str, value: str | int | float) -> Sighting:
+def to_fact(name: str, owner: str, value: str | int | float, labels: Mapping[str, str] = {}) -> Sighting:
     """Return a fact with its label, sort and unit."""
     sort = "number" if not isinstance(value, str) else "text"
     if isinstance(value, str) and _TIME.fullmatch(value):
         sort = "time"
     elif isinstance(value, str) and _DATE.fullmatch(value):
         sort = "date"
-    return Sighting(name, read_label(name), owner, value, sort, unit_of(name) if sort == "number" else "")
+    return Sighting(
+        name, read_label(name, labels), owner, value, sort, unit_of(name) if sort == "number" else ""
+    )
 
 
 def unit_of(field: str) -> str:
@@ -166,11 +180,10 @@ def unit_of(field: str) -> str:
     return str(FIGURES["units"].get(field.rpartition("_")[2], ""))
 
 
-def read_label(field: str) -> str:
+def read_label(field: str, labels: Mapping[str, str]) -> str:
     """Return how an answer names a field."""
-    for split in SPLITS:
-        if field in (labels := load_world(split)["labels"]):
-            return str(labels[field])
+    if field in labels:
+        return labels[field]
     stem, line, unit = field.rpartition("_")
     return (stem if line and unit in FIGURES["units"] else field).replace("_", " ")
 
@@ -182,7 +195,7 @@ def _take_file(path: str, text: str, seen: Observed) -> None:
     widths = {len(row) for row in rows}
     if len(rows) > 2 and len(widths) == 1 and widths.pop() > 1:
         made = [dict(zip(rows[0], map(_to_value, row), strict=True)) for row in rows[1:]]
-        seen.grids.append(Grid(path, "rows", tuple(made)))
+        seen.grids.append(Grid(path, "rows", tuple(made), seen.labels))
     elif text.lstrip().startswith("{"):
         try:
             _take_object(msgspec.json.decode(text), path, seen)
@@ -202,6 +215,6 @@ def _take_output(text: str, seen: Observed) -> None:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in lines:
         if found := _PAIR.fullmatch(line):
-            seen.facts.append(to_fact(found[1], "", _to_value(found[2])))
+            seen.facts.append(to_fact(found[1], "", _to_value(found[2]), seen.labels))
         elif _PATH.fullmatch(line):
             seen.paths.append(line)

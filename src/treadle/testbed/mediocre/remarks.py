@@ -21,7 +21,7 @@ from treadle.testbed.mediocre.figures import (
     write_share,
     write_time,
 )
-from treadle.testbed.mediocre.mock_world import SPLITS, known_tools, load_world, rules_of
+from treadle.testbed.mediocre.mock_world import rules_of
 from treadle.testbed.mediocre.observations import Grid, Observed, Sighting, is_number, read_label, unit_of
 from treadle.testbed.roles.words import split as split_words
 
@@ -59,7 +59,7 @@ def remarks_of(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> list[R
     taken = _numbers_in(seen.said)
     found = [
         *[_of_fact(fact, seen, taken, phrases, draw) for fact in seen.facts],
-        *[remark for grid in seen.grids for remark in _of_grid(grid, taken, phrases, draw)],
+        *[remark for grid in seen.grids for remark in _of_grid(grid, seen, taken, phrases, draw)],
         *_of_texts(seen, phrases, draw),
         *_of_paths(seen, phrases, draw),
         *_of_conversions(seen, draw),
@@ -101,7 +101,7 @@ def _of_fact(
     sort = {"number": "value", "time": "moment", "date": "moment"}.get(fact.sort, "state")
     if not fact.owner:
         sort = "result"
-    twists = _twists_of_text(fact) if fact.sort == "text" else []
+    twists = _twists_of_text(fact, seen.world) if fact.sort == "text" else []
     for item in seen.facts:
         if item.field == fact.field and item.owner != fact.owner and not _is_near(item, fact):
             twists.append(Twist("wrong_owner", {"owner": item.owner}))
@@ -144,9 +144,10 @@ def _is_near(one: Sighting, other: Sighting) -> bool:
     return first == second if is_small else abs(first - second) <= max(0.1 * abs(second), 1)
 
 
-def _twists_of_text(fact: Sighting) -> list[Twist]:
+def _twists_of_text(fact: Sighting, world: Mapping[str, Any]) -> list[Twist]:
     """Return twists with the other values that a field can have."""
-    rules = [rule for tool in known_tools().values() for rule in rules_of(tool.entry["record"], fact.field)]
+    tools = world.get("tools", {}).values()
+    rules = [rule for tool in tools for rule in rules_of(tool["record"], fact.field)]
     others = [
         text for rule in rules for text in rule.removeprefix("choice ").split("|") if text != fact.value
     ]
@@ -174,7 +175,9 @@ def other_name(said: str, draw: Draw) -> str:
     return next((name for name in names if not any([part in said for part in name.split()])), names[0])
 
 
-def _of_grid(grid: Grid, taken: set[str], phrases: Mapping[str, Any], draw: Draw) -> Iterator[Remark]:
+def _of_grid(
+    grid: Grid, seen: Observed, taken: set[str], phrases: Mapping[str, Any], draw: Draw
+) -> Iterator[Remark]:
     count = len(grid.rows)
     base = {"owner": grid.owner, "things": grid.things}
     wrong = count + draw.pick((-1, 1, 2)) if count > 1 else count + 2
@@ -189,7 +192,7 @@ def _of_grid(grid: Grid, taken: set[str], phrases: Mapping[str, Any], draw: Draw
     for name in grid.choices:
         yield from _of_choices(grid, name, base, phrases, draw)
     if grid.names:
-        yield _of_names(grid, base, phrases, draw)
+        yield _of_names(grid, base, seen, phrases, draw)
 
 
 def _of_choices(
@@ -199,7 +202,7 @@ def _of_choices(
     texts, count = [str(row[name]) for row in grid.rows], len(grid.rows)
     chosen = draw.pick(sorted(set(texts)))
     part = texts.count(chosen)
-    values = {**base, "label": read_label(name), "state": chosen}
+    values = {**base, "label": read_label(name, grid.labels), "state": chosen}
     percent = 100 * part / count
     lies = [
         Twist("wrong_share", {"share": f"{step} %"})
@@ -223,7 +226,7 @@ def _of_choices(
 
 def _of_column(grid: Grid, name: str, base: dict[str, str], taken: set[str], draw: Draw) -> Iterator[Remark]:
     numbers = [float(row[name]) for row in grid.rows]
-    unit, label = unit_of(name), read_label(name)
+    unit, label = unit_of(name), read_label(name, grid.labels)
     total = round(sum(numbers), 2)
     wrong = other_number(total, taken, draw)
     twists = (Twist("wrong_sum", {"value": write_number(wrong, unit, draw, is_loose=False)}),)
@@ -247,7 +250,7 @@ def _extreme(grid: Grid, name: str, base: dict[str, str], draw: Draw) -> Remark:
     losers = [row for row in grid.rows if row[grid.names] not in winners]
     values = {
         **base,
-        "label": read_label(name),
+        "label": read_label(name, grid.labels),
         "item": str(best[grid.names]),
         "value": write_number(float(best[name]), unit_of(name), draw, is_loose=False),
         "most": "highest" if is_high else "lowest",
@@ -258,12 +261,14 @@ def _extreme(grid: Grid, name: str, base: dict[str, str], draw: Draw) -> Remark:
     return Remark("extreme", values, str(best[grid.names]), name, twists)
 
 
-def _of_names(grid: Grid, base: dict[str, str], phrases: Mapping[str, Any], draw: Draw) -> Remark:
+def _of_names(
+    grid: Grid, base: dict[str, str], seen: Observed, phrases: Mapping[str, Any], draw: Draw
+) -> Remark:
     found = list(dict.fromkeys([str(row[grid.names]) for row in grid.rows]))
     names = found[:6]
     is_all = len(names) == len(found)
     false = [*names]
-    known = _absent_name(found, grid.names, draw) if "made_up" in phrases else ""
+    known = _absent_name(found, grid.names, seen.world, draw) if "made_up" in phrases else ""
     made = known or other_name(" ".join(found), draw)
     false[draw.below(len(false))] = made
     values = {**base, "items": join(names, draw), "all": "" if is_all else "among others "}
@@ -271,10 +276,11 @@ def _of_names(grid: Grid, base: dict[str, str], phrases: Mapping[str, Any], draw
     return Remark("names", values, join(names, draw), grid.names, (twist,))
 
 
-def _absent_name(names: Sequence[str], field: str, draw: Draw) -> str:
+def _absent_name(names: Sequence[str], field: str, world: Mapping[str, Any], draw: Draw) -> str:
     """Return another name that the rows could have; empty if none is known."""
-    records = [tool.entry["record"] for tool in known_tools().values()]
-    records += [table for split in SPLITS for table in load_world(split)["documents"]["tables"].values()]
+    if not world:
+        return ""
+    records = [*[tool["record"] for tool in world["tools"].values()], *world["documents"]["tables"].values()]
     rules = [rule for record in records for rule in rules_of(record, field)]
     texts = [text for rule in rules for text in rule.removeprefix("choice ").split("|")]
     return draw.pick([text for text in texts if text not in names] or [""])

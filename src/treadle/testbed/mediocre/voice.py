@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import read_data
 from treadle.tasks.draws import Draw
+from treadle.testbed.mediocre.mock_world import load_phrases
 from treadle.testbed.mediocre.observations import Observed
 from treadle.testbed.mediocre.remarks import Remark
 from treadle.testbed.roles.speakers import lower_first, upper_first
@@ -42,19 +41,12 @@ class Line(Struct, frozen=True):
     """What a table shows for it; empty if it only fits in a sentence."""
 
 
-@cache
-def load_phrases(split: str) -> dict[str, Any]:
-    """Return the phrases of a split. Its remarks may stand in a file of their own."""
-    found = read_data(__package__, f"phrases_{split}")
-    return found if "remarks" in found else {**found, **read_data(__package__, f"remarks_{split}")}
-
-
-def draw_voice(split: str, seen: Observed, draw: Draw) -> Voice:
+def draw_voice(texts: str, seen: Observed, draw: Draw) -> Voice:
     """Return the voice of an answer."""
     style = draw.pick(STYLES)
     owners = {fact.owner for fact in seen.facts} | {grid.owner for grid in seen.grids} | set(seen.texts)
     marks = {"terse": ("",), "engineer": ("", "`", "`")}.get(style, ("", "", "", "**"))
-    return Voice(style, load_phrases(split), len(owners) > 1, draw.pick(marks))
+    return Voice(style, load_phrases(texts), len(owners) > 1, draw.pick(marks))
 
 
 def say(remark: Remark, voice: Voice, draw: Draw) -> Line:

@@ -11,15 +11,7 @@ from treadle.core.types import ToolSpec
 from treadle.tasks.draws import Draw, Wording
 from treadle.tasks.solver import FailedResult, Solver, Step, WantedCall
 from treadle.testbed.mediocre.falsehoods import Focus
-from treadle.testbed.mediocre.mock_world import (
-    SPLITS,
-    RecordTool,
-    draw_value,
-    known_tools,
-    load_world,
-    misspell_id,
-    record_tools,
-)
+from treadle.testbed.mediocre.mock_world import RecordTool, draw_value, load_world, misspell_id, record_tools
 from treadle.testbed.play import misspell
 from treadle.testbed.roles.errands import Shelf
 from treadle.testbed.roles.file_kit import FileTools
@@ -35,18 +27,20 @@ class Want(Struct, frozen=True):
 
     calls: tuple[tuple[str, ...], ...]
     values: Mapping[str, str]
+    tools: Mapping[str, RecordTool]
+    """The mock tools of the split."""
     focus: tuple[Focus, ...] = (Focus(),)
     gap: str = ""
     """The mock tool for which the user gave no id; empty if nothing is missing."""
 
     def complete(self, text: str) -> "Want | None":
         """Return the request with the id in a further message; `None` if there is none in it."""
-        tool = known_tools()[self.gap]
+        tool = self.tools[self.gap]
         ident = next((item for item in tool.ids() if item in text), None)
         if ident is None:
             return None
         focus = (Focus(self.focus[0].field, tool.owner(ident)),)
-        return Want(self.calls, {**self.values, "id": ident}, focus)
+        return Want(self.calls, {**self.values, "id": ident}, self.tools, focus)
 
     def work(self, tools: Sequence[ToolSpec]) -> Solver:
         """Make the calls, and return `DONE`."""
@@ -55,10 +49,10 @@ class Want(Struct, frozen=True):
             if step[0].startswith("find "):
                 yield from kit.find_text(known[step[0].removeprefix("find ")])
                 continue
-            calls = [to_call(text, known, kit) for text in step]
+            calls = [self.to_call(text, known, kit) for text in step]
             results = yield Step(calls, may_fail=True)
             known["text"] = results[0]
-            fixed = [_correct(call, result) for call, result in zip(calls, results, strict=True)]
+            fixed = [self._correct(call, result) for call, result in zip(calls, results, strict=True)]
             if fixed != calls:
                 yield Step(fixed, may_fail=True)
         return DONE
@@ -68,7 +62,32 @@ class Want(Struct, frozen=True):
         values = {**self.values, **{f"{name}_": value for name, value in other.values.items()}}
         more = tuple([tuple([_prime(call, other.values) for call in step]) for step in other.calls])
         calls = ((*self.calls[0], *more[0]),) if at_once else (*self.calls, *more)
-        return Want(calls, values, (*self.focus, *other.focus))
+        return Want(calls, values, self.tools, (*self.focus, *other.focus))
+
+    def to_call(self, text: str, values: Mapping[str, str], kit: FileTools) -> WantedCall:
+        """Return a call that a data file writes, such as `read path`."""
+        operation, _, rest = text.partition(" ")
+        if operation in self.tools:
+            return WantedCall(operation, {self.tools[operation].argument: _fill(rest, values)})
+        if operation == "read":
+            return kit.read(values[rest])
+        if operation == "list":
+            return kit.list()
+        if operation == "write":
+            name, _, content = rest.partition(" ")
+            return kit.write(values[name], _fill(content, values).rstrip("\n") + "\n")
+        if operation == "search":
+            return WantedCall("search_files", {"pattern": values[rest]})
+        argument = {"python": "code", "shell": "command"}[operation]
+        return WantedCall(operation, {argument: _fill(rest, values)})
+
+    def _correct(self, call: WantedCall, result: str) -> WantedCall:
+        """Return a call with the id that the error of a mock tool names."""
+        if not isinstance(result, FailedResult) or _HINT not in result or call.name not in self.tools:
+            return call
+        return WantedCall(
+            call.name, dict.fromkeys(call.arguments, result.partition(_HINT)[2].partition("'")[0])
+        )
 
 
 def _prime(call: str, values: Mapping[str, str]) -> str:
@@ -79,35 +98,10 @@ def _prime(call: str, values: Mapping[str, str]) -> str:
     return f"{operation} {' '.join([f'{part}_' if part in values else part for part in rest.split(' ')])}"
 
 
-def to_call(text: str, values: Mapping[str, str], kit: FileTools) -> WantedCall:
-    """Return a call that a data file writes, such as `read path`."""
-    operation, _, rest = text.partition(" ")
-    if operation in known_tools():
-        return WantedCall(operation, {known_tools()[operation].argument: _fill(rest, values)})
-    if operation == "read":
-        return kit.read(values[rest])
-    if operation == "list":
-        return kit.list()
-    if operation == "write":
-        name, _, content = rest.partition(" ")
-        return kit.write(values[name], _fill(content, values).rstrip("\n") + "\n")
-    if operation == "search":
-        return WantedCall("search_files", {"pattern": values[rest]})
-    argument = {"python": "code", "shell": "command"}[operation]
-    return WantedCall(operation, {argument: _fill(rest, values)})
-
-
 def _fill(text: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", value)
     return text
-
-
-def _correct(call: WantedCall, result: str) -> WantedCall:
-    """Return a call with the id that the error of a mock tool names."""
-    if not isinstance(result, FailedResult) or _HINT not in result or call.name not in known_tools():
-        return call
-    return WantedCall(call.name, dict.fromkeys(call.arguments, result.partition(_HINT)[2].partition("'")[0]))
 
 
 class _Form(Struct, frozen=True):
@@ -125,19 +119,19 @@ class _Form(Struct, frozen=True):
 
 
 @cache
-def _forms(split: str) -> tuple[_Form, ...]:
+def _forms(texts: str) -> tuple[_Form, ...]:
     found = []
-    for tool in record_tools(split).values():
-        for focus, texts in tool.entry["asks"].items():
+    for tool in record_tools(texts).values():
+        for focus, asks in tool.entry["asks"].items():
             calls = ((f"{tool.name} {{id}}",),)
-            wordings = tuple(map(Wording, texts))
+            wordings = tuple(map(Wording, asks))
             found.append(_Form(wordings, calls, focus, {"id": "id"}, tool.name, tool=tool.name))
-            lacking = tuple([Wording(_without_id(tool, text)) for text in texts])
+            lacking = tuple([Wording(_without_id(tool, text)) for text in asks])
             form = _Form(
                 lacking, calls, focus, {}, tool.name, ("missing_parameter",), tool.name, is_gapped=True
             )
             found.append(form)
-    for entry in load_world(split)["wants"].values():
+    for entry in load_world(texts)["wants"].values():
         found.append(_to_form(entry))
     return tuple(found)
 
@@ -160,59 +154,57 @@ def _to_form(entry: Mapping[str, Any]) -> _Form:
 
 
 @cache
-def _joiners(split: str, sort: str) -> tuple[Wording, ...]:
-    return tuple(map(Wording, load_world(split)["joiners"][sort]))
+def _joiners(texts: str, sort: str) -> tuple[Wording, ...]:
+    return tuple(map(Wording, load_world(texts)["joiners"][sort]))
 
 
 @lru_cache(maxsize=4096)
-def find_want(paragraph: str) -> Want | None:
-    """Return the request in a paragraph; `None` if it is not one of the model's."""
-    for split in SPLITS:
-        for sort in ("both", "then"):
-            for joiner in _joiners(split, sort):
-                values = joiner.match(paragraph)
-                if values is not None:
-                    one, two = find_want(values["one"]), find_want(values["two"])
-                    if one is not None and two is not None:
-                        return one.and_then(two, at_once=sort == "both")
-        for form in _forms(split):
-            for wording in form.wordings:
-                if (values := wording.match(paragraph)) is not None:
-                    focus = _read_focus(form, values)
-                    return Want(form.calls, values, (focus,), form.tool if form.is_gapped else "")
+def find_want(paragraph: str, texts: str) -> Want | None:
+    """Return the request in a paragraph; `None` if it is not one of the split."""
+    tools = record_tools(texts)
+    for sort in ("both", "then"):
+        for joiner in _joiners(texts, sort):
+            if (values := joiner.match(paragraph)) is None:
+                continue
+            one, two = find_want(values["one"], texts), find_want(values["two"], texts)
+            if one is not None and two is not None:
+                return one.and_then(two, at_once=sort == "both")
+    for form in _forms(texts):
+        for wording in form.wordings:
+            if (values := wording.match(paragraph)) is not None:
+                focus = _read_focus(form, values, tools)
+                return Want(form.calls, values, tools, (focus,), form.tool if form.is_gapped else "")
     return None
 
 
-def _read_focus(form: _Form, values: Mapping[str, str]) -> Focus:
+def _read_focus(form: _Form, values: Mapping[str, str], tools: Mapping[str, RecordTool]) -> Focus:
     """Return what a request is about."""
     sort, _, field = _fill(form.focus, values).rpartition(" ")
     ident = values.get("id")
-    return Focus(
-        field, values.get("path", "") if ident is None else known_tools()[form.tool].owner(ident), sort
-    )
+    return Focus(field, values.get("path", "") if ident is None else tools[form.tool].owner(ident), sort)
 
 
 def draw_request(
-    split: str, kind: str, tools: Sequence[ToolSpec], shelf: Shelf, draw: Draw
+    texts: str, kind: str, tools: Sequence[ToolSpec], shelf: Shelf, draw: Draw
 ) -> RequestDraft | None:
     """Return a request that shows a kind of tool use; `None` if the tools and files offer none."""
-    fitting = [form for form in draw.shuffled(_forms(split)) if _is_possible(form, tools)]
+    fitting = [form for form in draw.shuffled(_forms(texts)) if _is_possible(form, tools)]
     own = [form for form in fitting if kind in form.kinds]
     if kind == "missing_parameter":
         fitting = []
     joined = {"parallel": "both", "chained": "then"}.get(kind)
     if joined and (not own or draw.chance(0.6)):
         singles = [form for form in fitting if form.kinds == ("single",) and len(form.calls) == 1]
-        pair = [made for form in singles[:6] if (made := _draw(form, shelf, draw)) is not None]
+        pair = [made for form in singles[:6] if (made := _draw(form, texts, shelf, draw)) is not None]
         if len(pair) > 1:
-            text = draw.pick(_joiners(split, joined)).render({"one": pair[0].request, "two": pair[1].request})
+            text = draw.pick(_joiners(texts, joined)).render({"one": pair[0].request, "two": pair[1].request})
             return RequestDraft(text, "", pair[0].makes + pair[1].makes, pair[0].used | pair[1].used)
     if kind == "recovery":
         own += [form for form in fitting if form.tool and not form.is_gapped]
         own = draw.shuffled(own)
     usual = [form for form in fitting if not form.is_gapped]
     for form in own or usual:
-        made = _draw(form, shelf, draw, is_wrong=kind == "recovery" and bool(form.tool))
+        made = _draw(form, texts, shelf, draw, is_wrong=kind == "recovery" and bool(form.tool))
         if made is not None:
             return made
     return None
@@ -229,32 +221,32 @@ def _is_possible(form: _Form, tools: Sequence[ToolSpec]) -> bool:
     return True
 
 
-def _draw(form: _Form, shelf: Shelf, draw: Draw, *, is_wrong: bool = False) -> RequestDraft | None:
+def _draw(
+    form: _Form, texts: str, shelf: Shelf, draw: Draw, *, is_wrong: bool = False
+) -> RequestDraft | None:
     values: dict[str, str] = {}
+    ids = record_tools(texts)[form.tool].ids() if form.tool else []
     for name, rule in form.rules.items():
-        value = _draw_field(rule, values, form, shelf, draw)
+        value = draw.pick(ids) if rule == "id" else _draw_field(rule, values, texts, shelf, draw)
         if value is None:
             return None
         values[name] = value
     if is_wrong:
-        ids = known_tools()[form.tool].ids()
         wrong = misspell_id(values["id"])
         if wrong in ids:
             return None
         values["id"] = wrong
     if form.is_gapped:
-        tool = known_tools()[form.tool]
-        fact = f"The {tool.argument.replace('_', ' ')} is {draw.pick(tool.ids())}."
+        argument = record_tools(texts)[form.tool].argument.replace("_", " ")
+        fact = f"The {argument} is {draw.pick(ids)}."
         return RequestDraft(draw.pick(form.wordings).text, fact)
     makes = tuple([values[name] for name, rule in form.rules.items() if rule.startswith("new ")])
     return RequestDraft(draw.pick(form.wordings).render(values), "", makes, frozenset(values.values()))
 
 
-def _draw_field(rule: str, values: Mapping[str, str], form: _Form, shelf: Shelf, draw: Draw) -> str | None:
+def _draw_field(rule: str, values: Mapping[str, str], texts: str, shelf: Shelf, draw: Draw) -> str | None:
     kind, _, rest = rule.partition(" ")
-    data = load_world(next(split for split in SPLITS if form in _forms(split)))["documents"]
-    if kind == "id":
-        return draw.pick(known_tools()[form.tool].ids())
+    data = load_world(texts)["documents"]
     if kind in ("table", "note", "any"):
         endings = {"table": (".csv",), "note": (".md", ".txt", ".log")}.get(kind, ("",))
         found = [path for path in shelf.heads if path.endswith(endings) and path not in values.values()]
