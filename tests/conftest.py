@@ -19,7 +19,7 @@ from tests.postgres.server import Server, Shared
 from xdist.scheduler import LoadGroupScheduling
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
-MOST_SETS = 8
+MOST_SETS = 4
 """How many sets of parameters of one test the gate runs; the mark `sets(N)` gives another number. They are spread
 evenly, from a first one that differs from test to test, so that all tests together run each kind of set. The long
 form runs all sets, and so does a command line that names files or tests."""
@@ -206,9 +206,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return twice the number of cores, at most two more: tests of time-outs and processes mostly wait."""
+    """Return one more than the number of cores: some tests mostly wait, and each worker collects all tests."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores + min(cores, 2)
+    return cores + 1
 
 
 class FileScheduling(LoadGroupScheduling):

@@ -2,22 +2,41 @@
 
 `python -m tests.environments NAME FOLDER` makes one. They take gigabytes, and need other versions of packages than
 Treadle. pip takes torch's CPU build from where it is configured to look (`PIP_FIND_LINKS`, `PIP_EXTRA_INDEX_URL`).
+`LateModule` is for large packages of the tests' own environment.
 """
 
 import importlib.metadata
+import importlib.util
 import shutil
 import subprocess
 import sys
 import venv
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from msgspec import Struct
 
 TORCH = "torch==2.13.0+cpu"
 VLLM = "0.32.0"
 SGLANG = "0.5.23"
 STAND_INS = Path(__file__).parent / "engines" / "stand_ins"
+
+
+class LateModule:
+    """A module that is imported when it is first used, because every worker of pytest-xdist imports all test files.
+
+    Where its package is not installed, the test file is skipped.
+    """
+
+    def __init__(self, name: str) -> None:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            pytest.skip(f"needs {name}", allow_module_level=True)
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
 
 
 class Environment(Struct, frozen=True):

@@ -5,6 +5,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from tests.environments import LateModule
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Settings
@@ -12,10 +13,9 @@ from treadle.evals.evaluation_results import read_results
 from treadle.telemetry.curves import CURVES
 from treadle.testbed.engines import export_tokenizer
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-from treadle.evals.training_callback import EvaluationCallback  # noqa: E402
-
+torch = LateModule("torch")
+transformers = LateModule("transformers")
+training_callback = LateModule("treadle.evals.training_callback")  # it imports transformers
 pytestmark = pytest.mark.xdist_group("training")
 MESSAGES = [{"role": "user", "content": "Which colour?"}, {"role": "assistant", "content": "green and blue"}]
 OPTIONS = {
@@ -46,7 +46,7 @@ def make(tmp_path, rows, **options):
         "rewards": {"response_quality": 1.0},
         "settings": Settings(temperature=0, max_output_tokens=12),
     }
-    return EvaluationCallback(tmp_path / "evaluations", **given | options)
+    return training_callback.EvaluationCallback(tmp_path / "evaluations", **given | options)
 
 
 class Kept:

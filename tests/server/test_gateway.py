@@ -1,20 +1,23 @@
 """Chat completions and the Messages API, as the SDKs of OpenAI and Anthropic use them over a socket."""
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import openai
 import pytest
-from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
+from tests.environments import LateModule
 from tests.server.test_responses import ADD, client, config, journal
 
 from treadle.core.events import Noted
 from treadle.core.inbox import Note
 from treadle.journal.protocol import Journal
 
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+
 __all__ = ["client", "config", "journal"]
+anthropic = LateModule("anthropic")
 ADD_FUNCTION: Any = {
     "type": "function",
     "function": {name: ADD[name] for name in ("name", "description", "parameters")},
@@ -24,8 +27,10 @@ CALLS = 'call add {"a": 1, "b": 2}\ncall add {"a": 3, "b": 4}\nthen\nsay done'
 
 
 @pytest.fixture
-def claude(client: AsyncOpenAI) -> AsyncAnthropic:
-    return AsyncAnthropic(base_url=str(client.base_url).removesuffix("/v1/"), api_key="any", max_retries=0)
+def claude(client: AsyncOpenAI) -> "AsyncAnthropic":
+    return anthropic.AsyncAnthropic(
+        base_url=str(client.base_url).removesuffix("/v1/"), api_key="any", max_retries=0
+    )
 
 
 async def test_chat_completions_with_tools_are_one_run(client: AsyncOpenAI, journal: Journal) -> None:
@@ -142,7 +147,7 @@ async def test_bad_chats_are_refused(client: AsyncOpenAI, body: Any, error: str)
     assert 400 <= refused.value.status_code < 500
 
 
-async def test_messages_with_tools_are_one_run(claude: AsyncAnthropic, journal: Journal) -> None:
+async def test_messages_with_tools_are_one_run(claude: "AsyncAnthropic", journal: Journal) -> None:
     messages: list[Any] = [{"role": "user", "content": CALLS}]
     asked: Any = {"model": "echo", "max_tokens": 100, "tools": [ADD_TOOL], "system": "Be brief."}
     first = await claude.messages.create(messages=messages, **asked)
@@ -164,7 +169,7 @@ async def test_messages_with_tools_are_one_run(claude: AsyncAnthropic, journal: 
     assert all(body.result.is_error for body in completed)  # type: ignore[union-attr]
 
 
-async def test_messages_stream(claude: AsyncAnthropic) -> None:
+async def test_messages_stream(claude: "AsyncAnthropic") -> None:
     asked: Any = {"model": "echo", "max_tokens": 100, "tools": [ADD_TOOL]}
     async with claude.messages.stream(messages=[{"role": "user", "content": CALLS}], **asked) as stream:
         message = await stream.get_final_message()
@@ -179,7 +184,7 @@ async def test_messages_stream(claude: AsyncAnthropic) -> None:
     assert "".join(texts) == "hello there"
 
 
-async def test_bad_messages_are_refused(claude: AsyncAnthropic) -> None:
+async def test_bad_messages_are_refused(claude: "AsyncAnthropic") -> None:
     asked: Any = {"model": "echo", "max_tokens": 100}
     image = {"type": "image", "source": {"type": "odd", "url": "http://localhost/a.png"}}
     for messages, error in (

@@ -9,8 +9,8 @@ from typing import Any
 
 import openai
 import pytest
-from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
+from tests.environments import LateModule
 from tests.models.answers import answer, chunk, usage_chunk
 from tests.models.server import End, Handler, Received, Reply, Server, serve, sse, stream
 from tests.server.test_gateway import ADD_FUNCTION, ADD_TOOL
@@ -21,6 +21,7 @@ from treadle.core.events import InferenceCompleted
 from treadle.journal.protocol import Journal
 
 __all__ = ["journal"]
+anthropic = LateModule("anthropic")
 HELLO: Any = [{"role": "user", "content": "hi"}]
 
 
@@ -238,7 +239,7 @@ async def test_results_and_words_may_come_together(tmp_path: Path, journal: Jour
     replies = [Reply(calls(("c", "add", '{"a": 1, "b": 2}'))), Reply(answer("done"))]
     async with relaying(replies, tmp_path, journal) as (client, engine):
         url = str(client.base_url).removesuffix("/v1/")
-        async with AsyncAnthropic(base_url=url, api_key="any", max_retries=0) as claude:
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="any", max_retries=0) as claude:
             asked: Any = {
                 "model": "far",
                 "max_tokens": 9,

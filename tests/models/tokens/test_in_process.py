@@ -4,6 +4,7 @@ import asyncio
 import sys
 
 import pytest
+from tests.environments import LateModule
 
 from treadle import Agent, Policy, model
 from treadle.core.errors import ConfigError, ContextOverflowError
@@ -15,8 +16,8 @@ from treadle.models.tokens.engines.in_process import InProcessEngine, Network
 from treadle.testbed.engines import export_tokenizer
 from treadle.trajectory.tokens import load_tokens
 
-pytest.importorskip("transformers")
-torch = pytest.importorskip("torch")
+transformers = LateModule("transformers")
+torch = LateModule("torch")
 pytestmark = pytest.mark.xdist_group("training")
 TOLERANCE = 1e-4
 
@@ -24,8 +25,6 @@ TOLERANCE = 1e-4
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """The folder of a model with random weights, whose answers end by themselves now and then."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     path = tmp_path_factory.mktemp("models") / "tiny"
     export_tokenizer("oracle", path)
     torch.manual_seed(3)
@@ -35,16 +34,16 @@ def folder(tmp_path_factory):
 
     renderer = load_renderer(f"hf:{path}")
     size = max(renderer.stop_token_ids) + 512
-    network = LlamaForCausalLM(LlamaConfig(vocab_size=size, max_position_embeddings=4096, **shape))
+    network = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(vocab_size=size, max_position_embeddings=4096, **shape)
+    )
     network.lm_head.weight.data[list(renderer.stop_token_ids)] *= 8
     network.save_pretrained(path)
     return path
 
 
 def engine(folder, batch_size=8):
-    from transformers import AutoModelForCausalLM
-
-    network = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
+    network = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
     return InProcessEngine("hf:tiny", Network(network, batch_size=batch_size), str), network
 
 
