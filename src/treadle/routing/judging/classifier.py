@@ -110,12 +110,11 @@ class LinearClassifier:
         width = len(outputs)
         rows = zlib.decompress(packed)
         bits, cells = rows[: ROWS // 8], rows[ROWS // 8 :]
-        empty = _pack(bytes([_ZERO]) * width)
-        self._rows = [empty] * ROWS
+        self._rows = [_widen(bytes([_ZERO]) * width)] * ROWS
         position = 0
         for row in range(ROWS):
             if bits[row >> 3] >> (row & 7) & 1:
-                self._rows[row] = _pack(cells[position : position + width])
+                self._rows[row] = _widen(cells[position : position + width])
                 position += width
         self._unpack = struct.Struct(f"<{width}H")
 
@@ -144,9 +143,11 @@ class LinearClassifier:
         return [sum(numbers) for numbers in zip(*parts, strict=True)] if len(parts) > 1 else [*parts[0]]
 
 
-def _pack(cells: bytes) -> int:
+def _widen(cells: bytes) -> int:
     """Return one integer with 16 bits for each number."""
-    return int.from_bytes(b"".join([bytes((cell, 0)) for cell in cells]), "little")
+    wide = bytearray(2 * len(cells))
+    wide[::2] = cells
+    return int.from_bytes(wide, "little")
 
 
 def pack_rows(numbers: Sequence[Sequence[int]]) -> bytes:
