@@ -1,19 +1,22 @@
-"""Train the classifiers of messages and answers: `python -m benchmarks.train_judging` (needs numpy).
+"""Train the classifiers of messages and answers: `python -m benchmarks.train_judging` (needs numpy and torch).
 
-They learn from the files `data/written*.jsonl` and from the split `dev` of `data/messages.jsonl`, by ridge
-regression, which has a solution in closed form: the same data give the same weights. Confidence comes from
-predictions of messages that were left out: each part of the data is predicted from the others.
+They learn from the files `data/written*.jsonl` and from the split `dev` of `data/messages.jsonl`: linear
+classifiers with the squared hinge loss, which has one solution, so the same data give the same weights. Confidence
+and thresholds come from messages that were left out: the parts of each hand are predicted from the others.
 """
 
 import json
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    import torch
 
 from benchmarks.judging import DATA, TOOLS
 from treadle.core.judgement import AmbiguityClass, Missing, TaskKind
@@ -53,17 +56,17 @@ HEADS = {
     },
     "answers": {"refusal": ["refusal"], "tool": [*ANSWERS.values()]},
 }
-RIDGE, KNOWN, BIAS = 0.4, 0.55, 0.5
+RIDGE, KNOWN, BIAS = 0.5, 0.55, 0.7
+NEWTON_STEPS, GRADIENTS = 6, 15
 DEV_WEIGHT = 4
 """How many times an example of `dev` counts: most of its messages look like another label."""
-LEAST = {"ambiguity": 0.35, "task": 0.35, "law": 0.4, "medicine": 0.4, "seafood": 0.4, "remote_work": 0.4}
-"""The least confidence with which something is said, where it is not 0.5: about half of the F1 that is reached,
-which is where F1 is highest."""
-LEAST_SHORT = {"ambiguity": 0.6, "task": 0.5}
-"""The same for short messages, where it differs: in `dev`, most short messages that look ambiguous are not."""
+FOLDS = ((0, 10), (1, 2, 3), (4, 5, 6, 7), (8,), (9, 11))
+"""The parts that are left out together: those of one hand."""
+USUAL = {"ambiguity": 0.3, "task": 0.42}
+"""The share of messages to which a head applies, where the training texts have more of them than people write."""
 STEP = 0.06
 """The weight of a number 1 in the file."""
-LEAST_SEEN = 4
+LEAST_SEEN = 3
 """In how many messages a feature must occur to get a weight."""
 
 
@@ -100,6 +103,11 @@ class Example(Struct, frozen=True):
             return (head,) if self.refuses else ()
         return (head,) if (self.boilerplate if head == "boilerplate" else self.about == head) else ()
 
+    def counts(self, head: str) -> float:
+        """Return how many times the example counts for a head."""
+        is_told = head not in ("missing", "tool") or bool(self.labels(head))
+        return is_told * (1.0 if self.part else DEV_WEIGHT)
+
 
 def load_examples(role: str) -> list[Example]:
     """Return the examples of a role."""
@@ -122,64 +130,90 @@ def find_values(example: Example) -> dict[int, float]:
     return values
 
 
-def find_products(values: Sequence[dict[int, float]]) -> np.ndarray[Any, Any]:
-    """Return the products of each example with each."""
-    columns: dict[int, list[int]] = {}
-    for number, item in enumerate(values):
-        for row in item:
-            columns.setdefault(row, []).append(number)
-    size = len(values)
-    products = np.zeros((size, size), np.float32)
-    rare = {row: found for row, found in columns.items() if len(found) <= 60}
-    for row, found in rare.items():
-        cells = np.array([values[number][row] for number in found], np.float32)
-        products[np.ix_(found, found)] += cells[:, None] * cells[None, :]
-    common = [row for row in columns if row not in rare]
-    for start in range(0, len(common), 2000):
-        block = np.zeros((size, min(2000, len(common) - start)), np.float32)
-        for place, row in enumerate(common[start : start + 2000]):
-            for number in columns[row]:
-                block[number, place] = values[number][row]
-        products += block @ block.T
-    return products + BIAS
+class Matrix:
+    """The features of some examples as a sparse matrix, one row for each example."""
+
+    def __init__(self, values: Sequence[dict[int, float]]) -> None:
+        import torch
+
+        seen = np.bincount([row for item in values for row in item], minlength=ROWS)
+        self.rows = np.flatnonzero(seen >= LEAST_SEEN)
+        """The rows of the table for which weights are learned, one for each column."""
+        column = np.full(ROWS, -1)
+        column[self.rows] = np.arange(len(self.rows))
+        kept = [
+            [(int(column[row]), value) for row, value in item.items() if column[row] >= 0] for item in values
+        ]
+        starts = np.cumsum([0, *map(len, kept)])
+        pairs = [pair for item in kept for pair in item]
+        self._matrix = torch.sparse_csr_tensor(
+            torch.from_numpy(starts),
+            torch.tensor([place for place, _ in pairs]),
+            torch.tensor([value for _, value in pairs], dtype=torch.float32),
+            (len(kept), len(self.rows)),
+        )
+        self._turned = self._matrix.to_sparse_coo().t().coalesce().to_sparse_csr()
+
+    def score(self, weights: "torch.Tensor") -> "torch.Tensor":
+        """Return the scores of all examples. The last row of `weights` is the bias."""
+        return self._matrix @ weights[:-1] + BIAS * weights[-1]
+
+    def gather(self, scores: "torch.Tensor") -> "torch.Tensor":
+        """Return the sums of `scores` for each weight."""
+        import torch
+
+        return torch.cat([self._turned @ scores, BIAS * scores.sum(0, keepdim=True)])
 
 
-def solve(
-    products: np.ndarray[Any, Any], targets: np.ndarray[Any, Any], parts: np.ndarray[Any, Any]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the share of each example in the weights, and the score of each by the weights of the other parts.
+def solve(matrix: Matrix, targets: "torch.Tensor", counts: "torch.Tensor") -> "torch.Tensor":
+    """Return the weights with the least squared hinge loss.
 
-    One inverse gives both: leaving a part out changes its scores by a solution as large as the part.
+    `targets` are 1 and -1, `counts` say how many times each target counts; both have a row for each example and
+    a column for each output. Each of the `NEWTON_STEPS` solves the least squares of the targets that are not yet
+    reached, by conjugate gradients.
     """
-    ridge = np.where(parts == 0, RIDGE / DEV_WEIGHT, RIDGE).astype(np.float32)
-    inverse = np.linalg.inv(products + np.diag(ridge))
-    shares = inverse @ targets
-    scores = np.zeros_like(targets)
-    for part in sorted(set(parts.tolist())):
-        out = np.where(parts == part)[0]
-        scores[out] = targets[out] - np.linalg.solve(inverse[np.ix_(out, out)], shares[out])
-    return shares, scores
+    import torch
+
+    weights = torch.zeros(len(matrix.rows) + 1, targets.shape[1])
+    active = counts
+    for _ in range(NEWTON_STEPS):
+        rest = matrix.gather(active * (targets - matrix.score(weights))) - RIDGE * weights
+        way, size = rest.clone(), (rest * rest).sum(0)
+        for _ in range(GRADIENTS):
+            bent = matrix.gather(active * matrix.score(way)) + RIDGE * way
+            length = size / ((way * bent).sum(0) + 1e-12)
+            weights += length * way
+            rest -= length * bent
+            new = (rest * rest).sum(0)
+            way = rest + new / (size + 1e-20) * way
+            size = new
+        active = counts * (targets * matrix.score(weights) < 1)
+    return weights
 
 
 def find_threshold(
-    head: str, score: np.ndarray[Any, Any], is_right: np.ndarray[Any, Any]
+    score: np.ndarray[Any, Any], is_right: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], wanted: float
 ) -> trained.Threshold:
-    """Return how scores of examples that were left out become confidence, by logistic regression."""
+    """Return how scores of examples that were left out become confidence, by logistic regression, and the least
+    confidence with the highest F1. `counts` say how many times each example counts, `wanted` of them positive."""
     slope, offset = 1.0, 0.0
+    share = counts / counts.sum()
     for _ in range(3000):
-        chance = 1 / (1 + np.exp(-(slope * score + offset)))
-        slope -= 4.0 * float(np.mean((chance - is_right) * score))
-        offset -= 4.0 * float(np.mean(chance - is_right))
-    return trained.Threshold(
-        round(slope, 4), round(offset, 4), LEAST.get(head, 0.5), LEAST_SHORT.get(head, LEAST.get(head, 0.5))
-    )
+        missed = share * (1 / (1 + np.exp(-(slope * score + offset))) - is_right)
+        slope -= 4.0 * float((missed * score).sum())
+        offset -= 4.0 * float(missed.sum())
+    order = np.argsort(-score)
+    right, found = np.cumsum((counts * is_right)[order]), np.cumsum(counts[order])
+    best = score[order][np.argmax(2 * right / (found + wanted))]
+    least = 1 / (1 + np.exp(-(slope * best + offset)))
+    return trained.Threshold(round(slope, 4), round(offset, 4), round(float(least), 3))
 
 
 def find_thresholds(
     name: str, examples: Sequence[Example], scores: np.ndarray[Any, Any]
 ) -> dict[str, trained.Threshold]:
-    """Return the thresholds of the heads by scores of examples that were left out."""
-    parts = np.array([item.part for item in examples])
+    """Return the thresholds of the heads by scores of examples that were left out, and print F1 and precision."""
+    languages = np.array([read(item.text).language for item in examples])
     found, start = {}, 0
     for head, outputs in HEADS[name].items():
         columns = scores[:, start : start + len(outputs)]
@@ -187,53 +221,59 @@ def find_thresholds(
         wanted = np.array([bool(set(item.labels(head)) - {trained.NONE}) for item in examples])
         if outputs[0] == trained.NONE:
             best = columns[:, 1:].argmax(1) + 1
-            score = columns.max(1, where=np.arange(len(outputs)) > 0, initial=-9) - columns[:, 0]
-            right = [outputs[at] in item.labels(head) for at, item in zip(best, examples, strict=True)]
+            score = columns[:, 1:].max(1) - columns[:, 0]
+            right = np.array(
+                [outputs[at] in item.labels(head) for at, item in zip(best, examples, strict=True)]
+            )
         elif len(outputs) == 1:
-            score, right = columns[:, 0], list(wanted)
+            score, right = columns[:, 0], wanted
         else:
             continue
-        found[head] = find_threshold(head, score, np.array(right))
-        short = np.array([len(read(item.text).words) <= 8 for item in examples])
-        least = np.where(short, found[head].least_short, found[head].least)
-        sure = 1 / (1 + np.exp(-(found[head].slope * score + found[head].offset))) >= least
+        usual = USUAL.get(head, wanted.mean())
+        counts = np.where(wanted, usual / wanted.mean(), (1 - usual) / (1 - wanted.mean()))
+        found[head] = find_threshold(score, right, counts, float((counts * wanted).sum()))
+        sure = 1 / (1 + np.exp(-(found[head].slope * score + found[head].offset))) >= found[head].least
         print(f"{name}, {head}: {found[head]}")
-        for part in sorted(set(parts.tolist())):
-            here = parts == part
-            hits = (sure & np.array(right) & here).sum()
-            counts = f"{hits} right of {(sure & here).sum()} found, {(wanted & here).sum()} wanted"
-            print(
-                f"  part {part}: F1 {2 * hits / max(1, (sure & here).sum() + (wanted & here).sum()):.3f}, {counts}"
-            )
+        for code in ("en", "no"):
+            for fold in FOLDS:
+                here = (languages == code) & np.isin([item.part for item in examples], fold)
+                hits, said, asked = [
+                    (counts * chosen * here).sum() for chosen in (sure & right, sure, wanted)
+                ]
+                print(
+                    f"  {code}, parts {fold}: F1 {2 * hits / max(1, said + asked):.3f}, precision"
+                    f" {hits / max(1, said):.3f}, {(wanted & here).sum()} wanted of {here.sum()}"
+                )
     return found
 
 
 def train(name: str, role: str) -> None:
     """Train one classifier and write its weights."""
+    import torch
+
+    torch.set_num_threads(1)
     examples = load_examples(role)
     outputs = [(head, output) for head, names in HEADS[name].items() for output in names]
-    targets = np.zeros((len(examples), len(outputs)), np.float32)
-    for number, item in enumerate(examples):
-        for place, (head, output) in enumerate(outputs):
-            right = item.labels(head)
-            targets[number, place] = (output in right) / max(1, len(right))
-    values = [find_values(item) for item in examples]
-    products = find_products(values)
-    shares, scores = solve(products, targets, np.array([item.part for item in examples]))
+    targets = torch.tensor(
+        [[1.0 if out in item.labels(head) else -1.0 for head, out in outputs] for item in examples]
+    )
+    counts = torch.tensor([[item.counts(head) for head, _ in outputs] for item in examples])
+    matrix = Matrix([find_values(item) for item in examples])
+    scores = np.zeros(targets.shape, np.float32)
+    for fold in FOLDS:
+        out = torch.tensor([item.part in fold for item in examples])
+        weights = solve(matrix, targets, counts * ~out[:, None])
+        scores[out.numpy()] = matrix.score(weights)[out].numpy()
     thresholds = find_thresholds(name, examples, scores)
-    weights, seen = np.zeros((ROWS, len(outputs)), np.float32), np.zeros(ROWS, int)
-    for item, share in zip(values, shares, strict=True):
-        rows = np.fromiter(item, int)
-        weights[rows] += np.fromiter(item.values(), np.float32)[:, None] * share
-        seen[rows] += 1
-    weights[seen < LEAST_SEEN] = 0
-    numbers = np.clip(np.round(weights / STEP), -127, 127).astype(int)
+    weights = solve(matrix, targets, counts)
+    numbers = np.zeros((ROWS, len(outputs)), int)
+    numbers[matrix.rows] = np.clip(np.round(weights[:-1].numpy() / STEP), -127, 127)
     header = trained.Header(
         {head: list(map(str, names)) for head, names in HEADS[name].items()},
         thresholds,
         STEP,
         KNOWN,
-        [round(float(value), 4) for value in BIAS * shares.sum(0)],
+        [round(BIAS * float(value), 4) for value in weights[-1]],
         digest(),
     )
     WEIGHTS.mkdir(exist_ok=True)

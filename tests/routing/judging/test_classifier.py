@@ -53,7 +53,7 @@ def test_the_sums_of_rows_are_exact(count):
     rows = [[rng.choice((-127, 127, 0, 5)) for _ in range(3)] for _ in range(ROWS // 64)]
     rows += [[0, 0, 0]] * (ROWS - len(rows))
     header = Header(
-        {"a": ["a"], "b": ["none", "b"]}, {"a": Threshold(1, 0, 0.5, 0.5)}, 1.0, 1.0, [0.0, 1.0, 2.0], "x"
+        {"a": ["a"], "b": ["none", "b"]}, {"a": Threshold(1, 0, 0.5)}, 1.0, 1.0, [0.0, 1.0, 2.0], "x"
     )
     made = LinearClassifier(msgspec.json.encode(header) + b"\n" + pack_rows(rows))
     chosen = [rng.randrange(ROWS) for _ in range(count)]

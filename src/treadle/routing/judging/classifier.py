@@ -33,8 +33,6 @@ class Threshold(Struct, frozen=True):
     """The confidence is the logistic function of `slope * score + offset`."""
     least: float
     """The least confidence with which something is said."""
-    least_short: float
-    """The same for a short message, in which one word decides."""
 
     def confidence(self, score: float) -> float:
         """Return how likely a judgement with a score is right."""
@@ -59,13 +57,10 @@ class Header(Struct, frozen=True):
 class Scores:
     """The scores of one text."""
 
-    def __init__(
-        self, header: Header, places: dict[tuple[str, str], int], values: Sequence[float], is_short: bool
-    ) -> None:
+    def __init__(self, header: Header, places: dict[tuple[str, str], int], values: Sequence[float]) -> None:
         self._header = header
         self._places = places
         self._values = values
-        self._is_short = is_short
 
     def __contains__(self, head: object) -> bool:
         return head in self._header.heads
@@ -87,16 +82,13 @@ class Scores:
         least, limit = self[head, NONE], self._header.thresholds[head]
         outputs = [name for name in self.names(head) if name != NONE]
         found = [(name, limit.confidence(self[head, name] - least)) for name in outputs]
-        found = [item for item in found if self._is_enough(head, item[1])]
+        found = [item for item in found if item[1] >= limit.least]
         return sorted(found, key=lambda item: -item[1])
 
     def is_found(self, head: str) -> bool:
         """Return whether a head that has one output applies."""
-        return self._is_enough(head, self._header.thresholds[head].confidence(self[head, head]))
-
-    def _is_enough(self, head: str, confidence: float) -> bool:
         limit = self._header.thresholds[head]
-        return confidence >= (limit.least_short if self._is_short else limit.least)
+        return limit.confidence(self[head, head]) >= limit.least
 
 
 class LinearClassifier:
@@ -110,18 +102,16 @@ class LinearClassifier:
         width = len(outputs)
         rows = zlib.decompress(packed)
         bits, cells = rows[: ROWS // 8], rows[ROWS // 8 :]
-        empty = _pack(bytes([_ZERO]) * width)
-        self._rows = [empty] * ROWS
+        self._rows = [_widen(bytes([_ZERO]) * width)] * ROWS
         position = 0
         for row in range(ROWS):
             if bits[row >> 3] >> (row & 7) & 1:
-                self._rows[row] = _pack(cells[position : position + width])
+                self._rows[row] = _widen(cells[position : position + width])
                 position += width
         self._unpack = struct.Struct(f"<{width}H")
 
-    def score(self, rows: Sequence[int], known: Sequence[int], *, is_short: bool = False) -> Scores:
-        """Return the scores of a text by the rows of its features and of its known wordings. Of a text that
-        `is_short`, less is said."""
+    def score(self, rows: Sequence[int], known: Sequence[int]) -> Scores:
+        """Return the scores of a text by the rows of its features and of its known wordings."""
         scale, header = self.header.step / sqrt(max(1, len(rows))), self.header
         sums = self._sum(rows)
         lift = _ZERO * len(rows)
@@ -130,7 +120,7 @@ class LinearClassifier:
             scale, lift = header.step * header.known, _ZERO * len(known)
             added = self._sum(known)
             values = [one + (more - lift) * scale for one, more in zip(values, added, strict=True)]
-        return Scores(header, self._places, values, is_short)
+        return Scores(header, self._places, values)
 
     def _sum(self, rows: Sequence[int]) -> list[int]:
         """Return the sums of the numbers of some rows."""
@@ -144,9 +134,11 @@ class LinearClassifier:
         return [sum(numbers) for numbers in zip(*parts, strict=True)] if len(parts) > 1 else [*parts[0]]
 
 
-def _pack(cells: bytes) -> int:
+def _widen(cells: bytes) -> int:
     """Return one integer with 16 bits for each number."""
-    return int.from_bytes(b"".join([bytes((cell, 0)) for cell in cells]), "little")
+    wide = bytearray(2 * len(cells))
+    wide[::2] = cells
+    return int.from_bytes(wide, "little")
 
 
 def pack_rows(numbers: Sequence[Sequence[int]]) -> bytes:

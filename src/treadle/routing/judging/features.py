@@ -14,7 +14,7 @@ from zlib import crc32
 from treadle.routing.judging.clauses import Reading, find_clauses
 from treadle.routing.judging.lists import ADDRESS, CODE, FILE, QUOTE, languages
 
-ROWS = 1 << 15
+ROWS = 1 << 17
 """The number of rows of weights."""
 _HEAD_TOKENS = 90
 _TAIL_TOKENS = 30

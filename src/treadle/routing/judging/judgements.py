@@ -64,10 +64,6 @@ _LONGEST_TALK = 300
 """The number of characters above which a message is never boilerplate."""
 
 
-_SHORT = 8
-"""The number of words up to which a message is short."""
-
-
 class Known(Struct, frozen=True):
     """The known wordings that were found in a message."""
 
@@ -122,8 +118,7 @@ def _judge(message: str, has_history: bool, follows_question: bool) -> _Judged:
     reading = read(message)
     known = read_known(reading, has_history, follows_question)
     features = find_features(reading, letters_of(has_history, follows_question))
-    is_short = len(reading.words) <= _SHORT
-    return _Judged(reading, known, classifier("messages").score(features, known.rows, is_short=is_short))
+    return _Judged(reading, known, classifier("messages").score(features, known.rows))
 
 
 def is_boilerplate(message: str, *, follows_question: bool = False) -> bool:
