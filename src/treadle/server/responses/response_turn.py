@@ -305,7 +305,7 @@ class ResponseTurn:
         self._order = plan.order
         self.fold = ResponseFold(plan.response_id, plan.echo)
         self._turn: BegunTurn | None = None
-        self._answering: asyncio.Task[Any] | None = None
+        self._is_answering = False
 
     async def start(self) -> None:
         """Begin to drive the run, and wait until the request is stored, so that it is not lost any more.
@@ -344,11 +344,15 @@ class ResponseTurn:
 
     async def answer(self) -> dict[str, Json]:
         """Drive the run until the response is over, and return it. Raises: as `start` and `events` do."""
-        task = self._answering = self._host.start(drive_turn(self._host.journal, self._order, None))
-        await asyncio.wait([task])
-        if task.cancelled():
-            raise JournalError(_PAUSED)
-        run = task.result()
+        self._is_answering = True
+        try:
+            run = await self._host.do(drive_turn(self._host.journal, self._order, None))
+        except RequestRefused:
+            if self._host.is_closing:
+                raise JournalError(_PAUSED) from None
+            raise
+        finally:
+            self._is_answering = False
         fold = part_of_run(run.events, self.fold.response_id, self.fold.echo)
         if fold is None or not fold.is_over:
             raise JournalError(_PAUSED)
@@ -369,6 +373,6 @@ class ResponseTurn:
                 await asyncio.wrap_future(self._host.journal.posting(self.run_id, Cancel("the client left")))
                 return
             except RunNotFoundError:
-                if self._answering is None or self._answering.done():
+                if not self._is_answering:
                     return
                 await asyncio.sleep(_UNSTORED_SECONDS)

@@ -1,7 +1,6 @@
 """`/v1/responses`: OpenAI's Responses API."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Annotated, Any
 
@@ -9,19 +8,19 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from treadle.core.errors import ConfigError, JournalError
+from treadle.core.errors import ConfigError
 from treadle.core.events import InferenceStarted, RunStarted
 from treadle.core.inbox import Cancel
 from treadle.core.types import Json, Message, Role
 from treadle.runs.recording import send
 from treadle.server.access import (
     ApiCaller,
+    LeavingWatch,
     Receive,
     RequestRefused,
     Scope,
     Send,
     read_body,
-    until_left,
 )
 from treadle.server.gateway.gateway_host import result_of
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
@@ -67,7 +66,8 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
         await host.requests.keep(place, echo, caller.name)
         await keyed.note(str(place))
     if not (body.background or body.stream):
-        answer = await while_connected(request, exchange)
+        with LeavingWatch(request.receive, lambda: host.start_quietly(exchange.cancel())):
+            answer = await exchange.answer()
         if keyed is None:
             await host.requests.keep(place, echo, caller.name)
         return Fast(answer)
@@ -157,21 +157,6 @@ async def write_lines(events: AsyncIterator[dict[str, Json]], last: Json = -1) -
         told = {"sequence_number": last, "code": "server_error", "message": str(error), "param": None}
         yield write_named({"type": "error", **told})
     yield _DONE
-
-
-async def while_connected(request: Request, exchange: ResponseTurn) -> dict[str, Json]:
-    """Wait for a response, and cancel its run if the client leaves."""
-    leaving = asyncio.ensure_future(_cancel_if_left(request, exchange))
-    try:
-        return await exchange.answer()
-    finally:
-        leaving.cancel()
-
-
-async def _cancel_if_left(request: Request, exchange: ResponseTurn) -> None:
-    await until_left(request.receive)
-    with contextlib.suppress(JournalError):  # the run goes on; nobody is left to be told
-        await exchange.cancel()
 
 
 @router.get("/{response_id}")
