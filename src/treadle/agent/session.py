@@ -16,20 +16,18 @@ from treadle.core.errors import (
     JournalError,
     RunExistsError,
     RunNotFoundError,
-    UnsupportedPartError,
 )
 from treadle.core.events import ContextCompacted, RunPaused, TurnStarted
 from treadle.core.events.narrowing import Event, Item
 from treadle.core.inbox import Withdraw
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
-from treadle.core.types import Artifact, Delivery, Message, Role
+from treadle.core.types import Delivery, Message, Role
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
-from treadle.models.protocol import check_parts
 from treadle.runs.agent_parts import AgentParts
-from treadle.runs.begin import Beginning, begin, make_run_id, read_attachments
+from treadle.runs.begin import Beginning, begin, check_message, make_run_id, read_attachments
 from treadle.runs.drive import grade_run, leave, next_queued, open_turn, takes_time, write_back
 from treadle.runs.options import (
     Attachable,
@@ -166,10 +164,9 @@ class Session(Generic[T_co]):
         attach, on_event = options.get("attach", ()), options.get("on_event")
         delivery = Delivery(options.get("delivery") or Delivery.QUEUE)
         parts, blobs = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
-        if parts:
-            self._check_parts(parts)
-        blobs = {**blobs, **options.get("blobs", {})}
         driver, message = self._open_driver(), Message(Role.USER, text, parts=parts)
+        check_message(self._agent, message)
+        blobs = {**blobs, **options.get("blobs", {})}
         state, is_quiet = driver.state, self._users == 0 and not driver.mail.is_waiting
         if is_quiet and delivery is not Delivery.INTERRUPT:
             self._check_waits_for_nobody(driver)
@@ -413,13 +410,6 @@ class Session(Generic[T_co]):
                 yield
         finally:
             self._users -= 1
-
-    def _check_parts(self, parts: Sequence[Artifact]) -> None:
-        """Check that the model can be sent `parts`, which all later requests would have. Raises: `ConfigError`."""
-        try:
-            check_parts(self._agent.model, parts)
-        except UnsupportedPartError as error:
-            raise ConfigError(f"the message was not sent: {error}") from error
 
     def _post(
         self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery, *, is_awaited: bool

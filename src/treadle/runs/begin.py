@@ -8,19 +8,21 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, UnsupportedPartError
+from treadle.core.events.narrowing import Event
 from treadle.core.lineage import Caller, TaskRef
 from treadle.core.parts import make_part
 from treadle.core.state import State
 from treadle.core.types import Artifact, Json, Message, Role
 from treadle.journal.run_info import DEFAULT_QUEUE, QUEUE
 from treadle.loop.driver import Driver
+from treadle.models.protocol import check_parts
 from treadle.runs.agent_parts import AgentParts, read_mount, refuse_missing
 from treadle.runs.drive import Terms, drive, make_driver, open_turn, spec_for, system_message, warm_up
 from treadle.runs.options import Attachable, Files, Given, RunContext, StreamOptions, check_run
@@ -152,6 +154,35 @@ async def begin(agent: AgentParts, work: str | Task | None, given: Given, beginn
     append = driver.recorder.hold if beginning.is_lazy else driver.put
     append(*bodies, blobs=blobs or None)
     return driver
+
+
+async def run_first_turn(
+    agent: AgentParts, message: Message, given: Given, beginning: Beginning, blobs: Mapping[str, bytes]
+) -> Run[Any]:
+    """Begin a session with its first message, drive that turn, and return the run, which anybody may go on with.
+
+    It is as durable as a turn of a `Session`, whose work for messages that come meanwhile it saves. If it is
+    cancelled, the turn stays open. Raises: `ConfigError` if the model cannot be sent a part of the message.
+    """
+    check_message(agent, message)
+    driver = await begin(agent, None, given, beginning)
+    driver.put(await open_turn(agent, driver, message), blobs=blobs or None)
+    run = await drive(agent, driver, None, given)
+    if driver.recorder.kept_events is not None:
+        run.events = list(cast("list[Event]", driver.recorder.kept_events))
+    return run
+
+
+def check_message(agent: AgentParts, message: Message) -> None:
+    """Check that the model can be sent the parts of a message, which all later requests would have.
+
+    Raises: `ConfigError`.
+    """
+    try:
+        if message.parts:
+            check_parts(agent.model, message.parts)
+    except UnsupportedPartError as error:
+        raise ConfigError(f"the message was not sent: {error}") from error
 
 
 async def _call_instructions(function: Callable[..., Any], context: RunContext[Any]) -> str:

@@ -21,6 +21,18 @@ from treadle.core.types import Json
 from treadle.models.config.tables import KeyTable, ServeTable
 
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
+_HEADERS = frozenset(
+    (
+        b"access-control-request-method",
+        b"authorization",
+        b"content-length",
+        b"host",
+        b"origin",
+        b"x-api-key",
+    )
+)
+"""The headers that decide whether a request is let in."""
+_UNWATCHED_SECONDS = 0.02
 _OPEN_PATHS = frozenset(("/", "/healthz", "/readyz", "/view"))
 Scope = Any
 Receive = Callable[[], Awaitable[Any]]
@@ -86,7 +98,9 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {
+            name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _HEADERS
+        }
         try:
             self._check_place(headers)
             if scope["path"] not in _OPEN_PATHS and not self._is_preflight(scope, headers):
@@ -106,14 +120,14 @@ class Gate:
         The server's own page may ask, since its origin is the host that is asked. A foreign name for this machine
         makes that true of a foreign page, so that a server without keys also checks the host.
         """
-        origin = headers.get("origin")
-        own = (f"http://{headers.get('host')}", f"https://{headers.get('host')}")
-        if origin is not None and origin not in (*own, *self._table.allow_origins):
-            raise RequestRefused(
-                403,
-                f"pages of {origin!r:.100} may not ask; name it in serve.allow_origins",
-                "forbidden_origin",
-            )
+        if (origin := headers.get("origin")) is not None:
+            own = (f"http://{headers.get('host')}", f"https://{headers.get('host')}")
+            if origin not in (*own, *self._table.allow_origins):
+                raise RequestRefused(
+                    403,
+                    f"pages of {origin!r:.100} may not ask; name it in serve.allow_origins",
+                    "forbidden_origin",
+                )
         if self._table.keys and not self._table.allow_hosts:
             return
         host = headers.get("host", "").rpartition("@")[2]
@@ -223,6 +237,35 @@ async def until_left(receive: Receive) -> None:
     """Wait until the client leaves."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+class LeavingWatch:
+    """A context manager that calls a function if the client leaves within the `with` block.
+
+    The watch begins a moment later, so that quick answers need no task for it, and slow ones do not wait for it.
+    """
+
+    def __init__(self, receive: Receive, on_left: Callable[[], object]) -> None:
+        self._receive = receive
+        self._on_left: Callable[[], object] | None = on_left
+        self._task: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_UNWATCHED_SECONDS, self._begin)
+
+    def __exit__(self, *_: object) -> None:
+        self._on_left = None
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _begin(self) -> None:
+        self._task = asyncio.ensure_future(until_left(self._receive))
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: "asyncio.Task[None]") -> None:
+        if self._on_left is not None and not task.cancelled():
+            self._on_left()
 
 
 def error_body(

@@ -16,7 +16,9 @@ from treadle.journal.hub import listen
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.loop.listener import Emit
-from treadle.runs.options import Given, SessionOptions
+from treadle.runs.begin import Beginning, run_first_turn
+from treadle.runs.drive import takes_time
+from treadle.runs.options import Given, SessionOptions, check_history
 from treadle.runs.recording import user_message
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
@@ -65,8 +67,15 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
         if emit is None:
             await asyncio.to_thread(lambda: run.events)
         return run
-    is_quiet = emit is None
-    options: SessionOptions = {**order.options, "pauses_when_cancelled": True, "keeps_events": is_quiet}
+    options, is_quiet = order.options, emit is None
+    if is_quiet and options.get("begins_with_message") and not takes_time(agent):
+        given = Given(agent.answer, agent.deps, keeps_events=True)
+        history = check_history(options.get("history", ()))
+        beginning = Beginning(
+            run_id, metadata=options.get("metadata"), is_session=True, is_lazy=True, history=history
+        )
+        return await run_first_turn(agent, order.message, given, beginning, order.blobs)
+    options = {**options, "pauses_when_cancelled": True, "keeps_events": is_quiet}
     async with agent.session(run_id, **options) as session:
         parts, blobs, text = order.message.parts, order.blobs, order.message.content
         run = await session.send(text, attach=parts, blobs=blobs, on_event=emit, is_last=is_quiet)

@@ -100,7 +100,11 @@ class ClientTurn:
         self._history, self._fresh = _split(asked.messages)
         self._client = f"chat/{caller.name}"
         """The name under which the chats of the client are known."""
-        self._has_left = False
+        self._has_left = self._is_over = False
+        self._state: State | None = None
+        """The state in which the run was left; `None` before that."""
+        self._said: Sequence[Message] = ()
+        """The conversation that the run then has."""
         self._renewal: Renewal | None = None
         """How the lease that this request had is taken again."""
         self._is_renewed = False
@@ -304,17 +308,23 @@ class ClientTurn:
                 raise
             self._is_renewed = False  # the run has changed since it was left, and is looked for as any other
             state, events = await self._drive(await self._prepare())
+        finally:
+            self._is_over = True
         done = [event.body.completion for event in events if isinstance(event.body, e.InferenceCompleted)]
         fault = None if done else state.ending.fault
         self._host.note_done(self._caller, done, fault, state.ending.error or "")
-        conversations, said = self._host.conversations, self._asked.messages
+        self._state, self._said = state, self._asked.messages
         if not done or (self._is_agent and state.ending.error is not None and not state.turn.is_open):
-            conversations.note(self._client, digest_of(said), self.run_id, state, self._renewal)
             raise _explain(state)
         completion = self._shown(state, done) if self._is_agent else done[-1]
-        digest = digest_of([*said, completion.message])
-        conversations.note(self._client, digest, self.run_id, state, self._renewal)
+        self._said = [*self._said, completion.message]
         return Answer(completion, self.run_id)
+
+    def note(self) -> None:
+        """Note which conversation the run now has, so that the next request finds it."""
+        if self._state is not None:
+            digest, known = digest_of(self._said), self._host.conversations
+            known.note(self._client, digest, self.run_id, self._state, self._renewal)
 
     async def _drive(self, driver: Driver) -> tuple[State, Sequence[e.Event]]:
         """Drive the run until it waits for the client, and return its state and its new events."""
@@ -392,10 +402,10 @@ class ClientTurn:
                 self.on_delta(e.ToolCallDelta(number, call.call_id, call.name, call.arguments))
         return replace(last, message=message, finish_reason=reason, usage=usage, tokens=None)
 
-    async def cancel(self, answering: "asyncio.Task[Answer]") -> None:
-        """Stop the run, because its client has left. `answering` is the task of `answer`."""
+    async def cancel(self) -> None:
+        """Stop the run, because its client has left."""
         self._has_left = True
-        while self.run_id and not answering.done():
+        while self.run_id and not self._is_over:
             with suppress(JournalError):
                 await asyncio.wrap_future(self._host.journal.posting(self.run_id, Cancel(_LEFT)))
                 return

@@ -47,6 +47,26 @@ class GatewayHost:
         task.add_done_callback(self._end)
         return task
 
+    async def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do `work` in the task of a request, and return its result.
+
+        Raises: what it raises; `RequestRefused` if the server stops, which cancels the task.
+        """
+        task = asyncio.current_task()
+        if self.is_closing or task is None:
+            work.close()
+            raise _stopping()
+        self._tasks.add(task)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not self.is_closing:
+                raise
+            task.uncancel()
+            raise _stopping() from None
+        finally:
+            self._tasks.discard(task)
+
     def start_quietly(self, work: Coroutine[Any, Any, None]) -> None:
         """Do `work` in a task that nobody waits for, unless the server is stopping."""
         with contextlib.suppress(RequestRefused):

@@ -19,6 +19,7 @@ from treadle.models.dialects.anthropic import served as anthropic
 from treadle.models.dialects.openai_chat import served as openai_chat
 from treadle.models.wire.served import ServedRequest
 from treadle.server.access import (
+    LeavingWatch,
     Receive,
     RequestRefused,
     Scope,
@@ -26,7 +27,6 @@ from treadle.server.access import (
     error_body,
     read_body,
     to_sse,
-    until_left,
 )
 from treadle.server.gateway.client_turn import Answer, AskedModelError, ClientTurn, RunNaming
 from treadle.server.gateway.gateway_host import GatewayHost, result_of
@@ -139,21 +139,18 @@ class Gateway:
         asked = _read(wire, await read_body(receive))
         named = _read_headers(scope["headers"], scope["state"].get("keyed"))
         turn = ClientTurn(host, caller, asked, named)
-        outlet = _Outlet(wire, turn, asked) if asked.is_stream else None
-        task = host.start(turn.answer())
-        leaving = asyncio.ensure_future(until_left(receive))
-        leaving.add_done_callback(
-            lambda left: None if left.cancelled() or task.done() else host.start_quietly(turn.cancel(task))
-        )
-        try:
-            if outlet is not None:
-                await outlet.pass_on(task, send)
-                return
-            answer = await result_of(task)
-            body = wire.write(answer.completion, asked)
-            await send_whole(send, 200, body, {RUN_HEADER: answer.run_id})
-        finally:
-            leaving.cancel()
+        with LeavingWatch(receive, lambda: host.start_quietly(turn.cancel())):
+            try:
+                if asked.is_stream:
+                    outlet = _Outlet(wire, turn, asked)
+                    await outlet.pass_on(host.start(turn.answer()), send)
+                    return
+                answer = await host.do(turn.answer())
+                body = wire.write(answer.completion, asked)
+                await send_whole(send, 200, body, {RUN_HEADER: answer.run_id})
+            finally:
+                # The client cannot go on before it has the answer, and need not wait for this.
+                turn.note()
 
 
 class _Outlet:

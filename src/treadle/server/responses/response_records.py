@@ -36,21 +36,29 @@ class RequestKeeper:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._waiting: list[Resource] = []
-        self._next: asyncio.Task[None] | None = None
-        self._lock = asyncio.Lock()
+        self._waiting: list[tuple[Resource, asyncio.Future[None]]] = []
+        self._writing: asyncio.Task[None] | None = None
 
     async def keep(self, place: ResponseId, echo: Echo, owner: str) -> None:
         """Keep what a response repeats of its request. Raises: `JournalError`."""
-        self._waiting.append(_resource_of(place, echo, owner))
-        if self._next is None:
-            self._next = asyncio.ensure_future(self._write())
-        await asyncio.shield(self._next)
+        kept = asyncio.get_running_loop().create_future()
+        self._waiting.append((_resource_of(place, echo, owner), kept))
+        if self._writing is None:
+            self._writing = asyncio.ensure_future(self._write())
+        await kept
 
     async def _write(self) -> None:
-        async with self._lock:
-            kept, self._waiting, self._next = self._waiting, [], None
-            await self._journal.resources.add_soon(kept, time.time())
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            fault: JournalError | None = None
+            try:
+                await self._journal.resources.add_soon([item for item, _ in waiting], time.time())
+            except JournalError as error:
+                fault = error
+            for _, kept in waiting:
+                if not kept.done():
+                    kept.set_result(None) if fault is None else kept.set_exception(fault)
+        self._writing = None
 
 
 def _resource_of(place: ResponseId, echo: Echo, owner: str) -> Resource:

@@ -4,10 +4,9 @@ turn that waited for the client."""
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from treadle.agent.agent import Agent
@@ -63,15 +62,13 @@ async def make_plan(
     host: RunHost,
     caller: ApiCaller,
     body: CreateResponse,
-    more_settings: Mapping[str, Json] | None = None,
     new_run_id: str | None = None,
 ) -> ResponsePlan:
-    """Return what a request asks for. `more_settings` are settings of the model that the body does not have, and
-    `new_run_id` is the id of the run, if it begins one.
+    """Return what a request asks for. `new_run_id` is the id of the run, if it begins one.
 
     Raises: `ConfigError`, `RequestRefused`.
     """
-    asked, wish = await read_asked(host, caller, body, more_settings)
+    asked, wish = await read_asked(host, caller, body)
     agent = host.catalog.agent(body.model, wish)
     run_id, state, mail = await _find_run(host, caller, agent, body, asked)
     if state is None and (asked.results or asked.approvals):
@@ -107,13 +104,9 @@ async def make_plan(
 
 
 async def read_asked(
-    host: RunHost, caller: ApiCaller, body: CreateResponse, more_settings: Mapping[str, Json] | None = None
+    host: RunHost, caller: ApiCaller, body: CreateResponse
 ) -> tuple[RequestItems, ClientWish]:
     """Return the items of a request, and what it wants of the agent. Raises: `ConfigError`, `RequestRefused`."""
-    try:
-        msgspec.json.encode([body.model_dump(), more_settings])
-    except UnicodeEncodeError:
-        raise ConfigError("the request has half of a surrogate pair, which is no character") from None
     asked = read_items(body.input, await _find_files(host, caller, file_ids_in(body.input)))
     functions, searches = client_tools(body.tools)
     for store_id in [name for search in searches for name in search["vector_store_ids"]]:
@@ -121,7 +114,6 @@ async def read_asked(
             raise RequestRefused(404, f"there is no vector store {store_id!r:.100}", "not_found")
     texts = [text for text in (body.instructions, *asked.instructions) if text]
     settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
-    settings |= more_settings or {}
     wish = ClientWish(
         instructions="\n\n".join(texts) or None,
         tools=functions,
@@ -305,7 +297,7 @@ class ResponseTurn:
         self._order = plan.order
         self.fold = ResponseFold(plan.response_id, plan.echo)
         self._turn: BegunTurn | None = None
-        self._answering: asyncio.Task[Any] | None = None
+        self._is_answering = False
 
     async def start(self) -> None:
         """Begin to drive the run, and wait until the request is stored, so that it is not lost any more.
@@ -344,11 +336,15 @@ class ResponseTurn:
 
     async def answer(self) -> dict[str, Json]:
         """Drive the run until the response is over, and return it. Raises: as `start` and `events` do."""
-        task = self._answering = self._host.start(drive_turn(self._host.journal, self._order, None))
-        await asyncio.wait([task])
-        if task.cancelled():
-            raise JournalError(_PAUSED)
-        run = task.result()
+        self._is_answering = True
+        try:
+            run = await self._host.do(drive_turn(self._host.journal, self._order, None))
+        except RequestRefused:
+            if self._host.is_closing:
+                raise JournalError(_PAUSED) from None
+            raise
+        finally:
+            self._is_answering = False
         fold = part_of_run(run.events, self.fold.response_id, self.fold.echo)
         if fold is None or not fold.is_over:
             raise JournalError(_PAUSED)
@@ -369,6 +365,6 @@ class ResponseTurn:
                 await asyncio.wrap_future(self._host.journal.posting(self.run_id, Cancel("the client left")))
                 return
             except RunNotFoundError:
-                if self._answering is None or self._answering.done():
+                if not self._is_answering:
                     return
                 await asyncio.sleep(_UNSTORED_SECONDS)

@@ -1,7 +1,6 @@
 """`/v1/responses`: OpenAI's Responses API."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Annotated, Any
 
@@ -9,19 +8,19 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from treadle.core.errors import ConfigError, JournalError
+from treadle.core.errors import ConfigError
 from treadle.core.events import InferenceStarted, RunStarted
 from treadle.core.inbox import Cancel
 from treadle.core.types import Json, Message, Role
 from treadle.runs.recording import send
 from treadle.server.access import (
     ApiCaller,
+    LeavingWatch,
     Receive,
     RequestRefused,
     Scope,
     Send,
     read_body,
-    until_left,
 )
 from treadle.server.gateway.gateway_host import result_of
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
@@ -40,7 +39,8 @@ from treadle.server.routes.route_context import (
     Reader,
     Runner,
     TheHost,
-    check_runner,
+    check_scope,
+    encode,
     write_named,
 )
 from treadle.server.run_host import AGENT, RunHost
@@ -56,8 +56,17 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
     With `stream`, the answer is a stream of events. With `background`, the response is returned at once, and its
     work goes on when the client leaves; otherwise a client that leaves cancels it.
     """
+    try:
+        encode(body.model_dump())
+    except UnicodeEncodeError:
+        raise ConfigError("the request has half of a surrogate pair, which is no character") from None
+    return await _respond(body, request.receive, keyed_request(request), host, caller)
+
+
+async def _respond(
+    body: CreateResponse, receive: Receive, keyed: KeyedRequest | None, host: RunHost, caller: ApiCaller
+) -> Response:
     await host.check_room(caller)
-    keyed = keyed_request(request)
     if keyed is not None and (known := await _find_begun(host, caller, keyed)) is not None:
         return await _answer_again(host, known, body)
     exchange = ResponseTurn(host, caller, await make_plan(host, caller, body, new_run_id=new_run_id(keyed)))
@@ -67,7 +76,8 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
         await host.requests.keep(place, echo, caller.name)
         await keyed.note(str(place))
     if not (body.background or body.stream):
-        answer = await while_connected(request, exchange)
+        with LeavingWatch(receive, lambda: host.start_quietly(exchange.cancel())):
+            answer = await exchange.answer()
         if keyed is None:
             await host.requests.keep(place, echo, caller.name)
         return Fast(answer)
@@ -99,7 +109,7 @@ class DirectResponses:
         if not _is_direct(scope):
             await self._app(scope, receive, send)
             return
-        request = Request(scope, receive)
+        state = scope["state"]
         try:
             raw = await read_body(receive)
             try:
@@ -112,7 +122,8 @@ class DirectResponses:
 
                 await self._app(scope, read_again, send)
                 return
-            response = await create_response(body, request, self._host, await check_runner(request))
+            caller = check_scope(state["caller"], "run")
+            response = await _respond(body, receive, state.get("keyed"), self._host, caller)
         except Exception as error:
             response = self._to_response(error)
         await response(scope, receive, send)
@@ -157,21 +168,6 @@ async def write_lines(events: AsyncIterator[dict[str, Json]], last: Json = -1) -
         told = {"sequence_number": last, "code": "server_error", "message": str(error), "param": None}
         yield write_named({"type": "error", **told})
     yield _DONE
-
-
-async def while_connected(request: Request, exchange: ResponseTurn) -> dict[str, Json]:
-    """Wait for a response, and cancel its run if the client leaves."""
-    leaving = asyncio.ensure_future(_cancel_if_left(request, exchange))
-    try:
-        return await exchange.answer()
-    finally:
-        leaving.cancel()
-
-
-async def _cancel_if_left(request: Request, exchange: ResponseTurn) -> None:
-    await until_left(request.receive)
-    with contextlib.suppress(JournalError):  # the run goes on; nobody is left to be told
-        await exchange.cancel()
 
 
 @router.get("/{response_id}")

@@ -36,18 +36,21 @@ def need(scope: str) -> Callable[[Request], Awaitable[ApiCaller]]:
     """Return a dependency: the caller, whose key must have the scope."""
 
     async def check(request: Request) -> ApiCaller:
-        caller = get_caller(request)
-        if scope not in caller.scopes:
-            raise RequestRefused(403, f"this key does not have the scope {scope!r}", "forbidden")
-        return caller
+        return check_scope(get_caller(request), scope)
 
     return check
 
 
+def check_scope(caller: ApiCaller, scope: str) -> ApiCaller:
+    """Return the caller, whose key must have the scope. Raises: `RequestRefused`."""
+    if scope not in caller.scopes:
+        raise RequestRefused(403, f"this key does not have the scope {scope!r}", "forbidden")
+    return caller
+
+
 TheHost = Annotated[RunHost, Depends(get_host)]
 Reader = Annotated[ApiCaller, Depends(need("read"))]
-check_runner = need("run")
-Runner = Annotated[ApiCaller, Depends(check_runner)]
+Runner = Annotated[ApiCaller, Depends(need("run"))]
 
 
 class ClientBody(BaseModel):
