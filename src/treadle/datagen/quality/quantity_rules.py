@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from itertools import combinations, combinations_with_replacement, permutations
 
+from msgspec.structs import replace
+
 from treadle.datagen.quality.derivations import Figures, solve_equations
 from treadle.datagen.quality.doubts import (
     SEEN,
@@ -67,6 +69,8 @@ class QuantityRules:
     def _is_in_name(self, statement: AnswerStatement) -> bool:
         """Return whether a figure is only a part of an identifier that was seen, such as `47` in `47-496`."""
         start, end = statement.place, statement.place + len(statement.text)
+        if start and statement.sentence[start - 1] in "!#№§&":
+            return statement.sentence[start - 1 : end].casefold() in self._seen.text
         for found in _SIGNED.finditer(statement.sentence):
             if found.start() <= start < end <= found.end():
                 name = found[0].strip(".,:-–/")
@@ -362,6 +366,10 @@ class QuantityRules:
                 size = 1.0 if item.kind is QuantityKind.SHARE else 100.0
                 if any(item.low <= one * size <= item.high for one in figures.shares()):
                     return True
+                if item.unit == "%" and shape("answers", "aggregate").search(statement.sentence):
+                    whole = replace(item, unit="")
+                    if self._is_amount(figures, statement, whole, labels, is_strict=is_strict):
+                        return True
             elif self._is_figure(figures, statement, item, labels, is_strict=is_strict):
                 return True
         if is_share:
@@ -437,9 +445,9 @@ class QuantityRules:
     ) -> bool:
         value, unit = abs(item.value), unit_of(item.unit)
         is_whole = value == int(value)
-        if (unit is not None and unit[0] in ("celsius", "fahrenheit")) or (
-            is_whole and 1900 <= value <= 2100 and unit is None
-        ):
+        is_total = shape("answers", "aggregate").search(statement.sentence) is not None
+        is_degree = unit is not None and unit[0] in ("celsius", "fahrenheit") and not is_total
+        if is_degree or (is_whole and 1900 <= value <= 2100 and unit is None and not is_total):
             return value in figures.listed_sums
         is_difference = shape("answers", "differs").search(statement.sentence) is not None
         if unit is not None and unit[0] == "time":
