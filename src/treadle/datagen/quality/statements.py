@@ -122,7 +122,7 @@ def glue() -> frozenset[str]:
         " ".join(
             [*lexicon("numbers")["en"], *lexicon("numbers")["no"], *lexicon("scales"), *lexicon("fractions")]
         ),
-        " ".join([name for units in lexicon("units").values() for name in units]),
+        " ".join(UNITS),
         " ".join([*WORDS["en"], *WORDS["no"]]),
     ]
     return frozenset([stem(word) for text in lists for word in text.lower().split()])

@@ -145,11 +145,9 @@ class Support:
             )
         words = stems_of(said)
         is_prose = statement.kind is StatementKind.TEXT and " " in said and not re.search(r"[\d/@_]", said)
-        return (
-            Doubt(DoubtKind.REWORDED, "is not said in these words")
-            if is_prose and words & self._seen.stems
-            else new
-        )
+        is_name = all(part[:1].isupper() for part in statement.text.split())
+        is_known = bool(words & self._seen.stems) and not (is_name and words - self._seen.stems)
+        return Doubt(DoubtKind.REWORDED, "is not said in these words") if is_prose and is_known else new
 
     def _doubt_claim(self, statement: AnswerStatement) -> Doubt:
         """Check that a sentence speaks of something that was seen."""
