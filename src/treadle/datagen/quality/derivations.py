@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from treadle.datagen.quality.evidence import FILE, Evidence
 from treadle.datagen.quality.figure_reader import find_quantities, read_number
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, day_number
+from treadle.datagen.quality.quantities import Quantity, QuantityKind, day_of
 from treadle.datagen.quality.result_records import Record, stems_of
 
 _MAX_GROUPS = 24
@@ -268,8 +268,8 @@ class Figures:
             own = sorted([item.value for item in items if item.kind is QuantityKind.TIME])
             total += own[-1] - own[0] if own else 0.0
             times.update(own)
-            days = [day_number(item) for item in items if item.kind is QuantityKind.DATE]
-            dates.update([day for day in days if day is not None])
+            days = [day_of(item) for item in items if item.kind is QuantityKind.DATE]
+            dates.update([day.toordinal() for day in days if day is not None])
         yield total
         yield from ((two - one) * 1440.0 for one, two in combinations(sorted(dates)[:_MAX_DATES], 2))
         yield from (two - one for one, two in combinations(sorted(times)[:_MAX_DATES], 2))

@@ -71,6 +71,8 @@ class Doubt(Struct, frozen=True):
 
     kind: DoubtKind
     reason: str = ""
+    way: str = ""
+    """How a figure follows from what was seen, such as `count` or `sum`; empty if it does not."""
     degree: float = 0.0
     """How likely the statement is untrue, from 0 to 1."""
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.datagen.quality.exchanges import leaves_of
 from treadle.datagen.quality.languages import WORDS
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon, unit_of
+from treadle.datagen.quality.quantities import UNITS, Quantity, QuantityKind, lexicon, unit_of
 from treadle.datagen.quality.result_records import Cell, Record, read_records, stem, stems_of
 
 FILE = re.compile(r"(?<![\w.-])[\w.-]*+/[\w./-]*+|(?<![\w-])[\w-]++\.[a-z]\w{1,4}\b")
@@ -436,12 +436,11 @@ def _writing() -> frozenset[str]:
 @cache
 def unit_stems() -> frozenset[str]:
     """Return the stems of the names of units."""
-    return frozenset(
-        [name for units in lexicon("units").values() for unit in units for name in stems_of(unit)]
-    )
+    return frozenset([name for unit in UNITS for name in stems_of(unit)])
 
 
 @cache
 def _ignored() -> frozenset[str]:
     """Return the stems of words that say nothing about which record is meant."""
-    return frozenset([stem(word) for word in lexicon("causes")["ignored"].split()]) | WORDS["en"]
+    said = [*lexicon("causes")["ignored"].split(), *lexicon("numbers")["en"]]
+    return frozenset([stem(word) for word in said]) | WORDS["en"]

@@ -5,18 +5,18 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon, unit_of
+from treadle.datagen.quality.quantities import CURRENCIES, Quantity, QuantityKind, lexicon, unit_of
 
 _RANGE, _BOTH, _BOUNDS, _PART, _ONE_IN, _JOINT = [
     re.compile(lexicon("pairs")[name]) for name in ("range", "both", "bounds", "part", "one_in", "joint")
 ]
 _MARGIN = re.compile(lexicon("pairs")["margin"])
 _CHANGE = re.compile(lexicon("pairs")["change"])
-_COINS = ("euros", "dollars", "kroner", "sterling")
-_COIN = re.compile(r"\s?(?:cents?|øre|pence|p|Cent)\b")
 _SUMMED = ("time", "mass", "length", "data", "volume")
 _MOMENTS = ("", "sec", "second", "min", "minute")
 """The units with which `one` is no figure."""
+_ONE_HOUR = re.compile(r"(?i)\ban\shour\s(?:and\s)?\Z")
+_SIGNS = frozenset([name for names in CURRENCIES.values() for name in names if len(name) == 1])
 _MAX_GAP = 24
 _Pair = tuple[Quantity | None, Quantity]
 """Two neighbours with what they say about each other; `None` for the first if the second includes it."""
@@ -26,6 +26,10 @@ def join_figures(text: str, items: list[Quantity]) -> Iterator[Quantity]:
     """Yield the figures of a text, after those that say something about each other were put together."""
     last: Quantity | None = None
     for item in items:
+        unit, lead = unit_of(item.unit), _ONE_HOUR.search(text, max(0, item.start - 24), item.start)
+        if lead is not None and unit is not None and unit[0] == "time" and unit[1] < 3600:
+            hour = replace(item, value=1.0, start=lead.start(), unit="hour")
+            item = _to_sum(hour, item, unit[1] / 3600)[1]
         if last is not None and 0 <= item.start - last.end <= _MAX_GAP:
             last, item = _pair(text, last, item)
         if last is not None and not _is_moment(last):
@@ -49,25 +53,29 @@ def _pair(text: str, one: Quantity, two: Quantity) -> _Pair:
     if kinds != {QuantityKind.NUMBER} or one.is_ordinal or two.is_ordinal:
         return one, two
     first, second = unit_of(one.unit), unit_of(two.unit)
-    is_minute = two.unit == "m" or (two.unit == "" and gap == " " and one.unit == "h" and two.value < 60)
+    is_minute = two.unit == "m" or (
+        two.unit == "" and gap == " " and one.unit in ("h", "hr") and two.value < 60
+    )
     if first == ("time", 3600) and is_minute and _JOINT.fullmatch(gap):
         two, second = replace(two, unit="min"), ("time", 60.0)
+    if one.unit == "m" and second == ("time", 1) and _JOINT.fullmatch(gap):
+        one, first = replace(one, unit="min"), ("time", 60.0)
+    is_rest = not two.unit and gap == " " and one.value == int(one.value) and 10 <= two.value < 60
+    if is_rest and first == ("time", 60) and one.unit != "min":
+        two, second = replace(two, unit="s"), ("time", 1.0)
+    if not two.unit and gap == " " and one.unit == "m" and one.value < 3 and 10 <= two.value < 100:
+        two, second = replace(two, unit="cm"), ("length", 0.01)
     if _MARGIN.fullmatch(gap):
         low, high = abs(one.value) - two.value, abs(one.value) + two.value
         return None, replace(one, end=two.end, unit=one.unit or two.unit, low=low, high=high, is_about=True)
+    if _is_money(one) and one.value == int(one.value) and two.value in range(1, 100):
+        is_coin = second is not None and second[0] in CURRENCIES and second[1] < 1
+        is_joint = not two.unit and two.value >= 10 and (gap == " " or (gap == "-" and one.unit in _SIGNS))
+        if is_joint or (is_coin and _JOINT.fullmatch(gap)):
+            return _to_sum(one, replace(two, unit=""), 0.01)
     if first and second and first[0] == second[0] and first[1] > second[1]:
         is_sum = first[0] in _SUMMED and one.value == int(one.value) and _JOINT.fullmatch(gap)
         return _to_sum(one, two, second[1] / first[1]) if is_sum else (one, two)
-    is_coin = _COIN.match(text, two.end) is not None
-    gaps = (" ", " and ", " og ", " und ") if is_coin else (" ",)
-    if (
-        first
-        and first[0] in _COINS
-        and gap in gaps
-        and not two.unit
-        and two.value in range(1 if is_coin else 10, 100)
-    ):
-        return _to_sum(one, two, 0.01)
     is_range = _RANGE.fullmatch(gap) is not None or (
         _BOTH.fullmatch(gap) is not None
         and _BOUNDS.search(text, max(0, one.start - 20), one.start) is not None
@@ -82,9 +90,18 @@ def _pair(text: str, one: Quantity, two: Quantity) -> _Pair:
         return None, Quantity(
             QuantityKind.SHARE, share, one.start, two.end, share / near, share * near, is_word=one.is_word
         )
+    if 1 < one.value < two.value <= 100 and _ONE_IN.fullmatch(gap):
+        portion = one.value / two.value
+        return replace(one, portion=portion), replace(two, portion=portion)
     if _PART.fullmatch(gap):
-        return replace(one, whole=two.value), replace(two, whole=two.value)
+        portion = one.value / two.value if two.value else None
+        return replace(one, whole=two.value, portion=portion), replace(two, whole=two.value, portion=portion)
     return one, two
+
+
+def _is_money(item: Quantity) -> bool:
+    names = (item.unit, *lexicon("readings").get(item.unit, "").split())
+    return any((unit := unit_of(name)) is not None and unit[0] in CURRENCIES for name in names)
 
 
 def _to_times(one: Quantity, two: Quantity) -> Quantity:

@@ -14,12 +14,13 @@ from msgspec.structs import replace
 
 from treadle.datagen.quality.figure_pairs import join_figures
 from treadle.datagen.quality.languages import WORDS
-from treadle.datagen.quality.quantities import UNITS, Quantity, QuantityKind, lexicon
+from treadle.datagen.quality.quantities import CURRENCIES, UNITS, Quantity, QuantityKind, lexicon
 
 NUMBER, TIME, DATE, SHARE = QuantityKind
 _VULGAR = {sign: unicodedata.numeric(sign) for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 _SCALES: dict[str, float] = lexicon("scales")
-_LETTERS: dict[str, float] = lexicon("letters")
+_LETTERS: dict[str, float] = {**lexicon("letters"), "m": 1e6}
+"""What letters behind digits multiply; `m` does only before a currency."""
 _FRACTIONS: dict[str, float] = lexicon("fractions")
 _MONTHS = {name: month for month, names in enumerate(lexicon("dates")["months"], 1) for name in names.split()}
 _SHARED = frozenset(lexicon("shared")["words"].split())
@@ -73,46 +74,58 @@ def _words(section: str, name: str) -> re.Pattern[str]:
 
 
 _CUT = "".join(_VULGAR)
-_TOKEN = re.compile(rf"[^\W\d_]+|[\d{_CUT}]")
+_TOKEN = re.compile(rf"[^\W\d_]+|[0-9{_CUT}]|(?<![\w.])\.(?=[0-9])")
 _NAME = re.compile(r"[\w'’]*+(?:[.:/@-]++\w++)*+")
-_SIGNS = lexicon("money")["signs"]
-_UNIT = rf"(?P<u>[%{_SIGNS}]|°[CF]\b|(?:{_any(name for name in UNITS if name[0].isalpha())})(?!\w))"
+_MONEY = [name for code, names in CURRENCIES.items() for name in (code, *names)]
+_SIGNS = "".join([name for name in _MONEY if len(name) == 1])
+_CODES = [name for name in _MONEY if 1 < len(name) < 5 and not (name.isalpha() and name.islower())]
+_NAMES_OF_UNITS = _any(name for name in UNITS if ".coin" not in name and name not in _SIGNS)
+_UNIT = (
+    rf"(?P<u>(?:[{_SIGNS}]|%(?![\s-]?(?:points|pts))|(?:{_NAMES_OF_UNITS})(?!\w))"
+    rf"(?:(?:\s?/\s?|\s(?:per|an?)\s)(?:{_NAMES_OF_UNITS})(?!\w))?)"
+)
 _DAY = r"(?:0?[1-9]|[12]\d|3[01])"
 _DATE = re.compile(
     rf"""(?P<y>[12]\d{{3}})(?P<s>[-/.])(?P<m>0?[1-9]|1[0-2])(?P=s)(?P<d>{_DAY})(?!\d)
     | (?:(?P<from>{_DAY})(?:st|nd|rd|th|\.)?\s?[-–—]\s?)?(?P<d2>{_DAY})(?:st|nd|rd|th|\.)?(?:\s+|-)(?:of\s+)?
-        (?P<M>{_any(_MONTHS)})\b\.?(?:(?:,?\s+|-)(?P<y2>[12]\d{{3}})\b)?
+        (?P<M>{_any(_MONTHS)})\b\.?(?:(?:,?\s+|-)(?P<y2>[12]\d{{3}}|['’]\d\d)\b)?
     | (?P<a>{_DAY})(?P<s2>[./-])(?P<b>{_DAY})(?P=s2)(?P<y4>[12]\d{{3}}|\d\d)(?![\d:]|[.-]\d)""",
     re.IGNORECASE | re.VERBOSE,
 )
-_DAYS_FROM = re.compile(r"(?i)\b(?P<n>\w+)\sdays?\s(?:before|(?P<after>after|from|past))\s(?:the\s)?\Z")
+_DAYS_FROM = re.compile(
+    r"(?i)\b(?P<n>\w+)\s(?:days?|(?P<w>weeks?))\s(?:before|(?P<after>after|from|past))\s(?:the\s)?\Z"
+)
 _DAY_AFTER = re.compile(
     rf"\.?\s+(?:the\s+)?(?P<d>{_DAY})(?:st|nd|rd|th)?\b(?![:.,]?\d)"
-    rf"(?:\s?[-–—]\s?(?P<to>{_DAY})(?:st|nd|rd|th)?\b(?![:.,]?\d))?(?:,?\s+(?P<y>[12]\d{{3}})\b)?"
+    rf"(?:\s?[-–—]\s?(?P<to>{_DAY})(?:st|nd|rd|th)?\b(?![:.,]?\d))?(?:,?\s+(?P<y>[12]\d{{3}}|['’]\d\d)\b)?"
 )
+_DAY_OF = _words("dates", "numbered")
+_DAY_LIKE = re.compile(r"(?P<a>\d\d?)(?P<s>[./])(?P<b>\d\d?)(?!\d)")
+_COMPACT = re.compile(r"(?P<y>(?:19|20)\d\d)(?P<m>0[1-9]|1[0-2])(?P<d>0[1-9]|[12]\d|3[01])(?!\d)")
 _TIME = re.compile(
     r"""(?P<h>[01]?\d|2[0-4])(?:(?P<sep>[:.])(?P<m>[0-5]\d)(?::(?P<s>[0-5]\d)(?:[.,]\d+)?(?:[+-]\d\d:\d\d)?)?)?
     (?:\s?(?P<half>[ap])(?:m\b|\.\s?m\b\.?)|Z\b)?(?![\d:]|[.,]\d)""",
     re.IGNORECASE | re.VERBOSE,
 )
 _DIGITS = re.compile(
-    rf"""(?P<n>\d{{1,3}}(?:(?P<g>[\ ,.'’_\u00a0\u2009\u202f])\d{{3}}(?!\d)(?:(?P=g)\d{{3}}(?!\d))*)
+    rf"""(?P<n>\.\d+|\d{{1,3}}(?:(?P<g>[\ ,.'’_\u00a0\u2009\u202f٬])\d{{3}}(?!\d)(?:(?P=g)\d{{3}}(?!\d))*)
             (?:(?!(?P=g))[.,·]\d+)?
         |\d+(?:[.,·]\d+)?|(?=[{_CUT}]))
     (?:\s?(?P<v>[{_CUT}])|[\ -](?P<f>[1-9]/[1-9]\d?)(?![\d/]))?
-    (?:[eE](?P<e>[+-]?\d{{1,2}})\b|\s?[x×]\s?10\^?(?P<e2>\d{{1,2}})\b)?
-    (?:(?P<k>{_any(_LETTERS)})\b|\s?(?P<w>(?i:{_any(_SCALES)}))s?\b\.?)?(?P<o>(?:st|nd|rd|th)\b)?(?:[x×]\b)?
+    (?:[eE](?P<e>[+-]?\d{{1,2}})\b|\s?[x×·]\s?10\^?(?P<e2>[\d⁰¹²³⁴-⁹]{{1,2}})(?!\w))?
+    (?:\s?(?P<k>(?<!\s)(?:{_any(lexicon("letters"))})\b|k\b|[kM](?=[A-Z]{{3}}\b)|m(?=\s(?:{_any(CURRENCIES)}))\b)
+        |\s?(?P<w>(?i:{_any(_SCALES)}))s?\b\.?)?(?P<o>(?:st|nd|rd|th)\b)?(?:[x×]\b)?
     (?:,-|(?<=\d)\.-)?(?:[\s-]?{_UNIT})?""",
     re.VERBOSE,
 )
 _SLASH = re.compile(r"(?P<a>\d{1,3})(?P<s>[/:])(?P<b>\d{1,3})(?![\w/:]|[.,]\d)")
-_CURRENCY = re.compile(
-    rf"(?:(?<!\w)(?P<c>{_any(lexicon('money')['codes'].split())})|(?P<s>[{_SIGNS}]))[^\S\n]?\Z"
-)
+_CURRENCY = re.compile(rf"(?:(?<!\w)(?P<c>{_any([*_CODES, 'kr'])})|(?P<s>[{_SIGNS}]))[^\S\n]?\Z")
 _CLOCK = re.compile(r"(?P<h>[01]\d|2[0-3])(?P<m>[0-5]\d)(?:\s?(?:h|hrs|hours|Uhr)\b)")
 """A time of day without a sign between hours and minutes."""
-_MINUTES = re.compile(r"[1-5]?\d(?=\s(?:minutes?\s|past\s))")
-_HOURS_AFTER = re.compile(r"\s?(?:h|hrs?|hours|timer|Stunden|Std)\b")
+_H_CLOCK = re.compile(r"(?P<h>[01]?\d|2[0-4])\s?h(?P<m>[0-5]\d)(?!\w)")
+_NOTE = _words("clock", "notes")
+_MINUTES = re.compile(r"[1-5]?\d(?=\s(?:minutes?\s|past\s|to\s))")
+_LENGTH_AFTER = re.compile(r"\s?(?:(?P<h>h|hrs?|hours|timer|Stunden|Std)|min|mins|minutes|m)\b")
 _AT_HOUR = _words("clock", "near")
 _DAY_BEFORE = _words("dates", "before")
 _PHONE = re.compile(r"\d{1,4}(?:[ -]\(?\d{2,4}\)?){2,5}")
@@ -187,8 +200,11 @@ class _Reader:
         before = text[start - 1 : start]
         is_inside = before.isalnum() or before == "_"
         is_inside = is_inside and _CURRENCY.search(text, max(0, start - 5), start) is None
-        if is_inside and not (before == "T" and text[start - 2 : start - 1].isdigit()):
+        if is_inside and not (before == "T" and not text[start - 2 : start - 1].isalpha()):
             self._end = _end_of_name(text, start)
+            return []
+        if (note := _NOTE.match(text, start)) is not None:
+            self._end = note.end()
             return []
         if before in tuple(".-/@") and text[start - 2 : start - 1].isalpha():
             self._end = _end_of_name(text, start)
@@ -198,6 +214,8 @@ class _Reader:
             return []
         if (said := _DATE.match(text, start)) is not None and (dates := list(_read_date(said))):
             return [_shift(text, dates[0]), *dates[1:]]
+        if (day := self._read_numbered_day(start)) is not None:
+            return [day]
         if (time := self._read_time(start)) is not None:
             return [time]
         if (left := _MINUTES.match(text, start)) is not None and (
@@ -210,9 +228,23 @@ class _Reader:
         number = self._read_number(start)
         return [number] if number is not None else []
 
+    def _read_numbered_day(self, start: int) -> Quantity | None:
+        """Read a week or a day of a year by its number, as in `2026-W07`, `week 7` and `day 44 of 2026`."""
+        for found in _DAY_OF.finditer(self._text, max(0, start - 16), start + 16):
+            name = next(name for name in ("week", "week2", "day", "day2") if found[name])
+            if start in (found.start(name), found.start("y")):
+                year = int(found["y"] or found["y2"] or found["y3"] or 0) or None
+                value, unit = float(found[name]), name[:4].removesuffix("2")
+                return Quantity(DATE, value, start, found.end(), value, value, unit, year=year)
+        return None
+
     def _read_time(self, start: int) -> Quantity | None:
         if (found := _CLOCK.match(self._text, start)) is not None:
             return self._to_time(int(found["h"]), int(found["m"]), *found.span(), is_whole=True)
+        if (found := _H_CLOCK.match(self._text, start)) is not None:
+            return replace(
+                self._to_time(int(found["h"]), int(found["m"]), *found.span(), is_whole=True), unit="h"
+            )
         found = _TIME.match(self._text, start)
         if found is None:
             return None
@@ -226,12 +258,10 @@ class _Reader:
         minutes = int(found["m"] or 0) + int(found["s"] or 0) / 60
         is_whole = int(found["h"]) > 12 or found["h"].startswith("0")
         time = self._to_time(int(found["h"]), minutes, found.start(), found.end(), half, is_whole=is_whole)
-        hours = (
-            _HOURS_AFTER.match(self._text, found.end())
-            if found["sep"] and not half and not is_whole
-            else None
-        )
-        return time if hours is None else replace(time, end=hours.end(), unit="h")
+        length = _LENGTH_AFTER.match(self._text, found.end()) if found["sep"] and not half else None
+        if length is None:
+            return time
+        return replace(time, end=length.end(), unit="h" if length["h"] else "min")
 
     def _to_time(
         self, hour: float, minutes: float, start: int, end: int, half: str = "", *, is_whole: bool = False
@@ -258,7 +288,8 @@ class _Reader:
         if found["s"] == ":" or (one < two <= 10 or two in (12, 16, 100)):
             sort = self._how_exact(span[0])
             low, high = _bounds(value, 0.02 * max(value, 0.5), sort, is_share=True)
-            return [Quantity(SHARE, value, *span, low, high, is_about=bool(sort))]
+            days = tuple(_days_like(self._text, span[0]))
+            return [Quantity(SHARE, value, *span, low, high, is_about=bool(sort), days=days)]
         first = Quantity(NUMBER, one, span[0], span[0] + len(found["a"]), one, one, whole=float(two))
         return [first, Quantity(NUMBER, two, span[1] - len(found["b"]), span[1], two, two, whole=float(two))]
 
@@ -284,6 +315,8 @@ class _Reader:
         money = _CURRENCY.search(text, max(0, start - 5), start)
         unit = found["u"] or (money["c"] or money["s"] if money else "")
         value, half, other = _read_size(found)
+        if money and unit == "m":  # millions
+            value, half, unit = value * 1e6, half * 1e6, money["c"] or money["s"]
         begin = money.start() if money else start
         is_signed = text[begin - 1 : begin] in tuple("-−–+") and text[begin - 2 : begin - 1] in _BEFORE_SIGN
         scale = _LETTERS.get(found["k"] or "", 1.0) * _SCALES.get((found["w"] or "").casefold(), 1.0)
@@ -305,7 +338,10 @@ class _Reader:
         minutes = int(clock["h"]) * 60.0 + int(clock["m"]) if clock and is_clock and clock["m"] else None
         if not unit and value <= 24 and _AT_HOUR.search(text, max(0, start - 16), start):
             minutes = value * 60
-        return replace(made, other=other, clock=minutes, is_ordinal=bool(found["o"]))
+        if end - start == 4 and value == int(value) < 2400 and value % 100 < 60 and not unit:
+            minutes = value // 100 * 60 + value % 100
+        days = tuple(_days_like(text, start)) if not unit else ()
+        return replace(made, other=other, clock=minutes, is_ordinal=bool(found["o"]), days=days)
 
     def _to_number(
         self, value: float, start: int, end: int, half: float, unit: str, *,
@@ -316,7 +352,9 @@ class _Reader:
             sort = sort or ("over" if "+" in more[0] or "more" in more[0] or "plus" in more[0] else "about")
         low, high = _bounds(abs(value), half, sort, is_share=False)
         named = UNITS.get(unit)
-        unit = "%" if named is not None and named[0] == "share" else unit.removesuffix(".")
+        if named is not None and named[0] == "share":
+            value, low, high, unit = value * named[1], low * named[1], high * named[1], "%"
+        unit = unit.removesuffix(".")
         return Quantity(NUMBER, value, start, end, low, high, unit, is_word, bool(sort))
 
     def _how_exact(self, start: int) -> str:
@@ -325,9 +363,14 @@ class _Reader:
         if before[-1:] in tuple("~≈<>≤≥"):
             return _INEXACT[before[-1]]
         words = [word.strip("([*`_“\"',:;") for word in before.casefold().split()]
-        while words and (words[-1] in _BETWEEN or words[-1] in "-−~$€£" or not words[-1]):
+        while words:
+            for size in (4, 3, 2, 1):
+                if sort := _INEXACT.get(" ".join(words[-size:])):
+                    return sort
+            if words[-1] and words[-1] not in _BETWEEN and words[-1] not in "-−~$€£":
+                break
             words.pop()
-        return next((sort for size in (4, 3, 2, 1) if (sort := _INEXACT.get(" ".join(words[-size:])))), "")
+        return ""
 
     def _read_word(self, lower: str, word: str, start: int, end: int) -> list[Quantity]:
         text = self._text
@@ -357,10 +400,12 @@ class _Reader:
         value, end, scale = self._sum_words(lower, end)
         half = min(0.5 * scale, 0.05 * value) if scale > 1 and scale != 12 else 1e-6
         if (found := _POINT.match(text, end)) is not None:
-            value, end, half = value + _NUMBERS[found["d"].casefold()] / 10, found.end(), 0.05
+            value, end = value + _NUMBERS[found["d"].casefold()] / 10, found.end()
+            value, end, half = self._scale(value, end, 0.05)
         elif (found := _AND_PART.match(text, end)) and (part := _part_of(found["w"])):
             times = {"two": 2, "three": 3}.get(found["n"].casefold(), 1)
             value, end, half = value + times * part, found.end(), 0.1
+            value, end, half = self._scale(value, end, half)
         elif (
             value <= 20
             and (found := _NEXT.match(text, end))
@@ -371,6 +416,14 @@ class _Reader:
             return self._to_share(value * part, start, found.end())
         if value <= 30 and (clock := self._read_towards(value, start, end, is_number=True)):
             return [clock]
+        if 1 <= value <= 12 and lower in _NUMBERS and (found := _NEXT.match(text, end)) and not found["and"]:
+            minutes, last, _ = (
+                self._sum_words(found["w"].casefold(), found.end())
+                if found["w"].casefold() in _NUMBERS
+                else (0.0, end, 1.0)
+            )
+            if 10 <= minutes < 60 and minutes == int(minutes):
+                return [self._to_time(value, minutes, start, last)]
         is_hour = value <= 12 and (
             _AFTER.match(text, end) is not None
             or (_HOUR.search(text, max(0, start - 9), start) is not None and lower not in _SCALES)
@@ -385,6 +438,12 @@ class _Reader:
                 value, start, unit.end() if unit else end, half, unit["u"] if unit else "", is_word=True
             )
         ]
+
+    def _scale(self, value: float, end: int, half: float) -> tuple[float, int, float]:
+        """Return a number with its end and half of its last place, times the scale that follows it."""
+        found = _NEXT.match(self._text, end)
+        size = _SCALES.get(found["w"].casefold(), 1.0) if found and not found["and"] else 1.0
+        return value * size, found.end() if found and size > 1 else end, half * size
 
     def _sum_words(self, lower: str, end: int) -> tuple[float, int, float]:
         """Return the value of number words, their end, and the last scale among them."""
@@ -455,10 +514,22 @@ class _Reader:
             or bool(found["past"])
             or "minute" in found[0]
             or _BEFORE.search(self._text, max(0, start - 9), start)
+            or hour < minutes < 60
         )
         if not 1 <= hour <= 24 or not is_said or (is_number and minutes != int(minutes)):
             return None
         return self._to_time(hour, minutes if found["past"] else -minutes, start, found.end())
+
+
+def _days_like(text: str, start: int) -> Iterator[float]:
+    """Yield the days as which a number such as `20260307`, `7.3` or `7/3` can be read."""
+    if (found := _COMPACT.match(text, start)) is not None:
+        yield int(found["m"]) * 100.0 + int(found["d"])
+    elif (found := _DAY_LIKE.match(text, start)) is not None:
+        one, two = int(found["a"]), int(found["b"])
+        for day, month in ((one, two), (two, one)) if found["s"] == "/" else ((one, two),):
+            if 1 <= day <= 31 and 1 <= month <= 12:
+                yield month * 100.0 + day
 
 
 def _end_of_name(text: str, start: int) -> int:
@@ -494,7 +565,8 @@ def _read_size(found: re.Match[str]) -> tuple[float, float, float | None]:
     else:
         value = min(float(digits.replace(",", ".") or 0), _TOO_LARGE)
         places = len(digits.replace(",", ".").partition(".")[2])
-    scale = 10.0 ** int(found["e"] or found["e2"] or 0)
+    power = found["e2"] and "".join([str(unicodedata.digit(sign)) for sign in found["e2"]])
+    scale = 10.0 ** int(found["e"] or power or 0)
     scale *= _LETTERS.get(found["k"] or "", 1.0) * _SCALES.get((found["w"] or "").casefold(), 1.0)
     half = 0.5001 * 10.0**-places if places or scale > 1 else 1e-6
     if found["v"] or found["f"]:
@@ -529,7 +601,7 @@ def _bounds(value: float, half: float, sort: str, *, is_share: bool) -> tuple[fl
 
 def _read_date(found: re.Match[str]) -> Iterator[Quantity]:
     start, end = found.span()
-    year = next((int(found[name]) for name in ("y", "y2", "y4") if found[name]), None)
+    year = next((int(found[name].strip("'’")) for name in ("y", "y2", "y4") if found[name]), None)
     if year is not None and year < 100:
         year += 2000
     if found["a"]:
@@ -551,7 +623,8 @@ def _read_date(found: re.Match[str]) -> Iterator[Quantity]:
 
 
 def _read_days(month: int, found: re.Match[str], start: int) -> Iterator[Quantity]:
-    year = int(found["y"]) if found["y"] else None
+    year = int(found["y"].strip("'’")) if found["y"] else None
+    year = year + 2000 if year is not None and year < 100 else year
     yield _to_date(
         month * 100.0 + int(found["d"]), start, found.end("d") if found["to"] else found.end(), year
     )
@@ -565,7 +638,7 @@ def _shift(text: str, item: Quantity) -> Quantity:
     if found is None:
         return item
     word = found["n"].casefold()
-    days = int(word) if word.isdigit() else int(_NUMBERS.get(word, 1))
+    days = (int(word) if word.isdigit() else int(_NUMBERS.get(word, 1))) * (7 if found["w"] else 1)
     try:
         day = date(item.year or 2023, int(item.value) // 100, int(item.value) % 100)
     except ValueError:

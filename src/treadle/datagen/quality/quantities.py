@@ -4,6 +4,8 @@
 its seconds, and 1.2 MB is 1234567 bytes, rounded.
 """
 
+import re
+from collections.abc import Iterator
 from datetime import date
 from enum import StrEnum
 from functools import cache
@@ -46,7 +48,8 @@ class Quantity(Struct, frozen=True):
     high: float = 0.0
     """The largest size that can be written so."""
     unit: str = ""
-    """The unit as written, or `%`; for a time of day, `h` if it can also be a number of hours, as `2:05 h`."""
+    """The unit as written, or `%`; for a time of day, `h` or `min` if it is rather a number of these, as
+    `2:05 h`; for a date, `week` or `day` if the value is the number of one in its year."""
     is_word: bool = False
     """True if the number is a word."""
     is_about: bool = False
@@ -58,6 +61,10 @@ class Quantity(Struct, frozen=True):
     thousands or decimals."""
     clock: float | None = None
     """The reading of a number such as `6.40` as a time of day."""
+    days: tuple[float, ...] = ()
+    """The readings of a number as a day of the year."""
+    portion: float | None = None
+    """Which share the number and its whole are, as 0.375 for both in `3 of 8`."""
     year: int | None = None
     """The year of a date; `None` if the date has none."""
     has_halves: bool = True
@@ -68,24 +75,53 @@ class Quantity(Struct, frozen=True):
     """The bounds of the range that the number is an end of."""
 
 
-UNITS: dict[str, tuple[str, float]] = {
-    name: (dimension, factor)
-    for dimension, units in lexicon("units").items()
-    for name, factor in units.items()
+CURRENCIES: dict[str, list[str]] = {code: names.split("|") for code, names in lexicon("currencies").items()}
+"""The signs and names of each currency."""
+_PER = re.compile(r"\s?/\s?|\s(?:per|an?|i|pro)\s")
+
+
+def _units() -> Iterator[tuple[str, tuple[str, float]]]:
+    """Yield the units with a prefix, those that are listed, and currencies with their coins."""
+    listed = {name: unit for unit, names in lexicon("units").items() for name in names}
+    sizes = {sign: item.split() for sign, item in lexicon("prefixes")["sizes"].items()}
+    for units, signs in lexicon("prefixes").items():
+        for unit in units.split() if isinstance(signs, str) else ():
+            is_word = len(unit) > 2 and unit.islower()
+            for sign in signs.split() if isinstance(signs, str) else ():
+                size, name = sizes[sign]
+                made = f"{name if is_word else sign}{unit}"
+                yield made, (listed[unit], float(size) * lexicon("units")[listed[unit]][unit])
+    for dimension, names in lexicon("units").items():
+        yield from [(name, (dimension, float(size))) for name, size in names.items()]
+    for code, names in CURRENCIES.items():
+        yield from [(name, (code, 1.0)) for name in (code, *names)]
+        coins = lexicon("coins").get(code, "").split("|")
+        yield from [(name, (code, 0.01)) for name in (f"{code}.coin", *coins) if name]
+
+
+UNITS: dict[str, tuple[str, float]] = dict(_units())
+_UNITS_IN_LABELS = {
+    name.lower(): unit for name, unit in reversed(UNITS.items()) if len(name) > 1 or not name.isupper()
 }
-_UNITS_IN_LABELS = {name.lower(): unit for name, unit in reversed(UNITS.items())}
 
 
+@cache
 def unit_of(name: str) -> tuple[str, float] | None:
-    """Return the dimension of a unit and its size; `None` if the unit is not known."""
+    """Return the dimension of a unit and its size; `None` if the unit is not known. The dimension of `l/min` is
+    `volume/time`."""
     if not name or name == "%":
         return None
-    return UNITS.get(name) or _UNITS_IN_LABELS.get(name.lower())
+    if (known := UNITS.get(name) or _UNITS_IN_LABELS.get(name.lower())) is not None:
+        return known
+    one, *rest = [UNITS.get(part) for part in _PER.split(name)]
+    if one is None or len(rest) != 1 or rest[0] is None:
+        return None
+    return f"{one[0]}/{rest[0][0]}", one[1] / rest[0][1]
 
 
-def day_number(found: Quantity) -> int | None:
-    """Return the number of a date among all days; `None` if the date has no year, or does not exist."""
+def day_of(found: Quantity) -> date | None:
+    """Return a date as a day; `None` if the date has no year, or does not exist."""
     try:
-        return date(found.year or 0, int(found.value) // 100, int(found.value) % 100).toordinal()
+        return date(found.year or 0, int(found.value) // 100, int(found.value) % 100)
     except ValueError:
         return None

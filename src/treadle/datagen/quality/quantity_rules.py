@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from itertools import combinations, combinations_with_replacement, permutations
 
+from msgspec.structs import replace
+
 from treadle.datagen.quality.derivations import Figures, solve_equations
 from treadle.datagen.quality.doubts import (
     SEEN,
@@ -17,7 +19,7 @@ from treadle.datagen.quality.doubts import (
     show_record,
     word_list,
 )
-from treadle.datagen.quality.evidence import Evidence, Occurrence, plain_label
+from treadle.datagen.quality.evidence import FILE, Evidence, Occurrence, plain_label
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, unit_of
 from treadle.datagen.quality.result_records import stem, stems_of
@@ -35,6 +37,8 @@ _SEPARATOR = re.compile(r",\s++(?:and\s++)?|(?<!\s)\s++(?:and|og)\s++")
 _LISTED = re.compile(r"\A\s*+(?:[-*]\s)?[\w./-]+\.\w{1,5}(?:\s.{0,30})?")
 _UNREAD_BEFORE, _UNREAD_AFTER = re.compile(r"\d[^\w+*=-][€$£]?$"), re.compile(r"\s?\(?[±…]|[^\w\s:;)-]?\d")
 """What stands beside a figure that is only a part of another."""
+_BREAK = re.compile(r"[;·•]|\.\s")
+_LETTERS = re.compile(r"[^\W\d_]{2,}")
 _MAX_COUNT = 50
 """Whole numbers up to this one are counts: among many figures, one equals nearly any of them."""
 
@@ -67,6 +71,8 @@ class QuantityRules:
     def _is_in_name(self, statement: AnswerStatement) -> bool:
         """Return whether a figure is only a part of an identifier that was seen, such as `47` in `47-496`."""
         start, end = statement.place, statement.place + len(statement.text)
+        if start and statement.sentence[start - 1] in "!#№§&":
+            return statement.sentence[start - 1 : end].casefold() in self._seen.text
         for found in _SIGNED.finditer(statement.sentence):
             if found.start() <= start < end <= found.end():
                 name = found[0].strip(".,:-–/")
@@ -122,9 +128,9 @@ class QuantityRules:
         if not own and not is_days and any(self._clashes(item, is_told=is_told) for is_told in (False, True)):
             return Doubt(DoubtKind.UNIT, "has another unit")
         known = labels or seen.named_labels(statement.sentence, item.kind, is_full=True)
-        if self._is_derived(statement, item, (anchors, places, known), is_strict=bool(own)):
+        if way := self._derive(statement, item, (anchors, places, known), is_strict=bool(own)):
             self._note(item)
-            return Doubt(DoubtKind.DERIVED, "follows from what was seen")
+            return Doubt(DoubtKind.DERIVED, "follows from what was seen", way)
         if told and not (own and labels):
             return Doubt(DoubtKind.TOLD, "occurs in the request")
         if own:
@@ -187,9 +193,17 @@ class QuantityRules:
         is_row = statement.sentence.lstrip().startswith("|")
         clause = statement.sentence if is_row else statement.clause
         is_alone = len(find_quantities(clause)) < 2
-        near = statement.sentence[max(0, statement.place - 28) : statement.place + len(statement.text) + 18]
-        labels = self._seen.named_labels(clause + beside(statement) if is_alone else near, item.kind)
-        return frozenset([label for label in labels if self._fits(label, item)]), is_alone
+        labels = self._fitting(clause + beside(statement), item) if is_alone else frozenset()
+        if not labels and not is_row:
+            labels = next(filter(None, [self._fitting(text, item) for text in _scopes(statement)]), labels)
+            is_alone = is_alone or bool(labels)
+        return labels, is_alone
+
+    def _fitting(self, text: str, item: Quantity) -> frozenset[frozenset[str]]:
+        """Return the labels that a text names, of the columns that can have a quantity with this unit."""
+        return frozenset(
+            [label for label in self._seen.named_labels(text, item.kind) if self._fits(label, item)]
+        )
 
     def _fits(self, label: frozenset[str], item: Quantity) -> bool:
         """Return whether a column can have a quantity with this unit: one in another dimension cannot."""
@@ -256,6 +270,8 @@ class QuantityRules:
             self._seen.named_labels(statement.clause, item.kind, is_full=True)
         )
         found = shape("answers", "lines").match(after) or _COUNTED.search(before)
+        if found is None and lengths is None and (files := self._doubt_files(statement, item)) is not None:
+            return files
         if is_named and found is None:
             return None
         if found is not None and not is_named and (path := self._failed_path(statement.sentence.casefold())):
@@ -288,6 +304,17 @@ class QuantityRules:
             if (found := self._seen.lengths.get(joined)) is not None:
                 return found
         return None
+
+    def _doubt_files(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
+        """Check a number of files in a sentence that names none, such as `File count: 12`; `None` if it is none."""
+        words = stems_of(statement.sentence)
+        if not words & word_list("answers", "files") or FILE.search(statement.sentence) or item.value < 2:
+            return None
+        allowed = self._count_lines("files", "")
+        if abs(item.value) in allowed:
+            return self._note(item)
+        is_part = _HOLDING.search(statement.sentence) or self._seen.anchors(statement.sentence)
+        return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not is_part else None
 
     def _failed_path(self, text: str) -> str:
         """Return a path of a text that only calls that failed were given; empty if there is none."""
@@ -329,24 +356,24 @@ class QuantityRules:
             self._known.append(item.value)
         return SEEN
 
-    def _is_derived(
+    def _derive(
         self,
         statement: AnswerStatement,
         item: Quantity,
         where: tuple[frozenset[str], frozenset[str], frozenset[frozenset[str]]],
         *,
         is_strict: bool,
-    ) -> bool:
-        """Return whether a quantity follows from what was seen, or from other numbers of the answer. `where`
-        has the anchors, places and labels of the statement."""
+    ) -> str:
+        """Return how a quantity follows from what was seen, or from other numbers of the answer; empty if it does
+        not. `where` has the anchors, places and labels of the statement."""
         anchors, places, labels = where
         if item.kind is QuantityKind.DATE:
-            return False
+            return ""
         if item.kind is QuantityKind.TIME:
-            return self._is_shifted(item)
+            return "span" if self._is_shifted(item) else ""
         value = abs(item.value)
         if not is_strict and self._is_multiple(statement, item):
-            return True
+            return "product"
         is_rest = shape("answers", "others").search(statement.clause) is not None
         is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
         if is_share:
@@ -361,18 +388,23 @@ class QuantityRules:
             if is_share:
                 size = 1.0 if item.kind is QuantityKind.SHARE else 100.0
                 if any(item.low <= one * size <= item.high for one in figures.shares()):
-                    return True
-            elif self._is_figure(figures, statement, item, labels, is_strict=is_strict):
-                return True
+                    return "share"
+                if item.unit == "%" and shape("answers", "aggregate").search(statement.sentence):
+                    whole = replace(item, unit="")
+                    if self._is_amount(figures, statement, whole, labels, is_strict=is_strict):
+                        return "amount"
+            elif way := self._find_figure(figures, statement, item, labels, is_strict=is_strict):
+                return way
         if is_share:
             size = 100.0 if item.kind is QuantityKind.SHARE else 1.0
-            return any(item.low * size <= one <= item.high * size for one in self._from_answer(is_share=True))
+            known = self._from_answer(is_share=True)
+            return "answer" if any(item.low * size <= one <= item.high * size for one in known) else ""
         is_small = value <= _MAX_COUNT and value == int(value)
         near = 0.006 if not item.is_about else 0.0
-        return value in self._solved or any(
-            item.low - near <= one <= item.high + near
-            for one in self._from_answer(is_share=False, is_small=is_small)
-        )
+        if value in self._solved:
+            return "equation"
+        known = self._from_answer(is_share=False, is_small=is_small)
+        return "answer" if any(item.low - near <= one <= item.high + near for one in known) else ""
 
     def _choices(
         self, statement: AnswerStatement, anchors: frozenset[str], *, is_share: bool, is_strict: bool
@@ -426,7 +458,7 @@ class QuantityRules:
             float(sum(name in frozenset().union(*record.labels) for record in self._seen.records)),
         }
 
-    def _is_figure(
+    def _find_figure(
         self,
         figures: Figures,
         statement: AnswerStatement,
@@ -434,13 +466,14 @@ class QuantityRules:
         labels: frozenset[frozenset[str]],
         *,
         is_strict: bool,
-    ) -> bool:
+    ) -> str:
+        """Return how a quantity follows from the figures of some records; empty if it does not."""
         value, unit = abs(item.value), unit_of(item.unit)
         is_whole = value == int(value)
-        if (unit is not None and unit[0] in ("celsius", "fahrenheit")) or (
-            is_whole and 1900 <= value <= 2100 and unit is None
-        ):
-            return value in figures.listed_sums
+        is_total = shape("answers", "aggregate").search(statement.sentence) is not None
+        is_degree = unit is not None and unit[0] in ("celsius", "fahrenheit") and not is_total
+        if is_degree or (is_whole and 1900 <= value <= 2100 and unit is None and not is_total):
+            return "sum" if value in figures.listed_sums else ""
         is_difference = shape("answers", "differs").search(statement.sentence) is not None
         if unit is not None and unit[0] == "time":
             minutes = unit[1] / 60
@@ -448,35 +481,37 @@ class QuantityRules:
             low, high = min(item.low, value - near) * minutes, max(item.high, value + near) * minutes
             is_wide = is_difference or shape("answers", "aggregate").search(statement.sentence) is not None
             if any(low <= span <= high for span in figures.spans(is_wide=is_wide)):
-                return True
+                return "span"
             if is_whole and unit[1] >= 86400 and value in figures.counts():
-                return True
+                return "count"
         is_mean = shape("answers", "mean").search(statement.sentence) is not None
         named = self._count_named(statement) if is_whole and unit is None else None
         if value in (named or ()):
-            return True
+            return "named"
         if labels and is_whole and value <= 2 * _MAX_COUNT and unit is None:
             columns = figures.amounts(labels, is_strict=True, is_difference=is_difference)
             if any(abs(abs(one) - value) <= 0.5 for one in columns):
-                return True
+                return "column"
             after = statement.sentence[statement.place + len(statement.text) :]
             noun = shape("answers", "counted").match(after)
             if is_strict or noun is None or any(stem(noun[1].lower()) in label for label in labels):
-                return False
+                return ""
         counts = figures.counts() if is_whole and unit is None else set()
         if value in counts if named is None else value in named | figures.named_counts:
-            return True
+            return "named" if value in figures.named_counts else "count"
         if (
             is_whole
             and shape("answers", "sizes").search(statement.sentence)
             and value in figures.text_sizes()
         ):
-            return True
+            return "size"
         if is_whole and value <= _MAX_COUNT and not item.is_about and unit is None and not is_mean:
             is_sum = shape("answers", "aggregate").search(statement.sentence) is not None
             figured = figures.sums() if figures.is_chosen or is_sum else set()
-            return value in figured or (is_difference and value in figures.gaps())
-        return self._is_amount(figures, statement, item, labels, is_strict=is_strict)
+            if value in figured:
+                return "sum"
+            return "gap" if is_difference and value in figures.gaps() else ""
+        return "amount" if self._is_amount(figures, statement, item, labels, is_strict=is_strict) else ""
 
     def _is_amount(
         self,
@@ -551,6 +586,22 @@ class QuantityRules:
         return any(abs((start + span) % 1440 - item.value) < 1 for start in starts for span in spans)
 
 
+def _scopes(statement: AnswerStatement) -> Iterator[str]:
+    """Yield the texts that may name what a figure is, the likeliest first: those between it and its neighbours.
+
+    Whether names stand before or after figures is told by the first one of the sentence.
+    """
+    sentence, start, end = statement.sentence, statement.place, statement.place + len(statement.text)
+    figures = find_quantities(sentence)
+    before = max([item.end for item in figures if item.end <= start], default=0)
+    after = min([item.start for item in figures if item.start >= end], default=len(sentence))
+    left = _BREAK.split(sentence[before:start])[-1]
+    right = _BREAK.split(sentence[end:after])[0]
+    first = min([item.start for item in figures], default=0)
+    is_before = len(_LETTERS.findall(sentence[:first])) > 1
+    yield from (left, right) if is_before else (right, left)
+
+
 def _is_listed(statement: AnswerStatement, item: Quantity, answer: str) -> bool:
     """Return whether a number counts the items of the list that follows it in the answer."""
     if item.kind is not QuantityKind.NUMBER or item.unit or not 2 <= item.value <= _MAX_COUNT:
@@ -579,7 +630,9 @@ def _is_at(place: Occurrence, anchors: frozenset[str], places: frozenset[str]) -
     """Return whether a value was seen where the words of a statement say."""
     record = place.record
     if places and not places & (record.context | record.stems):
-        return False
+        places -= frozenset().union(*record.labels)
+        if places:
+            return False
     left = anchors - record.context
     return not left or bool(left & record.stems)
 

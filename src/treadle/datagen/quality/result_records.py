@@ -140,7 +140,7 @@ def _read_json(value: Json, context: frozenset[str] = _NOTHING, path: str = "") 
             yield from _read_json(item, above | label_stems(key), key)
     elif isinstance(value, list):
         for item in value:
-            yield from _read_json(item, context, path)
+            yield from _read_json(item, context, "" if isinstance(item, dict) else path)
     else:
         yield _record([_cell(path, _write(value))], context)
 

@@ -1,17 +1,25 @@
 """Where a figure was seen: with the roundings and units in which people say it, and in all its readings."""
 
+import re
 from collections.abc import Iterator
 
 from msgspec.structs import replace
 
 from treadle.datagen.quality.doubts import word_list
 from treadle.datagen.quality.evidence import Evidence, Occurrence
-from treadle.datagen.quality.quantities import UNITS, Quantity, QuantityKind, lexicon, unit_of
+from treadle.datagen.quality.quantities import UNITS, Quantity, QuantityKind, day_of, lexicon, unit_of
 
 
 def find_sightings(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator[Occurrence]:
     """Yield where a quantity was seen, with the roundings and units in which people say it."""
     low, high = item.low, item.high + 1e-9
+    if item.kind is QuantityKind.DATE and item.unit:
+        for place in seen.sightings(item.kind, 0.0, 1300.0, is_told=is_told):
+            if (day := day_of(place.quantity)) is not None and item.year in (None, day.year):
+                number = day.isocalendar().week if item.unit == "week" else day.timetuple().tm_yday
+                if number == item.value:
+                    yield place
+        return
     if item.kind is QuantityKind.DATE:
         for reading in {item.value, item.other or item.value}:
             for place in seen.sightings(item.kind, reading, reading + 0.5, is_told=is_told):
@@ -35,12 +43,17 @@ def find_sightings(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator
     unit = unit_of(item.unit)
     for place in seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told):
         theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
-        if unit in (None, theirs) or theirs is None or item.unit.replace("/", "") == place.cell.unit:
+        is_same = unit in (None, theirs) or theirs is None
+        if is_same or item.unit.replace("/", "").lower() == place.cell.unit.lower():
             yield place
     if unit is not None:
         yield from _converted(seen, item, unit, is_told=is_told)
     if item.unit == "%":
         yield from seen.sightings(QuantityKind.NUMBER, low / 100, high / 100, is_told=is_told)
+    elif not item.unit and 0 < item.value < 1:
+        for place in seen.sightings(QuantityKind.NUMBER, low * 100, high * 100, is_told=is_told):
+            if place.quantity.unit == "%" or place.cell.label & word_list("causes", "shares"):
+                yield place
     if item.value == int(item.value) and 1900 <= item.value <= 2100 and str(int(item.value)) in seen.text:
         yield from [
             Occurrence(other, record, cell)
@@ -51,6 +64,15 @@ def find_sightings(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator
         ]
 
 
+_ZEROS = {"celsius": (0.0, 1.0), "fahrenheit": (32.0, 1.8), "kelvin": (273.15, 1.0)}
+"""The freezing point of water in each unit of temperature, and how many of the unit a degree Celsius is."""
+
+
+def _to_celsius(value: float, dimension: str) -> float:
+    zero, size = _ZEROS[dimension]
+    return (value - zero) / size
+
+
 def _converted(
     seen: Evidence, item: Quantity, unit: tuple[str, float], *, is_told: bool
 ) -> Iterator[Occurrence]:
@@ -59,15 +81,17 @@ def _converted(
     value = abs(item.value)
     near = 1.0 if item.is_about else 0.03
     low, high = max(item.low, value * (1 - near)), min(item.high, value * (1 + near))
-    if dimension in ("celsius", "fahrenheit"):
-        ends = [(one - 32) / 1.8 if dimension == "fahrenheit" else one * 1.8 + 32 for one in (low, high)]
-        low, high = sorted(map(abs, ends)) if ends[0] * ends[1] > 0 else (0.0, max(map(abs, ends)))
-        for place in seen.sightings(QuantityKind.NUMBER, low - 0.3, high + 0.3, is_told=is_told):
+    if dimension in _ZEROS:
+        ends = sorted([_to_celsius(end if item.value >= 0 else -end, dimension) for end in (low, high)])
+        for place in seen.sightings(QuantityKind.NUMBER, 0.0, 1e4, is_told=is_told):
             theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
-            if theirs is not None and theirs[0] in ("celsius", "fahrenheit") and theirs != unit:
+            if theirs is None or theirs[0] not in _ZEROS or theirs == unit:
+                continue
+            if ends[0] - 0.3 <= _to_celsius(place.quantity.value, theirs[0]) <= ends[1] + 0.3:
                 yield place
         return
-    sizes = {size for other, size in UNITS.values() if other == dimension} - {factor}
+    known = [*UNITS.values(), *[unit for units in seen.units.values() for unit in units]]
+    sizes = {size for other, size in known if other == dimension} - {factor}
     scales = {(factor / size, size) for size in sizes}
     if dimension == "data" and factor % 1024:  # GB for GiB
         powers = {1.0: 0, 1e3: 1, 1e6: 2, 1e9: 3, 1e12: 4}
@@ -94,8 +118,23 @@ def other_readings(item: Quantity) -> Iterator[Quantity]:
         yield replace(
             item, kind=QuantityKind.TIME, value=item.clock, low=item.clock, high=item.clock, has_halves=False
         )
-    if item.kind is QuantityKind.TIME and item.unit:
-        hours = item.value / 60
-        yield replace(item, kind=QuantityKind.NUMBER, value=hours, low=hours - 0.0084, high=hours + 0.0084)
+    if item.kind is QuantityKind.TIME:
+        for unit in (item.unit,) if item.unit else ("h", "min"):
+            length = item.value / 60
+            yield replace(
+                item,
+                kind=QuantityKind.NUMBER,
+                value=length,
+                low=length - 0.0084,
+                high=length + 0.0084,
+                unit=unit,
+            )
+    for day in item.days:
+        yield replace(item, kind=QuantityKind.DATE, value=day, other=day)
+    if item.portion is not None:
+        low, high = item.portion - 0.005, item.portion + 0.005
+        yield replace(item, kind=QuantityKind.SHARE, value=item.portion, low=low, high=high, whole=None)
+    if " " in item.unit or "/" in item.unit:
+        yield replace(item, unit=re.split(r"\s?/|\s(?:per|an?)\s", item.unit)[0])
     if item.spread is not None and item.spread[1] <= 1.6 * item.spread[0]:
         yield replace(item, low=item.spread[0], high=item.spread[1], is_about=True)

@@ -64,7 +64,7 @@ class StatementFeatures:
         if (shared := self._known.get(statement.sentence)) is None:
             shared = frozenset([*self._of_sentence(statement.sentence), *self._answer])
             self._known[statement.sentence] = shared
-        own = set(self._of_kind(statement))
+        own = {*self._of_kind(statement), *([f"by {doubt.way}"] if doubt.way else [])}
         if statement.is_advice:
             own.add("advice")
         names |= shared

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.languages import WORDS, is_german, pattern, word_lists
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon
+from treadle.datagen.quality.quantities import UNITS, Quantity, QuantityKind, lexicon
 from treadle.datagen.quality.result_records import stem, stems_of
 
 
@@ -91,16 +91,23 @@ _NOTE = re.compile(r"\[\^\w{1,8}\]|[\d#*]\ufe0f?\u20e3")
 """Marks of footnotes, and digits in boxes."""
 _LIST_MARK = re.compile(
     r"(?m)((?:^[^\S\n]*+|(?<=[.!?]\s))(?:(?:[-*•>|]|\#{1,6})\s)*+)"
-    r"(?:\d+[.)]|(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|[(\[][\w ]{1,3}[)\]])\s"
+    r"(?:\d+[.)]|\d{1,2}:|(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|[(\[][\w ]{1,3}[)\]])\s"
 )
+_NESTED = re.compile(
+    r"(?m)^([^\n]{2,79}[^\s.!?:,;|])\n[^\S\n]{1,8}(?:[-*•+]\s)?([^\s|][^\n]{0,79})$(?!\n[^\S\n]+[-*•+]\s)"
+)
+"""A line with the only item of a list below it, such as a name with its value."""
 _LATEX = re.compile(r"\\(?:text|textbf|mathbf|mathrm|boxed)\{([^{}\n]*+)\}|\$(?=\\)|(?<=\})\$|\\[()\[\]]")
 _MARKUP = re.compile(r"\*\*|__|(?<!\w)\*(?=\S)|(?<=\S)\*(?!\w)")
 _SPEECH = re.compile(r"([“\"«‘])[^“”\"«»‘\n]{2,400}[”\"»’]")
+_POSSESSIVE = re.compile(r"['’]s?$")
 _SALUTES = word_lists("answers")["salutes"]
 _MAX_CAPITALS = 0.35
 _MAX_CHARS = 1000
 """The length of the longest sentence. A longer one is cut, since some rules compare all parts of a sentence."""
 _READABLE = WORDS["en"] | WORDS["no"]
+_FIGURES = frozenset([name.casefold() for name in UNITS])
+"""The names of units, which are no names."""
 _COMMON = WORDS["en"] | WORDS["no"] | WORDS["de"] | word_lists("answers")["common"]
 
 
@@ -115,7 +122,7 @@ def glue() -> frozenset[str]:
         " ".join(
             [*lexicon("numbers")["en"], *lexicon("numbers")["no"], *lexicon("scales"), *lexicon("fractions")]
         ),
-        " ".join([name for units in lexicon("units").values() for name in units]),
+        " ".join(UNITS),
         " ".join([*WORDS["en"], *WORDS["no"]]),
     ]
     return frozenset([stem(word) for text in lists for word in text.lower().split()])
@@ -154,6 +161,7 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     text = _NOTE.sub(" ", _CELL.sub(" | ", text) if "</" in text else text)
     text = _LATEX.sub(r"\1", text) if "\\" in text else text
     text = _LIST_MARK.sub(r"\1", _MARKUP.sub("", text))
+    text = _NESTED.sub(r"\1: \2", text)
     capitals = _read_capitals(text)
     before = ""
     for sentence in _sentences(text):
@@ -205,6 +213,10 @@ def _sentences(text: str) -> Iterator[str]:
     ]
     start = 0
     for end, following in [*ends, (len(text), len(text))]:
+        follows = text[following : following + 1]
+        is_short = text[end - 1 : end] == "." and (follows.islower() or follows.isdigit())
+        if is_short and _shape("answers", "abbreviations").search(text, max(start, end - 12), end):
+            continue
         while end - start > _MAX_CHARS:
             cut = text.rfind(" ", start + 1, start + _MAX_CHARS)
             cut = cut if cut > start else start + _MAX_CHARS
@@ -349,7 +361,8 @@ def _names(text: str, capitals: Capitals) -> Iterator[tuple[str, int]]:
     words = list(_WORD.finditer(text)) if capitals is not Capitals.NOUNS else []
     for index, item in enumerate(words):
         word = item[0]
-        if not word[0].isupper() or (word.isupper() and len(word) < 5) or word.casefold() in _COMMON:
+        base = _POSSESSIVE.sub("", word).casefold()
+        if not word[0].isupper() or (word.isupper() and len(word) < 5) or base in _COMMON or base in _FIGURES:
             continue
         is_followed = index + 1 < len(words) and words[index + 1].start() == item.end() + 1
         following = words[index + 1][0] if is_followed else ""

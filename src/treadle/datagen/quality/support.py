@@ -25,7 +25,14 @@ from treadle.datagen.quality.quantities import lexicon
 from treadle.datagen.quality.quantity_rules import QuantityRules
 from treadle.datagen.quality.relation_rules import RelationRules
 from treadle.datagen.quality.result_records import stem, stems_of
-from treadle.datagen.quality.statements import AnswerStatement, StatementKind, content_of, glue, is_readable
+from treadle.datagen.quality.statements import (
+    AnswerStatement,
+    StatementKind,
+    common_words,
+    content_of,
+    glue,
+    is_readable,
+)
 
 _EXTENSION = pattern("files", "extension")
 _CUT = re.compile(r"\.\.\.|…|\[\.{3}\]")
@@ -36,6 +43,8 @@ _OBJECT = re.compile(
     r"`([^`\n]+)`|\"([^\"\n]+)\"|(?<![\w/-])((?:[\w-]++/)*+[\w-]++\.[a-z]\w{1,4})\b|(?<=\s)([A-Z][\w-]+)"
 )
 
+_FEW_WORDS = 8
+"""A sentence with fewer words is about one thing."""
 _GENERIC = frozenset(("shell", "bash", "python", "command", "run", "execut", "exec", "patch", "sql", "query"))
 
 
@@ -61,7 +70,8 @@ class Support:
 
     def doubt(self, statement: AnswerStatement) -> Doubt:
         """Return how far a statement is in doubt."""
-        if self._is_repeated(statement.sentence):
+        is_action = statement.kind is StatementKind.ACTION
+        if self._is_repeated(statement.clause if is_action else statement.sentence):
             return SEEN
         return self._rules.get(statement.kind, self._doubt_words)(statement)
 
@@ -87,7 +97,8 @@ class Support:
             )
         part = (
             statement.sentence
-            if statement.kind is StatementKind.TEXT and " " not in said
+            if (statement.kind is StatementKind.TEXT and " " not in said)
+            or statement.sentence.count(" ") < _FEW_WORDS
             else statement.clause
         )
         if shape("answers", "denied").search(part):
@@ -114,7 +125,7 @@ class Support:
     def _doubt_parts(self, statement: AnswerStatement, said: str, new: Doubt) -> Doubt:
         """Check the words and figures of a text that was not seen as a whole."""
         seen = self._seen.plain_text
-        parts = [part for part in re.split(r"[\s/,;:|()\[\]{}\"'=]+", said) if part]
+        parts = [part for part in re.split(r"[\s/,;:|()\[\]{}\"'=]+|(?<!\d)\.|\.(?!\d)", said) if part]
         if len(parts) > 1 and all(part in seen for part in parts):
             return SEEN
         if found := find_quantities(said):
@@ -134,11 +145,9 @@ class Support:
             )
         words = stems_of(said)
         is_prose = statement.kind is StatementKind.TEXT and " " in said and not re.search(r"[\d/@_]", said)
-        return (
-            Doubt(DoubtKind.REWORDED, "is not said in these words")
-            if is_prose and words & self._seen.stems
-            else new
-        )
+        is_name = all(part[:1].isupper() for part in statement.text.split())
+        is_known = bool(words & self._seen.stems) and not (is_name and words - self._seen.stems)
+        return Doubt(DoubtKind.REWORDED, "is not said in these words") if is_prose and is_known else new
 
     def _doubt_claim(self, statement: AnswerStatement) -> Doubt:
         """Check that a sentence speaks of something that was seen."""
@@ -169,12 +178,30 @@ class Support:
         text = self._seen.text
         if stem(word) in self._seen.stems or word in self._seen.stems or word in text:
             return SEEN
+        if self._is_heading(statement, word):
+            return Doubt(DoubtKind.REWORDED, "is a word of a heading")
         parts = word.split("-")
         if len(parts) > 1 and all(stem(part) in self._seen.stems or part in text for part in parts):
             return SEEN
         if shape("answers", "absent").search(statement.sentence):
             return Doubt(DoubtKind.UNNAMED, "is named as what is not given")
         return Doubt(DoubtKind.ABSENT, "does not occur before")
+
+    def _is_heading(self, statement: AnswerStatement, word: str) -> bool:
+        """Return whether a name is a common word of a line that only says what follows, or begins the name of a
+        field."""
+        if not all(stem(part) in common_words() for part in re.split("[-'’]", word)):
+            return False
+        line = statement.sentence.strip(" |#*_\n")
+        words = re.findall(r"[^\W\d_]+", line)
+        is_line = len(words) <= _FEW_WORDS and line[-1:] not in (".", "!") and not re.search(r"\d", line)
+        if is_line and all(stem(part.lower()) in common_words() for part in words):
+            return True
+        rest = statement.sentence[statement.place + len(statement.text) :]
+        following = re.match(r"\s+([^\W\d_]+)", rest)
+        before = statement.sentence[: statement.place]
+        is_first = re.search(r"(?:^|[|:>*•-]\s*)[\W\d_]*$", before) is not None
+        return is_first and following is not None and stem(following[1].lower()) in self._seen.stems
 
     def _doubt_cause(self, statement: AnswerStatement) -> Doubt:
         """Check that the words of a cause, or of what something is compared with, were seen."""

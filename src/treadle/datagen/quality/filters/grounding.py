@@ -48,7 +48,7 @@ TRUST = 0.7
 DECIDED = 4.0
 """From these log odds on, the judge is not asked again."""
 _LEAST_ODDS = -4.6
-_DENIED = Doubt(DoubtKind.DENIED, "is not shown, the judge says", 1.0)
+_DENIED = Doubt(DoubtKind.DENIED, "is not shown, the judge says", degree=1.0)
 
 
 class GroundingSettings(FilterSettings):
