@@ -12,6 +12,7 @@ from treadle import Agent, RunNotFoundError, ScriptedModel
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.types import ToolSpec
 from treadle.models.config.recipe import load_config
+from treadle.models.config.tables import RegressionTable
 from treadle.models.scripted import call
 from treadle.regression.recorded_runs import (
     RecordedRun,
@@ -22,6 +23,7 @@ from treadle.regression.recorded_runs import (
 )
 from treadle.regression.regression_suite import Suite, run_recording, slug
 from treadle.regression.replay_agent import replay_recording
+from treadle.runs.task import load_task
 from treadle.tools.schema.validation import ArgumentChecker
 
 KEY = "sk-abcdefghijklmnop1234"
@@ -203,6 +205,15 @@ async def test_an_agent_of_a_program_must_be_named(tmp_path: Path) -> None:
     found = await run_recording(Suite.of_config(load_config()), recorded.path)
     assert found.error is not None
     assert "name the agent, as --agent file.py:NAME" in found.error
+
+
+async def test_a_recording_of_the_oracle_needs_no_agent(tmp_path: Path) -> None:
+    task = load_task("files:csv_sum-0001")
+    agent = Agent(load_config().model("oracle", task=task), journal="memory:")
+    recorded = await record(agent, await agent.run(task), tmp_path)
+    found = await run_recording(Suite(table=RegressionTable()), recorded.path)
+    assert (found.error, found.divergence) == (None, None)
+    assert found.requests == recorded.run.steps
 
 
 def test_slugs() -> None:

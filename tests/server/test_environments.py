@@ -19,7 +19,7 @@ from treadle.rollout import RolloutResult, Rollouts
 from treadle.rollout.rollout_folder import read_groups, read_stored
 from treadle.runs.task import TASK_SETS, find_tasks, load_task
 from treadle.server.gateway.programs import ProgramWorkers
-from treadle.tasks.foreign.verifiers_set import PlayedSet
+from treadle.tasks.foreign.played.played_set import PlayedSet
 
 PROGRAM = """
 import os, sys, threading
@@ -101,7 +101,7 @@ def test_commands_play_the_tasks_of_a_file(tmp_path: Path, command: tuple[str, .
     make_set(tmp_path, "program", GOOD)
     made = f'PlayedSet("own", ({sys.executable!r}, "program.py"), "x")'
     (tmp_path / "own.py").write_text(
-        f"from treadle.tasks.foreign.verifiers_set import PlayedSet\nSET = {made}\n"
+        f"from treadle.tasks.foreign.played.played_set import PlayedSet\nSET = {made}\n"
     )
     done = Cli(tmp_path)(*command, "--task", "own.py:SET:1", "--model", "mock:echo", "--out", "out")
     assert done.code == 0, done

@@ -10,7 +10,7 @@ from treadle.evals.evaluation import evaluate
 from treadle.journal.registry import open_journal
 from treadle.runs.task import task_set
 from treadle.server.gateway.programs import ProgramWorkers
-from treadle.tasks.foreign.verifiers_set import open_verifiers
+from treadle.tasks.foreign.played.played_set import open_verifiers
 
 
 def test_an_environment_needs_its_package():

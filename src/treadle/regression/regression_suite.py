@@ -21,7 +21,7 @@ from treadle.core.errors import ConfigError, TreadleError, UntrustedError
 from treadle.core.spec import PartSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models.config.bare import NEEDS_KEYS
-from treadle.models.config.recipe import Config
+from treadle.models.config.recipe import Config, make_model
 from treadle.models.config.tables import RegressionTable
 from treadle.regression.live_scores import LiveScores, score_live
 from treadle.regression.recorded_parts import ToolReplay
@@ -37,6 +37,7 @@ from treadle.regression.recorded_runs import (
 from treadle.regression.replay_agent import ReplaySettings, replay_recording
 from treadle.regression.request_differences import Divergence, Normalize
 from treadle.runs.agent_parts import demands_of
+from treadle.runs.resume import load_task_of
 from treadle.scoring.registry import read_rewards
 from treadle.tools.resolve import is_code
 from treadle.tools.toolset_parts import load_reference, told
@@ -245,7 +246,9 @@ def _rebuild(suite: Suite, recorded: RecordedRun) -> Agent[Any]:
         )
     asked = spec if suite.is_live else replace(spec, model=PartSpec(name=""))
     _require_trust(suite, recorded, demands_of(asked))
-    return Agent.from_spec(spec, journal=MemoryJournal())
+    # The oracle is made for the task that it solves.
+    model = make_model(spec.model, task=load_task_of(recorded.started))
+    return Agent.from_spec(spec, model=model, journal=MemoryJournal())
 
 
 def _require_trust(suite: Suite, recorded: RecordedRun, demands: tuple[str, ...]) -> None:

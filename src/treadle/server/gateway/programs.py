@@ -248,10 +248,11 @@ class ProgramModel:
 
     def _blame(self, program: Program, ended: _Ended) -> None:
         """Raise the error for a program that failed, unless its work is graded as it is."""
+        said = ended.said or "it printed no error"
         how = f"exited with {ended.status}" if ended.status > 0 else f"was killed by signal {-ended.status}"
-        text = (
-            f"the program {self._workers.name_for(self._task)!r} {how}: {ended.said or 'it printed no error'}"
-        )
+        text = f"the program {self._workers.name_for(self._task)!r} {how}: {said}"
+        if is_played := find_environment(self._task) is not None:
+            text = f"the environment {self._task.task_set} failed: {said}"
         if program.fault is Fault.INFRASTRUCTURE:
             raise ServerError(f"{text} (the model: {program.why})")
         if program.fault is Fault.USER:
@@ -259,7 +260,7 @@ class ProgramModel:
         if ended.status < 0 or ended.status == TEMPORARY_FAILURE:
             raise ServerError(text)
         if not program.run_ids:
-            hint = "" if find_environment(self._task) else ": does it use OPENAI_BASE_URL?"
+            hint = "" if is_played else ": does it use OPENAI_BASE_URL?"
             raise ConfigError(f"{text}. It did not ask the model{hint}")
 
 

@@ -1,56 +1,48 @@
-"""The program that lists and plays environments of verifiers: `python verifiers_program.py list|play NAME`.
+"""Environments of verifiers, with their own agents, users, tools and rewards.
 
-It is run with the Python that has verifiers, and imports nothing of Treadle. `treadle.server.gateway.environments`
-says what it reads and writes. Source: verifiers 0.4.0, `v1/env.py`, `v1/configs/agent.py` and `v1/trace.py`.
+Source: verifiers 0.4.0, `v1/env.py`, `v1/configs/agent.py` and `v1/trace.py`.
 """
 
 import asyncio
-import json
 import os
-import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack
-from functools import partial
 from itertools import islice
 from typing import Any
-from urllib.parse import parse_qsl
 
 MAX_TASKS = 10_000
 """How many tasks of a taskset are listed."""
 MAX_MADE_TASKS = 256
 """How many tasks are listed of a taskset that makes new ones for ever."""
-MAX_DETAIL_CHARS = 2000
 Told = dict[str, Any]
 
 
-class VerifiersEnvironment:
+class VerifiersPlayer:
     """An environment of verifiers with its tasks."""
 
-    def __init__(self, reference: str) -> None:
-        """Load `NAME` or `NAME?KEY=VALUE&KEY=VALUE`, with keys of the configuration of verifiers."""
+    def __init__(self, name: str, given: Told) -> None:
+        """Load an environment with its configuration, whose keys have dots between their parts."""
         from verifiers.v1.utils import loaders
 
-        name, _, query = reference.partition("?")
         settings: Told = {"taskset": {"id": name}}
-        for key, text in parse_qsl(query, keep_blank_values=True):
+        for key, value in given.items():
             *path, last = key.split(".")
             place = settings
             for step in path:
                 place = place.setdefault(step, {})
-            place[last] = _read_value(text)
+            place[last] = value
         kind = loaders.env_config_type(name, settings.get("id", ""))
         harness = loaders.default_harness_id(name)
         needs_container = (
             loaders.task_type(name).NEEDS_CONTAINER or loaders.harness_class(harness).NEEDS_CONTAINER
         )
         for role, default in find_roles(kind).items():
-            given = settings.setdefault(role, {})
+            own = settings.setdefault(role, {})
             if default.runtime == type(default)().runtime:
                 # The default of verifiers is a machine of a service, which needs a key.
-                given.setdefault("runtime", {"type": "docker" if needs_container else "subprocess"})
+                own.setdefault("runtime", {"type": "docker" if needs_container else "subprocess"})
             if default.harness is None and harness == "bash" and not needs_container:
                 # The default of verifiers lets the model run commands on this machine.
-                given.setdefault("harness", {"id": "null"})
+                own.setdefault("harness", {"id": "null"})
         self.name = name
         self._inner = loaders.load_environment(loaders.resolve_env_config(settings))
         self._stack = AsyncExitStack()
@@ -64,7 +56,7 @@ class VerifiersEnvironment:
         return self._tasks[index]
 
     def describe_tasks(self) -> list[Told]:
-        """Return the tasks as Treadle shows them."""
+        """See `Player.describe_tasks`."""
         taskset = self._inner.taskset
         self._tasks += islice(self._left, MAX_TASKS if taskset.bounded else MAX_MADE_TASKS)
         return [
@@ -80,7 +72,7 @@ class VerifiersEnvironment:
         await self._stack.enter_async_context(self._inner.serving())
 
     async def play(self, asked: Told) -> Told:
-        """Play a task with the model at the address that is asked for, and return the outcome."""
+        """See `Player.play`."""
         from verifiers.v1.clients import ModelContext
         from verifiers.v1.configs.client import EvalClientConfig
         from verifiers.v1.types import SamplingConfig
@@ -99,7 +91,7 @@ class VerifiersEnvironment:
         return describe(episode)
 
     async def close(self) -> None:
-        """Stop what the environment has started."""
+        """See `Player.close`."""
         await self._stack.aclose()
 
 
@@ -117,7 +109,7 @@ def describe(episode: Any) -> Told:
     errors = [*episode.errors, *[error for trace in episode.traces for error in trace.errors]]
     if not episode.ok:
         told = [f"{error.type}: {error.message}" for error in errors] or ["the episode failed"]
-        return {"error": " ".join(dict.fromkeys(told))[:MAX_DETAIL_CHARS]}
+        return {"error": " ".join(dict.fromkeys(told))}
     numbers, told = {}, []
     for number, trace in enumerate(traces, 1):
         mark = f"{trace.agent.name}-{number}." if len(traces) > 1 else ""
@@ -129,72 +121,7 @@ def describe(episode: Any) -> Told:
         told.append(f"{mark}ended with {trace.stop_condition}")
     return {
         "reward": sum([float(trace.reward) for trace in traces]) / len(traces),
-        "detail": ", ".join(told)[:MAX_DETAIL_CHARS],
+        "detail": ", ".join(told),
         "metrics": numbers,
         "output": traces[-1].last_reply or "",
     }
-
-
-def _read_value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _forget(playing: dict[int, asyncio.Task[None]], number: int, _: object) -> None:
-    del playing[number]
-
-
-async def serve(environment: VerifiersEnvironment, write: Callable[[Told], None]) -> None:
-    """Play what is asked for on standard input until it ends."""
-    reader, playing = asyncio.StreamReader(limit=2**24), dict[int, asyncio.Task[None]]()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
-    )
-
-    async def answer(asked: Told) -> None:
-        try:
-            told = await environment.play(asked)
-        except Exception as error:
-            told = {"error": f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]}
-        write({"id": asked["id"], **told})
-
-    while line := await reader.readline():
-        asked = json.loads(line)
-        if (stopped := asked.get("cancel")) is not None:
-            if stopped in playing:
-                playing[stopped].cancel()
-            continue
-        task = playing[asked["id"]] = asyncio.ensure_future(answer(asked))
-        task.add_done_callback(partial(_forget, playing, asked["id"]))
-    for task in playing.values():
-        task.cancel()
-    await environment.close()
-
-
-def main() -> None:
-    """List the tasks of an environment, or play them."""
-    # Environments print what they like, which is no part of the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    sys.path.pop(0)
-
-    def write(told: Told) -> None:
-        answers.write(json.dumps(told) + "\n")
-        answers.flush()
-
-    command, reference = sys.argv[1:]
-    try:
-        environment = VerifiersEnvironment(reference)
-        told: Told = {"tasks": environment.describe_tasks() if command == "list" else []}
-    except Exception as error:
-        write({"error": f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]})
-        return
-    write(told)
-    if command == "play":
-        asyncio.run(serve(environment, write))
-
-
-if __name__ == "__main__":
-    main()
