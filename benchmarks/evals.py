@@ -20,8 +20,8 @@ from benchmarks.common import Figure
 from benchmarks.generate import open_folder
 from treadle import tool
 from treadle.evals import evaluate
-from treadle.evals.statistics import estimate_mean
 from treadle.runs.task import SimpleTask
+from treadle.scoring.statistics import estimate_mean
 
 SAMPLES, CALLS, ROUNDS, WINDOW = 100, 2, 3, 64
 EVALUATIONS = 1000

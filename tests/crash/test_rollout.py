@@ -23,6 +23,7 @@ from tests.forks.process import FORKS, Process
 from treadle import open_journal
 from treadle.core.events import InferenceCompleted
 from treadle.core.types import StopReason
+from treadle.rollout.rollout_folder import read_stored
 
 GROUPS, SIZE, WINDOW = 8, 3, 6
 SECONDS = 2.0
@@ -41,7 +42,7 @@ class Work:
             f"model: {{model: 'openai:oracle:0.3', base_url: '{url}', max_attempts: 12}}\n"
             f"tasks: ['files:csv_sum-*']\nseed: 5\ngroups: {GROUPS}\ngroup_size: {SIZE}\nwindow: {WINDOW}\n"
             f"workers: '{workers}'\nretries: {{attempts: 10, delay_seconds: 0.01}}\ntree: {{roots: 2}}\n"
-            "sinks: ['jsonl:rows.jsonl']\n"
+            f"held_out: {{tasks: ['files:todo_count-000[0-3]'], share: 0.5}}\nsinks: ['jsonl:rows.jsonl']\n"
         )
 
     def start(self) -> Process | subprocess.Popen[str]:
@@ -91,9 +92,13 @@ class Work:
         branches = [(row["branch_run_id"], row["branch"]) for row in rows]
         assert len(set(branches)) == len(branches)
         assert {row["run_id"] for row in rows} == set(runs)
+        # The server reports no version, so that the weights are evaluated at first and at last.
+        found = [(item.score.mean, item.score.samples) for item in read_stored(folder).held_out if item.score]
+        assert found == [(1.0, 4), (1.0, 4)]
         answers = 0
         with open_journal(folder / "runs.db", must_exist=True) as journal:
-            assert sorted(info.run_id for info in journal.runs()) == sorted(runs)
+            held_out = [f"rollout-held-{number}-{index}" for number in (1, 2) for index in range(4)]
+            assert sorted(info.run_id for info in journal.runs()) == sorted([*runs, *held_out])
             for info in journal.runs():
                 assert info.stop_reason == StopReason.COMPLETED
                 events = journal.read(info.run_id)

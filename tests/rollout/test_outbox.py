@@ -12,7 +12,9 @@ from treadle import ConfigError
 from treadle.export.row_files import read_group_file
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
 from treadle.rollout.deliveries import DeliveryQueue, ParcelStatus
+from treadle.rollout.held_out_scores import HeldOutScore
 from treadle.rollout.sinks.registry import make_sinks
+from treadle.scoring.statistics import MeanEstimate
 
 
 def count(ledger: Ledger, outbox: DeliveryQueue, number: int, *, fails: bool = False, **options: Any) -> None:
@@ -159,12 +161,19 @@ async def test_curves_of_groups_go_on_after_a_restart(tmp_path: Path) -> None:
         for number, rewards in ((1, [1.0, 0.0, 1.0, 1.0]), (2, [None, 0.5, 0.5, 0.5])):
             async with DeliveryQueue(path, make_sinks([spec], group_size=4)) as outbox:
                 count(ledger, outbox, number, rewards=rewards)
+                score = HeldOutScore(
+                    number, str(number + 6), number, MeanEstimate(number / 4, 0.1, 0.9, 3, 3)
+                )
+                outbox.put(ledger.connection, outbox.encode_score(f"held-{number}", score))
                 await outbox.drain()
                 assert outbox.refusals() == []
     found = EventAccumulator(str(tmp_path / "curves/first")).Reload()
     points = [(event.step, event.tensor_proto.float_val[0]) for event in found.Tensors("rollout/reward")]
     assert points == [(1, 0.75), (2, 0.5)]
-    assert "rollout/reward_std" in found.Tags()["tensors"]
+    assert {"rollout/reward_std", "held_out/low", "held_out/high"} <= set(found.Tags()["tensors"])
+    for name, values in (("score", [0.25, 0.5]), ("weight_version", [7.0, 8.0])):
+        points = [(it.step, it.tensor_proto.float_val[0]) for it in found.Tensors(f"held_out/{name}")]
+        assert points == list(enumerate(values, 1))
 
 
 def test_a_sink_of_curves_has_the_option_name_alone() -> None:

@@ -166,11 +166,23 @@ export interface RolloutBody {
   branches: TokenMap[];
 }
 
+export interface HeldOutScore {
+  number: number;
+  version: string | null;
+  groups: number;
+  score?: MeanEstimate | null;
+  solved?: number;
+  own_answers?: number;
+  left_out?: number;
+  failed?: number;
+}
+
 export interface RolloutsView {
   name: string;
   folder: string;
   groups: GroupFacts[];
   dropped: Counts;
+  held_out: HeldOutScore[];
 }
 
 export interface Answer {

@@ -2,8 +2,7 @@
 
 They are a job over `treadle.jobs`, whose items are samples: one attempt of one model at one task. Read first:
 `evaluation_config` (what is asked for), `evaluation` (plan, work and outcome), `evaluation_results` (samples as
-tables, comparisons and failures), then `statistics` (pure) and `evaluation_reports` (the page, Markdown, Inspect's
-log).
+tables, comparisons and failures), then `evaluation_reports` (the page, Markdown, Inspect's log).
 
 A sample is a run, and its grades are events of it, so that `treadle eval --rescore` needs no model. Scorers are
 those of `treadle.scoring`. A fault of the infrastructure is never a score of 0. The answers of a dataset's rows are

@@ -13,10 +13,10 @@ from treadle.core.types import Message, Role, StopReason, ToolCall
 from treadle.evals.evaluation_config import ROWS
 from treadle.evals.evaluation_folder import Sample
 from treadle.evals.evaluation_results import ModelPair, ModelResult, Results, compare_results
-from treadle.evals.statistics import MeanEstimate
 from treadle.journal.protocol import Journal
 from treadle.runs.run import Run
 from treadle.scoring.expectations import LABEL, find_made_calls
+from treadle.scoring.statistics import MeanEstimate
 
 _LIMITS = {
     StopReason.MAX_TOKENS: "token",

@@ -20,7 +20,9 @@ from treadle.evals.evaluation_folder import (
     cluster_of,
     read_stored,
 )
-from treadle.evals.statistics import (
+from treadle.runs.run import Run
+from treadle.scoring.registry import RewardSpec, total_reward
+from treadle.scoring.statistics import (
     MeanEstimate,
     ScoreDifference,
     compare_paired,
@@ -28,8 +30,6 @@ from treadle.evals.statistics import (
     pass_all_k,
     pass_at_k,
 )
-from treadle.runs.run import Run
-from treadle.scoring.registry import RewardSpec, total_reward
 
 _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\S*[/.]\w\S*|[-+$€£]?\d[\d.,:]*")
 """What differs between two reasons of the same kind: quoted texts, paths and numbers."""

@@ -71,6 +71,9 @@ Advantages: TypeAlias = Callable[[Sequence[float | None]], Sequence[float | None
 GROUP_LABEL = "group"
 """The label of a run that says which group it belongs to."""
 
+PHASE_LABEL, EVALUATION = "phase", "eval"
+"""The label of a run of a training that says what it is for, and its value for an evaluation."""
+
 WEIGHTS_LABEL = "reward_weights"
 """The label of a run with the weights of its rewards by name."""
 
@@ -164,13 +167,16 @@ class ExportedTokens:
 def find_groups(journal: Journal, run_ids: Iterable[str], by: GroupBy) -> dict[str, list[str]]:
     """Return the ids of runs by the id of their group, in the order of the first run of each.
 
-    The runs of sub-agents are left out: their tokens are delivered with those of their callers.
+    The runs of sub-agents are left out: their tokens are delivered with those of their callers. Raises:
+    `ExportError` for a run that was made to evaluate.
     """
     groups: dict[str, list[str]] = {}
     for run_id in run_ids:
         run = Run.load(run_id, journal)
         if CALLER in run.metadata:
             continue
+        if run.metadata.get(PHASE_LABEL) == EVALUATION:
+            raise ExportError(f"run {run_id!r} was made to evaluate a model under training, not to train on")
         key: object = run_id
         if by is GroupBy.GROUP:
             key = run.metadata.get(GROUP_LABEL, run_id)

@@ -161,6 +161,15 @@ class JobWork(Protocol[R]):
         ...
 
 
+class WorkBeside(JobWork[R], Protocol[R]):
+    """Items beside the plan of a job, such as evaluations. They have negative numbers, and none of them is a wanted
+    item; the job does not end before them. They are worked on with the same window and limits."""
+
+    def is_due(self, *, is_last: bool) -> bool:
+        """Return whether an item is to be planned now. `is_last` is true once enough items of the plan are kept."""
+        ...
+
+
 class JobSettings(Struct, frozen=True, kw_only=True):
     """The settings of a job."""
 
@@ -209,7 +218,9 @@ class Job(Generic[R, P]):
         self.counts = ledger.counts()
         self.stop = stop or asyncio.Event()
         self.in_flight = 0
-        """How many items are worked on."""
+        """How many items of the plan are worked on."""
+        self._beside = 0
+        """How many items beside the plan are worked on."""
         self.suspects: Mapping[int, str] = {}
         """See `find_suspects`."""
         self.end: JobEnd | None = None
@@ -267,28 +278,35 @@ class Job(Generic[R, P]):
         work: JobWork[R],
         settings: JobSettings,
         until_free: Callable[[], Awaitable[None]] | None = None,
+        beside: WorkBeside[Any] | None = None,
     ) -> JobEnd:
         """Work until enough items are kept or a limit is reached, and return why the job ended.
 
-        `until_free` waits until another item may begin; by default, until a slot is free. A cancellation stops the
+        `until_free` waits until another item may begin; by default, until a slot is free. `beside` has further
+        items; a job that has ended may run again for those that are due since. A cancellation stops the
         work in flight at once; a new job over the same ledger continues it. Raises: the exceptions of
         `JobWork.attempt` and `JobWork.settle`.
         """
         again = sorted(
-            self.ledger.open_items(), key=lambda item: (item.number in self.suspects, -item.number)
+            self.ledger.open_items(),
+            key=lambda item: (item.number in self.suspects, item.number < 0, -item.number),
         )
+        if beside is None:
+            again = [item for item in again if item.number > 0]
+        self.end = None
         stopping = asyncio.ensure_future(self._wait_for_stop())
         try:
             with collecting_less(self.slots.size):
                 async with asyncio.timeout(self.meter.seconds_left), asyncio.TaskGroup() as group:
                     while True:
                         await (until_free or self.slots.until_free)()
-                        item = await self._next(work, settings, again)
+                        item = await self._next(work, settings, again, beside)
                         if item is None:
                             break
-                        self.in_flight += 1
+                        self._note_in_flight(item, 1)
                         expected = self.slots.expect(1)
-                        task = group.create_task(self._attempt(work, settings, item, expected, again))
+                        its_work = work if item.number > 0 or beside is None else beside
+                        task = group.create_task(self._attempt(its_work, settings, item, expected, again))
                         if item.number in self.suspects:
                             await asyncio.wait([task])  # no other run shares its next loss
         except TimeoutError:
@@ -308,19 +326,43 @@ class Job(Generic[R, P]):
         with contextlib.suppress(JournalError):
             self.ledger.keep(self.meter.facts())
 
+    def wake(self) -> None:
+        """Look again whether an item beside the plan is due."""
+        self._changed.set()
+
+    def _note_in_flight(self, item: PlannedItem, change: int) -> None:
+        if item.number > 0:
+            self.in_flight += change
+        else:
+            self._beside += change
+
     async def _wait_for_stop(self) -> None:
         await self.stop.wait()
         self.end = self.end or JobEnd("stopped")
         self._changed.set()
 
     async def _next(
-        self, work: JobWork[R], settings: JobSettings, again: list[PlannedItem]
+        self,
+        work: JobWork[R],
+        settings: JobSettings,
+        again: list[PlannedItem],
+        beside: WorkBeside[Any] | None,
     ) -> PlannedItem | None:
         """Return the next item to attempt, after waiting until one is needed; `None` at the end."""
         counts = self.counts
         while True:
             self._changed.clear()
-            if self.end is None and counts.kept >= settings.wanted:
+            is_done = counts.kept >= settings.wanted
+            if (
+                beside is not None
+                and self.end is None
+                and not self.stop.is_set()
+                and not self.meter.find_limit()
+            ):
+                if (found := self._next_beside(beside, again, is_last=is_done)) is not None:
+                    return found
+                is_done = is_done and not self._beside
+            if self.end is None and is_done:
                 self.end = JobEnd("done")
             if self.end is None and (limit := self.meter.find_limit()) is not None:
                 self.end = JobEnd(limit)
@@ -337,6 +379,20 @@ class Job(Generic[R, P]):
                     self.end = JobEnd("failures", self._error) if counts.failed else JobEnd("max_items")
                     return None
             await self._changed.wait()
+
+    def _next_beside(
+        self, beside: WorkBeside[Any], again: list[PlannedItem], *, is_last: bool
+    ) -> PlannedItem | None:
+        """Return the next item beside the plan; `None` if none is due."""
+        if again and again[-1].number < 0:
+            return again.pop()
+        if again and again[-1].number in self.suspects:
+            return None
+        if not beside.is_due(is_last=is_last):
+            return None
+        item = beside.make_item(self.ledger.last_beside - 1, self.counts)
+        self.ledger.plan(item)
+        return item
 
     def _plan_next(self, work: JobWork[R]) -> PlannedItem:
         item = work.make_item(self.counts.planned + 1, self.counts)
@@ -367,9 +423,10 @@ class Job(Generic[R, P]):
                 self.meter.facts(),
             )
         finally:
-            self.in_flight -= 1
+            self._note_in_flight(item, -1)
             self._changed.set()
-        self._count(item, outcome, settings)
+        if item.number > 0:
+            self._count(item, outcome, settings)
         if outcome.status is ItemStatus.REJECTED and not outcome.is_final:
             again.append(replace(item, attempts=attempt, feedback=outcome.reasons))
         work.note(item, outcome)

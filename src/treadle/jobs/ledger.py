@@ -39,7 +39,7 @@ class PlannedItem(Struct, frozen=True):
     """One planned piece of work."""
 
     number: int
-    """The position in the plan, from 1."""
+    """The position in the plan, from 1. Items beside the plan have negative numbers; they are not counted."""
     label: str
     """The name under which the item is counted, such as the planned kind of tool use."""
     share: str
@@ -245,7 +245,7 @@ class Ledger:
                 )
 
     def open_items(self) -> list[PlannedItem]:
-        """Return the items that are not decided, in order."""
+        """Return the items that are not decided, in order, with those beside the plan."""
         found = self.connection.execute(
             "SELECT number, label, share, spec FROM items WHERE status = 'open' ORDER BY number"
         ).fetchall()
@@ -263,9 +263,11 @@ class Ledger:
         feedback = tuple(msgspec.json.decode(row[1])["reasons"])
         return PlannedItem(number, label, share, msgspec.json.decode(spec), row[0], feedback)
 
-    def entries(self, status: ItemStatus | None = None) -> Iterator[LedgerEntry]:
-        """Yield the attempts with `status`, or all, in order of number and attempt."""
-        condition = "" if status is None else "WHERE attempts.status = ?"
+    def entries(self, status: ItemStatus | None = None, *, is_beside: bool = False) -> Iterator[LedgerEntry]:
+        """Yield the attempts with `status`, or all, in order of number and attempt: those at items of the plan, or,
+        if `is_beside`, those at items beside it."""
+        condition = "WHERE number < 0" if is_beside else "WHERE number > 0"
+        condition += "" if status is None else " AND attempts.status = ?"
         cursor = self.connection.cursor()
         cursor.execute(
             "SELECT number, attempt, attempts.status, attempts.label, input_tokens, output_tokens, cost_usd, at, "
@@ -289,10 +291,11 @@ class Ledger:
             )
 
     def counts(self) -> JobCounts:
-        """Return the totals of all attempts. An item that failed counts once, by its newest attempt."""
+        """Return the totals of all attempts. An item that failed counts once, by its newest attempt. Of items
+        beside the plan, only the tokens and the cost count."""
         ask = self.connection.execute
         counts = JobCounts(labels={}, shares={}, reasons={})
-        for status, number in ask("SELECT status, count(*) FROM items GROUP BY status"):
+        for status, number in ask("SELECT status, count(*) FROM items WHERE number > 0 GROUP BY status"):
             counts.planned += number
             if status in (ItemStatus.KEPT, ItemStatus.FAILED):
                 setattr(counts, status, number)
@@ -308,9 +311,12 @@ class Ledger:
                 counts.cost_usd += cost
             if status == ItemStatus.REJECTED:
                 counts.rejected = number
-        counts.labels = dict(ask("SELECT label, count(*) FROM attempts WHERE status = 'kept' GROUP BY label"))
+        planned = "number > 0 AND"
+        counts.labels = dict(
+            ask(f"SELECT label, count(*) FROM attempts WHERE {planned} status = 'kept' GROUP BY label")
+        )
         counts.shares = dict(
-            ask("SELECT share, count(*) FROM items WHERE status != 'rejected' GROUP BY share")
+            ask(f"SELECT share, count(*) FROM items WHERE {planned} status != 'rejected' GROUP BY share")
         )
         counts.reasons = dict(
             ask("SELECT reason, count(*) FROM attempts WHERE status = 'rejected' GROUP BY reason")
@@ -329,7 +335,19 @@ class Ledger:
     @property
     def last_number(self) -> int:
         """The number of the last item of the plan; 0 if there is none."""
-        return int(self.connection.execute("SELECT coalesce(max(number), 0) FROM items").fetchone()[0])
+        return self._find_number("max")
+
+    @property
+    def last_beside(self) -> int:
+        """The number of the newest item beside the plan; 0 if there is none."""
+        return self._find_number("min")
+
+    def _find_number(self, which: str) -> int:
+        return int(
+            self.connection.execute(
+                f"SELECT {which}(number) FROM (SELECT 0 AS number UNION ALL SELECT number FROM items)"
+            ).fetchone()[0]
+        )
 
     def close(self) -> None:
         """Close the ledger and its files, and let other processes open it."""

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
-from treadle.evals.statistics import compare_paired, estimate_mean, find_needed_tasks
 from treadle.export.whole import write_whole
 from treadle.journal.memory import MemoryJournal
 from treadle.models.config.tables import RegressionTable
@@ -20,6 +19,7 @@ from treadle.runs.agent_parts import AgentParts
 from treadle.scoring.expectations import LABEL, find_made_calls
 from treadle.scoring.grade import NotGradableError, grade
 from treadle.scoring.registry import RewardSpec, make_scorers, read_rewards, total_reward
+from treadle.scoring.statistics import compare_paired, estimate_mean, find_needed_tasks
 
 SCORES = "scores.json"
 """The file in the folder of the recordings that has the scores of the last `--live --update`."""

@@ -3,7 +3,7 @@
 import itertools
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -64,6 +64,8 @@ class Versions:
         self._saved = "[]" if ledger is None else ledger.get(_FACT) or "[]"
         self.known = msgspec.json.decode(self._saved, type=list[KnownVersion])
         """All versions, the oldest first."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when there is another version."""
 
     def save(self) -> None:
         """Store the known versions in the ledger, if they have changed."""
@@ -97,6 +99,8 @@ class Versions:
             self.known.sort(key=lambda item: int(_NUMBER.search(item.version)[1]))  # type: ignore[index]
         else:
             self.known.sort(key=lambda item: item.since)
+        if found is None:
+            self.on_change()
 
     def age(self, sampled: Iterable[SampledVersions]) -> int:
         """Return how many versions the current weights are ahead of the oldest that sampled something.
@@ -115,10 +119,29 @@ class Versions:
             return int(names[-1]) - (int(names[oldest]) if oldest >= 0 else int(names[0]) - 1)
         return len(names) - 1 - oldest
 
+    def find_version(self, answer: tuple[str, ...] | float) -> str | None:
+        """Return the oldest version that sampled an answer; see `read_answers`. `None` if it is not known."""
+        if isinstance(answer, tuple):
+            return next((item.version for item in self.known if item.version in answer), answer[0])
+        place = self._find(answer) if self.known else -1
+        return None if place < 0 else self.known[place].version
+
     def _find(self, at: float) -> int:
         """Return the position of the newest version at a time; -1 for the weights before the first known ones."""
         before = [place for place, item in enumerate(self.known) if item.since <= at]
         return before[-1] if before else -1 if self.known[0].is_announced else 0
+
+
+def read_answers(nodes: Iterable[Node]) -> tuple[tuple[str, ...] | float, ...]:
+    """Return for each answer that a run sampled the versions of the weights, or, if it has none, when it was asked
+    for."""
+    return tuple(
+        [
+            tuple([version for _, version in node.versions]) or node.asked_at
+            for node in nodes
+            if node.is_sampled
+        ]
+    )
 
 
 def read_sampled(nodes: Iterable[Node]) -> SampledVersions:
@@ -173,6 +196,8 @@ class Rolled(Struct, frozen=True):
     """The versions of the weights that sampled the rollout's tokens, including the tokens of the shared
     beginning."""
     is_overlong: bool
+    answers: tuple[tuple[str, ...] | float, ...] = ()
+    """See `read_answers`."""
 
 
 class GroupReader:
@@ -180,7 +205,7 @@ class GroupReader:
 
     def __init__(self, config: RolloutConfig, journal: Journal) -> None:
         self.config = config
-        self._journal = journal
+        self.journal = journal
         self.rewards = read_rewards(config.rewards)
         self._decode = config.find_decode()
 
@@ -189,7 +214,7 @@ class GroupReader:
 
         Raises: `ExportError` if a sampled token would be lost or delivered twice.
         """
-        rollout, graph = read_rollout(self._journal, run, self._decode)
+        rollout, graph = read_rollout(self.journal, run, self._decode)
         trajectories, known = rollout.trajectories, rollout.rewards
         most = self.config.max_row_tokens
         spans = [span for item in trajectories for span in item.spans]
@@ -205,15 +230,15 @@ class GroupReader:
             is_trained=not (is_overlong and self.config.overlong == "mask"),
         )
         usage, cost = self._own(run)
-        sampled = read_sampled([node for nodes in graph.nodes.values() for node in nodes])
-        return Rolled(run, rollout, usage, cost, sampled, is_overlong)
+        nodes = [node for nodes in graph.nodes.values() for node in nodes]
+        return Rolled(run, rollout, usage, cost, read_sampled(nodes), is_overlong, read_answers(nodes))
 
     def _own(self, run: Run[Any]) -> tuple[Usage, float | None]:
         """Return what a run has used itself, and what that has cost."""
         parent = None if run.state.started is None else run.state.started.parent
         if parent is None:
             return run.usage, run.cost_usd
-        shared = Run.load(run.run_id, self._journal, parent.seq)
+        shared = Run.load(run.run_id, self.journal, parent.seq)
         costs = run.cost_usd, shared.cost_usd
         cost = None if costs[0] is None or costs[1] is None else costs[0] - costs[1]
         return run.usage - shared.usage, cost
@@ -233,7 +258,7 @@ class GroupReader:
 
     def load(self, spec: GroupSpec, weight_version: str | None) -> Group:
         """Return a group that was delivered, from the journal. Raises: `RunNotFoundError`."""
-        runs = [Run.load(spec.run_id(self.config.name, index), self._journal) for index in spec.rollouts]
+        runs = [Run.load(spec.run_id(self.config.name, index), self.journal) for index in spec.rollouts]
         return self.make_group(spec, [self.read(run) for run in runs], weight_version)
 
 

@@ -20,10 +20,11 @@ from treadle.core.errors import ConfigError, ExportError, JournalError, Provider
 from treadle.export.groups import Group
 from treadle.jobs.ledger import ItemStatus, Ledger, transaction
 from treadle.journal.protocol import Journal
+from treadle.rollout.held_out_scores import HeldOutScore
 from treadle.rollout.rollout_config import RolloutConfig
 from treadle.rollout.rollout_folder import rebuild
 from treadle.rollout.rollout_progress import RolloutProgress
-from treadle.rollout.sinks.protocol import QUEUE, Receipt, Sink, SinkCheck, SinkMemory
+from treadle.rollout.sinks.protocol import QUEUE, Receipt, ScoreSink, Sink, SinkCheck, SinkMemory
 
 if TYPE_CHECKING:
     import sqlite3
@@ -112,8 +113,13 @@ class DeliveryQueue:
                 parcels.append(Parcel(name, group.group_id, None, str(error)))
         return parcels
 
+    def encode_score(self, key: str, score: HeldOutScore) -> list[Parcel]:
+        """Return the score, encoded for the sinks that take scores."""
+        takers = {name: sink for name, sink in self._sinks.items() if isinstance(sink, ScoreSink)}
+        return [Parcel(name, key, sink.encode_score(score)) for name, sink in takers.items()]
+
     def put(self, connection: "sqlite3.Connection", parcels: Sequence[Parcel]) -> None:
-        """Add a group on the ledger's connection, in its transaction. Call `wake` after the transaction."""
+        """Add a group or a score on the ledger's connection, in its transaction. Call `wake` after it."""
         for item in parcels:
             status = ParcelStatus.REFUSED if item.data is None else ParcelStatus.QUEUED
             connection.execute(
@@ -347,6 +353,12 @@ class Handover:
             numbers.append(number)
             fact = f"{_STEP}{step}", msgspec.json.encode(numbers).decode()
         connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", fact)
+
+    def put_score(self, connection: "sqlite3.Connection", score: HeldOutScore) -> None:
+        """Hand a score over in the transaction that counts its item."""
+        if self._queue is not None:
+            key = f"{self._config.name}-held-{score.number}"
+            self._queue.put(connection, self._queue.encode_score(key, score))
 
     def finish(self, group: Group | None) -> None:
         """Wake the receivers after a group was counted; `group` is the group for the consumer, if the group was

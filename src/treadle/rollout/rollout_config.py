@@ -63,6 +63,18 @@ class TreeSection(ConfigSection):
     """How many rollouts of a group begin from the start. Each of the others is forked from one of them."""
 
 
+class HeldOutSection(ConfigSection):
+    """The evaluation of each version of the weights, on tasks that are not trained on. It is made in the same job,
+    when the work begins, when the version changes, and at the end."""
+
+    tasks: Annotated[list[str], Field(min_length=1)]
+    """The tasks, written as those of the rollouts. None of them may be one of those."""
+    epochs: Count = 1
+    """How often each version attempts each task."""
+    share: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """The largest share of the window that these attempts use at a time."""
+
+
 class RolloutConfig(AttemptSection):
     """The configuration of rollouts."""
 
@@ -110,6 +122,8 @@ class RolloutConfig(AttemptSection):
     """The choice of tasks by their pass rate."""
     tree: TreeSection | None = None
     """Rollouts that are forked from others of their group."""
+    held_out: HeldOutSection | None = None
+    """The evaluation of each version of the weights on held-out tasks."""
     sinks: list[str] = []
     """Where groups go, such as `jsonl:groups.jsonl`, `parquet:DIR` or `atropos:URL`, and their curves, such as
     `tensorboard:DIR`. Paths are relative to the current folder."""
@@ -196,9 +210,20 @@ def find_conflicts(config: RolloutConfig, *, is_model_given: bool = False) -> li
         ("rewards",): lambda: make_scorers(read_rewards(config.rewards)),
         ("workers",): lambda: WORKERS.load(config.workers.partition(":")[0]),
     }
+    if config.held_out is not None:
+        checks["held_out", "tasks"] = partial(_check_held_out, config.tasks, config.held_out.tasks)
     if not is_model_given:
         checks["model",] = lambda: find_model(config.model)
     return problems + find_mistakes(checks)
+
+
+def _check_held_out(trained: Sequence[str], held_out: Sequence[str]) -> None:
+    """Raise a `ConfigError` if a held-out task is trained on too."""
+    if both := set(find_tasks(trained)) & set(find_tasks(held_out)):
+        raise ConfigError(
+            f"{len(both)} of these tasks are trained on too, such as {min(both)}; give disjoint sets, such as "
+            "files:train for the rollouts and files:test here"
+        )
 
 
 READER = ConfigReader(

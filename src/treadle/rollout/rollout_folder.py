@@ -18,6 +18,7 @@ from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
 from treadle.rollout.collect import GroupReader
+from treadle.rollout.held_out_scores import HeldOutScore, read_scores
 from treadle.rollout.rollout_config import GroupSpec, RolloutConfig
 
 _SEAL = "rollouts"
@@ -58,6 +59,8 @@ class Stored(Struct, frozen=True):
     counts: JobCounts
     entries: tuple[LedgerEntry, ...]
     """The delivered groups in the order in which they were counted."""
+    held_out: tuple[HeldOutScore, ...] = ()
+    """The scores of the held-out tasks."""
 
 
 def read_stored(path: Path) -> Stored:
@@ -76,7 +79,8 @@ def read_stored(path: Path) -> Stored:
         is_trusted = is_sealed(ledger.get(_SEAL) or "", _SEAL, settings)
         if not is_trusted:
             config = config.model_copy(update={"model": None})
-        return Stored(config, is_trusted, ledger.counts(), tuple(entries))
+        scores = read_scores(ledger.entries(is_beside=True), config.solved_at)
+        return Stored(config, is_trusted, ledger.counts(), tuple(entries), tuple(scores))
 
 
 def read_groups(path: Path, stored: Stored, journal: str | None = None) -> Iterator[Group]:

@@ -8,6 +8,7 @@ import msgspec
 from treadle.jobs.attempt import AttemptRetried
 from treadle.jobs.ledger import ItemStatus
 from treadle.jobs.progress import Average, JobNotice, JobProgress, JobWords
+from treadle.rollout.held_out_scores import HeldOutScore
 
 
 class Started(JobNotice, frozen=True, tag="started"):
@@ -57,6 +58,30 @@ class GroupEnded(JobNotice, frozen=True, tag="group_ended"):
         """See `JobNotice.line`."""
         verb = "was dropped" if self.status == "dropped" else self.status
         return None if self.reason is None else f"{self.group_id} {verb}: {self.reason:.200}"
+
+
+class HeldOutEnded(JobNotice, frozen=True, tag="held_out_ended"):
+    """One attempt at a held-out task has ended."""
+
+    run_id: str
+    task: str
+    reward: float | None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+
+
+class VersionScored(JobNotice, frozen=True, tag="version_scored"):
+    """One version of the weights was evaluated on the held-out tasks."""
+
+    score: HeldOutScore | None
+    """The score; `None` if there is none because of the infrastructure."""
+    reason: str | None = None
+    """Why there is no score; `None` if there is one."""
+
+    def line(self) -> str:
+        """See `JobNotice.line`."""
+        return f"held-out tasks: {self.score}" if self.score else f"held-out tasks failed: {self.reason:.200}"
 
 
 class Waiting(JobNotice, frozen=True, tag="waiting"):
@@ -109,6 +134,9 @@ class RolloutProgress(JobProgress, kw_only=True):
     oldest: int = 0
     """How many versions the stalest delivered group was behind."""
 
+    held_out: list[HeldOutScore] = msgspec.field(default_factory=list)
+    """The scores of the held-out tasks, the newest last."""
+
     @property
     def delivered(self) -> int:
         """How many items were delivered."""
@@ -148,11 +176,14 @@ class RolloutProgress(JobProgress, kw_only=True):
 
     def results(self) -> list[str]:
         """See `JobProgress.results`."""
+        newest = self.held_out[-1].score if self.held_out else None
+        held_out = [] if newest is None else [f"held-out {newest}"]
         if not self.rewards.count:
-            return []
+            return held_out
         return [
             f"reward {self.rewards.mean:.3f} ± {self.rewards.deviation:.3f}",
             f"solved once {self.solved_once / self.graded_groups:.0%}",
+            *held_out,
         ]
 
     def work(self) -> list[str]:

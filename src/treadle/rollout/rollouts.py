@@ -24,9 +24,11 @@ from treadle.models.tokens.weights import UpdateMode, Weights
 from treadle.rollout.collect import GroupReader, Versions
 from treadle.rollout.deliveries import DeliveryQueue, Handover, Parcel
 from treadle.rollout.group_work import GROUPS, GroupWork, MadeGroup
+from treadle.rollout.held_out import HeldOutWork, runs_of_round
 from treadle.rollout.rollout_config import READER, GroupPlan, GroupSpec, RolloutConfig, make_config
 from treadle.rollout.rollout_folder import RolloutFolder, check_continued
 from treadle.rollout.rollout_progress import (
+    HeldOutEnded,
     Listener,
     RolloutEnded,
     RolloutProgress,
@@ -139,7 +141,7 @@ class Rollouts:
             while (group := await work.handover.next_group(making)) is not None:
                 yield group
                 work.handover.acknowledge()
-            await making
+            await work.finish(await making)
 
     async def batches(self, size: int, step: int = 1) -> AsyncGenerator[tuple[Group, ...]]:
         """Yield the groups of a trainer's step, and then those of each next step. Leaving the loop stops the work.
@@ -155,7 +157,7 @@ class Rollouts:
             while groups := await work.handover.take_batch(step, size, making, work.job.journal):
                 yield groups
                 step += 1
-            await making
+            await work.finish(await making)
 
     async def _begin(self, stack: contextlib.AsyncExitStack) -> "tuple[_Work, asyncio.Future[JobEnd]]":
         """Begin the work for a consumer, which ends with `stack`."""
@@ -272,8 +274,15 @@ class _Work:
         self.groups = GroupWork(
             self._plan, driver, reader, self._versions, handover, handover.progress, self._tell
         )
+        self._held_out: HeldOutWork | None = None
+        if config.held_out is not None:
+            self._held_out = HeldOutWork(
+                config.held_out, driver, reader, self._versions, handover, self._tell
+            )
+            self._held_out.restore(job.ledger)
+            self._versions.on_change = job.wake
         entries = list(job.ledger.entries())
-        self._plan.restore(entries, job.ledger.open_items())
+        self._plan.restore(entries, [item for item in job.ledger.open_items() if item.number > 0])
         self.groups.restore(entries)
         job.progress.wanted = self._plan.wanted
         job.on_refresh = self._refresh
@@ -291,12 +300,17 @@ class _Work:
         beating = asyncio.ensure_future(self.job.beat())
         try:
             await config.retries.policy().call(self._agents.prepare, self._tell_retry)
-            end = await self.job.run(self.groups, settings, self._until_free)
+            end = await self.job.run(self.groups, settings, self._until_free, self._held_out)
             await self.handover.drain()
             self.job.refresh()
             return end
         finally:
             beating.cancel()
+
+    async def finish(self, end: JobEnd) -> None:
+        """Evaluate the weights that a consumer has made of the last groups, if that is wanted."""
+        if self._held_out is not None and end.reason == "done":
+            await self.run()
 
     async def _until_free(self) -> None:
         """Wait until all planned rollouts have begun. The next group is then prepared before a slot is free."""
@@ -315,7 +329,7 @@ class _Work:
         self.job.tell(RolloutRetried(run_id="the first request", attempt=attempt, error=fault))
 
     def _tell(self, notice: JobNotice) -> None:
-        if isinstance(notice, RolloutEnded) and not self._is_here:
+        if isinstance(notice, RolloutEnded | HeldOutEnded) and not self._is_here:
             self._rate.add(notice.output_tokens)
             if not isinstance(self.job.workers, QueueWorkers):
                 # Workers of another package do not tell what they use.
@@ -336,5 +350,7 @@ class _Work:
 
 def _runs_of(config: RolloutConfig, item: PlannedItem) -> RunFilter:
     """Return the runs of an item."""
+    if item.number < 0:
+        return runs_of_round(config, item)
     spec = msgspec.convert(item.spec, GroupSpec)
     return RunFilter(run_ids=[spec.run_id(config.name, index) for index in spec.rollouts])

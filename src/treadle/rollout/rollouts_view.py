@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from treadle.core.types import Json, Role
 from treadle.export.body_sample import BodySample, write_conversation
 from treadle.export.groups import Group, Rollout
+from treadle.rollout.held_out_scores import HeldOutScore
 from treadle.trajectory.tokens.token_map import TokenMap, make_token_maps
 from treadle.trajectory.tokens.trajectories import Decode, Decoders, DriftReport, TokenGrade, Trajectory
 
@@ -72,6 +73,8 @@ class RolloutsView(Struct, frozen=True, kw_only=True):
     groups: list[GroupFacts]
     dropped: dict[str, int]
     """The number of groups that were not delivered, by reason."""
+    held_out: list[HeldOutScore] = []
+    """The scores of the held-out tasks for each version of the weights."""
     bodies: dict[tuple[str, str], Raw] | UnsetType = UNSET
     """The messages and tokens of rollouts by their groups and runs, for a page in one file."""
 
@@ -87,6 +90,7 @@ def make_rollouts_view(
     name: str,
     folder: str = "",
     dropped: Mapping[str, int] | None = None,
+    held_out: Iterable[HeldOutScore] = (),
     decode: Decode | None = None,
 ) -> RolloutsView:
     """Return delivered groups for a page in one file. `decode` converts token ids to text."""
@@ -108,7 +112,14 @@ def make_rollouts_view(
         # The first and the newest group are always whole.
         add(newest, is_wanted=True)
     bodies = {names[place]: body for place, body in sample.take()[0].items()}
-    return RolloutsView(name=name, folder=folder, groups=facts, dropped=dict(dropped or {}), bodies=bodies)
+    return RolloutsView(
+        name=name,
+        folder=folder,
+        groups=facts,
+        dropped=dict(dropped or {}),
+        held_out=list(held_out),
+        bodies=bodies,
+    )
 
 
 def find_facts(group: Group) -> GroupFacts:

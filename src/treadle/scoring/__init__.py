@@ -1,7 +1,7 @@
 """Grades of finished runs, and the advantages of rollouts.
 
 Read first: `protocol.py`, then `registry.py` (rewards as texts and settings) and `grade.py` (which records a
-`rewarded` event for each score). `advantages.py` is pure.
+`rewarded` event for each score). `advantages.py` and `statistics.py` (intervals, differences, pass rates) are pure.
 
 `expectations.py` says what is expected of a run and which calls it made; `call_matching.py` compares calls by
 value.

@@ -128,8 +128,14 @@ def make_rollouts_page(
             yield group
             on_group(group.group_id)
 
-    name, dropped = stored.config.name, stored.counts.reasons
-    return make_rollouts_view(read(), name=name, folder=str(path), dropped=dropped, decode=decode)
+    return make_rollouts_view(
+        read(),
+        name=stored.config.name,
+        folder=str(path),
+        dropped=stored.counts.reasons,
+        held_out=stored.held_out,
+        decode=decode,
+    )
 
 
 def find_decode(stored: Stored) -> Decode | None:

@@ -148,8 +148,13 @@ class ViewedData:
                 if entry.number not in self._facts:
                     self._facts[entry.number] = find_facts(rebuild(stored.config, journal, entry))
             groups = [self._facts[entry.number] for entry in stored.entries[after:]]
-        name, dropped = stored.config.name, dict(stored.counts.reasons)
-        return RolloutsView(name=name, folder=str(path), groups=groups, dropped=dropped)
+        return RolloutsView(
+            name=stored.config.name,
+            folder=str(path),
+            groups=groups,
+            dropped=dict(stored.counts.reasons),
+            held_out=list(stored.held_out),
+        )
 
     def rollout(self, journal: Journal, group_id: str, run_id: str) -> RolloutBody | None:
         """Return the messages and the tokens of a rollout; `None` if there is no such rollout."""

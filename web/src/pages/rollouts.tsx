@@ -3,7 +3,7 @@ import { useEffect, useMemo, useState, type ReactNode } from "react";
 import { Bars, barsOf, Block, deviationOf, Facts, Figure, Figures, Histogram, Lines, meanOf, number, Section, share, spreadOf, tone, type Series } from "../parts/charts";
 import { Status } from "../parts/basics";
 import { Table, type Column } from "../parts/table";
-import type { Counts, Drift, GroupFacts, RolloutFacts, RolloutsView } from "../datatypes";
+import type { Counts, Drift, GroupFacts, HeldOutScore, RolloutFacts, RolloutsView } from "../datatypes";
 import { count } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
@@ -65,6 +65,7 @@ function Rollouts(): ReactNode {
       <div className="overview" tabIndex={0} role="region" aria-label="overview">
         <RolloutFigures view={view} all={all} />
         {Object.entries(view.dropped).map(([reason, groups]) => <p key={reason} className="remark">{count(groups)} groups were dropped: {reason}.</p>)}
+        <HeldOut scores={view.held_out} />
         <Rewards groups={view.groups} all={all} />
         <Lengths all={all} />
         <Tools all={all} />
@@ -128,6 +129,29 @@ function Rewards({ groups, all }: { groups: GroupFacts[]; all: RolloutFacts[] })
           point={(index) => `group ${count(index * every + 1)}`} high={1} isWide />
       )}
       <Facts title="Rewards by name" heads={["reward", "mean", "deviation", "least", "most"]} rows={rows} numbers={[1, 2, 3, 4]} />
+    </Section>
+  );
+}
+
+/** The scores of the held-out tasks, one line for each version of the weights. */
+function HeldOut({ scores }: { scores: HeldOutScore[] }): ReactNode {
+  if (!scores.length) return null;
+  const found = scores.flatMap(({ version, score }) => (score ? [{ version: version ?? "unknown", score }] : []));
+  const series: Series[] = [
+    { name: "interval of 95 %", values: found.map(({ score }) => score.low), upper: found.map(({ score }) => score.high), kind: "band" },
+    { name: "mean reward", values: found.map(({ score }) => score.mean) },
+  ];
+  const rows = scores.map((item) => [
+    item.version ?? "unknown", count(item.groups), item.score ? `${item.score.mean.toFixed(3)} [${item.score.low.toFixed(3)}, ${item.score.high.toFixed(3)}]` : "–",
+    item.score ? share(item.solved ?? 0, 1) : "–", count(item.score?.samples ?? 0), share(item.own_answers ?? 1, 1), count(item.left_out ?? 0), count(item.failed ?? 0),
+  ]);
+  return (
+    <Section id="held-out" title="Held-out tasks" lead="The mean reward on tasks that are not trained on, with its interval of 95 %, for each version of the weights.">
+      {found.length > 1 && (
+        <Lines title="Held-out reward" about={`from ${found[0]?.score.mean.toFixed(3)} to ${found.at(-1)?.score.mean.toFixed(3)}`} series={series}
+          ends={[`weights ${found[0]?.version}`, `weights ${found.at(-1)?.version}`]} point={(index) => `weights ${found[index]?.version}`} high={1} isWide />
+      )}
+      <Facts title="Versions of the weights" heads={["version", "groups before", "mean reward", "solved", "samples", "answers of the version", "left out", "failed"]} rows={rows} numbers={[1, 2, 3, 4, 5, 6, 7]} />
     </Section>
   );
 }

@@ -23,6 +23,7 @@ class RolloutOptions(OptionGroup, frozen=True, kw_only=True):
     window: int | None = None
     workers: str | None = None
     rewards: list[str] | None = None
+    held_out: list[str] | None = None
     max_staleness: int | None = None
     deliver: str | None = None
     sinks: list[str] | None = None

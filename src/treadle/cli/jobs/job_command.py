@@ -92,13 +92,18 @@ class ConfigChanges(Struct, frozen=True):
 def read_changes(given: Mapping[str, Any], settings: Sequence[str]) -> ConfigChanges:
     """Return the changes that options, by the name of their key, and values of `--set` mean."""
     values: dict[str, Json] = dict(given)
+    if "held_out" in values:
+        values["held_out.tasks"] = values.pop("held_out")
     of_model = {key: values.pop(key) for key in _MODEL_KEYS if key in values}
     if of_model and "model" in values:
         values["model"] = {"model": values["model"]}
     values |= {f"model.{key}": value for key, value in of_model.items()}
     if "rewards" in values:
         values["rewards"] = dict([_read_weight(text) for text in values["rewards"]])
-    names = {key: _FLAGS.get(key, key.removeprefix("model.")).replace("_", "-") for key in values}
+    names = {
+        key: _FLAGS.get(key, key.removeprefix("model.").removesuffix(".tasks")).replace("_", "-")
+        for key in values
+    }
     options: dict[str, OptionValue] = {
         _FLAGS.get(key, key): tuple(value) if isinstance(value, list) else str(value)
         for key, value in given.items()

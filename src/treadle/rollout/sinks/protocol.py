@@ -6,12 +6,13 @@ first delivery arrived.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from treadle.export.groups import Group
 from treadle.jobs.ledger import transaction
+from treadle.rollout.held_out_scores import HeldOutScore
 
 if TYPE_CHECKING:
     import sqlite3
@@ -118,6 +119,15 @@ class Sink(Protocol):
 
     async def close(self) -> None:
         """Release connections and files."""
+        ...
+
+
+@runtime_checkable
+class ScoreSink(Protocol):
+    """A sink that also takes the scores of held-out tasks. They come to `deliver`, in order with the groups."""
+
+    def encode_score(self, score: HeldOutScore) -> bytes:
+        """Return what is kept for the score until the sink has acknowledged it."""
         ...
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Json
-from treadle.export.groups import GROUP_LABEL, Rollout, load_rollout
+from treadle.export.groups import GROUP_LABEL, PHASE_LABEL, Rollout, load_rollout
 from treadle.export.token_exporter import Branch, LossMask, read_branch
 from treadle.jobs.sections import AgentSection, ConfigSection, RetrySection
 from treadle.journal.registry import open_journal
@@ -87,7 +87,7 @@ class TrainerStep(Struct, frozen=True, kw_only=True):
     @property
     def metadata(self) -> dict[str, Json]:
         """The labels of the run."""
-        known: dict[str, Json] = {"phase": self.phase, "trainer_step": self.step}
+        known: dict[str, Json] = {PHASE_LABEL: self.phase, "trainer_step": self.step}
         return known if self.training is None else {**known, GROUP_LABEL: self.group_id}
 
 

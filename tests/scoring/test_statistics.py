@@ -9,7 +9,7 @@ import pytest
 from benchmarks import evals as simulated
 from tests.conftest import IS_FULL
 
-from treadle.evals.statistics import (
+from treadle.scoring.statistics import (
     bootstrap_mean,
     compare_paired,
     estimate_mean,
