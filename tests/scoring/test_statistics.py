@@ -19,6 +19,7 @@ from treadle.scoring.statistics import (
     pass_all_k,
     pass_at_k,
     student_quantile,
+    student_tails,
 )
 
 
@@ -189,3 +190,12 @@ def test_needed_tasks_show_the_difference_in_four_of_five_evaluations() -> None:
     assert 0.68 <= shown / 100 <= 0.92
     with pytest.raises(ValueError, match="a difference of 0"):
         find_needed_tasks(0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "freedom", "share"),
+    [(2.0, 10, 0.07338803477074), (8.3, 719, 5.142352152022725e-16), (35.0, 719, 1.9102151181549012e-157)],
+)
+def test_tails_are_exact_where_they_are_tiny(value: float, freedom: float, share: float) -> None:
+    # The shares are those of scipy 1.17, `2 * stats.t.sf(value, freedom)`.
+    assert student_tails(value, freedom) == pytest.approx(share, rel=1e-6)

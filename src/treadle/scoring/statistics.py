@@ -184,8 +184,8 @@ def _test_signs(differences: Sequence[float]) -> float:
         mean = sum(differences) / count
         variance = sum([(item - mean) ** 2 for item in differences]) / (count - 1)
         if variance == 0:
-            return 0.0
-        return 2 * (1 - student_cdf(abs(mean) / math.sqrt(variance / count), count - 1))
+            return 2.0 ** (1 - count)
+        return student_tails(abs(mean) / math.sqrt(variance / count), count - 1)
     draw = random.Random(0).getrandbits
     beyond = 0
     for _ in range(_FLIPS):
@@ -265,7 +265,12 @@ def student_quantile(share: float, freedom: float) -> float:
 
 def student_cdf(value: float, freedom: float) -> float:
     """Return the share of Student's t distribution below a `value` of at least 0."""
-    return 1 - incomplete_beta(freedom / (freedom + value * value), freedom / 2, 0.5) / 2
+    return 1 - student_tails(value, freedom) / 2
+
+
+def student_tails(value: float, freedom: float) -> float:
+    """Return the share of Student's t distribution further from 0 than `value`, exact also where it is tiny."""
+    return incomplete_beta(freedom / (freedom + value * value), freedom / 2, 0.5)
 
 
 def incomplete_beta(value: float, a: float, b: float) -> float:
