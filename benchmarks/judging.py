@@ -7,8 +7,8 @@ training texts of its kind; of the other half, `held-out`, only counts are ever 
 `data/second.jsonl` chooses thresholds: it was written before a look at patterns, features and training texts, and
 labelled twice by the same person, who later wrote a third of the training texts; so its figures are too good.
 `data/ninth.jsonl` was written by another hand, who had seen neither patterns nor training texts nor the other
-messages, and labelled twice by that hand, the second time in another order; `disputed` names the judgements on which
-the two labels differ. No judgement was improved with it.
+messages, and labelled twice by that hand, the second time in another order; `disputed` names the judgements on
+which the two labels differ. No judgement was improved with it.
 Precision and recall are exact counts, the same in every run.
 """
 
