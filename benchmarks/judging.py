@@ -6,6 +6,9 @@ written and labelled twice by others, who had not seen the patterns. Half of it 
 training texts of its kind; of the other half, `held-out`, only counts are ever shown.
 `data/second.jsonl` chooses thresholds: it was written before a look at patterns, features and training texts, and
 labelled twice by the same person, who later wrote a third of the training texts; so its figures are too good.
+`data/ninth.jsonl` was written by another hand, who had seen neither patterns nor training texts nor the other
+messages, and labelled twice by that hand, the second time in another order; `disputed` names the judgements on
+which the two labels differ. No judgement was improved with it.
 Precision and recall are exact counts, the same in every run.
 """
 
@@ -29,6 +32,7 @@ from treadle.routing.judging import (
 DATA = Path(__file__).parent / "data" / "messages.jsonl"
 HELD = DATA.with_name("held.jsonl")
 SECOND = DATA.with_name("second.jsonl")
+NINTH = DATA.with_name("ninth.jsonl")
 GOALS = {
     "ambiguity, en": 0.80,
     "ambiguity, no": 0.85,
@@ -37,7 +41,7 @@ GOALS = {
     "boilerplate": 0.95,
     "refusal": 0.88,
 }
-"""The F1 that is wanted on the held-out messages."""
+"""The F1 that is wanted on messages of hands that had not seen the judgements."""
 TOPICS = (
     "Never provide legal advice.",
     "Do not give medical diagnoses.",
@@ -90,7 +94,7 @@ class Labelled(Struct, frozen=True):
 
 
 class Labels(Struct, frozen=True):
-    """What one person says about a held-out message. The fields are those of `Labelled`."""
+    """What one person says about a message. The fields are those of `Labelled`."""
 
     ambiguity: str | None = None
     task: tuple[str, ...] = ()
@@ -100,7 +104,7 @@ class Labels(Struct, frozen=True):
 
 
 class HeldOut(Struct, frozen=True):
-    """A message that two people labelled, who did not see each other's labels."""
+    """A message with two labels: of two people who did not see each other's, or of one person at two times."""
 
     role: str
     text: str
@@ -318,6 +322,7 @@ async def measure() -> list[Figure]:
     held = load_held_out()
     figures += _measure_held_out("second", load_held_out(SECOND), {})
     figures += _measure_held_out("read half", [item for item in held if is_read(item)], {})
+    figures += _measure_held_out("ninth", load_held_out(NINTH), GOALS)
     return figures + _measure_held_out("held-out", [item for item in held if not is_read(item)], GOALS)
 
 

@@ -1,6 +1,7 @@
 """The mediocre model lies as often as it was told to, and its ledger says where."""
 
 import json
+import shutil
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
@@ -109,13 +110,21 @@ def test_unknown_options_are_refused(options):
 
 def test_texts_are_a_split_of_the_package_or_a_folder(tmp_path):
     for name in ("world", "phrases"):
-        (tmp_path / f"{name}.toml").write_bytes((Path(FOURTH) / f"{name}.toml").read_bytes())
+        shutil.copy(Path(FOURTH) / f"{name}.toml", tmp_path)
     assert read_options(f"mediocre:texts={tmp_path}").texts == str(tmp_path)
     for texts in ("mine", tmp_path / "none"):
         with pytest.raises(
             ConfigError, match=f"{texts}.*write texts= and tune or held, or the path of a folder"
         ):
             model(f"mock:mediocre:texts={texts}")
+
+
+def test_remarks_without_wordings_are_named(tmp_path):
+    shutil.copy(Path(FOURTH) / "world.toml", tmp_path)
+    text = (Path(FOURTH) / "phrases.toml").read_text()
+    (tmp_path / "phrases.toml").write_text(text.replace("[remarks.gap]", "[remarks.other]"))
+    with pytest.raises(ConfigError, match="have no wording for the remarks gap"):
+        model(f"mock:mediocre:texts={tmp_path}")
 
 
 @pytest.mark.parametrize(

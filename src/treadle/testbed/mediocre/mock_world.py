@@ -168,7 +168,11 @@ def load_phrases(texts: str) -> dict[str, Any]:
     Raises: `ConfigError` if there are none.
     """
     found = _read(texts, "phrases")
-    return found if "remarks" in found else {**found, **_read(texts, "remarks")}
+    found = found if "remarks" in found else {**found, **_read(texts, "remarks")}
+    known = found if texts in SPLITS else load_phrases(SPLITS[0])
+    if missing := [sort for sort in known["remarks"] if sort not in found["remarks"]]:
+        raise ConfigError(f"the texts {texts!r} have no wording for the remarks {', '.join(missing)}")
+    return found
 
 
 def _read(texts: str, name: str) -> dict[str, Any]:
