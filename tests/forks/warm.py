@@ -1,10 +1,12 @@
-"""What a process does once when it first needs it, done in the fork server for all forked processes: plug-ins are
-found, the patterns of judgements compiled, and the options of commands made."""
+"""What a process does once, done in the fork server for all forked processes: plug-ins are
+found, the patterns of judgements compiled, the options of commands made, and the lists of words of memories read."""
 
 from typing import Any
 
 from treadle.cli.app import LazyCommand, make_app
 from treadle.core.types import ToolSpec
+from treadle.journal.memory import MemoryJournal
+from treadle.knowledge.memory import Draft, Store, open_memory
 from treadle.models.config.presets import provider_names
 from treadle.routing.judging.inabilities import find_refusal
 from treadle.routing.judging.judgements import judge_message
@@ -37,3 +39,7 @@ provider_names()
 for message in MESSAGES:
     judge_message(message)
     find_refusal(message, tools=[ToolSpec("web_search", "Search the web.", {})])
+with MemoryJournal() as journal:
+    memory = open_memory(journal).store
+    memory.write(Draft(store=Store.SELF_FACTS, text="Kim's dog is called Rex."), 0.0)
+    memory.search("How is the dog of Kim called?", 1.0)
