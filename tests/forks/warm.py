@@ -1,5 +1,5 @@
-"""What a process does once, done in the fork server for all forked processes: plug-ins are
-found, the patterns of judgements compiled, the options of commands made, and the lists of words of memories read."""
+"""What a process does once when it first needs it, done in the fork server for all forked processes: plug-ins are
+found, patterns of judgements compiled, options of commands made, and the words of memories read."""
 
 from typing import Any
 
