@@ -7,7 +7,7 @@ import os
 import resource
 import sys
 import time
-import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from xdist.scheduler import LoadGroupScheduling
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
 MOST_SETS = 4
 """How many sets of parameters of one test the gate runs; the mark `sets(N)` gives another number. They are spread
-evenly, from a first one that differs from test to test, so that all tests together run each kind of set. The long
-form runs all sets, and so does a command line that names files or tests."""
+evenly, and each test with the same sets begins one further, so that all tests together run each kind of set. The
+long form runs all sets, and so does a command line that names files or tests."""
 ALL_SETS = "TREADLE_ALL_SETS"
 """The variable that tells the workers of pytest-xdist to run all sets."""
 
@@ -139,6 +139,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[ALL_SETS] = "1"
 
 
+_begun = Counter[tuple[str, ...]]()
+"""How many tests have chosen among the same sets."""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
     """Leave sets out before tests are made of them, which would take longer than to choose."""
@@ -148,7 +152,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
     mark = metafunc.definition.get_closest_marker("sets")
     most, sets = MOST_SETS if mark is None else mark.args[0], metafunc._calls
     if len(sets) > most:
-        first = zlib.crc32(metafunc.function.__name__.encode())
+        kinds = tuple([one.id for one in sets])
+        first = _begun[kinds]
+        _begun[kinds] += 1
         spread = [(first + number * len(sets) // most) % len(sets) for number in range(most)]
         left = [*spread, *[number for number in range(len(sets)) if number not in spread]]
         chosen, seen = list[int](), set[tuple[str, int]]()

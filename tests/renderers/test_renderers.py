@@ -11,6 +11,8 @@ from treadle.core.parts import make_part
 from treadle.core.types import FinishReason, Message, Role, ToolCall, ToolSpec
 from treadle.renderers.registry import RENDERERS, load_renderer
 
+pytestmark = pytest.mark.sets(8)  # there are 30 renderers and few tests
+
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOLS = (ToolSpec("weather", "The weather of a city.", CITY),)
 ASKED = Message(Role.USER, "What is the weather in Oslo?")

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.environments import LateModule
 
 from treadle import open_journal
 from treadle.core.types import Role
@@ -13,8 +14,8 @@ from treadle.runs.task import TASK_SETS, SimpleTask
 from treadle.testbed.server import serve
 
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "prove"))
-pytest.importorskip("torch")
-pytest.importorskip("tokenizers")
+LateModule("torch")  # or the tests are skipped
+LateModule("tokenizers")
 pytestmark = pytest.mark.xdist_group("training")
 TOLERANCE = 1e-4
 

@@ -3,6 +3,7 @@ task is in training."""
 
 import re
 from collections import defaultdict
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -27,6 +28,12 @@ def get(name: str) -> GeneratedSet:
     found = task_set(name)
     assert isinstance(found, GeneratedSet)
     return found
+
+
+@cache
+def draw(name: str, template: str, level: str, seed: int) -> Any:
+    """Return a task. Tests look at the same ones, and it takes a millisecond to make one."""
+    return get(name).get(f"{template}-{level}-{seed:04d}")
 
 
 async def solve(name: str, task_id: str, rate: float = 0.0) -> Run[Any]:
@@ -66,7 +73,7 @@ async def test_steps_are_rewarded(name, template):
 @pytest.mark.parametrize(("name", "template"), TEMPLATES)
 async def test_who_does_nothing_gets_nothing(name, template):
     for level, seed in product(LEVELS, range(2)):
-        task = get(name).get(f"{template}-{level}-{seed:04d}")
+        task = draw(name, template, level, seed)
         for output in ("", "I am sorry, but I cannot do that.", "All done."):
             assert (await check_task(task, output, task.files)).reward == 0.0
         assert (await check_task(task, "All done.", {})).reward == 0.0
@@ -76,7 +83,7 @@ async def test_who_does_nothing_gets_nothing(name, template):
 def test_a_prompt_tells_its_template(name):
     found = get(name)
     for template, level, seed in product(found.templates, LEVELS, range(25)):
-        task = found.get(f"{template.name}-{level}-{seed:04d}")
+        task = draw(name, template.name, level, seed)
         fitting = {
             item.name for item in found.templates for prompt in item.prompts if prompt.match(task.input)
         }
@@ -87,7 +94,7 @@ def test_a_prompt_tells_its_template(name):
 def test_every_wording_is_used_and_tasks_differ(name):
     found = get(name)
     for template in found.templates:
-        tasks = [found.get(f"{template.name}-{level}-{seed:04d}") for level in LEVELS for seed in range(40)]
+        tasks = [draw(name, template.name, level, seed) for level in LEVELS for seed in range(40)]
         for wording in template.prompts:
             assert any(wording.match(task.input) for task in tasks), wording.text
         assert len({(task.input, *task.files.values()) for task in tasks}) == len(tasks)
@@ -118,7 +125,7 @@ def test_no_shape_of_a_test_task_is_in_training(name):
 def test_no_path_of_a_test_task_is_in_training(name):
     found, shapes = get(name), defaultdict[str, set[tuple[object, ...]]](set)
     for template, level, seed in product(found.templates, LEVELS, range(5)):
-        case = found.get(f"{template.name}-{level}-{seed:04d}")._drawn[0]
+        case = draw(name, template.name, level, seed)._drawn[0]
         shapes[template.split].add(case.shape)
     assert shapes["train"]
     assert not shapes["test"] & shapes["train"]

@@ -42,7 +42,7 @@ def journal(tmp_path: Path) -> Any:
         yield journal
 
 
-@pytest.fixture(params=["here", "local:2"])
+@pytest.fixture(params=["here", "local:1"])  # a process takes a second to start
 async def workers(request: pytest.FixtureRequest, journal: Journal) -> AsyncIterator[Workers]:
     workers = make_workers(request.param, journal)
     yield workers
@@ -50,6 +50,7 @@ async def workers(request: pytest.FixtureRequest, journal: Journal) -> AsyncIter
     await workers.close()
 
 
+@pytest.mark.parametrize("workers", ["here", "local:2"], indirect=True)
 async def test_a_run_is_made_once_and_then_read(workers: Workers, journal: Journal, gate: Gate) -> None:
     gate.open()
     agent = Agent("mock:echo", tools=[gate.tool], journal=journal)

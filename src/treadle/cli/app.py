@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache, cached_property
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -36,14 +37,23 @@ class LazyCommand(TyperCommand):
         super().__init__(name, help=entry.summary, rich_help_panel=entry.panel)
         self._entry = entry
 
+    @cached_property
+    def whole(self) -> Any:
+        """The command with its options, which is loaded once."""
+        assert self.name is not None
+        return _load(self.name, self._entry)
+
+    @cached_property
+    def own(self) -> dict[str, "LazyCommand"]:
+        """The commands of a command that also runs by itself."""
+        entries = self._entry.commands if isinstance(self._entry, CommandEntry) else {}
+        return {name: LazyCommand(name, entry) for name, entry in entries.items()}
+
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Load the command, and return its context."""
-        assert self.name is not None
-        if isinstance(self._entry, CommandEntry) and args and args[0] in self._entry.commands:
-            own = LazyCommand(args[0], self._entry.commands[args[0]])
-            return own.make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
-        command = _load(self.name, self._entry)
-        return command.make_context(info_name, args, parent=parent, **extra)
+        if args and args[0] in self.own:
+            return self.own[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
+        return self.whole.make_context(info_name, args, parent=parent, **extra)
 
 
 class MovedCommand(TyperCommand):
@@ -123,6 +133,7 @@ def _treadle(
         os.environ["TREADLE_DEBUG"] = "1"
 
 
+@cache
 def make_app() -> TyperGroup:
     """Return the command `treadle`."""
     app = typer.Typer(

@@ -21,7 +21,6 @@ from treadle.cli.options.option_groups import (
     FieldOptions,
     OptionGroup,
     as_command,
-    parameters_of,
     read_options,
 )
 from treadle.core.errors import ConfigError
@@ -56,7 +55,7 @@ def test_every_parameter_has_a_line_and_every_line_a_parameter() -> None:
         module_name, _, name = command.function.partition(":")
         function = getattr(import_module(module_name), name)
         module = module_name.removeprefix("treadle.cli.")
-        for parameter in parameters_of(function):
+        for parameter in inspect.signature(as_command(function)).parameters.values():
             assert get_args(parameter.annotation)[1].help, (command.function, parameter.name)
         names = set(inspect.signature(function).parameters)
         for owner in (f"{module}:{name}", module, "shared"):
@@ -71,7 +70,7 @@ def test_every_parameter_has_a_line_and_every_line_a_parameter() -> None:
 
 @pytest.mark.parametrize("command", [run, chat, fork, resume, approve])
 def test_all_commands_that_drive_a_run_take_the_same_groups(command: object) -> None:
-    names = [parameter.name for parameter in parameters_of(command)]  # type: ignore[arg-type]
+    names = list(inspect.signature(as_command(command)).parameters)  # type: ignore[arg-type]
     for group in (AgentFlags, PolicyOptions):
         assert {parameter.name for parameter in group.parameters()} <= set(names)
 

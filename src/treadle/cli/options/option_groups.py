@@ -250,35 +250,34 @@ def _make_parameter(name: str, annotation: Any, default: Any) -> inspect.Paramet
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return a function's parameters as keyword parameters, with each option group replaced by its options.
+def _options_of(function: Callable[..., Any]) -> dict[str, list[inspect.Parameter]]:
+    """Return the options for each parameter of a function: those of its group, or one, as keyword parameters.
 
     A parameter is declared in the section `module:function` of `options.txt`, in that of its module, or in the
     shared one.
     """
     module = function.__module__.removeprefix("treadle.cli.")
     owners = (f"{module}:{function.__name__}", module, SHARED)
-    found: list[inspect.Parameter] = []
-    for parameter in inspect.signature(function).parameters.values():
-        if _is_group(parameter.annotation):
-            found += parameter.annotation.parameters()
-        else:
-            found.append(_declare(owners, parameter.name, parameter.annotation, parameter.default))
-    return found
+    return {
+        name: parameter.annotation.parameters()
+        if _is_group(parameter.annotation)
+        else [_declare(owners, name, parameter.annotation, parameter.default)]
+        for name, parameter in inspect.signature(function).parameters.items()
+    }
 
 
 def as_command(function: Callable[..., int]) -> Callable[..., None]:
     """Return `function` for typer: with single options instead of groups, and its result as the exit code."""
+    options = _options_of(function)
     groups = {
-        parameter.name: parameter.annotation
-        for parameter in inspect.signature(function).parameters.values()
+        name: (parameter.annotation, [option.name for option in options[name]])
+        for name, parameter in inspect.signature(function).parameters.items()
         if _is_group(parameter.annotation)
     }
 
     def command(**values: Any) -> None:
         allow_interrupts()
-        for name, group in groups.items():
-            own = [parameter.name for parameter in group.parameters()]
+        for name, (group, own) in groups.items():
             values[name] = group.from_values({key: values.pop(key) for key in own})
         try:
             code = function(**values)
@@ -292,7 +291,7 @@ def as_command(function: Callable[..., int]) -> Callable[..., None]:
 
     command.__doc__ = split_docstring(function)[0]
     command.__annotations__ = {}
-    command.__signature__ = inspect.Signature(parameters_of(function))  # type: ignore[attr-defined]
+    command.__signature__ = inspect.Signature(list(itertools.chain(*options.values())))  # type: ignore[attr-defined]
     return command
 
 
