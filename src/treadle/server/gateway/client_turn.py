@@ -81,13 +81,6 @@ class AskedModelError(Exception):
         self.retry_after_seconds = retry_after_seconds
 
 
-class Answer(Struct):
-    """The answer to a request, as its client gets it."""
-
-    completion: Completion
-    run_id: str
-
-
 class ClientTurn:
     """One request, from its run to the answer."""
 
@@ -299,8 +292,8 @@ class ClientTurn:
 
     # The answer.
 
-    async def answer(self) -> Answer:
-        """Drive the run until it waits for the client, and return what the client gets.
+    async def answer(self) -> Completion:
+        """Drive the run until it waits for the client, and return the answer as the client gets it.
 
         Raises: `ConfigError` and `RequestRefused` if the request cannot be asked, `AskedModelError` if the model
         gave no answer; `JournalError`.
@@ -322,7 +315,7 @@ class ClientTurn:
             raise _explain(state)
         completion = self._shown(state, done) if self._is_agent else done[-1]
         self._said = [*self._said, completion.message]
-        return Answer(completion, self.run_id)
+        return completion
 
     def note(self) -> None:
         """Note which conversation the run now has, so that the next request finds it."""
