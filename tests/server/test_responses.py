@@ -13,10 +13,14 @@ import pytest
 from openai import AsyncOpenAI
 
 from treadle import Policy, Run, open_journal
+from treadle.core.errors import JournalError
 from treadle.core.events import ToolCompleted
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.server.api_server import Served, load_served, serve_api
+from treadle.server.responses.response_fold import Echo
+from treadle.server.responses.response_ids import ResponseId
+from treadle.server.responses.response_records import RequestKeeper, read_request
 
 ADD: Any = {
     "type": "function",
@@ -491,3 +495,15 @@ async def test_a_client_that_leaves_at_once_cancels_its_run(
                 await asyncio.sleep(0.02)
         bodies = [event.body for info in journal.runs() for event in journal.read(info.run_id)]
     assert not [body for body in bodies if isinstance(body, ToolCompleted) and not body.result.is_error]
+
+
+async def test_all_who_wait_hear_that_their_requests_cannot_be_kept(tmp_path: Path) -> None:
+    echo = Echo(model="echo", created_at=1.0)
+    places = [ResponseId("run", number, 0) for number in (1, 2)]
+    with open_journal(tmp_path / "runs.db") as journal:
+        keeper = RequestKeeper(journal)
+        await asyncio.gather(*[keeper.keep(place, echo, "") for place in places])
+        assert [read_request(journal, place) for place in places] == [echo, echo]
+    again = [keeper.keep(ResponseId("run", number, 0), echo, "") for number in (3, 4)]
+    found = await asyncio.gather(*again, return_exceptions=True)
+    assert [type(error) for error in found] == [JournalError, JournalError]

@@ -22,14 +22,7 @@ from treadle.models.config.tables import KeyTable, ServeTable
 
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
 _HEADERS = frozenset(
-    (
-        b"access-control-request-method",
-        b"authorization",
-        b"content-length",
-        b"host",
-        b"origin",
-        b"x-api-key",
-    )
+    b"access-control-request-method authorization content-length host origin x-api-key".split()
 )
 """The headers that decide whether a request is let in."""
 _UNWATCHED_SECONDS = 0.02
@@ -71,6 +64,13 @@ def new_key() -> tuple[str, str]:
 def hash_key(key: str) -> str:
     """Return the hash under which a key is known."""
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+def check_scope(caller: ApiCaller, scope: str) -> ApiCaller:
+    """Return the caller, whose key must have the scope. Raises: `RequestRefused`."""
+    if scope not in caller.scopes:
+        raise RequestRefused(403, f"this key does not have the scope {scope!r}", "forbidden")
+    return caller
 
 
 class RequestRefused(HTTPException):
@@ -233,12 +233,6 @@ async def read_body(receive: Receive) -> bytes:
             return b"".join(chunks)
 
 
-async def until_left(receive: Receive) -> None:
-    """Wait until the client leaves."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 class LeavingWatch:
     """A context manager that calls a function if the client leaves within the `with` block.
 
@@ -247,25 +241,27 @@ class LeavingWatch:
 
     def __init__(self, receive: Receive, on_left: Callable[[], object]) -> None:
         self._receive = receive
-        self._on_left: Callable[[], object] | None = on_left
+        self._on_left = on_left
         self._task: asyncio.Task[None] | None = None
+        self.has_left = False
+        """True if the client has left before the end of the block."""
 
     def __enter__(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_UNWATCHED_SECONDS, self._begin)
 
     def __exit__(self, *_: object) -> None:
-        self._on_left = None
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
 
     def _begin(self) -> None:
-        self._task = asyncio.ensure_future(until_left(self._receive))
-        self._task.add_done_callback(self._end)
+        self._task = asyncio.ensure_future(self._watch())
 
-    def _end(self, task: "asyncio.Task[None]") -> None:
-        if self._on_left is not None and not task.cancelled():
-            self._on_left()
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.has_left = True
+        self._on_left()
 
 
 def error_body(
@@ -282,15 +278,21 @@ def to_sse(data: bytes, name: str | None = None, seq: int | None = None) -> byte
     return b"%bdata: %b\n\n" % (head, data)
 
 
+async def send_head(send: Send, status: int, headers: Mapping[str, str]) -> None:
+    """Send the head of a response."""
+    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
+    """Send a whole response."""
+    encoded = msgspec.json.encode(body)
+    length = {"content-type": "application/json", "content-length": str(len(encoded))}
+    await send_head(send, status, {**length, **headers})
+    await send({"type": "http.response.body", "body": encoded})
+
+
 async def refuse(send: Send, refused: RequestRefused) -> None:
     """Send a refusal."""
-    body = msgspec.json.encode(error_body(refused.detail, refused.code))
-    headers = {
-        "content-type": "application/json",
-        "content-length": str(len(body)),
-        "connection": "close",
-        **(refused.headers or {}),
-    }
-    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refused.status_code, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
+    body = error_body(refused.detail, refused.code)
+    await send_whole(send, refused.status_code, body, {"connection": "close", **(refused.headers or {})})

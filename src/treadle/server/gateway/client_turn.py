@@ -81,13 +81,6 @@ class AskedModelError(Exception):
         self.retry_after_seconds = retry_after_seconds
 
 
-class Answer(Struct):
-    """The answer to a request, as its client gets it."""
-
-    completion: Completion
-    run_id: str
-
-
 class ClientTurn:
     """One request, from its run to the answer."""
 
@@ -98,6 +91,8 @@ class ClientTurn:
         self._named = named
         self._is_agent = host.offered.is_agent(asked.model)
         self._history, self._fresh = _split(asked.messages)
+        self._digest = b""
+        """The digest of the conversation that the client sends; empty before it is looked for."""
         self._client = f"chat/{caller.name}"
         """The name under which the chats of the client are known."""
         self._has_left = self._is_over = False
@@ -171,7 +166,7 @@ class ClientTurn:
         """Return the run that the request continues, in its present state; `None` for a new conversation."""
         known, name = self._host.conversations, self._client
         history = digest_of(self._history)
-        whole = digest_of(self._asked.messages)
+        whole = self._digest = digest_of(self._asked.messages)
         run_id = self._named.run_id
         if run_id is not None:
             if await self._host.find_info(self._caller, run_id) is None:
@@ -241,7 +236,9 @@ class ClientTurn:
         labels: dict[str, Json] = {**self._named.labels, **self._host.labels(self._caller, self._asked.model)}
         if not self._is_agent:
             labels.pop(QUEUE, None)  # nobody would wait for its answer
-        labels |= {METADATA: dict(asked.labels), OPENING: opening_of(messages)}
+        # What has no answer of the model yet is its own beginning.
+        opening = opening_of(messages) if self._history else self._digest.hex()
+        labels |= {METADATA: dict(asked.labels), OPENING: opening}
         beginning = Beginning(
             self._named.run_id or new_run_id(self._named.keyed),
             metadata=labels,
@@ -295,8 +292,8 @@ class ClientTurn:
 
     # The answer.
 
-    async def answer(self) -> Answer:
-        """Drive the run until it waits for the client, and return what the client gets.
+    async def answer(self) -> Completion:
+        """Drive the run until it waits for the client, and return the answer as the client gets it.
 
         Raises: `ConfigError` and `RequestRefused` if the request cannot be asked, `AskedModelError` if the model
         gave no answer; `JournalError`.
@@ -318,7 +315,7 @@ class ClientTurn:
             raise _explain(state)
         completion = self._shown(state, done) if self._is_agent else done[-1]
         self._said = [*self._said, completion.message]
-        return Answer(completion, self.run_id)
+        return completion
 
     def note(self) -> None:
         """Note which conversation the run now has, so that the next request finds it."""

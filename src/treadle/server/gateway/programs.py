@@ -39,11 +39,11 @@ from treadle.runs.ensure import ensure_run
 from treadle.runs.options import Given, StreamOptions
 from treadle.runs.run import Run
 from treadle.runs.task import Grade, SimpleTask, Task, find_environment
-from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, refuse
+from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, refuse, send_whole
 from treadle.server.catalog import ClientWish
 from treadle.server.gateway.environments import EnvironmentProcess, end_all, start_guarded
 from treadle.server.gateway.gateway_host import GatewayHost
-from treadle.server.gateway.wires import Gateway, send_whole
+from treadle.server.gateway.wires import Gateway
 from treadle.server.listening import listen, serve_app
 from treadle.tools.client_tools import ClientTools
 from treadle.workers.registry import HereWorkers

@@ -5,7 +5,7 @@ They do not go through FastAPI, whose checks of a request take longer than every
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -24,11 +24,14 @@ from treadle.server.access import (
     RequestRefused,
     Scope,
     Send,
+    check_scope,
     error_body,
     read_body,
+    send_head,
+    send_whole,
     to_sse,
 )
-from treadle.server.gateway.client_turn import Answer, AskedModelError, ClientTurn, RunNaming
+from treadle.server.gateway.client_turn import AskedModelError, ClientTurn, RunNaming
 from treadle.server.gateway.gateway_host import GatewayHost, result_of
 from treadle.server.idempotency import KeyedRequest
 
@@ -133,9 +136,7 @@ class Gateway:
 
     async def _answer(self, wire: Wire, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request. Raises: what prevents that, before anything was sent."""
-        host, caller = self._host, scope["state"]["caller"]
-        if "run" not in caller.scopes:
-            raise RequestRefused(403, "this key does not have the scope 'run'", "forbidden")
+        host, caller = self._host, check_scope(scope["state"]["caller"], "run")
         asked = _read(wire, await read_body(receive))
         named = _read_headers(scope["headers"], scope["state"].get("keyed"))
         turn = ClientTurn(host, caller, asked, named)
@@ -145,9 +146,8 @@ class Gateway:
                     outlet = _Outlet(wire, turn, asked)
                     await outlet.pass_on(host.start(turn.answer()), send)
                     return
-                answer = await host.do(turn.answer())
-                body = wire.write(answer.completion, asked)
-                await send_whole(send, 200, body, {RUN_HEADER: answer.run_id})
+                body = wire.write(await host.do(turn.answer()), asked)
+                await send_whole(send, 200, body, {RUN_HEADER: turn.run_id})
             finally:
                 # The client cannot go on before it has the answer, and need not wait for this.
                 turn.note()
@@ -188,7 +188,7 @@ class _Outlet:
             self._waiting.append(b": still here\n\n")
             self._ring()
 
-    async def pass_on(self, task: "asyncio.Task[Answer]", send: Send) -> None:
+    async def pass_on(self, task: "asyncio.Task[Completion]", send: Send) -> None:
         """Send the pieces of the answer as they come. Raises: what prevents the answer, if nothing has come yet."""
         loop = asyncio.get_running_loop()
         task.add_done_callback(lambda _: self._ring())
@@ -201,9 +201,8 @@ class _Outlet:
             if self._waiting:
                 await self._flush(send, more=True)
         try:
-            answer = await result_of(task)
-            stream = self._open()
-            self._put(stream.end(answer.completion))
+            completion = await result_of(task)
+            self._put(self._open().end(completion))
         except Exception as error:
             if not self._has_begun:
                 raise
@@ -218,7 +217,7 @@ class _Outlet:
         if not self._has_begun:
             self._has_begun = True
             headers = {RUN_HEADER: self._turn.run_id, "content-type": "text/event-stream; charset=utf-8"}
-            await _send_head(send, 200, headers | {"cache-control": "no-store", "x-accel-buffering": "no"})
+            await send_head(send, 200, headers | {"cache-control": "no-store", "x-accel-buffering": "no"})
         await send({"type": "http.response.body", "body": b"".join(pieces), "more_body": more})
 
 
@@ -247,16 +246,3 @@ def _read_headers(headers: Iterable[tuple[bytes, bytes]], keyed: KeyedRequest | 
             labels = {key.strip(): said.strip() for key, _, said in pairs}
             check_labels(labels)
     return RunNaming(run_id, labels, keyed)
-
-
-async def _send_head(send: Send, status: int, headers: Mapping[str, str]) -> None:
-    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-
-
-async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
-    """Send a whole response."""
-    encoded = _encode(body)
-    length = {"content-type": "application/json", "content-length": str(len(encoded))}
-    await _send_head(send, status, {**length, **headers})
-    await send({"type": "http.response.body", "body": encoded})

@@ -50,10 +50,10 @@ class RequestKeeper:
     async def _write(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
-            fault: JournalError | None = None
+            fault: Exception | None = None
             try:
                 await self._journal.resources.add_soon([item for item, _ in waiting], time.time())
-            except JournalError as error:
+            except Exception as error:  # each of those who wait has to hear of it
                 fault = error
             for _, kept in waiting:
                 if not kept.done():

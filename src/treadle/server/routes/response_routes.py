@@ -20,6 +20,7 @@ from treadle.server.access import (
     RequestRefused,
     Scope,
     Send,
+    check_scope,
     read_body,
 )
 from treadle.server.gateway.gateway_host import result_of
@@ -39,7 +40,6 @@ from treadle.server.routes.route_context import (
     Reader,
     Runner,
     TheHost,
-    check_scope,
     encode,
     write_named,
 )

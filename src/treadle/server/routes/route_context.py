@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from treadle.core.types import Json
-from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, to_sse, until_left
+from treadle.server.access import ApiCaller, LeavingWatch, Receive, Scope, Send, check_scope, to_sse
 from treadle.server.run_host import RunHost
 
 KEEP_ALIVE_SECONDS = 15.0
@@ -39,13 +39,6 @@ def need(scope: str) -> Callable[[Request], Awaitable[ApiCaller]]:
         return check_scope(get_caller(request), scope)
 
     return check
-
-
-def check_scope(caller: ApiCaller, scope: str) -> ApiCaller:
-    """Return the caller, whose key must have the scope. Raises: `RequestRefused`."""
-    if scope not in caller.scopes:
-        raise RequestRefused(403, f"this key does not have the scope {scope!r}", "forbidden")
-    return caller
 
 
 TheHost = Annotated[RunHost, Depends(get_host)]
@@ -105,13 +98,11 @@ class EventStream(StreamingResponse):
         """Send the stream."""
         self._loop, self._task, self._send = asyncio.get_running_loop(), asyncio.current_task(), send
         self._is_sending, self._sent_at = False, self._loop.time()
-        leaving = asyncio.ensure_future(until_left(receive))
-        leaving.add_done_callback(lambda left: None if left.cancelled() else self._end())
         self._timer = self._loop.call_later(KEEP_ALIVE_SECONDS, self._beat)
-        is_complete = False
+        is_complete, leaving = False, LeavingWatch(receive, self._end)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            with self._following:
+            with self._following, leaving:
                 async for line in self._lines:
                     await self._write(line)
             is_complete = True
@@ -119,11 +110,10 @@ class EventStream(StreamingResponse):
             if not self._has_ended or self._task is None:
                 raise
             self._task.uncancel()
-            is_complete = not leaving.done()  # the server is stopping
+            is_complete = not leaving.has_left  # the server is stopping
         finally:
             self._has_ended = True
             self._timer.cancel()
-            leaving.cancel()
             with contextlib.suppress(Exception):
                 await self._lines.aclose()  # type: ignore[attr-defined]
             if not is_complete and self._on_close is not None:
