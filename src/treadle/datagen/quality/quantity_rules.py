@@ -11,9 +11,9 @@ from treadle.datagen.quality.doubts import (
     SEEN,
     Doubt,
     DoubtKind,
-    beside,
     entities_of,
     find_anchors,
+    find_labels,
     rank,
     shape,
     show_record,
@@ -37,8 +37,6 @@ _SEPARATOR = re.compile(r",\s++(?:and\s++)?|(?<!\s)\s++(?:and|og)\s++")
 _LISTED = re.compile(r"\A\s*+(?:[-*]\s)?[\w./-]+\.\w{1,5}(?:\s.{0,30})?")
 _UNREAD_BEFORE, _UNREAD_AFTER = re.compile(r"\d[^\w+*=-][€$£]?$"), re.compile(r"\s?\(?[±…]|[^\w\s:;)-]?\d")
 """What stands beside a figure that is only a part of another."""
-_BREAK = re.compile(r"[;·•]|\.\s")
-_LETTERS = re.compile(r"[^\W\d_]{2,}")
 _MAX_COUNT = 50
 """Whole numbers up to this one are counts: among many figures, one equals nearly any of them."""
 
@@ -97,7 +95,7 @@ class QuantityRules:
             return portion
         own = list(find_sightings(self._seen, item, is_told=False))
         anchors, places = find_anchors(seen, statement)
-        labels, is_alone = self._labels(statement, item)
+        labels, is_alone = find_labels(seen, statement)
         found = own
         if item.kind is QuantityKind.NUMBER and item.value <= _MAX_COUNT and not item.unit:
             # A small number is found somewhere by chance.
@@ -186,29 +184,6 @@ class QuantityRules:
         return (
             not label or not label.isdisjoint(words) or bool((place.record.stems - place.cell.stems) & words)
         )
-
-    def _labels(self, statement: AnswerStatement, item: Quantity) -> tuple[frozenset[frozenset[str]], bool]:
-        """Return the labels by which a quantity is named: in its clause if it is alone there, else beside it. The
-        flag says whether it is alone."""
-        is_row = statement.sentence.lstrip().startswith("|")
-        clause = statement.sentence if is_row else statement.clause
-        is_alone = len(find_quantities(clause)) < 2
-        labels = self._fitting(clause + beside(statement), item) if is_alone else frozenset()
-        if not labels and not is_row:
-            labels = next(filter(None, [self._fitting(text, item) for text in _scopes(statement)]), labels)
-            is_alone = is_alone or bool(labels)
-        return labels, is_alone
-
-    def _fitting(self, text: str, item: Quantity) -> frozenset[frozenset[str]]:
-        """Return the labels that a text names, of the columns that can have a quantity with this unit."""
-        return frozenset(
-            [label for label in self._seen.named_labels(text, item.kind) if self._fits(label, item)]
-        )
-
-    def _fits(self, label: frozenset[str], item: Quantity) -> bool:
-        """Return whether a column can have a quantity with this unit: one in another dimension cannot."""
-        unit, sizes = unit_of(item.unit), self._seen.units.get(label, frozenset())
-        return unit is None or not sizes or any(dimension == unit[0] for dimension, _ in sizes)
 
     def _doubt_portion(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
         """Check a share of the records that have a value, such as `3 of 8` or `40 %`; `None` if it is none."""
@@ -584,22 +559,6 @@ class QuantityRules:
                         }:
                             spans.add(other.value * (unit[1] / 60 if unit else 1))
         return any(abs((start + span) % 1440 - item.value) < 1 for start in starts for span in spans)
-
-
-def _scopes(statement: AnswerStatement) -> Iterator[str]:
-    """Yield the texts that may name what a figure is, the likeliest first: those between it and its neighbours.
-
-    Whether names stand before or after figures is told by the first one of the sentence.
-    """
-    sentence, start, end = statement.sentence, statement.place, statement.place + len(statement.text)
-    figures = find_quantities(sentence)
-    before = max([item.end for item in figures if item.end <= start], default=0)
-    after = min([item.start for item in figures if item.start >= end], default=len(sentence))
-    left = _BREAK.split(sentence[before:start])[-1]
-    right = _BREAK.split(sentence[end:after])[0]
-    first = min([item.start for item in figures], default=0)
-    is_before = len(_LETTERS.findall(sentence[:first])) > 1
-    yield from (left, right) if is_before else (right, left)
 
 
 def _is_listed(statement: AnswerStatement, item: Quantity, answer: str) -> bool:

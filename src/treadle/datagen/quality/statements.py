@@ -291,7 +291,11 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
 def _is_choice(text: str) -> bool:
     """Return whether a text with a slash is two common words, such as `date/time`, and no path."""
     parts = text.split("/")
-    return len(parts) == 2 and all(stem(part.lower()) in common_words() for part in parts)
+    return (
+        text.lower() == "n/a"
+        or (len(parts) == 2
+        and all(stem(part.lower()) in common_words() for part in parts))
+    )
 
 
 def _read_implied(
