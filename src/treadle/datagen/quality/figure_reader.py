@@ -75,6 +75,7 @@ def _words(section: str, name: str) -> re.Pattern[str]:
 
 _CUT = "".join(_VULGAR)
 _TOKEN = re.compile(rf"[^\W\d_]+|[0-9{_CUT}]|(?<![\w.])\.(?=[0-9])")
+_FIRST_SIGNS = frozenset(f"0123456789.{_CUT}")
 _NAME = re.compile(r"[\w'’]*+(?:[.:/@-]++\w++)*+")
 _MONEY = [name for code, names in CURRENCIES.items() for name in (code, *names)]
 _SIGNS = "".join([name for name in _MONEY if len(name) == 1])
@@ -176,7 +177,7 @@ class _Reader:
             if start < self._end:
                 continue
             word = token[0]
-            if not word[0].isalpha():
+            if word[0] in _FIRST_SIGNS:
                 made = self._read_digits(start)
             elif (lower := word.casefold()) in _STARTS:
                 made = self._read_word(lower, word, start, token.end())

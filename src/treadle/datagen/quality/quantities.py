@@ -100,6 +100,11 @@ def _units() -> Iterator[tuple[str, tuple[str, float]]]:
 
 
 UNITS: dict[str, tuple[str, float]] = dict(_units())
+SIZES: dict[str, frozenset[float]] = {
+    dimension: frozenset([size for other, size in UNITS.values() if other == dimension])
+    for dimension in {name for name, _ in UNITS.values()}
+}
+"""The sizes of the units of each dimension."""
 _UNITS_IN_LABELS = {
     name.lower(): unit for name, unit in reversed(UNITS.items()) if len(name) > 1 or not name.isupper()
 }

@@ -264,7 +264,8 @@ class QuantityRules:
         if found is not None and _HOLDING.search(statement.sentence):
             return None  # it may count a part of a file
         is_other = found is not None and found[1].lower().startswith("file")
-        if is_named or (is_other and len({call.call.name for call in self._seen.calls}) > 1):
+        is_near = any(2 * abs(item.value) >= one for one in allowed)
+        if is_named or (is_other and not is_near and len({call.call.name for call in self._seen.calls}) > 1):
             return None  # a result names it, or it may count the files that other calls had
         return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not anchors else None
 
