@@ -192,4 +192,9 @@ def _scopes(statement: AnswerStatement) -> Iterator[str]:
     right = _BREAK.split(sentence[end:after])[0]
     first = min([item.start for item in figures], default=0)
     is_before = len(_LETTERS.findall(sentence[:first])) > 1
-    yield from (left, right) if is_before else (right, left)
+    yield left if is_before else right
+    # What stands on the other side may belong to a neighbour.
+    if is_before and after == len(sentence):
+        yield right
+    elif not is_before and not before:
+        yield left

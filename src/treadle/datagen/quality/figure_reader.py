@@ -116,7 +116,7 @@ _CLOCK = re.compile(r"(?P<h>[01]\d|2[0-3])(?P<m>[0-5]\d)(?:\s?(?:h|hrs|hours|Uhr
 """A time of day without a sign between hours and minutes."""
 _H_CLOCK = re.compile(r"(?P<h>[01]?\d|2[0-4])\s?h(?P<m>[0-5]\d)(?!\w)")
 _NOTE = _words("clock", "notes")
-_MINUTES = re.compile(r"[1-5]?\d(?=\s(?:minutes?\s|past\s|to\s))")
+_MINUTES = re.compile(r"[1-5]?\d(?=\s(?:minutes?\s|past\s))|(?:1[3-9]|[2-5]\d)(?=\sto\s)")
 _LENGTH_AFTER = re.compile(r"\s?(?:(?P<h>h|hrs?|hours|timer|Stunden|Std)|min|mins|minutes|m)\b")
 _AT_HOUR = _words("clock", "near")
 _DAY_BEFORE = _words("dates", "before")

@@ -23,7 +23,7 @@ from treadle.datagen.quality.evidence import FILE, Evidence, Occurrence, plain_l
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, unit_of
 from treadle.datagen.quality.result_records import stem, stems_of
-from treadle.datagen.quality.sightings import find_sightings, other_readings
+from treadle.datagen.quality.sightings import find_sightings, has_label, is_at, other_readings
 from treadle.datagen.quality.statements import AnswerStatement
 
 _COUNTED = re.compile(r"(?i)\b(lines?|rows?|matches|files?)(?:\s*+\([^()]{0,80}\))?\s*+[|:]\W*+$")
@@ -63,7 +63,8 @@ class QuantityRules:
             return self._doubt_ordinal(item)
         doubt = self._doubt(statement, item)
         for other in other_readings(item) if doubt.is_open else ():
-            doubt = min(doubt, self._doubt(statement, other), key=rank)
+            found = self._doubt(statement, other)
+            doubt = doubt if found.is_open else min(doubt, found, key=rank)
         return doubt
 
     def _is_in_name(self, statement: AnswerStatement) -> bool:
@@ -104,19 +105,17 @@ class QuantityRules:
         is_total = (
             shape("answers", "aggregate").search(statement.clause) is not None and len(seen.records) > 1
         )
-        is_here = any(_is_at(place, anchors, places) and _has_label(place, labels) for place in own)
+        is_here = any(is_at(place, anchors, places) and has_label(place, labels) for place in own)
         if is_here and not (is_total and item.kind is QuantityKind.NUMBER and not _is_of_total(own)):
             return self._note(item)
-        told = [
-            place for place in find_sightings(self._seen, item, is_told=True) if _has_label(place, labels)
-        ]
+        told = [place for place in find_sightings(self._seen, item, is_told=True) if has_label(place, labels)]
         if told and not own:
             return self._note(item)
         if (
             labels
             and not is_total
             and not seen.anchors(statement.clause)
-            and any(_has_label(place, labels) for place in own)
+            and any(has_label(place, labels) for place in own)
         ):
             self._note(item)
             return Doubt(DoubtKind.UNPLACED, "may belong to something else")
@@ -135,7 +134,7 @@ class QuantityRules:
             words = stems_of(statement.sentence)
             is_named = is_alone and any(plain_label(label) <= words for label in labels)
             if (len(seen.records) == 1 and not labels) or (
-                any(_is_at(place, anchors, places) for place in own) and not is_named
+                any(is_at(place, anchors, places) for place in own) and not is_named
             ):
                 return self._note(item)
             if any(self._may_be(place, item, statement, (anchors, places)) for place in own):
@@ -166,7 +165,7 @@ class QuantityRules:
         if not place.record.stems - place.cell.stems and not place.cell.label:
             return True
         is_chosen = any(where) or len(self._seen.records) == 1
-        if not is_chosen or not _is_at(place, *where):
+        if not is_chosen or not is_at(place, *where):
             return False
         unit = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
         others = [
@@ -264,7 +263,7 @@ class QuantityRules:
         if found is not None and _HOLDING.search(statement.sentence):
             return None  # it may count a part of a file
         is_other = found is not None and found[1].lower().startswith("file")
-        is_near = any(2 * abs(item.value) >= one for one in allowed)
+        is_near = 2 * abs(item.value) >= min(allowed, default=0.0)
         if is_named or (is_other and not is_near and len({call.call.name for call in self._seen.calls}) > 1):
             return None  # a result names it, or it may count the files that other calls had
         return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not anchors else None
@@ -584,18 +583,3 @@ def _is_of_total(places: list[Occurrence]) -> bool:
     """Return whether a value stands under the name of a total, or under none."""
     totals = word_list("causes", "totals")
     return any(not place.cell.label or place.cell.label & totals for place in places)
-
-
-def _is_at(place: Occurrence, anchors: frozenset[str], places: frozenset[str]) -> bool:
-    """Return whether a value was seen where the words of a statement say."""
-    record = place.record
-    if places and not places & (record.context | record.stems):
-        places -= frozenset().union(*record.labels)
-        if places:
-            return False
-    left = anchors - record.context
-    return not left or bool(left & record.stems)
-
-
-def _has_label(place: Occurrence, labels: frozenset[frozenset[str]]) -> bool:
-    return not labels or not place.cell.label or place.cell.label in labels

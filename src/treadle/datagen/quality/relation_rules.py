@@ -209,7 +209,8 @@ class RelationRules:
             anchors = seen.anchors(sentence)
         names = frozenset([name for entity in entities_of(sentence) for name in entity]) - seen.subjects
         anchors = (seen.anchors(sentence) & names) or anchors or seen.anchors(statement.sentence)
-        if all(re.search(r"\d", name) for name in anchors):
+        after = stems_of(statement.sentence[statement.place + len(statement.text) :])
+        if all(re.search(r"\d", name) for name in anchors) and anchors <= after:
             return SEEN  # it names a field of one thing, and no winner
         keys = [name for name in anchors if 0 < seen.frequency[name] <= max(1, len(seen.records) // 2)]
         if not keys or len(seen.records) < 2:

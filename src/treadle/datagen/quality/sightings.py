@@ -138,3 +138,19 @@ def other_readings(item: Quantity) -> Iterator[Quantity]:
         yield replace(item, unit=re.split(r"\s?/|\s(?:per|an?)\s", item.unit)[0])
     if item.spread is not None and item.spread[1] <= 1.6 * item.spread[0]:
         yield replace(item, low=item.spread[0], high=item.spread[1], is_about=True)
+
+
+def is_at(place: Occurrence, anchors: frozenset[str], places: frozenset[str]) -> bool:
+    """Return whether a value was seen where the words of a statement say."""
+    record = place.record
+    if places and not places & (record.context | record.stems):
+        places -= frozenset().union(*record.labels)
+        if places:
+            return False
+    left = anchors - record.context
+    return not left or bool(left & record.stems)
+
+
+def has_label(place: Occurrence, labels: frozenset[frozenset[str]]) -> bool:
+    """Return whether a value was seen in one of some columns, or in none that has a name."""
+    return not labels or not place.cell.label or place.cell.label in labels
