@@ -120,7 +120,8 @@ class RelationRules:
                 label = plain_label(cell.label)
                 is_given = cell.text.strip(' -"[]{}').casefold() not in ("", "null", "none", "no", "n/a", "0")
                 if label and is_given and label <= words and rest - label <= self._seen.stems:
-                    return Doubt(DoubtKind.DENIED, f"denies what was seen: {show_record(record)}")
+                    kind = DoubtKind.DENIED if rest - label else DoubtKind.UNLIKE
+                    return Doubt(kind, f"denies what was seen: {show_record(record)}")
                 named = label & rest
                 if is_given and named and len(named) * 2 >= max(len(label), len(rest)):
                     found = Doubt(DoubtKind.POSSIBLE, f"may deny what was seen: {show_record(record)}")
