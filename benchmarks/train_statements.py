@@ -66,7 +66,7 @@ _NAME = re.compile(r"(?<=[a-z:] )[A-Z][a-z]+(?=[ -][A-Z]|\.|$)", re.MULTILINE)
 _NAMES = ("Hildegard", "Okonkwo", "Thaddeus", "Winterbottom", "Ravenna", "Oyelaran")
 SOLVED = 12
 """How many tasks of each family the oracle solves. They are others than those of the tests."""
-UNSEEN = ("eighth", "ninth")
+UNSEEN = ("ninth",)
 """The splits that are kept for measuring: nothing is trained on them."""
 TRAINED = tuple([split for split in SPLITS if split not in UNSEEN])
 COPIES = 4

@@ -8,7 +8,7 @@ import pytest
 
 from treadle.datagen.quality.doubts import shape
 from treadle.datagen.quality.figure_reader import find_quantities, read_number
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon
+from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon, unit_of
 from treadle.datagen.quality.statements import gate, words_in
 
 
@@ -79,6 +79,29 @@ FORMS = [
     ("15.03.2026", "date", 315, ""),
     ("4. August 2026", "date", 804, ""),
     ("12. oktober", "date", 1012, ""),
+    ("8.91 lakh", "number", 891_000, ""),
+    ("$2.5m", "number", 2_500_000, "$"),
+    ("2.5 MUSD", "number", 2_500_000, "USD"),
+    ("two and a half million", "number", 2_500_000, ""),
+    ("1.24 × 10⁴", "number", 12_400, ""),
+    (".75", "number", 0.75, ""),
+    ("27,000円", "number", 27_000, "円"),
+    ("75 pounds 20", "number", 75.2, "pounds"),
+    ("1249 euros and 50 cents", "number", 1249.5, "euros"),
+    ("4,184 r/min", "number", 4184, "r/min"),
+    ("12 litres per second", "number", 12, "litres per second"),
+    ("480 millivolts", "number", 480, "millivolts"),
+    ("140.8 ampere-hours", "number", 140.8, "ampere-hours"),
+    ("125 ‰", "number", 12.5, "%"),
+    ("12m 34s", "number", 12 + 34 / 60, "min"),
+    ("an hour and 35 minutes", "number", 1 + 35 / 60, "hour"),
+    ("1 m 85", "number", 1.85, "m"),
+    ("09h34", "time", 9 * 60 + 34, "h"),
+    ("12:34 min", "time", 12 * 60 + 34, "min"),
+    ("nine thirty-four", "time", 9 * 60 + 34, ""),
+    ("26 to 10", "time", 9 * 60 + 34, ""),
+    ("2026-W50-2", "date", 50, "week"),
+    ("8 Dec '26", "date", 1208, ""),
 ]
 
 
@@ -103,6 +126,9 @@ def test_each_written_form_is_one_figure(text, kind, value, unit):
         ("more than half", (0.5, 0.58), (0.45, 0.7)),
         ("30+", (30, 34), (29, 50)),
         ("12.40", (12.4, 12.404), (12.3, 12.5)),
+        ("in the ballpark of 890,000", (885_000, 891_000), (800_000, 980_000)),
+        ("north of 40", (40, 43), (38, 60)),
+        ("a shade under 900", (890, 899), (700, 910)),
     ],
 )
 def test_how_exact_a_figure_is_follows_from_how_it_is_written(text, inside, outside):
@@ -137,6 +163,26 @@ def test_a_date_that_is_said_by_its_distance_from_another_has_both_readings():
     ):  # fmt: skip
         found = [item for item in find_quantities(text) if item.kind is QuantityKind.DATE]
         assert [item.other for item in found] == [day], text
+
+
+def test_a_number_may_be_read_as_a_day_and_a_part_as_a_share():
+    assert only("on 20260307 it").days == (307,)
+    assert only("on 7.3. it").days == (307,)
+    assert [item.portion for item in find_quantities("3 in 4 rows")] == [0.75, 0.75]
+
+
+def test_a_compound_unit_has_the_dimensions_of_its_parts():
+    for name, dimension, size in (
+        ("l/min", "volume/time", 1 / 60), ("revolutions per minute", "turns/time", 1 / 60),
+        ("rpm", "turns/time", 1 / 60), ("kilometres an hour", "length/time", 1 / 3.6),
+        ("milliwatts", "power", 0.001),
+    ):  # fmt: skip
+        assert unit_of(name) == (dimension, pytest.approx(size))
+    assert unit_of("rows/min") is None
+
+
+def test_a_digit_of_another_script_is_no_figure():
+    assert find_quantities("x² and m⁻¹") == ()
 
 
 def test_a_text_that_is_a_number_has_its_value():

@@ -1,6 +1,7 @@
 """What the rules can find out about a statement, and what they share."""
 
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from functools import cache
 
@@ -8,7 +9,7 @@ from msgspec import Struct
 
 from treadle.datagen.quality.evidence import Evidence, unit_stems
 from treadle.datagen.quality.figure_reader import find_quantities
-from treadle.datagen.quality.quantities import lexicon
+from treadle.datagen.quality.quantities import lexicon, unit_of
 from treadle.datagen.quality.result_records import Record, stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, clauses
 
@@ -96,6 +97,8 @@ def rank(doubt: Doubt) -> int:
     return _RANKS[doubt.kind]
 
 
+_BREAK = re.compile(r"[;·•]|\.\s")
+_LETTERS = re.compile(r"[^\W\d_]{2,}")
 _BESIDE = re.compile(r"\(([^()]{1,80})\)")
 """What stands in brackets after a clause."""
 
@@ -149,3 +152,49 @@ def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[
     is_alone = len(find_quantities(statement.sentence)) < 2 or statement.sentence.lstrip().startswith("|")
     above = inherited or (seen.anchors(statement.sentence) if is_alone else frozenset())
     return above - seen.places, places or stems_of(text) & seen.places
+
+
+def find_labels(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[frozenset[str]], bool]:
+    """Return the labels by which a quantity is named: in its clause if it is alone there, else beside it. The flag
+    says whether it is alone."""
+    item = statement.quantity
+    assert item is not None
+    is_row = statement.sentence.lstrip().startswith("|")
+    clause = statement.sentence if is_row else statement.clause
+    is_alone = len(find_quantities(clause)) < 2
+    texts = [clause + beside(statement)] if is_alone else []
+    if not is_row:
+        is_sole = len(find_quantities(statement.sentence)) < 2
+        texts = [*texts, *_scopes(statement)] if is_sole else [*_scopes(statement), *texts]
+    for text in texts:
+        named = seen.named_labels(text, item.kind)
+        if found := frozenset([label for label in named if _can_have(seen, label, item.unit)]):
+            return found, True
+    return frozenset(), is_alone
+
+
+def _can_have(seen: Evidence, label: frozenset[str], name: str) -> bool:
+    """Return whether a column can have a quantity with a unit: one in another dimension cannot."""
+    unit, sizes = unit_of(name), seen.units.get(label, frozenset())
+    return unit is None or not sizes or any(dimension == unit[0] for dimension, _ in sizes)
+
+
+def _scopes(statement: AnswerStatement) -> Iterator[str]:
+    """Yield the texts that may name what a figure is, the likeliest first: those between it and its neighbours.
+
+    Whether names stand before or after figures is told by the first one of the sentence.
+    """
+    sentence, start, end = statement.sentence, statement.place, statement.place + len(statement.text)
+    figures = find_quantities(sentence)
+    before = max([item.end for item in figures if item.end <= start], default=0)
+    after = min([item.start for item in figures if item.start >= end], default=len(sentence))
+    left = _BREAK.split(sentence[before:start])[-1]
+    right = _BREAK.split(sentence[end:after])[0]
+    first = min([item.start for item in figures], default=0)
+    is_before = len(_LETTERS.findall(sentence[:first])) > 1
+    yield left if is_before else right
+    # What stands on the other side may belong to a neighbour.
+    if is_before and after == len(sentence):
+        yield right
+    elif not is_before and not before:
+        yield left

@@ -91,7 +91,7 @@ def _pair(text: str, one: Quantity, two: Quantity) -> _Pair:
             QuantityKind.SHARE, share, one.start, two.end, share / near, share * near, is_word=one.is_word
         )
     if 1 < one.value < two.value <= 100 and _ONE_IN.fullmatch(gap):
-        portion = one.value / two.value
+        portion: float | None = one.value / two.value
         return replace(one, portion=portion), replace(two, portion=portion)
     if _PART.fullmatch(gap):
         portion = one.value / two.value if two.value else None

@@ -7,11 +7,21 @@ begin there. What is a part of a name, a version, a path or an identifier is no 
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from datetime import date, timedelta
 from functools import cached_property, lru_cache
 
 from msgspec.structs import replace
 
+from treadle.datagen.quality.figure_dates import (
+    DATE_FORM,
+    DAY_AFTER,
+    DAY_NUMBER,
+    MONTHS,
+    days_like,
+    read_date,
+    read_days,
+    shift_date,
+    to_date,
+)
 from treadle.datagen.quality.figure_pairs import join_figures
 from treadle.datagen.quality.languages import WORDS
 from treadle.datagen.quality.quantities import CURRENCIES, UNITS, Quantity, QuantityKind, lexicon
@@ -22,7 +32,6 @@ _SCALES: dict[str, float] = lexicon("scales")
 _LETTERS: dict[str, float] = {**lexicon("letters"), "m": 1e6}
 """What letters behind digits multiply; `m` does only before a currency."""
 _FRACTIONS: dict[str, float] = lexicon("fractions")
-_MONTHS = {name: month for month, names in enumerate(lexicon("dates")["months"], 1) for name in names.split()}
 _SHARED = frozenset(lexicon("shared")["words"].split())
 _PLACES = frozenset(lexicon("ordinals")["words"].split())
 _FOREIGN = (WORDS["no"] | WORDS["de"]) - WORDS["en"]
@@ -61,7 +70,7 @@ def _compounds() -> Iterator[tuple[str, float]]:
 _NUMBERS: dict[str, float] = dict(_compounds())
 for _language in ("de", "no", "en"):
     _NUMBERS |= lexicon("numbers")[_language]
-_STARTS = frozenset([*_NUMBERS, *_SCALES, *_FRACTIONS, *_MONTHS, *_HOURS])
+_STARTS = frozenset([*_NUMBERS, *_SCALES, *_FRACTIONS, *MONTHS, *_HOURS])
 """The words, in lower case, at which a figure can begin."""
 
 
@@ -75,6 +84,7 @@ def _words(section: str, name: str) -> re.Pattern[str]:
 
 _CUT = "".join(_VULGAR)
 _TOKEN = re.compile(rf"[^\W\d_]+|[0-9{_CUT}]|(?<![\w.])\.(?=[0-9])")
+_FIRST_SIGNS = frozenset(f"0123456789.{_CUT}")
 _NAME = re.compile(r"[\w'’]*+(?:[.:/@-]++\w++)*+")
 _MONEY = [name for code, names in CURRENCIES.items() for name in (code, *names)]
 _SIGNS = "".join([name for name in _MONEY if len(name) == 1])
@@ -84,24 +94,6 @@ _UNIT = (
     rf"(?P<u>(?:[{_SIGNS}]|%(?![\s-]?(?:points|pts))|(?:{_NAMES_OF_UNITS})(?!\w))"
     rf"(?:(?:\s?/\s?|\s(?:per|an?)\s)(?:{_NAMES_OF_UNITS})(?!\w))?)"
 )
-_DAY = r"(?:0?[1-9]|[12]\d|3[01])"
-_DATE = re.compile(
-    rf"""(?P<y>[12]\d{{3}})(?P<s>[-/.])(?P<m>0?[1-9]|1[0-2])(?P=s)(?P<d>{_DAY})(?!\d)
-    | (?:(?P<from>{_DAY})(?:st|nd|rd|th|\.)?\s?[-–—]\s?)?(?P<d2>{_DAY})(?:st|nd|rd|th|\.)?(?:\s+|-)(?:of\s+)?
-        (?P<M>{_any(_MONTHS)})\b\.?(?:(?:,?\s+|-)(?P<y2>[12]\d{{3}}|['’]\d\d)\b)?
-    | (?P<a>{_DAY})(?P<s2>[./-])(?P<b>{_DAY})(?P=s2)(?P<y4>[12]\d{{3}}|\d\d)(?![\d:]|[.-]\d)""",
-    re.IGNORECASE | re.VERBOSE,
-)
-_DAYS_FROM = re.compile(
-    r"(?i)\b(?P<n>\w+)\s(?:days?|(?P<w>weeks?))\s(?:before|(?P<after>after|from|past))\s(?:the\s)?\Z"
-)
-_DAY_AFTER = re.compile(
-    rf"\.?\s+(?:the\s+)?(?P<d>{_DAY})(?:st|nd|rd|th)?\b(?![:.,]?\d)"
-    rf"(?:\s?[-–—]\s?(?P<to>{_DAY})(?:st|nd|rd|th)?\b(?![:.,]?\d))?(?:,?\s+(?P<y>[12]\d{{3}}|['’]\d\d)\b)?"
-)
-_DAY_OF = _words("dates", "numbered")
-_DAY_LIKE = re.compile(r"(?P<a>\d\d?)(?P<s>[./])(?P<b>\d\d?)(?!\d)")
-_COMPACT = re.compile(r"(?P<y>(?:19|20)\d\d)(?P<m>0[1-9]|1[0-2])(?P<d>0[1-9]|[12]\d|3[01])(?!\d)")
 _TIME = re.compile(
     r"""(?P<h>[01]?\d|2[0-4])(?:(?P<sep>[:.])(?P<m>[0-5]\d)(?::(?P<s>[0-5]\d)(?:[.,]\d+)?(?:[+-]\d\d:\d\d)?)?)?
     (?:\s?(?P<half>[ap])(?:m\b|\.\s?m\b\.?)|Z\b)?(?![\d:]|[.,]\d)""",
@@ -124,7 +116,7 @@ _CLOCK = re.compile(r"(?P<h>[01]\d|2[0-3])(?P<m>[0-5]\d)(?:\s?(?:h|hrs|hours|Uhr
 """A time of day without a sign between hours and minutes."""
 _H_CLOCK = re.compile(r"(?P<h>[01]?\d|2[0-4])\s?h(?P<m>[0-5]\d)(?!\w)")
 _NOTE = _words("clock", "notes")
-_MINUTES = re.compile(r"[1-5]?\d(?=\s(?:minutes?\s|past\s|to\s))")
+_MINUTES = re.compile(r"[1-5]?\d(?=\s(?:minutes?\s|past\s))|(?:1[3-9]|[2-5]\d)(?=\sto\s)")
 _LENGTH_AFTER = re.compile(r"\s?(?:(?P<h>h|hrs?|hours|timer|Stunden|Std)|min|mins|minutes|m)\b")
 _AT_HOUR = _words("clock", "near")
 _DAY_BEFORE = _words("dates", "before")
@@ -176,7 +168,7 @@ class _Reader:
             if start < self._end:
                 continue
             word = token[0]
-            if not word[0].isalpha():
+            if word[0] in _FIRST_SIGNS:
                 made = self._read_digits(start)
             elif (lower := word.casefold()) in _STARTS:
                 made = self._read_word(lower, word, start, token.end())
@@ -212,8 +204,8 @@ class _Reader:
         if before == "+" and (phone := _PHONE.match(text, start)) is not None:
             self._end = phone.end()
             return []
-        if (said := _DATE.match(text, start)) is not None and (dates := list(_read_date(said))):
-            return [_shift(text, dates[0]), *dates[1:]]
+        if (said := DATE_FORM.match(text, start)) is not None and (dates := list(read_date(said))):
+            return [shift_date(text, dates[0], _NUMBERS), *dates[1:]]
         if (day := self._read_numbered_day(start)) is not None:
             return [day]
         if (time := self._read_time(start)) is not None:
@@ -230,7 +222,7 @@ class _Reader:
 
     def _read_numbered_day(self, start: int) -> Quantity | None:
         """Read a week or a day of a year by its number, as in `2026-W07`, `week 7` and `day 44 of 2026`."""
-        for found in _DAY_OF.finditer(self._text, max(0, start - 16), start + 16):
+        for found in DAY_NUMBER.finditer(self._text, max(0, start - 16), start + 16):
             name = next(name for name in ("week", "week2", "day", "day2") if found[name])
             if start in (found.start(name), found.start("y")):
                 year = int(found["y"] or found["y2"] or found["y3"] or 0) or None
@@ -281,14 +273,14 @@ class _Reader:
         one, two = int(found["a"]), int(found["b"])
         is_day = found["s"] == "/" and 1 <= one <= 31 and 1 <= two <= 12
         if is_day and _DAY_BEFORE.search(self._text, max(0, found.start() - 14), found.start()):
-            return [_to_date(two * 100.0 + one, *found.span(), None)]
+            return [to_date(two * 100.0 + one, *found.span(), None)]
         if not two or (found["s"] == ":" and len(found["b"]) == 2 and two < 60 and one < 24):
             return None
         value, span = one / two, found.span()
         if found["s"] == ":" or (one < two <= 10 or two in (12, 16, 100)):
             sort = self._how_exact(span[0])
             low, high = _bounds(value, 0.02 * max(value, 0.5), sort, is_share=True)
-            days = tuple(_days_like(self._text, span[0]))
+            days = tuple(days_like(self._text, span[0]))
             return [Quantity(SHARE, value, *span, low, high, is_about=bool(sort), days=days)]
         first = Quantity(NUMBER, one, span[0], span[0] + len(found["a"]), one, one, whole=float(two))
         return [first, Quantity(NUMBER, two, span[1] - len(found["b"]), span[1], two, two, whole=float(two))]
@@ -340,7 +332,7 @@ class _Reader:
             minutes = value * 60
         if end - start == 4 and value == int(value) < 2400 and value % 100 < 60 and not unit:
             minutes = value // 100 * 60 + value % 100
-        days = tuple(_days_like(text, start)) if not unit else ()
+        days = tuple(days_like(text, start)) if not unit else ()
         return replace(made, other=other, clock=minutes, is_ordinal=bool(found["o"]), days=days)
 
     def _to_number(
@@ -379,10 +371,10 @@ class _Reader:
             return []
         if around[1] == "_" or (around[1] in tuple("./@") and text[end + 1 : end + 2].isalnum()):
             return []
-        if lower in _SHARED and not self._is_foreign and lower not in _MONTHS:
+        if lower in _SHARED and not self._is_foreign and lower not in MONTHS:
             return []
-        if lower in _MONTHS and (found := _DAY_AFTER.match(text, end)) and word != "may":
-            return [_shift(text, item) for item in _read_days(_MONTHS[lower], found, start)]
+        if lower in MONTHS and (found := DAY_AFTER.match(text, end)) and word != "may":
+            return [shift_date(text, item, _NUMBERS) for item in read_days(MONTHS[lower], found, start)]
         if lower in _HOURS:
             return [self._to_time(0, _HOURS[lower], start, end, is_whole=True)]
         if lower in _NUMBERS or lower in _SCALES:
@@ -521,17 +513,6 @@ class _Reader:
         return self._to_time(hour, minutes if found["past"] else -minutes, start, found.end())
 
 
-def _days_like(text: str, start: int) -> Iterator[float]:
-    """Yield the days as which a number such as `20260307`, `7.3` or `7/3` can be read."""
-    if (found := _COMPACT.match(text, start)) is not None:
-        yield int(found["m"]) * 100.0 + int(found["d"])
-    elif (found := _DAY_LIKE.match(text, start)) is not None:
-        one, two = int(found["a"]), int(found["b"])
-        for day, month in ((one, two), (two, one)) if found["s"] == "/" else ((one, two),):
-            if 1 <= day <= 31 and 1 <= month <= 12:
-                yield month * 100.0 + day
-
-
 def _end_of_name(text: str, start: int) -> int:
     found = _NAME.match(text, start)
     return found.end() if found else start
@@ -597,55 +578,3 @@ def _bounds(value: float, half: float, sort: str, *, is_share: bool) -> tuple[fl
     wide = max(half, min(0.5 * step, 0.25 * value), 0.08 * value)
     half = min(half, 0.01 * value)
     return (value - half, value + wide) if sort == "over" else (value - wide, value + half)
-
-
-def _read_date(found: re.Match[str]) -> Iterator[Quantity]:
-    start, end = found.span()
-    year = next((int(found[name].strip("'’")) for name in ("y", "y2", "y4") if found[name]), None)
-    if year is not None and year < 100:
-        year += 2000
-    if found["a"]:
-        one, two = int(found["a"]), int(found["b"])
-        orders = ((one, two),) if found["s2"] == "." and two <= 12 else ((one, two), (two, one))
-        readings = sorted({month * 100.0 + day for day, month in orders if month <= 12})
-    elif found["m"]:
-        readings = [int(found["m"]) * 100.0 + int(found["d"])]
-    else:
-        if found["M"] == "may":
-            return  # 3 may be
-        month = _MONTHS[found["M"].casefold()] * 100.0
-        if found["from"]:
-            yield _to_date(month + int(found["from"]), start, found.end("from"), year)
-            start = found.start("d2")
-        readings = [month + int(found["d2"])]
-    if readings:
-        yield replace(_to_date(readings[0], start, end, year), other=readings[-1])
-
-
-def _read_days(month: int, found: re.Match[str], start: int) -> Iterator[Quantity]:
-    year = int(found["y"].strip("'’")) if found["y"] else None
-    year = year + 2000 if year is not None and year < 100 else year
-    yield _to_date(
-        month * 100.0 + int(found["d"]), start, found.end("d") if found["to"] else found.end(), year
-    )
-    if found["to"]:
-        yield _to_date(month * 100.0 + int(found["to"]), found.start("to"), found.end(), year)
-
-
-def _shift(text: str, item: Quantity) -> Quantity:
-    """Return a date with the day that is meant as another reading, as in `two days before 9 May`."""
-    found = _DAYS_FROM.search(text, max(0, item.start - 28), item.start)
-    if found is None:
-        return item
-    word = found["n"].casefold()
-    days = (int(word) if word.isdigit() else int(_NUMBERS.get(word, 1))) * (7 if found["w"] else 1)
-    try:
-        day = date(item.year or 2023, int(item.value) // 100, int(item.value) % 100)
-    except ValueError:
-        return item
-    day += timedelta(days if found["after"] else -days)
-    return replace(item, other=day.month * 100.0 + day.day)
-
-
-def _to_date(value: float, start: int, end: int, year: int | None) -> Quantity:
-    return Quantity(DATE, value, start, end, value, value, year=year, other=value)

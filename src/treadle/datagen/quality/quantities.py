@@ -82,17 +82,21 @@ _PER = re.compile(r"\s?/\s?|\s(?:per|an?|i|pro)\s")
 
 def _units() -> Iterator[tuple[str, tuple[str, float]]]:
     """Yield the units with a prefix, those that are listed, and currencies with their coins."""
-    listed = {name: unit for unit, names in lexicon("units").items() for name in names}
+    listed = {
+        name: (dimension, float(size))
+        for dimension, units in lexicon("units").items()
+        for names, size in units.items()
+        for name in names.split("|")
+    }
     sizes = {sign: item.split() for sign, item in lexicon("prefixes")["sizes"].items()}
     for units, signs in lexicon("prefixes").items():
         for unit in units.split() if isinstance(signs, str) else ():
+            dimension, whole = listed[unit]
             is_word = len(unit) > 2 and unit.islower()
-            for sign in signs.split() if isinstance(signs, str) else ():
+            for sign in signs.split():
                 size, name = sizes[sign]
-                made = f"{name if is_word else sign}{unit}"
-                yield made, (listed[unit], float(size) * lexicon("units")[listed[unit]][unit])
-    for dimension, names in lexicon("units").items():
-        yield from [(name, (dimension, float(size))) for name, size in names.items()]
+                yield f"{name if is_word else sign}{unit}", (dimension, float(size) * whole)
+    yield from listed.items()
     for code, names in CURRENCIES.items():
         yield from [(name, (code, 1.0)) for name in (code, *names)]
         coins = lexicon("coins").get(code, "").split("|")
@@ -100,6 +104,11 @@ def _units() -> Iterator[tuple[str, tuple[str, float]]]:
 
 
 UNITS: dict[str, tuple[str, float]] = dict(_units())
+SIZES: dict[str, frozenset[float]] = {
+    dimension: frozenset([size for other, size in UNITS.values() if other == dimension])
+    for dimension in {name for name, _ in UNITS.values()}
+}
+"""The sizes of the units of each dimension."""
 _UNITS_IN_LABELS = {
     name.lower(): unit for name, unit in reversed(UNITS.items()) if len(name) > 1 or not name.isupper()
 }

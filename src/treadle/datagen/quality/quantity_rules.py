@@ -11,9 +11,9 @@ from treadle.datagen.quality.doubts import (
     SEEN,
     Doubt,
     DoubtKind,
-    beside,
     entities_of,
     find_anchors,
+    find_labels,
     rank,
     shape,
     show_record,
@@ -23,7 +23,7 @@ from treadle.datagen.quality.evidence import FILE, Evidence, Occurrence, plain_l
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, unit_of
 from treadle.datagen.quality.result_records import stem, stems_of
-from treadle.datagen.quality.sightings import find_sightings, other_readings
+from treadle.datagen.quality.sightings import find_sightings, has_label, is_at, other_readings
 from treadle.datagen.quality.statements import AnswerStatement
 
 _COUNTED = re.compile(r"(?i)\b(lines?|rows?|matches|files?)(?:\s*+\([^()]{0,80}\))?\s*+[|:]\W*+$")
@@ -37,8 +37,6 @@ _SEPARATOR = re.compile(r",\s++(?:and\s++)?|(?<!\s)\s++(?:and|og)\s++")
 _LISTED = re.compile(r"\A\s*+(?:[-*]\s)?[\w./-]+\.\w{1,5}(?:\s.{0,30})?")
 _UNREAD_BEFORE, _UNREAD_AFTER = re.compile(r"\d[^\w+*=-][€$£]?$"), re.compile(r"\s?\(?[±…]|[^\w\s:;)-]?\d")
 """What stands beside a figure that is only a part of another."""
-_BREAK = re.compile(r"[;·•]|\.\s")
-_LETTERS = re.compile(r"[^\W\d_]{2,}")
 _MAX_COUNT = 50
 """Whole numbers up to this one are counts: among many figures, one equals nearly any of them."""
 
@@ -65,7 +63,8 @@ class QuantityRules:
             return self._doubt_ordinal(item)
         doubt = self._doubt(statement, item)
         for other in other_readings(item) if doubt.is_open else ():
-            doubt = min(doubt, self._doubt(statement, other), key=rank)
+            found = self._doubt(statement, other)
+            doubt = doubt if found.is_open else min(doubt, found, key=rank)
         return doubt
 
     def _is_in_name(self, statement: AnswerStatement) -> bool:
@@ -97,7 +96,7 @@ class QuantityRules:
             return portion
         own = list(find_sightings(self._seen, item, is_told=False))
         anchors, places = find_anchors(seen, statement)
-        labels, is_alone = self._labels(statement, item)
+        labels, is_alone = find_labels(seen, statement)
         found = own
         if item.kind is QuantityKind.NUMBER and item.value <= _MAX_COUNT and not item.unit:
             # A small number is found somewhere by chance.
@@ -106,19 +105,17 @@ class QuantityRules:
         is_total = (
             shape("answers", "aggregate").search(statement.clause) is not None and len(seen.records) > 1
         )
-        is_here = any(_is_at(place, anchors, places) and _has_label(place, labels) for place in own)
+        is_here = any(is_at(place, anchors, places) and has_label(place, labels) for place in own)
         if is_here and not (is_total and item.kind is QuantityKind.NUMBER and not _is_of_total(own)):
             return self._note(item)
-        told = [
-            place for place in find_sightings(self._seen, item, is_told=True) if _has_label(place, labels)
-        ]
+        told = [place for place in find_sightings(self._seen, item, is_told=True) if has_label(place, labels)]
         if told and not own:
             return self._note(item)
         if (
             labels
             and not is_total
             and not seen.anchors(statement.clause)
-            and any(_has_label(place, labels) for place in own)
+            and any(has_label(place, labels) for place in own)
         ):
             self._note(item)
             return Doubt(DoubtKind.UNPLACED, "may belong to something else")
@@ -137,7 +134,7 @@ class QuantityRules:
             words = stems_of(statement.sentence)
             is_named = is_alone and any(plain_label(label) <= words for label in labels)
             if (len(seen.records) == 1 and not labels) or (
-                any(_is_at(place, anchors, places) for place in own) and not is_named
+                any(is_at(place, anchors, places) for place in own) and not is_named
             ):
                 return self._note(item)
             if any(self._may_be(place, item, statement, (anchors, places)) for place in own):
@@ -168,7 +165,7 @@ class QuantityRules:
         if not place.record.stems - place.cell.stems and not place.cell.label:
             return True
         is_chosen = any(where) or len(self._seen.records) == 1
-        if not is_chosen or not _is_at(place, *where):
+        if not is_chosen or not is_at(place, *where):
             return False
         unit = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
         others = [
@@ -186,29 +183,6 @@ class QuantityRules:
         return (
             not label or not label.isdisjoint(words) or bool((place.record.stems - place.cell.stems) & words)
         )
-
-    def _labels(self, statement: AnswerStatement, item: Quantity) -> tuple[frozenset[frozenset[str]], bool]:
-        """Return the labels by which a quantity is named: in its clause if it is alone there, else beside it. The
-        flag says whether it is alone."""
-        is_row = statement.sentence.lstrip().startswith("|")
-        clause = statement.sentence if is_row else statement.clause
-        is_alone = len(find_quantities(clause)) < 2
-        labels = self._fitting(clause + beside(statement), item) if is_alone else frozenset()
-        if not labels and not is_row:
-            labels = next(filter(None, [self._fitting(text, item) for text in _scopes(statement)]), labels)
-            is_alone = is_alone or bool(labels)
-        return labels, is_alone
-
-    def _fitting(self, text: str, item: Quantity) -> frozenset[frozenset[str]]:
-        """Return the labels that a text names, of the columns that can have a quantity with this unit."""
-        return frozenset(
-            [label for label in self._seen.named_labels(text, item.kind) if self._fits(label, item)]
-        )
-
-    def _fits(self, label: frozenset[str], item: Quantity) -> bool:
-        """Return whether a column can have a quantity with this unit: one in another dimension cannot."""
-        unit, sizes = unit_of(item.unit), self._seen.units.get(label, frozenset())
-        return unit is None or not sizes or any(dimension == unit[0] for dimension, _ in sizes)
 
     def _doubt_portion(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
         """Check a share of the records that have a value, such as `3 of 8` or `40 %`; `None` if it is none."""
@@ -289,7 +263,8 @@ class QuantityRules:
         if found is not None and _HOLDING.search(statement.sentence):
             return None  # it may count a part of a file
         is_other = found is not None and found[1].lower().startswith("file")
-        if is_named or (is_other and len({call.call.name for call in self._seen.calls}) > 1):
+        is_near = 2 * abs(item.value) >= min(allowed, default=0.0)
+        if is_named or (is_other and not is_near and len({call.call.name for call in self._seen.calls}) > 1):
             return None  # a result names it, or it may count the files that other calls had
         return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not anchors else None
 
@@ -586,22 +561,6 @@ class QuantityRules:
         return any(abs((start + span) % 1440 - item.value) < 1 for start in starts for span in spans)
 
 
-def _scopes(statement: AnswerStatement) -> Iterator[str]:
-    """Yield the texts that may name what a figure is, the likeliest first: those between it and its neighbours.
-
-    Whether names stand before or after figures is told by the first one of the sentence.
-    """
-    sentence, start, end = statement.sentence, statement.place, statement.place + len(statement.text)
-    figures = find_quantities(sentence)
-    before = max([item.end for item in figures if item.end <= start], default=0)
-    after = min([item.start for item in figures if item.start >= end], default=len(sentence))
-    left = _BREAK.split(sentence[before:start])[-1]
-    right = _BREAK.split(sentence[end:after])[0]
-    first = min([item.start for item in figures], default=0)
-    is_before = len(_LETTERS.findall(sentence[:first])) > 1
-    yield from (left, right) if is_before else (right, left)
-
-
 def _is_listed(statement: AnswerStatement, item: Quantity, answer: str) -> bool:
     """Return whether a number counts the items of the list that follows it in the answer."""
     if item.kind is not QuantityKind.NUMBER or item.unit or not 2 <= item.value <= _MAX_COUNT:
@@ -624,18 +583,3 @@ def _is_of_total(places: list[Occurrence]) -> bool:
     """Return whether a value stands under the name of a total, or under none."""
     totals = word_list("causes", "totals")
     return any(not place.cell.label or place.cell.label & totals for place in places)
-
-
-def _is_at(place: Occurrence, anchors: frozenset[str], places: frozenset[str]) -> bool:
-    """Return whether a value was seen where the words of a statement say."""
-    record = place.record
-    if places and not places & (record.context | record.stems):
-        places -= frozenset().union(*record.labels)
-        if places:
-            return False
-    left = anchors - record.context
-    return not left or bool(left & record.stems)
-
-
-def _has_label(place: Occurrence, labels: frozenset[frozenset[str]]) -> bool:
-    return not labels or not place.cell.label or place.cell.label in labels

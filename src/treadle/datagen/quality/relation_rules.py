@@ -119,8 +119,9 @@ class RelationRules:
             for cell in record.cells:
                 label = plain_label(cell.label)
                 is_given = cell.text.strip(' -"[]{}').casefold() not in ("", "null", "none", "no", "n/a", "0")
-                if label and is_given and label <= words and not rest - label:
-                    return Doubt(DoubtKind.DENIED, f"denies what was seen: {show_record(record)}")
+                if label and is_given and label <= words and rest - label <= self._seen.stems:
+                    kind = DoubtKind.DENIED if rest - label else DoubtKind.UNLIKE
+                    return Doubt(kind, f"denies what was seen: {show_record(record)}")
                 named = label & rest
                 if is_given and named and len(named) * 2 >= max(len(label), len(rest)):
                     found = Doubt(DoubtKind.POSSIBLE, f"may deny what was seen: {show_record(record)}")
@@ -178,6 +179,9 @@ class RelationRules:
         words = [stem(name) for name in re.findall(r"[^\W\d](?:[\w.-]*\w)?", rest.lower())]
         if word.lower() == "not" and words[:1] in (["all"], ["every"], ["each"], ["both"]):
             return SEEN
+        phrase = f"{word} {rest.strip(' *_`|')[:40]}".casefold().split()[:2]
+        if " ".join(phrase).strip(".,;:)*`") in seen.plain_text and len(phrase) > 1:
+            return SEEN  # a result or the request says so
         said = [name for name in words if name not in word_list("causes", "ignored")][:1]
         anchors = seen.anchors(clause)
         if said and said[0] not in seen.stems:
@@ -206,6 +210,9 @@ class RelationRules:
             anchors = seen.anchors(sentence)
         names = frozenset([name for entity in entities_of(sentence) for name in entity]) - seen.subjects
         anchors = (seen.anchors(sentence) & names) or anchors or seen.anchors(statement.sentence)
+        after = stems_of(statement.sentence[statement.place + len(statement.text) :])
+        if all(re.search(r"\d", name) for name in anchors) and anchors <= after:
+            return SEEN  # it names a field of one thing, and no winner
         keys = [name for name in anchors if 0 < seen.frequency[name] <= max(1, len(seen.records) // 2)]
         if not keys or len(seen.records) < 2:
             return SEEN

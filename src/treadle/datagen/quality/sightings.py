@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from treadle.datagen.quality.doubts import word_list
 from treadle.datagen.quality.evidence import Evidence, Occurrence
-from treadle.datagen.quality.quantities import UNITS, Quantity, QuantityKind, day_of, lexicon, unit_of
+from treadle.datagen.quality.quantities import SIZES, Quantity, QuantityKind, day_of, lexicon, unit_of
 
 
 def find_sightings(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator[Occurrence]:
@@ -90,8 +90,8 @@ def _converted(
             if ends[0] - 0.3 <= _to_celsius(place.quantity.value, theirs[0]) <= ends[1] + 0.3:
                 yield place
         return
-    known = [*UNITS.values(), *[unit for units in seen.units.values() for unit in units]]
-    sizes = {size for other, size in known if other == dimension} - {factor}
+    own = {size for units in seen.units.values() for other, size in units if other == dimension}
+    sizes = (own | SIZES.get(dimension, frozenset())) - {factor}
     scales = {(factor / size, size) for size in sizes}
     if dimension == "data" and factor % 1024:  # GB for GiB
         powers = {1.0: 0, 1e3: 1, 1e6: 2, 1e9: 3, 1e12: 4}
@@ -138,3 +138,19 @@ def other_readings(item: Quantity) -> Iterator[Quantity]:
         yield replace(item, unit=re.split(r"\s?/|\s(?:per|an?)\s", item.unit)[0])
     if item.spread is not None and item.spread[1] <= 1.6 * item.spread[0]:
         yield replace(item, low=item.spread[0], high=item.spread[1], is_about=True)
+
+
+def is_at(place: Occurrence, anchors: frozenset[str], places: frozenset[str]) -> bool:
+    """Return whether a value was seen where the words of a statement say."""
+    record = place.record
+    if places and not places & (record.context | record.stems):
+        places -= frozenset().union(*record.labels)
+        if places:
+            return False
+    left = anchors - record.context
+    return not left or bool(left & record.stems)
+
+
+def has_label(place: Occurrence, labels: frozenset[frozenset[str]]) -> bool:
+    """Return whether a value was seen in one of some columns, or in none that has a name."""
+    return not labels or not place.cell.label or place.cell.label in labels

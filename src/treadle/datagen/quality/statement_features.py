@@ -12,8 +12,8 @@ from math import exp
 
 import msgspec
 
-from treadle.datagen.quality.doubts import Doubt, DoubtKind, beside, find_anchors
-from treadle.datagen.quality.evidence import Evidence
+from treadle.datagen.quality.doubts import Doubt, DoubtKind, find_anchors, find_labels
+from treadle.datagen.quality.evidence import Evidence, plain_label
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.quantities import QuantityKind, lexicon, unit_of
 from treadle.datagen.quality.result_records import Cell, stem, stems_of
@@ -191,16 +191,17 @@ class StatementFeatures:
 
     def _of_rivals(self, statement: AnswerStatement) -> Iterator[str]:
         """Yield whether the results have another value for what a quantity is said of."""
-        item, text = statement.quantity, statement.clause + beside(statement)
+        item = statement.quantity
         assert item is not None
-        labels = self._seen.named_labels(text, item.kind)
+        labels, is_alone = find_labels(self._seen, statement)
+        yield "alone" if is_alone else "crowded"
         anchors, places = find_anchors(self._seen, statement)
         if anchors:
             yield "of a record"
         if not labels:
             yield "no label"
             return
-        is_full = bool(self._seen.named_labels(text, item.kind, is_full=True))
+        is_full = any(plain_label(label) <= stems_of(statement.sentence) for label in labels)
         yield "full label" if is_full else "half label"
         cells: list[Cell] = [
             cell

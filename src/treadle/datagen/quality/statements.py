@@ -227,9 +227,10 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def _is_program(language: str, code: str) -> bool:
-    return (
-        _shape("answers", "words_of_code").match(language) is not None or "import " in code or "();" in code
-    )
+    if _shape("answers", "shells").match(language) is not None or "import " in code or "();" in code:
+        return True
+    is_named = _shape("answers", "words_of_code").match(language) is not None
+    return is_named and _shape("answers", "signs_of_code").search(code) is not None
 
 
 def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[AnswerStatement]:
@@ -291,7 +292,9 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
 def _is_choice(text: str) -> bool:
     """Return whether a text with a slash is two common words, such as `date/time`, and no path."""
     parts = text.split("/")
-    return len(parts) == 2 and all(stem(part.lower()) in common_words() for part in parts)
+    return text.lower() == "n/a" or (
+        len(parts) == 2 and all(stem(part.lower()) in common_words() for part in parts)
+    )
 
 
 def _read_implied(
