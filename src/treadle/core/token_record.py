@@ -6,6 +6,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from treadle.core.packed import PackedIds, PackedLogprobs, pack_ids, pack_logprobs
+from treadle.core.routed_experts import RoutedExperts
 
 
 class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -33,6 +34,9 @@ class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
     `Completion.weight_version` sampled all of them."""
     tokenizer: str | None = None
     """The fingerprint of the renderer that made the prompt's ids; `None` if the server made them."""
+    routed_experts: RoutedExperts | None = None
+    """The experts of the tokens that were sent through the model, without those that an earlier inference has.
+    `None`: the engine returned none."""
 
     @classmethod
     def of(

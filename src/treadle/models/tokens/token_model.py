@@ -209,6 +209,7 @@ class TokenModel:
                 sampled.forced,
                 sampled.versions,
                 self.renderer.fingerprint,
+                sampled.routed_experts,
             ),
             engine=sampled.engine,
             weight_version=sampled.weight_version,

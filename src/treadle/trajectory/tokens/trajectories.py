@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
+from treadle.core.routed_experts import RoutedExperts
 from treadle.core.token_record import TokenGrade
 from treadle.core.types import FinishReason, Json, Message, Settings
 from treadle.renderers.registry import load_renderer
@@ -112,6 +113,8 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     logprobs_T: Floats
     """The engine's log probabilities; NaN for tokens that were not sampled, or whose log probability is not
     known."""
+    routed_experts: RoutedExperts | None = None
+    """The experts of each token, perhaps without the last one; `None` if those of some token are not known."""
     spans: tuple[Span, ...] = ()
     """The inferences, in order."""
     drift: DriftReport | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tiny
 import torch
 from omegaconf import OmegaConf
 from tiny import Tiny, register_tasks, tell
@@ -116,8 +117,10 @@ def step(policy: Tiny, data: DataProto) -> dict[str, float]:
     return {"difference": float(difference), "change": float(change), "trained": int(mask.sum())}
 
 
-async def roll_as_newer(worker: AgentLoopWorker, session: int, step_number: int) -> Any:
-    """Return what the agent loop gives to verl's newer trainer."""
+async def roll_as_newer(
+    worker: AgentLoopWorker, session: int | None, step_number: int, task: str | None = None
+) -> Any:
+    """Return what the agent loop gives to verl's newer trainer; without a session, to the older one."""
     params = {"temperature": TEMPERATURE, "top_p": 1.0, "top_k": -1, "logprobs": True}
     loop = agent_loop.hydra.utils.instantiate(
         config=agent_loop._agent_loop_registry["treadle"],
@@ -130,7 +133,8 @@ async def roll_as_newer(worker: AgentLoopWorker, session: int, step_number: int)
         tools=agent_loop.ToolListWrap([]),
     )
     prompt = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi."}]
-    return await loop.run(params, raw_prompt=prompt, session_id=session, global_steps=step_number, index=0)
+    columns = {} if session is None else {"session_id": session, "global_steps": step_number, "index": 0}
+    return await loop.run(params, raw_prompt=prompt, extra_info={"task": task}, **columns)
 
 
 async def main(folder: Path) -> dict[str, Any]:
@@ -167,6 +171,19 @@ async def main(folder: Path) -> dict[str, Any]:
     found["reward"] = first[0].reward_score
     await roll_as_newer(other, 0, 6)
     found["asked_for_next"] = len(policy.asked) - asked
+    # A rollout that is compacted has several branches.
+    tiny.LONG, policy.calls_below = tiny.COMPACTED
+    branched = make_worker(folder, policy, "null")
+    branched.rollout_config.response_length = 1500
+    loop = agent_loop._agent_loop_registry["treadle"]
+    loop.agent.context_tokens, loop.branches = tiny.CONTEXT, "longest"
+    rows = await roll_as_newer(branched, 0, 7, "lengths:0")
+    row = await roll_as_newer(branched, None, 7, "lengths:0")
+    found["branched"] = {
+        "rewards": [item.reward_score for item in rows],
+        "rows": len(rows),
+        "left_out": [item.extra_fields["left_out_tokens"] for item in (*rows, row)],
+    }
     return found
 
 

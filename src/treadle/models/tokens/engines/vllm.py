@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from treadle.core.events import Delta
+from treadle.core.routed_experts import read_npy
 from treadle.core.types import Json, Settings
 from treadle.models.tokens.engines.http_engine import (
     HttpTokenEngine,
@@ -61,6 +62,7 @@ class _Choice(Struct, gc=False):
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
     weight_versions: list[dict[str, Json]] | None = None
+    routed_experts: str | None = None
     prompt_token_ids: list[int] | None = None
 
 
@@ -80,6 +82,7 @@ class VllmCollector(TokenCollector):
         self._head: dict[str, Json] = {}
         self._spans: Json = None
         self._prompt: Json = None
+        self._experts: Json = None
         self._logprobs: dict[str, list[Json]] = {}
 
     def add(self, event: Json) -> None:
@@ -93,6 +96,7 @@ class VllmCollector(TokenCollector):
             self._take_ids(choice.get("token_ids") or [])
             self._prompt = choice.get("prompt_token_ids") or self._prompt
             self._spans = choice.get("weight_versions") or self._spans
+            self._experts = choice.get("routed_experts") or self._experts
             self._finish = choice.get("finish_reason") or self._finish
 
     def raw(self) -> Json:
@@ -101,6 +105,7 @@ class VllmCollector(TokenCollector):
             "logprobs": self._logprobs,
             "finish_reason": self._finish,
             "weight_versions": self._spans,
+            "routed_experts": self._experts,
             "prompt_token_ids": self._prompt,
         }
         return {**self._head, "choices": [choice]}
@@ -131,6 +136,7 @@ class VllmEngine(HttpTokenEngine):
             prompt=(prompt, None if usage is None else usage.prompt_tokens),
             counted=None if usage is None else usage.completion_tokens,
             spans=choice.weight_versions,
+            experts=None if choice.routed_experts is None else read_npy(choice.routed_experts),
             seen=choice.prompt_token_ids,
             model=answer.model,
             response_id=answer.id or answer.request_id,
