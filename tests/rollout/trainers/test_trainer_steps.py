@@ -50,6 +50,7 @@ def test_verl_trains_on_rollouts_that_its_agent_loop_has_made(tmp_path: Path) ->
     found = run("verl_rollouts.py", tmp_path)
     assert found["asked"] == 4 * GROUP
     assert found["sessions"] == 2 * GROUP
+    assert found["experts"] == [True] * 2 * GROUP
     assert found["turns"] == [4] * 2 * GROUP
     assert found["steps"] == [6]
     assert len({*found["rewards"]}) > 1
@@ -80,6 +81,7 @@ def test_skyrl_trains_on_rollouts_that_its_generator_has_made(tmp_path: Path) ->
     assert steps["advantages"] == pytest.approx(advantages(steps["rewards"]), abs=1e-4)
     # The same step, asked for again.
     assert rows == {**steps, "asked": 0}
+    assert found["experts"] == [True] * 2 * GROUP
     assert found["difference"] < TOLERANCE
     assert found["change"] > 0
     # A rollout that the infrastructure lost moves neither the mean of its group nor the weights.

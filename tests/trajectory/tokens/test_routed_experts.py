@@ -9,6 +9,7 @@ from tests.rollout.engines import connect, engine
 from treadle import Agent
 from treadle.core.events import InferenceCompleted
 from treadle.core.routed_experts import RoutedExperts, join_experts, read_npy
+from treadle.core.token_record import SamplingMask
 from treadle.export.groups import load_rollout, make_group
 from treadle.export.token_exporter import sampled_mask
 from treadle.export.token_formats.prime_rl import encode_samples
@@ -53,6 +54,18 @@ async def test_each_token_of_a_branch_has_its_experts_and_the_journal_has_them_o
     data, shape, kind = sample[7]
     assert (shape, kind) == ([len(ids), LAYERS, CHOSEN], "uint8")
     assert data == found.data + found.data[-LAYERS * CHOSEN :]
+
+
+async def test_each_answer_has_the_tokens_that_it_was_chosen_from(tmp_path: Path) -> None:
+    journal = MemoryJournal()
+    async with engine("vllm_generate", "oracle", tells_masks=True, abort_rate=0.5) as (_, server):
+        agent = Agent(connect("vllm_generate", "oracle", server.url, tmp_path), journal=journal)
+        run = await agent.run(load_task("files:csv_sum-0001"))
+    (branch,) = load_rollout(journal, run.run_id)[0].trajectories
+    assert len(branch.spans) > 2
+    for span in branch.spans:
+        rows = [[number, *range(number % 3)] for number in branch.token_ids_T[span.start : span.end]]
+        assert span.sampling_mask == SamplingMask.of(rows)
 
 
 def test_experts_with_a_gap_or_of_another_form_are_left_out() -> None:

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from treadle.core.packed import PackedIds, PackedLogprobs, count_packed, pack_ids, view_ids
 from treadle.core.routed_experts import RoutedExperts
+from treadle.core.token_record import SamplingMask
 from treadle.core.types import FinishReason, Settings
 from treadle.models.protocol import Watch
 from treadle.models.wire.token_records import KnownTexts, encode_ids, join_ids
@@ -36,6 +37,8 @@ class Generated(Struct, frozen=True, kw_only=True):
     """The positions of ids that the engine inserted and the model did not sample."""
     routed_experts: RoutedExperts | None = None
     """The experts of the tokens of prompt and answer; `None`: the engine returned none."""
+    sampling_mask: SamplingMask | None = None
+    """The tokens that each id was chosen from; `None`: the engine returned none."""
 
 
 class TokenEngine(Protocol):

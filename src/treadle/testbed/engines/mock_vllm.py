@@ -148,6 +148,9 @@ class VllmApp(EngineApp):
                 "logprobs": logprobs,
                 "finish_reason": None,
                 "token_ids": answer.token_ids[part],
+                "sampling_mask": [[number, *range(number % 3)] for number in answer.token_ids[part]]
+                if self.settings.tells_masks
+                else None,
             }
 
         def write(answer: SampledAnswer) -> HttpReply:

@@ -279,6 +279,7 @@ def _read_span(node: Node, messages: tuple[Message, ...], is_trained: bool, has_
         model=node.model or None,
         engine=node.engine,
         weight_versions=node.versions,
+        sampling_mask=node.sampling_mask,
         settings=node.settings,
         is_trained=is_trained,
     )

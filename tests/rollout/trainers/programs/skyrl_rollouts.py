@@ -43,7 +43,12 @@ class Client:
         (prompt,), (session,) = given["prompt_token_ids"], given["session_ids"]
         self.open.add(session)
         ids, logprobs, reason = self.policy.sample(prompt, given["sampling_params"])
-        return {"response_ids": [ids], "response_logprobs": [logprobs], "stop_reasons": [reason]}
+        return {
+            "response_ids": [ids],
+            "response_logprobs": [logprobs],
+            "stop_reasons": [reason],
+            "rollout_expert_indices": [tiny.experts_of([*prompt, *ids][:-1])],
+        }
 
     async def finish_session(self, session: str) -> None:
         self.finished.append(session)
@@ -139,6 +144,16 @@ async def main(folder: Path) -> dict[str, Any]:
             "digest": hash(str(output["response_ids"])),
             "finished": len(client.finished),
         }
+    # SkyRL takes experts of whole sequences only: each token but the last one has those of the engine.
+    found["experts"] = [
+        experts[begin:-1].tolist() == tiny.experts_of(ids[begin:-1].tolist())
+        for experts, ids, begin in zip(
+            batch["rollout_expert_indices"],
+            batch["sequences"],
+            (batch["attention_mask"] == 0).sum(-1),
+            strict=True,
+        )
+    ]
     trainer = make_trainer(policy, is_step_wise=True)
     trainer.global_step = 6
     policy.failures = 1

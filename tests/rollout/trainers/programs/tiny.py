@@ -91,6 +91,11 @@ def register_tasks() -> None:
     )
 
 
+def experts_of(ids: list[int]) -> list[list[list[int]]]:
+    """Return experts of tokens, two in each of three layers, as an engine with a mixture of experts tells them."""
+    return [[[(number + layer) % 8, (number + 5) % 8] for layer in range(3)] for number in ids]
+
+
 def tell(found: dict[str, Any]) -> None:
     """Print what a program found, as one line."""
     print(json.dumps(found))

@@ -45,7 +45,11 @@ class Servers:
         self.sessions.add(request_id)
         ids, logprobs, _ = self.policy.sample(prompt_ids, sampling_params)
         return TokenOutput(
-            token_ids=ids, log_probs=logprobs, stop_reason="completed", extra_fields={"global_steps": 6}
+            token_ids=ids,
+            log_probs=logprobs,
+            routed_experts=np.array(tiny.experts_of([*prompt_ids, *ids][:-1]), "uint8"),
+            stop_reason="completed",
+            extra_fields={"global_steps": 6},
         )
 
 
@@ -148,12 +152,20 @@ async def main(folder: Path) -> dict[str, Any]:
     data.non_tensor_batch["uid"] = np.array([name for name in "01" for _ in range(GROUP)], dtype=object)
     data = compute_advantage(data, AdvantageEstimator.GRPO)
     metrics = data.meta_info["metrics"]
+    rows = zip(
+        data.batch["routed_experts"], data.batch["input_ids"], data.batch["attention_mask"], strict=True
+    )
+    experts = [
+        routed[attended.bool()][:-1].tolist() == tiny.experts_of(ids[attended.bool()][:-1].tolist())
+        for routed, ids, attended in rows
+    ]
     found = {
         "rewards": data.batch["rm_scores"].sum(-1).tolist(),
         "advantages": [row[row.abs().argmax()].item() for row in data.batch["advantages"]],
         "turns": data.non_tensor_batch["__num_turns__"].tolist(),
         "asked": len(policy.asked),
         "sessions": sessions,
+        "experts": experts,
         "steps": sorted({*data.non_tensor_batch["max_global_steps"].tolist()}),
         "seconds": min(item["generate_sequences"] for item in metrics),
         **step(policy, data),

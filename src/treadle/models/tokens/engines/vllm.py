@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from treadle.core.events import Delta
 from treadle.core.routed_experts import read_npy
+from treadle.core.token_record import SamplingMask
 from treadle.core.types import Json, Settings
 from treadle.models.tokens.engines.http_engine import (
     HttpTokenEngine,
@@ -63,6 +64,7 @@ class _Choice(Struct, gc=False):
     finish_reason: str | None = None
     weight_versions: list[dict[str, Json]] | None = None
     routed_experts: str | None = None
+    sampling_mask: list[list[int]] | None = None
     prompt_token_ids: list[int] | None = None
 
 
@@ -83,6 +85,7 @@ class VllmCollector(TokenCollector):
         self._spans: Json = None
         self._prompt: Json = None
         self._experts: Json = None
+        self._mask: list[Json] = []
         self._logprobs: dict[str, list[Json]] = {}
 
     def add(self, event: Json) -> None:
@@ -96,6 +99,7 @@ class VllmCollector(TokenCollector):
             self._take_ids(choice.get("token_ids") or [])
             self._prompt = choice.get("prompt_token_ids") or self._prompt
             self._spans = choice.get("weight_versions") or self._spans
+            self._mask += choice.get("sampling_mask") or []
             self._experts = choice.get("routed_experts") or self._experts
             self._finish = choice.get("finish_reason") or self._finish
 
@@ -106,6 +110,7 @@ class VllmCollector(TokenCollector):
             "finish_reason": self._finish,
             "weight_versions": self._spans,
             "routed_experts": self._experts,
+            "sampling_mask": self._mask or None,
             "prompt_token_ids": self._prompt,
         }
         return {**self._head, "choices": [choice]}
@@ -129,6 +134,8 @@ class VllmEngine(HttpTokenEngine):
 
     def _read(self, answer: _Answer, prompt: PromptIds) -> Generated:
         choice, usage = answer.choices[0], answer.usage
+        mask = choice.sampling_mask
+        is_whole = mask is not None and len(mask) == len(choice.token_ids or ())
         return make_generated(
             choice.token_ids,
             None if choice.logprobs is None else choice.logprobs.values(choice.token_ids),
@@ -137,6 +144,7 @@ class VllmEngine(HttpTokenEngine):
             counted=None if usage is None else usage.completion_tokens,
             spans=choice.weight_versions,
             experts=None if choice.routed_experts is None else read_npy(choice.routed_experts),
+            sampling_mask=SamplingMask.of(mask) if mask is not None and is_whole else None,
             seen=choice.prompt_token_ids,
             model=answer.model,
             response_id=answer.id or answer.request_id,
