@@ -1,15 +1,9 @@
 """The experts that a mixture-of-experts model sent each token to, as engines return and events hold them."""
 
 from array import array
-from ast import literal_eval
-from base64 import b64decode
 from collections.abc import Iterable
 
 from msgspec import Struct
-
-_WIDTHS = {"|u1": 1, "<u2": 2, "<i4": 4}
-"""The bytes of one number by the types of numpy that vLLM writes."""
-_MAGIC = b"\x93NUMPY"
 
 
 class RoutedExperts(Struct, frozen=True, gc=False):
@@ -55,23 +49,6 @@ class RoutedExperts(Struct, frozen=True, gc=False):
         if width == 4:
             width, data = 2, array("H", memoryview(data).cast("i").tolist()).tobytes()
         return cls(0, layers, chosen, width, data)
-
-
-def read_npy(text: str) -> RoutedExperts:
-    """Return the experts in numpy's file format as base64, as vLLM returns them.
-
-    Raises: `ValueError` or `LookupError` for anything else. Source: vLLM 0.32, `numpy2base64`; NumPy 2.3, NEP 1.
-    """
-    raw = b64decode(text, validate=True)
-    if not raw.startswith(_MAGIC):
-        raise ValueError("routed experts are not in the file format of numpy")
-    begin = 10 if raw[6] == 1 else 12
-    end = begin + int.from_bytes(raw[8:begin], "little")
-    head = literal_eval(raw[begin:end].decode("latin-1"))
-    rows, layers, chosen = head["shape"]
-    if head["fortran_order"]:
-        raise ValueError("routed experts are in the order of Fortran")
-    return RoutedExperts.of(rows, layers, chosen, _WIDTHS[head["descr"]], raw[end:])
 
 
 def join_experts(parts: Iterable[RoutedExperts | None], size: int) -> RoutedExperts | None:

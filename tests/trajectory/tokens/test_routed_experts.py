@@ -8,12 +8,13 @@ from tests.rollout.engines import connect, engine
 
 from treadle import Agent
 from treadle.core.events import InferenceCompleted
-from treadle.core.routed_experts import RoutedExperts, join_experts, read_npy
+from treadle.core.routed_experts import RoutedExperts, join_experts
 from treadle.core.token_record import SamplingMask
 from treadle.export.groups import load_rollout, make_group
 from treadle.export.token_exporter import sampled_mask
 from treadle.export.token_formats.prime_rl import encode_samples
 from treadle.journal.memory import MemoryJournal
+from treadle.models.tokens.engines.vllm import read_npy
 from treadle.runs.task import load_task
 
 LAYERS, CHOSEN = 3, 2
