@@ -180,3 +180,6 @@ def test_no_version_is_evaluated_twice_or_lost_when_the_process_dies(tmp_path: P
     assert sorted(runs) == [f"rollout-held-1-{index}" for index in range(4)]
     lines = (tmp_path / "groups.jsonl").read_text().splitlines()
     assert sorted(json.loads(line)["number"] for line in lines) == [1, 2, 3, 4, 5, 6]
+    # More groups of the same version need no further evaluation.
+    more = asyncio.run(make(tmp_path, fresh, groups=7).run())
+    assert (more.progress.delivered, told(more.progress.held_out)) == (7, [("1", 4)])

@@ -1,11 +1,26 @@
 """The exact tokens of an inference, as an engine returns them, and those that the next prompt begins with."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 
 from treadle.core.packed import PackedIds, PackedLogprobs, pack_ids, pack_logprobs
+from treadle.core.routed_experts import RoutedExperts
+
+
+class SamplingMask(Struct, frozen=True, gc=False):
+    """The tokens that were left to choose from at each position of an answer, after top-p, top-k and the like."""
+
+    token_ids: bytes
+    """The packed ids of all positions, one position after the other."""
+    counts: bytes
+    """How many of them each position has, packed as ids are, shape [T]."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> "SamplingMask":
+        """Return a mask of a list of ids for each position. Raises: `OverflowError`; `TypeError`."""
+        return cls(pack_ids([number for row in rows for number in row]), pack_ids([len(row) for row in rows]))
 
 
 class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -33,6 +48,11 @@ class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
     `Completion.weight_version` sampled all of them."""
     tokenizer: str | None = None
     """The fingerprint of the renderer that made the prompt's ids; `None` if the server made them."""
+    routed_experts: RoutedExperts | None = None
+    """The experts of the tokens that were sent through the model, without those that an earlier inference has.
+    `None`: the engine returned none."""
+    sampling_mask: SamplingMask | None = None
+    """The tokens that each token of the answer was chosen from; `None`: the engine returned none."""
 
     @classmethod
     def of(

@@ -337,7 +337,16 @@ def share_prompt(tokens: TokenRecord, prior: Prior | None) -> TokenRecord:
         return tokens
     prompt = as_packed(tokens.prompt_token_ids)
     shared = count_shared(prompt, prior.token_ids)
-    return replace(tokens, prompt_token_ids=prompt[shared * ID_BYTES :], prompt_shared_tokens=shared)
+    experts = tokens.routed_experts
+    if experts is not None:
+        # The last token of the inference before was not sent through the model then.
+        experts = experts.after(shared - 1)
+    return replace(
+        tokens,
+        prompt_token_ids=prompt[shared * ID_BYTES :],
+        prompt_shared_tokens=shared,
+        routed_experts=experts,
+    )
 
 
 async def check_answer(

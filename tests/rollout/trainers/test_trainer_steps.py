@@ -50,6 +50,7 @@ def test_verl_trains_on_rollouts_that_its_agent_loop_has_made(tmp_path: Path) ->
     found = run("verl_rollouts.py", tmp_path)
     assert found["asked"] == 4 * GROUP
     assert found["sessions"] == 2 * GROUP
+    assert found["experts"] == [True] * 2 * GROUP
     assert found["turns"] == [4] * 2 * GROUP
     assert found["steps"] == [6]
     assert len({*found["rewards"]}) > 1
@@ -63,6 +64,12 @@ def test_verl_trains_on_rollouts_that_its_agent_loop_has_made(tmp_path: Path) ->
     assert found["asked_again"] == 0
     assert found["asked_for_next"] >= 1
     assert found["reward"] is None
+    # The newer trainer gets all branches with the reward of their rollout, the older one a branch and a count.
+    rows = found["branched"]["rows"]
+    assert rows >= 3
+    assert len({*found["branched"]["rewards"]}) == 1
+    assert found["branched"]["left_out"][:rows] == [0] * rows
+    assert found["branched"]["left_out"][rows] > 0
 
 
 def test_skyrl_trains_on_rollouts_that_its_generator_has_made(tmp_path: Path) -> None:
@@ -74,6 +81,7 @@ def test_skyrl_trains_on_rollouts_that_its_generator_has_made(tmp_path: Path) ->
     assert steps["advantages"] == pytest.approx(advantages(steps["rewards"]), abs=1e-4)
     # The same step, asked for again.
     assert rows == {**steps, "asked": 0}
+    assert found["experts"] == [True] * 2 * GROUP
     assert found["difference"] < TOLERANCE
     assert found["change"] > 0
     # A rollout that the infrastructure lost moves neither the mean of its group nor the weights.
@@ -83,3 +91,12 @@ def test_skyrl_trains_on_rollouts_that_its_generator_has_made(tmp_path: Path) ->
     others = [*failed["rewards"][at - at % GROUP : at], *failed["rewards"][at + 1 : at - at % GROUP + GROUP]]
     assert failed["rewards"][at] == pytest.approx(sum(others) / len(others))
     assert failed["advantages"][at] == pytest.approx(0, abs=1e-6)
+    # The branches of a rollout have its advantage, and the group's statistics count each rollout once.
+    branched = found["branched"]["steps"]
+    names = branched["rollouts"]
+    assert len(names) >= 6 * GROUP
+    assert found["branched"]["rows"]["left_out"] > branched["left_out"] == 0
+    rewards = dict(zip(names, branched["rewards"], strict=True))
+    known = dict(zip(rewards, advantages([*rewards.values()]), strict=True))
+    assert [known[name] for name in names] == pytest.approx(branched["advantages"], abs=1e-4)
+    assert len(found["branched"]["rows"]["rewards"]) == 2 * GROUP

@@ -24,6 +24,15 @@ from treadle.trajectory.tokens.trajectories import TokenGrade
 _UNUSED_LOGPROB, _UNUSED_TEMPERATURE = 0.0, 1.0
 
 
+class PrimeExperts(Struct, array_like=True):
+    """The experts of tokens, in the order in which prime-rl writes the fields."""
+
+    data: bytes
+    shape: list[int]
+    """The tokens, the layers, and the experts for each."""
+    dtype: str
+
+
 class PrimeSample(Struct, array_like=True, omit_defaults=True):
     """One branch, in the order in which prime-rl writes the fields. The lists are aligned."""
 
@@ -35,7 +44,9 @@ class PrimeSample(Struct, array_like=True, omit_defaults=True):
     env_name: str
     ref_logprobs: None = None
     mm_kwargs: None = None
-    routed_experts: None = None
+    routed_experts: PrimeExperts | None = None
+    """The experts of each token. The last token, which was not sent through the model, has those of the one before.
+    Rows of files have none."""
     mm_token_type_ids: None = None
     rl_weights: list[float] | None = None
     """The weight of each token in the loss; `None` if it is 1 for all that are trained on."""
@@ -95,6 +106,17 @@ def _make_sample(branch: Branch, name: str) -> PrimeSample:
         env_name=name,
         rl_weights=None if {*weights} <= {0.0, 1.0} else weights,
         advantages=[advantage if weight else 0.0 for weight in weights],
+        routed_experts=_write_experts(branch),
+    )
+
+
+def _write_experts(branch: Branch) -> PrimeExperts | None:
+    experts, size = branch.trajectory.routed_experts, len(branch.ids_T)
+    if experts is None:
+        return None
+    last = experts.data[-experts.row_bytes :] if experts.end < size else b""
+    return PrimeExperts(
+        experts.data + last, [size, experts.layers, experts.chosen], f"uint{8 * experts.width}"
     )
 
 

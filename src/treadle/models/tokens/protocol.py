@@ -6,6 +6,8 @@ from typing import Protocol, overload
 from msgspec import Struct
 
 from treadle.core.packed import PackedIds, PackedLogprobs, count_packed, pack_ids, view_ids
+from treadle.core.routed_experts import RoutedExperts
+from treadle.core.token_record import SamplingMask
 from treadle.core.types import FinishReason, Settings
 from treadle.models.protocol import Watch
 from treadle.models.wire.token_records import KnownTexts, encode_ids, join_ids
@@ -33,6 +35,10 @@ class Generated(Struct, frozen=True, kw_only=True):
     """How many ids of the prompt the engine had in its cache."""
     forced: tuple[int, ...] = ()
     """The positions of ids that the engine inserted and the model did not sample."""
+    routed_experts: RoutedExperts | None = None
+    """The experts of the tokens of prompt and answer; `None`: the engine returned none."""
+    sampling_mask: SamplingMask | None = None
+    """The tokens that each id was chosen from; `None`: the engine returned none."""
 
 
 class TokenEngine(Protocol):

@@ -16,7 +16,7 @@ from treadle.core.events import Delta, TextDelta
 from treadle.core.masking import hide_fields
 from treadle.core.packed import as_packed, count_packed, list_ids, pack_logprobs, unpack_logprobs, view_ids
 from treadle.core.parts import describe
-from treadle.core.token_record import Prior, TokenRecord
+from treadle.core.token_record import Prior, SamplingMask, TokenRecord
 from treadle.core.types import (
     Artifact,
     Completion,
@@ -209,6 +209,8 @@ class TokenModel:
                 sampled.forced,
                 sampled.versions,
                 self.renderer.fingerprint,
+                sampled.routed_experts,
+                sampled.sampling_mask,
             ),
             engine=sampled.engine,
             weight_version=sampled.weight_version,
@@ -278,8 +280,15 @@ def _join(made: list[Generated], token_ids: bytes) -> Generated:
         logprobs += [nan] * count if piece.logprobs is None else unpack_logprobs(piece.logprobs)
         forced += [begin + position for position in piece.forced]
     versions, newest = _find_versions(made)
+    masks = [piece.sampling_mask for piece in made if piece.sampling_mask is not None and piece.token_ids]
+    is_masked = len(masks) == sum([bool(piece.token_ids) for piece in made])
     return replace(
         last,
+        sampling_mask=SamplingMask(
+            b"".join([mask.token_ids for mask in masks]), b"".join([mask.counts for mask in masks])
+        )
+        if is_masked and masks
+        else None,
         token_ids=token_ids,
         logprobs=pack_logprobs(logprobs) if any(piece.logprobs is not None for piece in made) else None,
         cached_tokens=made[0].cached_tokens,

@@ -38,7 +38,7 @@ from treadle.rollout.trainers.prompted import (
     open_rollouts,
     read_sampled,
 )
-from treadle.rollout.trainers.trainer_engine import TrainerEngine, renderer_of
+from treadle.rollout.trainers.trainer_engine import TrainerEngine, read_array, renderer_of, write_array
 
 
 class _Made(Struct, frozen=True):
@@ -87,11 +87,16 @@ class TreadleGenerator(GeneratorInterface):  # type: ignore[misc]
         failed = sum([isinstance(item.rollout, FailedRollout) for item in made])
         output["rollout_metrics"] = get_rollout_metrics(
             output["response_ids"], output["rewards"], loss_masks=output["loss_masks"]
-        ) | {"treadle/failed_rollouts": failed}
+        ) | {"treadle/failed_rollouts": failed, "treadle/left_out_tokens": _count_left_out(made, found)}
         pairs = zip(made, found, strict=True)
         output["trajectory_generation_times"] = [item.seconds for item, one in pairs for _ in one.branches]
         if not is_step_wise:
             output |= {"is_last_step": None, "trajectory_ids": None}
+            arrays = [
+                write_array(branch.trajectory.routed_experts) for one in found for branch in one.branches
+            ]
+            if not any(item is None for item in arrays):
+                output["rollout_expert_indices"] = [item.tolist() for item in arrays]
         return output
 
     async def _make(self, batch: Mapping[str, Any], index: int) -> _Made:
@@ -129,11 +134,12 @@ class TreadleGenerator(GeneratorInterface):  # type: ignore[misc]
         async def ask(prompt_ids: list[int], asked: dict[str, Json]) -> dict[str, Any]:
             given = {"prompt_token_ids": [prompt_ids], "sampling_params": asked, "session_ids": [session]}
             found = await self._client.generate(given, model=self._model_name)
-            logprobs = found.get("response_logprobs")
+            logprobs, experts = found.get("response_logprobs"), found.get("rollout_expert_indices")
             return {
                 "ids": found["response_ids"][0],
                 "logprobs": None if logprobs is None else logprobs[0],
                 "finish": found["stop_reasons"][0],
+                "experts": None if experts is None else read_array(experts[0]),
             }
 
         longest = self._config.max_input_length
@@ -170,6 +176,16 @@ class TreadleGenerator(GeneratorInterface):  # type: ignore[misc]
         if self._config.step_wise_trajectories:
             return branches
         return [choose_branch(branches, self._rollouts.config.branches, "SkyRL without steps")[0]]
+
+
+def _count_left_out(made: Sequence[_Made], found: Sequence[Repetition]) -> int:
+    """Return how many sampled tokens are in no row."""
+    left_out = 0
+    for item, one in zip(made, found, strict=True):
+        if isinstance(item.rollout, Rollout):
+            left_out += sum([branch.sampled_tokens for branch in item.rollout.trajectories])
+            left_out -= sum([branch.trajectory.sampled_tokens for branch in one.branches])
+    return left_out
 
 
 def _instance_of(made: _Made) -> object:

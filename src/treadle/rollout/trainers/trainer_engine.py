@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from treadle.core.errors import ConfigError, ContextOverflowError, ServerError, TreadleError
 from treadle.core.logprobs_mode import LogprobsMode
+from treadle.core.routed_experts import RoutedExperts
 from treadle.core.types import Json, Settings
 from treadle.models.protocol import Watch
 from treadle.models.tokens.engines.http_engine import make_generated
@@ -99,6 +100,27 @@ class TrainerEngine:
             raise ServerError(f"{self.name} failed: {type(error).__name__}: {error}") from error
         finally:
             self.seconds += time.monotonic() - begin
+
+
+def read_array(found: Any) -> RoutedExperts | None:
+    """Return the routed experts in an array or nested lists of a trainer, of the shape [tokens, layers, chosen]."""
+    if found is None:
+        return None
+    import numpy as np
+
+    array = np.asarray(found).astype("<i4")
+    rows, layers, chosen = array.shape
+    return RoutedExperts.of(rows, layers, chosen, 4, array.tobytes())
+
+
+def write_array(experts: RoutedExperts | None) -> Any:
+    """Return routed experts as an array of numpy, as trainers take them."""
+    if experts is None:
+        return None
+    import numpy as np
+
+    shape = experts.end, experts.layers, experts.chosen
+    return np.frombuffer(experts.data, f"<u{experts.width}").astype("int16").reshape(shape)
 
 
 def read_params(params: Mapping[str, Json], mode: LogprobsMode | None) -> Settings:

@@ -37,7 +37,7 @@ from treadle.rollout.trainers.prompted import (
     open_rollouts,
     read_sampled,
 )
-from treadle.rollout.trainers.trainer_engine import TrainerEngine, renderer_of
+from treadle.rollout.trainers.trainer_engine import TrainerEngine, read_array, renderer_of, write_array
 from treadle.trajectory.tokens.trajectories import TokenGrade
 
 _ABORTED = ("abort", "aborted")
@@ -74,15 +74,18 @@ class TreadleAgentLoop(AgentLoopBase):  # type: ignore[misc]
             raise ServerError(f"the rollout could not be made: {rollout}")
         needs = TokenGrade.TOKEN_EXACT if sampling_params.get("logprobs") else TokenGrade.TOKEN_IDS
         branches = read_sampled(rollout, self._rollouts.mask(renderer), needs)
-        takes_many = "session_id" in columns
+        left_out, takes_many = 0, "session_id" in columns
         if not takes_many:
-            branches = [choose_branch(branches, config.branches, "this trainer of verl")[0]]
+            chosen, left_out = choose_branch(branches, config.branches, "this trainer of verl")
+            branches = [chosen]
         seconds = time.monotonic() - begin
         metrics = {"generate_sequences": engine.seconds, "tool_calls": max(0.0, seconds - engine.seconds)}
         outputs = []
         for branch in branches:
             fields = write_output(branch, rollout.reward, row.task or "")
             fields["extra_fields"] |= _find_steps(rollout) | {"turn_scores": [], "tool_rewards": []}
+            fields["extra_fields"]["left_out_tokens"] = left_out
+            fields["routed_experts"] = write_array(branch.trajectory.routed_experts)
             outputs.append(AgentLoopOutput(**{**fields, "metrics": metrics}))
             metrics = {}
         return outputs if len(outputs) > 1 else outputs[0]
@@ -103,6 +106,7 @@ class TreadleAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 "ids": found.token_ids,
                 "logprobs": found.log_probs,
                 "finish": _read_finish(found.stop_reason),
+                "experts": read_array(found.routed_experts),
                 "weight_version": None if version is None else str(version),
                 "cached_tokens": found.extra_fields.get("num_cached_tokens") or 0,
             }

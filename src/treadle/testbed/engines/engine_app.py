@@ -61,6 +61,10 @@ class EngineSettings(ServerSettings, frozen=True, kw_only=True):
     """The share of answers that end early, as if they had reached their limit of tokens."""
     abort_rate: float = 0.0
     """The share of answers that the engine aborts in the middle."""
+    routed_experts: tuple[int, int] | None = None
+    """The layers of a mixture of experts and how many experts each chooses, which vLLM's answers then tell."""
+    tells_masks: bool = False
+    """True if vLLM's endpoint of ids tells which tokens each token was chosen from."""
     latency_tail: float = 0.0
     """The exponent of the Pareto distribution by which latencies grow beyond `latency_seconds`; 0 for no growth. At
     1.5, one answer in a hundred takes more than twenty times as long."""

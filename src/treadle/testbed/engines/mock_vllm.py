@@ -4,6 +4,7 @@ Source: vLLM 0.11 to 0.20, `vllm/entrypoints`: chat completions and completions 
 `/inference/v1/generate`, `/tokenize`, and the endpoints for weights of its RL servers.
 """
 
+from base64 import b64encode
 from typing import Any, ClassVar
 from urllib.parse import parse_qs
 
@@ -125,7 +126,7 @@ class VllmApp(EngineApp):
             if asked.stream:
                 return stream_reply(_stream_text(asked, answer, template, head))
             choice = _text_choice(asked, answer, template, slice(0, None))
-            choice["finish_reason"] = answer.finish
+            choice |= {"finish_reason": answer.finish, **self._tell_experts(answer)}
             if asked.return_token_ids:
                 choice["prompt_token_ids"] = answer.prompt_ids
             return json_reply(200, head | {"choices": [choice], "usage": count_tokens(answer)})
@@ -147,6 +148,9 @@ class VllmApp(EngineApp):
                 "logprobs": logprobs,
                 "finish_reason": None,
                 "token_ids": answer.token_ids[part],
+                "sampling_mask": [[number, *range(number % 3)] for number in answer.token_ids[part]]
+                if self.settings.tells_masks
+                else None,
             }
 
         def write(answer: SampledAnswer) -> HttpReply:
@@ -155,13 +159,26 @@ class VllmApp(EngineApp):
                 events: list[dict[str, Json]] = [
                     {"request_id": answer.request_id, "choices": [choice_of(answer, part)]} for part in parts
                 ]
-                events[-1]["choices"][0]["finish_reason"] = answer.finish
+                events[-1]["choices"][0] |= {"finish_reason": answer.finish, **self._tell_experts(answer)}
                 return stream_reply(events)
             choice = choice_of(answer, slice(0, None)) | {"finish_reason": answer.finish}
+            choice |= self._tell_experts(answer)
             wire = {"request_id": answer.request_id, "choices": [choice], "prompt_logprobs": None}
             return json_reply(200, wire)
 
         return self.begin(sampling.ask(asked.token_ids, model, asked.request_id), write)
+
+    def _tell_experts(self, answer: SampledAnswer) -> dict[str, Json]:
+        """Return the field with the experts of all tokens but the last, if there is a mixture of experts."""
+        if self.settings.routed_experts is None:
+            return {}
+        layers, chosen = self.settings.routed_experts
+        ids = [*answer.prompt_ids, *answer.token_ids][:-1]
+        data = bytes([(number + 7 * place) % 64 for number in ids for place in range(layers * chosen)])
+        head = repr({"descr": "|u1", "fortran_order": False, "shape": (len(ids), layers, chosen)}).encode()
+        head += b" " * (-(len(head) + 11) % 64) + b"\n"
+        raw = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + data
+        return {"routed_experts": b64encode(raw).decode()}
 
     def manage(self, path: str, query: str, asked: dict[str, Json]) -> HttpReply:
         """See `EngineApp.manage`."""

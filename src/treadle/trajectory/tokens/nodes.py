@@ -10,8 +10,9 @@ from treadle.core.errors import JournalError
 from treadle.core.log import Log
 from treadle.core.packed import ID_BYTES, as_packed, count_packed, pack_logprobs, to_logprobs
 from treadle.core.prompting import make_request
+from treadle.core.routed_experts import RoutedExperts
 from treadle.core.state import State, advance
-from treadle.core.token_record import TokenRecord
+from treadle.core.token_record import SamplingMask, TokenRecord
 from treadle.core.types import Completion, FinishReason, Message, Settings, ToolSpec
 from treadle.trajectory.tokens.drift import (
     Trie,
@@ -58,6 +59,9 @@ class Node(Struct, frozen=True, kw_only=True):
     forced: tuple[int, ...] = ()
     """The positions in the answer of tokens that were not sampled."""
     versions: tuple[tuple[int, str], ...] = ()
+    routed_experts: RoutedExperts | None = None
+    """The experts of the tokens that no earlier inference has; `None` if the engine returned none."""
+    sampling_mask: SamplingMask | None = None
     finish_reason: FinishReason
     model: str
     """The name of the model that answered."""
@@ -214,6 +218,8 @@ class TokenReader:
             logprobs=_read_logprobs(record) if has_ids else None,
             forced=record.forced,
             versions=_read_versions(done, count_packed(output)),
+            routed_experts=record.routed_experts if has_ids else None,
+            sampling_mask=record.sampling_mask if has_ids else None,
             finish_reason=done.finish_reason,
             model=model or done.model or "",
             engine=done.engine,

@@ -10,6 +10,7 @@ from treadle.core import events as e
 from treadle.core.errors import RunNotFoundError
 from treadle.core.foreign import as_seen
 from treadle.core.packed import ID_BYTES, count_packed, to_ids, to_logprobs
+from treadle.core.routed_experts import join_experts
 from treadle.core.types import Message
 from treadle.journal.protocol import Journal
 from treadle.runs.agent_parts import AGENT
@@ -256,6 +257,7 @@ def _read_branch(run: TokenReader, branch: int, leaf: int) -> Trajectory:
         sampled_T=bytes(sampled),
         logprobs_T=to_logprobs(bytes(logprobs)),
         spans=tuple(spans),
+        routed_experts=join_experts([node.routed_experts for node in path], len(ids) // ID_BYTES),
         drift=drift,
         messages=as_seen(messages),
         tokenizer=last.tokenizer,
@@ -277,6 +279,7 @@ def _read_span(node: Node, messages: tuple[Message, ...], is_trained: bool, has_
         model=node.model or None,
         engine=node.engine,
         weight_versions=node.versions,
+        sampling_mask=node.sampling_mask,
         settings=node.settings,
         is_trained=is_trained,
     )

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
-from treadle.core.token_record import TokenGrade
+from treadle.core.routed_experts import RoutedExperts
+from treadle.core.token_record import SamplingMask, TokenGrade
 from treadle.core.types import FinishReason, Json, Message, Settings
 from treadle.renderers.registry import load_renderer
 
@@ -90,6 +91,8 @@ class Span(Struct, frozen=True, kw_only=True):
     engine: str | None = None
     weight_versions: tuple[tuple[int, str], ...] = ()
     """How many successive tokens each weight version sampled, in order; empty if no version is known."""
+    sampling_mask: SamplingMask | None = None
+    """The tokens that each token was chosen from; `None` if that is not known."""
     settings: Settings | None = None
     """The sampling settings as sent."""
     is_trained: bool = True
@@ -112,6 +115,8 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     logprobs_T: Floats
     """The engine's log probabilities; NaN for tokens that were not sampled, or whose log probability is not
     known."""
+    routed_experts: RoutedExperts | None = None
+    """The experts of each token, perhaps without the last one; `None` if those of some token are not known."""
     spans: tuple[Span, ...] = ()
     """The inferences, in order."""
     drift: DriftReport | None = None

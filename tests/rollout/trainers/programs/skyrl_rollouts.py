@@ -17,6 +17,7 @@ if sys.version_info < (3, 12):
     # SkyRL declares its types with the one of `typing`, which pydantic takes from Python 3.12 on.
     typing.TypedDict = typing_extensions.TypedDict
 
+import tiny
 import torch
 from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_vllm_sampling_params
 from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry
@@ -42,7 +43,12 @@ class Client:
         (prompt,), (session,) = given["prompt_token_ids"], given["session_ids"]
         self.open.add(session)
         ids, logprobs, reason = self.policy.sample(prompt, given["sampling_params"])
-        return {"response_ids": [ids], "response_logprobs": [logprobs], "stop_reasons": [reason]}
+        return {
+            "response_ids": [ids],
+            "response_logprobs": [logprobs],
+            "stop_reasons": [reason],
+            "rollout_expert_indices": [tiny.experts_of([*prompt, *ids][:-1])],
+        }
 
     async def finish_session(self, session: str) -> None:
         self.finished.append(session)
@@ -138,6 +144,16 @@ async def main(folder: Path) -> dict[str, Any]:
             "digest": hash(str(output["response_ids"])),
             "finished": len(client.finished),
         }
+    # SkyRL takes experts of whole sequences only: each token but the last one has those of the engine.
+    found["experts"] = [
+        experts[begin:-1].tolist() == tiny.experts_of(ids[begin:-1].tolist())
+        for experts, ids, begin in zip(
+            batch["rollout_expert_indices"],
+            batch["sequences"],
+            (batch["attention_mask"] == 0).sum(-1),
+            strict=True,
+        )
+    ]
     trainer = make_trainer(policy, is_step_wise=True)
     trainer.global_step = 6
     policy.failures = 1
@@ -149,6 +165,21 @@ async def main(folder: Path) -> dict[str, Any]:
         "advantages": [row[row.abs().argmax()].item() for row in batch["advantages"]],
         "trained": batch["loss_mask"].sum(-1).tolist(),
     }
+    # Rollouts that are compacted have several branches.
+    tiny.LONG, policy.calls_below = tiny.COMPACTED
+    found["branched"] = {}
+    for is_step_wise in (True, False):
+        branched = make_trainer(policy, is_step_wise)
+        branched.cfg.generator.max_input_length = 1500
+        agent = {"max_steps": 4, "context_tokens": tiny.CONTEXT}
+        made, output, _ = await roll(branched, policy, agent=agent, branches="longest")
+        ids = output["trajectory_ids"] or range(2 * GROUP)
+        found["branched"]["steps" if is_step_wise else "rows"] = {
+            "rollouts": [item.to_string() if is_step_wise else str(item) for item in ids],
+            "rewards": made["rewards"].sum(-1).tolist(),
+            "advantages": [row[row.abs().argmax()].item() for row in made["advantages"]],
+            "left_out": branched.all_metrics["treadle/left_out_tokens"],
+        }
     return {**found, **step(trainer, policy, batch)}
 
 

@@ -32,11 +32,13 @@ class Tiny:
         self.call = [*self.tokenizer.encode(CALL, add_special_tokens=False), self.end]
         self.generator = torch.Generator().manual_seed(3)
         self.asked: list[list[int]] = []
+        self.calls_below = 0
+        """The answers to later prompts that have fewer tokens are the call, too."""
         self.failures = 0
         """How many of the next requests fail."""
 
     def sample(self, prompt: list[int], params: dict[str, Any]) -> tuple[list[int], list[float], str]:
-        """Return ids, their log probabilities and why they end. The first answer to a prompt is the call."""
+        """Return ids, their log probabilities and why they end. The first answer of a rollout is the call."""
         self.asked.append(prompt)
         if self.failures:
             self.failures -= 1
@@ -44,7 +46,7 @@ class Tiny:
         limit, stops = params["max_tokens"], params["stop_token_ids"]
         assert self.end in stops
         is_first = "tool_response" not in self.tokenizer.decode(prompt)
-        forced = self.call if is_first else []
+        forced = self.call if is_first or len(prompt) < self.calls_below else []
         ids, cache, new = list(forced), None, [*prompt, *forced]
         with torch.no_grad():
             while len(ids) < limit and not (ids and ids[-1] in stops):
@@ -61,9 +63,15 @@ class Tiny:
         return logits.log_softmax(-1).gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
 
 
+COMPACTED, CONTEXT = (200, 650), 1100
+"""`LONG`, `calls_below` and the size of the context with which each rollout is compacted once."""
+LONG = 0
+"""How many words more the result of a call has, such that a rollout with several has to be compacted."""
+
+
 def note(text: str) -> str:
     """Write a text down."""
-    return f"Noted {text}."
+    return f"Noted {text}.{' and' * LONG}"
 
 
 def register_tasks() -> None:
@@ -81,6 +89,11 @@ def register_tasks() -> None:
             for number in range(4)
         ],
     )
+
+
+def experts_of(ids: list[int]) -> list[list[list[int]]]:
+    """Return experts of tokens, two in each of three layers, as an engine with a mixture of experts tells them."""
+    return [[[(number + layer) % 8, (number + 5) % 8] for layer in range(3)] for number in ids]
 
 
 def tell(found: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tiny
 import torch
 from omegaconf import OmegaConf
 from tiny import Tiny, register_tasks, tell
@@ -44,7 +45,11 @@ class Servers:
         self.sessions.add(request_id)
         ids, logprobs, _ = self.policy.sample(prompt_ids, sampling_params)
         return TokenOutput(
-            token_ids=ids, log_probs=logprobs, stop_reason="completed", extra_fields={"global_steps": 6}
+            token_ids=ids,
+            log_probs=logprobs,
+            routed_experts=np.array(tiny.experts_of([*prompt_ids, *ids][:-1]), "uint8"),
+            stop_reason="completed",
+            extra_fields={"global_steps": 6},
         )
 
 
@@ -116,8 +121,10 @@ def step(policy: Tiny, data: DataProto) -> dict[str, float]:
     return {"difference": float(difference), "change": float(change), "trained": int(mask.sum())}
 
 
-async def roll_as_newer(worker: AgentLoopWorker, session: int, step_number: int) -> Any:
-    """Return what the agent loop gives to verl's newer trainer."""
+async def roll_as_newer(
+    worker: AgentLoopWorker, session: int | None, step_number: int, task: str | None = None
+) -> Any:
+    """Return what the agent loop gives to verl's newer trainer; without a session, to the older one."""
     params = {"temperature": TEMPERATURE, "top_p": 1.0, "top_k": -1, "logprobs": True}
     loop = agent_loop.hydra.utils.instantiate(
         config=agent_loop._agent_loop_registry["treadle"],
@@ -130,7 +137,8 @@ async def roll_as_newer(worker: AgentLoopWorker, session: int, step_number: int)
         tools=agent_loop.ToolListWrap([]),
     )
     prompt = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi."}]
-    return await loop.run(params, raw_prompt=prompt, session_id=session, global_steps=step_number, index=0)
+    columns = {} if session is None else {"session_id": session, "global_steps": step_number, "index": 0}
+    return await loop.run(params, raw_prompt=prompt, extra_info={"task": task}, **columns)
 
 
 async def main(folder: Path) -> dict[str, Any]:
@@ -144,12 +152,20 @@ async def main(folder: Path) -> dict[str, Any]:
     data.non_tensor_batch["uid"] = np.array([name for name in "01" for _ in range(GROUP)], dtype=object)
     data = compute_advantage(data, AdvantageEstimator.GRPO)
     metrics = data.meta_info["metrics"]
+    rows = zip(
+        data.batch["routed_experts"], data.batch["input_ids"], data.batch["attention_mask"], strict=True
+    )
+    experts = [
+        routed[attended.bool()][:-1].tolist() == tiny.experts_of(ids[attended.bool()][:-1].tolist())
+        for routed, ids, attended in rows
+    ]
     found = {
         "rewards": data.batch["rm_scores"].sum(-1).tolist(),
         "advantages": [row[row.abs().argmax()].item() for row in data.batch["advantages"]],
         "turns": data.non_tensor_batch["__num_turns__"].tolist(),
         "asked": len(policy.asked),
         "sessions": sessions,
+        "experts": experts,
         "steps": sorted({*data.non_tensor_batch["max_global_steps"].tolist()}),
         "seconds": min(item["generate_sequences"] for item in metrics),
         **step(policy, data),
@@ -167,6 +183,19 @@ async def main(folder: Path) -> dict[str, Any]:
     found["reward"] = first[0].reward_score
     await roll_as_newer(other, 0, 6)
     found["asked_for_next"] = len(policy.asked) - asked
+    # A rollout that is compacted has several branches.
+    tiny.LONG, policy.calls_below = tiny.COMPACTED
+    branched = make_worker(folder, policy, "null")
+    branched.rollout_config.response_length = 1500
+    loop = agent_loop._agent_loop_registry["treadle"]
+    loop.agent.context_tokens, loop.branches = tiny.CONTEXT, "longest"
+    rows = await roll_as_newer(branched, 0, 7, "lengths:0")
+    row = await roll_as_newer(branched, None, 7, "lengths:0")
+    found["branched"] = {
+        "rewards": [item.reward_score for item in rows],
+        "rows": len(rows),
+        "left_out": [item.extra_fields["left_out_tokens"] for item in (*rows, row)],
+    }
     return found
 
 

@@ -16,6 +16,7 @@ from treadle.core.errors import (
     ServerError,
     TransportError,
 )
+from treadle.core.routed_experts import RoutedExperts
 from treadle.core.types import FinishReason, Json, Settings
 from treadle.models.protocol import Watch
 from treadle.models.tokens.protocol import Generated, PromptIds
@@ -245,13 +246,15 @@ def make_generated(
     counted: int | None,
     spans: Json = None,
     seen: Sequence[int] | None = None,
+    experts: RoutedExperts | None = None,
     **more: Any,
 ) -> Generated:
     """Return an engine's answer, with further fields of `Generated`.
 
     `finish` is the engine's own finish reason, and `counted` the number of tokens that it says it sampled. `prompt`
     is what was sent, and the number of ids that the engine counted; `seen` are the ids that it returned as the
-    prompt. `spans` says which weights sampled which ids.
+    prompt. `spans` says which weights sampled which ids. `experts` are left out if they are not those of all tokens
+    that were sent through the model.
 
     Raises: `ValueError` if ids are missing, or if the finish reason is not known; `RequestError` if the engine saw
     another prompt.
@@ -280,6 +283,8 @@ def make_generated(
         versions, newest = read_versions(spans, len(ids or ()))
         if newest is not None:
             more |= {"versions": versions, "weight_version": newest}
+    if experts is not None and len(sent) + len(ids or ()) - experts.end in (0, 1):
+        more["routed_experts"] = experts
     return Generated(token_ids=record.token_ids, logprobs=record.logprobs, finish=reason, **more)
 
 

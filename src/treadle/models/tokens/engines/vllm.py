@@ -3,11 +3,15 @@
 Source: vLLM 0.11 to 0.33, `return_token_ids`; vLLM 0.12 to 0.33, `GenerateRequest`.
 """
 
+from ast import literal_eval
+from base64 import b64decode
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 from treadle.core.events import Delta
+from treadle.core.routed_experts import RoutedExperts
+from treadle.core.token_record import SamplingMask
 from treadle.core.types import Json, Settings
 from treadle.models.tokens.engines.http_engine import (
     HttpTokenEngine,
@@ -23,6 +27,11 @@ from treadle.models.wire.token_records import ID_MARK, cut_logprobs, encode_ids,
 _HEAD = ("request_id", "id", "model", "usage")
 _LOGPROBS = ("token_logprobs", "content")
 """The lists of log probabilities of the two endpoints."""
+
+
+_WIDTHS = {"|u1": 1, "<u2": 2, "<i4": 4}
+"""The bytes of one number by the types of numpy that vLLM writes."""
+_MAGIC = b"\x93NUMPY"
 
 
 class _Logprob(Struct, gc=False):
@@ -61,6 +70,8 @@ class _Choice(Struct, gc=False):
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
     weight_versions: list[dict[str, Json]] | None = None
+    routed_experts: str | None = None
+    sampling_mask: list[list[int]] | None = None
     prompt_token_ids: list[int] | None = None
 
 
@@ -80,6 +91,8 @@ class VllmCollector(TokenCollector):
         self._head: dict[str, Json] = {}
         self._spans: Json = None
         self._prompt: Json = None
+        self._experts: Json = None
+        self._mask: list[Json] = []
         self._logprobs: dict[str, list[Json]] = {}
 
     def add(self, event: Json) -> None:
@@ -93,6 +106,8 @@ class VllmCollector(TokenCollector):
             self._take_ids(choice.get("token_ids") or [])
             self._prompt = choice.get("prompt_token_ids") or self._prompt
             self._spans = choice.get("weight_versions") or self._spans
+            self._mask += choice.get("sampling_mask") or []
+            self._experts = choice.get("routed_experts") or self._experts
             self._finish = choice.get("finish_reason") or self._finish
 
     def raw(self) -> Json:
@@ -101,6 +116,8 @@ class VllmCollector(TokenCollector):
             "logprobs": self._logprobs,
             "finish_reason": self._finish,
             "weight_versions": self._spans,
+            "routed_experts": self._experts,
+            "sampling_mask": self._mask or None,
             "prompt_token_ids": self._prompt,
         }
         return {**self._head, "choices": [choice]}
@@ -124,6 +141,8 @@ class VllmEngine(HttpTokenEngine):
 
     def _read(self, answer: _Answer, prompt: PromptIds) -> Generated:
         choice, usage = answer.choices[0], answer.usage
+        mask = choice.sampling_mask
+        is_whole = mask is not None and len(mask) == len(choice.token_ids or ())
         return make_generated(
             choice.token_ids,
             None if choice.logprobs is None else choice.logprobs.values(choice.token_ids),
@@ -131,12 +150,31 @@ class VllmEngine(HttpTokenEngine):
             prompt=(prompt, None if usage is None else usage.prompt_tokens),
             counted=None if usage is None else usage.completion_tokens,
             spans=choice.weight_versions,
+            experts=None if choice.routed_experts is None else read_npy(choice.routed_experts),
+            sampling_mask=SamplingMask.of(mask) if mask is not None and is_whole else None,
             seen=choice.prompt_token_ids,
             model=answer.model,
             response_id=answer.id or answer.request_id,
             engine=self._info,
             cached_tokens=0 if usage is None else usage.read().cached_input_tokens,
         )
+
+
+def read_npy(text: str) -> RoutedExperts:
+    """Return the experts in numpy's file format as base64, as vLLM returns them.
+
+    Raises: `ValueError` or `LookupError` for anything else. Source: vLLM 0.32, `numpy2base64`; NumPy 2.3, NEP 1.
+    """
+    raw = b64decode(text, validate=True)
+    if not raw.startswith(_MAGIC):
+        raise ValueError("routed experts are not in the file format of numpy")
+    begin = 10 if raw[6] == 1 else 12
+    end = begin + int.from_bytes(raw[8:begin], "little")
+    head = literal_eval(raw[begin:end].decode("latin-1"))
+    rows, layers, chosen = head["shape"]
+    if head["fortran_order"]:
+        raise ValueError("routed experts are in the order of Fortran")
+    return RoutedExperts.of(rows, layers, chosen, _WIDTHS[head["descr"]], raw[end:])
 
 
 _STREAM: dict[str, Json] = {"stream": True, "stream_options": {"include_usage": True}}
