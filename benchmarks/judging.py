@@ -4,8 +4,8 @@ The patterns were corrected with the messages of the split `dev`. Those of `test
 and those of `fresh` after the first patterns; the mistakes in both were never looked at. `data/held.jsonl` was
 written and labelled twice by others, who had not seen the patterns. Half of it (`is_read`) was read to write
 training texts of its kind; of the other half, `held-out`, only counts are ever shown.
-`data/second.jsonl` chooses thresholds: it was written before a look at patterns, features and training texts, and
-labelled twice by the same person, who later wrote a third of the training texts; so its figures are too good.
+`data/second.jsonl` was written before a look at patterns, features and training texts, and labelled twice by the
+same person, who later wrote a third of the training texts; so its figures are too good.
 `data/ninth.jsonl` was written by another hand, who had seen neither patterns nor training texts nor the other
 messages, and labelled twice by that hand, the second time in another order; `disputed` names the judgements on
 which the two labels differ. No judgement was improved with it.
@@ -118,7 +118,7 @@ class Counts(Struct):
     """How often a judgement was right."""
 
     right: int = 0
-    """FoundMarker and right."""
+    """Found and right."""
     found: int = 0
     wanted: int = 0
     agreed: int = 0

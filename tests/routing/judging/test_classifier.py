@@ -14,6 +14,7 @@ from treadle.routing.judging.classifier import Header, LinearClassifier, Thresho
 from treadle.routing.judging.clauses import read
 from treadle.routing.judging.features import ROWS, find_features
 
+np = pytest.importorskip("numpy")
 train_judging = pytest.importorskip("benchmarks.train_judging", reason="needs numpy")
 
 
@@ -80,3 +81,28 @@ def test_only_a_sure_judgement_becomes_a_hint():
     assert write_hint(found, Policy(), tools)
     unsure = msgspec.structs.replace(found.ambiguity, confidence=0.6)
     assert write_hint(msgspec.structs.replace(found, ambiguity=unsure), Policy(), tools) is None
+
+
+def test_a_threshold_leaves_out_what_is_more_often_wrong_than_right():
+    score = np.array([3.0, 2.5, 2.0, 1.5, 0.5, 0.4, 0.3, -1.0, -2.0])
+    is_right = np.array([1, 1, 1, 1, 0, 0, 1, 0, 0], float)
+    found = train_judging.find_threshold(score, is_right, np.ones(9), 5.0)
+    assert [found.confidence(value) >= found.least - 0.001 for value in score] == [True] * 4 + [False] * 5
+    assert found.confidence(3.0) > 0.9 > 0.5 > found.confidence(-1.0)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_the_weights_have_the_least_loss():
+    """The gradient is zero: what the targets that are not reached pull equals what the ridge pulls back. To import
+    torch takes the most of its time."""
+    torch = pytest.importorskip("torch", reason="needs torch")
+    rng = random.Random(4)
+    values = [{rng.randrange(6): 1.0, 6 + rng.randrange(3): 0.5} for _ in range(60)]
+    matrix = train_judging.Matrix(values)
+    targets = torch.tensor([[1.0 if min(item) in (1, 4) or rng.random() < 0.1 else -1.0] for item in values])
+    counts = torch.ones(60, 1)
+    weights = train_judging.solve(matrix, targets, counts)
+    scores = matrix.score(weights)
+    left = counts * (targets * scores < 1) * (targets - scores)
+    assert torch.allclose(matrix.gather(left), train_judging.RIDGE * weights, atol=1e-4)
+    assert (((targets > 0) == (scores > 0)).float().mean()) > 0.8

@@ -1,8 +1,8 @@
 """The trained classifier: linear scores over the features of a text, with calibrated confidence.
 
-The weights are made from labelled messages in a few seconds by `python -m benchmarks.train_judging`, and stand in
-`weights/`: a line of JSON (`Header`), and the compressed rows. A row has a small number for each output, and all
-numbers of a row are kept in one integer, so that one addition adds all of them.
+The weights are made from labelled messages by `python -m benchmarks.train_judging`, and stand in `weights/`: a line
+of JSON (`Header`), and the compressed rows. A row has a small number for each output, and all numbers of a row are
+kept in one integer, so that one addition adds all of them.
 """
 
 import struct
