@@ -1,6 +1,7 @@
 """Tasks that programs of others play: the program that runs in their Python, and published tasks of each kind."""
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -8,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.models.answers import answer
+from tests.models.server import Handler, Received, Reply, serve
 
-from treadle import ScriptedModel
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
-from treadle.core.types import Request, Role
 from treadle.evals.evaluation import evaluate
 from treadle.journal.registry import open_journal
-from treadle.models.scripted import call
 from treadle.runs.task import find_tasks, split_reference
 from treadle.server.gateway.environments import EnvironmentProcess
 from treadle.server.gateway.programs import ProgramWorkers
@@ -174,6 +174,11 @@ class Outcome:
 
 
 async def play(path: Path, task: str, model: Any = "mock:echo", **options: Any) -> Outcome:
+    """Evaluate one sample with a model, or with the handler of a server for it."""
+    if callable(model):
+        async with serve(model) as server:
+            given = {"model": "openai:m-1", "base_url": server.base_url, "api_key": "sk-none"}
+            return await play(path, task, given, **options)
     given = {"tasks": [task], "models": [model], "retries": {"attempts": 1}, **options}
     done = await evaluate(workers=ProgramWorkers(), path=path, **given)
     assert done.end.reason == "done", done.end
@@ -181,14 +186,24 @@ async def play(path: Path, task: str, model: Any = "mock:echo", **options: Any) 
     return Outcome(path, sample)
 
 
-def caller(*calls: Any, answer: str) -> ScriptedModel:
-    """Return a model that makes calls, and answers with a text once it sees their results."""
+def caller(*calls: tuple[str, dict[str, Any]], said: str | None = None) -> Handler:
+    """Return a model that makes calls, and answers with a text, unless it is `None`, once it sees their results."""
+    made = [
+        {
+            "id": f"c{number}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)},
+        }
+        for number, (name, arguments) in enumerate(calls)
+    ]
 
-    def infer(request: Request) -> Any:
-        has_results = any(message.role is Role.TOOL for message in request.messages)
-        return answer if has_results else list(calls)
+    def infer(asked: Received) -> Reply:
+        has_results = any(message["role"] == "tool" for message in asked.json()["messages"])
+        if has_results and said is not None:
+            return Reply(answer(said))
+        return Reply(answer(None, finish="tool_calls", tool_calls=made))
 
-    return ScriptedModel(infer)
+    return infer
 
 
 ENVIRONMENTS = {
@@ -224,9 +239,9 @@ def test_an_environment_whose_data_or_packages_are_missing_says_so(installed: Ca
 
 
 TOOL_USE = {
-    "addition_problem": (call("add", {"x": 1, "y": 1}), "2", "2"),
-    "bash": (call("list_files", {"dir": "/usr/bin"}), "Yes", "python3"),
-    "parallel_add": (call("add", {"x": 2, "y": 2}), "2 4", "4"),
+    "addition_problem": (("add", {"x": 1, "y": 1}), "2", "2"),
+    "bash": (("list_files", {"dir": "/usr/bin"}), "Yes", "python3"),
+    "parallel_add": (("add", {"x": 2, "y": 2}), "2 4", "4"),
 }
 """Tasks of Inspect's example `tool_use.py`, with a call, an answer, and a part of the call's result."""
 
@@ -237,8 +252,8 @@ async def test_tasks_of_inspect_run_with_their_tools_and_sandbox(
     tmp_path: Path, installed: Callable[[str], Path], task: str
 ) -> None:
     file = installed("inspect") / "inspect_ai" / "examples" / "tool_use.py"
-    made, answer, result = TOOL_USE[task]
-    found = await play(tmp_path, f"inspect:{file}@{task}:1", caller(made, answer=answer))
+    made, said, result = TOOL_USE[task]
+    found = await play(tmp_path, f"inspect:{file}@{task}:1", caller(made, said=said))
     assert len(found.answers) == 2
     assert result in found.results[0]
     assert found.score == 1.0
@@ -260,8 +275,8 @@ async def test_a_task_of_inspect_is_graded_by_its_scorer(
 @pytest.mark.full
 async def test_a_limit_ends_a_task_of_inspect(tmp_path: Path, installed: Callable[[str], Path]) -> None:
     file = installed("inspect") / "inspect_ai" / "examples" / "tool_use.py"
-    calls = ScriptedModel(lambda _: [call("add", {"x": 1, "y": 1})])
-    found = await play(tmp_path, f"inspect:{file}@addition_problem:1", calls, agent={"max_steps": 3})
+    made = caller(("add", {"x": 1, "y": 1}))
+    found = await play(tmp_path, f"inspect:{file}@addition_problem:1", made, agent={"max_steps": 3})
     assert (found.score, len(found.answers)) == (0.0, 3)
     assert "max_steps" in found.detail
 
@@ -269,12 +284,12 @@ async def test_a_limit_ends_a_task_of_inspect(tmp_path: Path, installed: Callabl
 @pytest.mark.full
 async def test_environments_of_openenv_are_called(tmp_path: Path, installed: Callable[[str], Path]) -> None:
     installed("openenv")
-    model = caller(call("echo_with_length", {"message": "hello"}), answer="done")
+    model = caller(("echo_with_length", {"message": "hello"}), said="done")
     echoed = await play(tmp_path / "a", "openenv:echo_env:1", model)
     assert '"length": 5' in echoed.results[0].replace('"length":5', '"length": 5')
     assert (echoed.score, echoed.metrics) == (0.0, {"steps": 1.0, "done": 0.0})
-    code = [call("step", {"code": "print(6 * 7)"}), call("step", {"cod": ""})]
-    coded = await play(tmp_path / "b", "openenv:coding_env?prompt=Compute.:1", caller(*code, answer="42"))
+    code = [("step", {"code": "print(6 * 7)"}), ("step", {"cod": ""})]
+    coded = await play(tmp_path / "b", "openenv:coding_env?prompt=Compute.:1", caller(*code, said="42"))
     assert '"stdout": "42\\n"' in coded.results[0]
     assert "The action failed: " in coded.results[1]
     assert coded.metrics["steps"] == 2.0
