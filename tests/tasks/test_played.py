@@ -177,7 +177,7 @@ async def play(path: Path, task: str, model: Any = "mock:echo", **options: Any) 
     """Evaluate one sample with a model, or with the handler of a server for it."""
     if callable(model):
         async with serve(model) as server:
-            given = {"model": "openai:m-1", "base_url": server.base_url, "api_key": "sk-none"}
+            given = {"model": "openai:m-1", "base_url": server.base_url}
             return await play(path, task, given, **options)
     given = {"tasks": [task], "models": [model], "retries": {"attempts": 1}, **options}
     done = await evaluate(workers=ProgramWorkers(), path=path, **given)
