@@ -155,11 +155,9 @@ class OpenEnvPlayer:
                     messages.append({**role, "content": shown})
                 if steps >= self._max_steps:
                     end = "it reached its max_steps"
-        if steps and not rewards:
-            return {"error": "the environment gave no reward"}
         return {
             "reward": (rewards[-1] if self._takes_last else sum(rewards)) if rewards else 0.0,
-            "detail": f"{steps} steps, {'done' if is_done else end}",
+            "detail": f"{steps} steps, {'done' if is_done else end}{'' if rewards else ', no step had a reward'}",
             "metrics": {"steps": float(steps), "done": float(is_done)},
             "output": said,
         }
