@@ -21,6 +21,8 @@ from msgspec import Struct
 TORCH = "torch==2.13.0+cpu"
 VLLM = "0.32.0"
 SGLANG = "0.5.23"
+INSPECT = "0.3.285"
+_OPENENV = "git+https://github.com/meta-pytorch/OpenEnv#subdirectory=envs"
 STAND_INS = Path(__file__).parent / "engines" / "stand_ins"
 
 
@@ -85,6 +87,23 @@ def _name_environments() -> tuple[str, ...]:
     names = ("code_golf", "color_codeword", "glossary", "kuhn_poker", "proposer_solver", "scratchpad")
     others = ("bash_interception", "grayscale_interception", "interception", "web_search_interception")
     return tuple([f"{place}/{name}" for name in (*names, *others)])
+
+
+def _add_examples(folder: Path) -> None:
+    """Add the repository of Inspect, whose examples are no part of its package."""
+    place = "https://github.com/UKGovernmentBEIS/inspect_ai"
+    asked = [
+        "git",
+        "clone",
+        "--quiet",
+        "--depth",
+        "1",
+        "--branch",
+        INSPECT,
+        place,
+        str(folder / "inspect_ai"),
+    ]
+    subprocess.run(asked, check=True)
 
 
 ENVIRONMENTS = {
@@ -155,6 +174,16 @@ ENVIRONMENTS = {
         packages=("verifiers==0.4.0", "uv", "pillow"),
         # Environments, of PyPI and of the repository of verifiers. Many more load their data from a hub.
         added=("marble-v1==0.1.0", *_name_environments()),
+    ),
+    "inspect": Environment(
+        size="500 MB",
+        packages=(f"inspect_ai=={INSPECT}", "openai"),
+        finish=_add_examples,
+    ),
+    "openenv": Environment(
+        size="500 MB",
+        packages=("openenv-core==0.3.0", "smolagents>=1.22,<2"),
+        added=tuple([f"{_OPENENV}/{name}" for name in ("echo_env", "coding_env")]),
     ),
     "trainers": Environment(
         size="2 GB",

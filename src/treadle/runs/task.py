@@ -179,6 +179,8 @@ TASK_SETS: Registry[object] = Registry("task set", "treadle.tasks", {})
 """The installed task sets. An entry is a `TaskSet`, a list of tasks, or a function without arguments that returns
 one of these. A name that ends with a colon is written with a text, as in `harbor:folder`; the function gets the
 text."""
+_TEXT = re.compile(r"((?:https?://[^:/?]*(?::\d+)?)?[^:]*):?(.*)", re.DOTALL)
+"""The text in the name of a task set, and a task in it. Only an address has colons."""
 _PLACE = re.compile(r"([\w.]+|.+?\.py):([^\W\d]\w*)(?::(.*))?", re.DOTALL)
 """A task set in a module or file, and a task in it."""
 
@@ -191,7 +193,7 @@ def split_reference(reference: str) -> tuple[str, str]:
     """
     name, _, task_id = reference.partition(":")
     if f"{name}:" in TASK_SETS:
-        text, _, task_id = task_id.partition(":")
+        text, task_id = cast("re.Match[str]", _TEXT.fullmatch(task_id)).groups()
         return f"{name}:{text}", task_id
     found = _PLACE.fullmatch(reference)
     if found is None or name in TASK_SETS:

@@ -51,26 +51,27 @@ class InspectPlayer:
         """See `Player.play`. The sample is evaluated in a process of its own."""
         forks = multiprocessing.get_context("fork")
         ours, theirs = forks.Pipe(duplex=False)
-        process = forks.Process(target=self._evaluate, args=(asked, theirs))
-        process.start()
-        theirs.close()
-        ended = asyncio.Event()
-        asyncio.get_running_loop().add_reader(ours, ended.set)
-        try:
-            await ended.wait()
-            told: Told = ours.recv()
-        except EOFError:
-            process.join()
-            told = {"error": f"the process of the sample ended with {process.exitcode}"}
-        finally:
-            asyncio.get_running_loop().remove_reader(ours)
-            ours.close()
-            process.kill()
-            process.join()
+        ended, loop = asyncio.Event(), asyncio.get_running_loop()
+        with tempfile.TemporaryDirectory(prefix="treadle-inspect-") as folder:
+            process = forks.Process(target=self._evaluate, args=(asked, folder, theirs))
+            process.start()
+            theirs.close()
+            loop.add_reader(ours, ended.set)
+            try:
+                await ended.wait()
+                told: Told = ours.recv()
+            except EOFError:
+                process.join()
+                told = {"error": f"the process of the sample ended with {process.exitcode}"}
+            finally:
+                loop.remove_reader(ours)
+                ours.close()
+                process.kill()
+                process.join()
         return told
 
-    def _evaluate(self, asked: Told, answer: Connection) -> None:
-        """Evaluate a sample, and send the outcome."""
+    def _evaluate(self, asked: Told, folder: str, answer: Connection) -> None:
+        """Evaluate a sample with the log in a folder, and send the outcome."""
         ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
         from inspect_ai import eval as evaluate
         from inspect_ai import task_with
@@ -83,9 +84,8 @@ class InspectPlayer:
             )
             task = task_with(self._task, dataset=MemoryDataset([self._samples[asked["task"]]]), epochs=1)
             options = {"max_retries": 0, "display": "none", **self._options}
-            with tempfile.TemporaryDirectory(prefix="treadle-inspect-") as folder:
-                (log,) = evaluate(task, model=model, log_dir=folder, fail_on_error=True, **options)
-                answer.send(describe(log))
+            (log,) = evaluate(task, model=model, log_dir=folder, fail_on_error=True, **options)
+            answer.send(describe(log))
         except BaseException as error:  # Inspect leaves with `SystemExit` where its commands would
             answer.send({"error": f"{type(error).__name__}: {error}"})
 
@@ -99,7 +99,7 @@ def _load(name: str, given: Told) -> Any:
     from inspect_ai._eval.loader import load_task_spec
 
     file, _, task = name.partition("@")
-    path = Path(file).absolute()
+    path = Path(file).resolve()
     if path.is_file() and not task:
         known = [info.name for info in list_tasks([path.name], root_dir=path.parent)]
         if len(known) != 1:

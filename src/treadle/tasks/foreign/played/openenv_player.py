@@ -85,6 +85,7 @@ class OpenEnvPlayer:
     async def _enter(self, seed: int) -> tuple[Any, Any]:
         """Return a session and its first observation. Servers may refuse more than one session at a time."""
         from openenv.core.generic_client import GenericEnvClient
+        from websockets.exceptions import ConnectionClosed
 
         waited = 0.0
         async with self._door:
@@ -94,7 +95,8 @@ class OpenEnvPlayer:
                     return session, await session.reset(seed=seed, **self._reset)
                 except BaseException as error:
                     await session.close()
-                    if _FULL not in str(error) or waited > WAIT_SECONDS:
+                    is_full = isinstance(error, ConnectionClosed) or _FULL in str(error)
+                    if not is_full or waited > WAIT_SECONDS:
                         raise
                 waited = 0.0 if self._playing else waited + _PAUSE_SECONDS
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -153,11 +155,9 @@ class OpenEnvPlayer:
                     messages.append({**role, "content": shown})
                 if steps >= self._max_steps:
                     end = "it reached its max_steps"
-        if steps and not rewards:
-            return {"error": "the environment gave no reward"}
         return {
             "reward": (rewards[-1] if self._takes_last else sum(rewards)) if rewards else 0.0,
-            "detail": f"{steps} steps, {'done' if is_done else end}",
+            "detail": f"{steps} steps, {'done' if is_done else end}{'' if rewards else ', no step had a reward'}",
             "metrics": {"steps": float(steps), "done": float(is_done)},
             "output": said,
         }
@@ -185,7 +185,8 @@ def _load_app(name: str) -> Any:
                 f"{name!r} is no folder, no installed package, and no address such as http://host:8000"
             )
         place = Path(found.origin).parent
-    settings = yaml.safe_load((place / "openenv.yaml").read_text("utf-8"))
+    named = place / "openenv.yaml"
+    settings = yaml.safe_load(named.read_text("utf-8")) if named.is_file() else {}
     module, _, attribute = str(settings.get("app") or "server.app:app").partition(":")
     return getattr(import_module(f"{place.name}.{module}"), attribute)
 
@@ -206,9 +207,11 @@ def _read_actions(message: Any, text_field: str | None, is_call: bool) -> list[t
         action: Any
         try:
             action = json.loads(call.function.arguments or "{}")
-        except ValueError as error:
-            action = f"The arguments are not JSON: {error}"
-        if is_call and not isinstance(action, str):
+        except ValueError:
+            action = None
+        if not isinstance(action, dict):
+            action = "The arguments are not an object of JSON."
+        elif is_call:
             action = {"type": "call_tool", "tool_name": call.function.name, "arguments": action}
         found.append((call.id, action))
     return found

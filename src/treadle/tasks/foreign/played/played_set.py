@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -46,25 +46,16 @@ def _variable(kind: str) -> str:
 
 @cache
 def _open(kind: str, reference: str) -> TaskSet:
+    """Return the tasks of a reference. Raises: `ConfigError` if it cannot be loaded."""
     if not reference:
         raise ConfigError(f"give {KINDS[kind].example}")
     program = (os.environ.get(_variable(kind), sys.executable), str(_PROGRAM))
     return PlayedSet(f"{kind}:{reference}", program, reference, kind)
 
 
-def open_verifiers(name: str) -> TaskSet:
-    """Return the tasks of an environment of verifiers. Raises: `ConfigError` if it cannot be loaded."""
-    return _open("verifiers", name)
-
-
-def open_inspect(name: str) -> TaskSet:
-    """Return the samples of a task of Inspect. Raises: `ConfigError` if it cannot be loaded."""
-    return _open("inspect", name)
-
-
-def open_openenv(name: str) -> TaskSet:
-    """Return the episodes of an environment of OpenEnv. Raises: `ConfigError` if it cannot be loaded."""
-    return _open("openenv", name)
+open_verifiers = partial(_open, "verifiers")
+open_inspect = partial(_open, "inspect")
+open_openenv = partial(_open, "openenv")
 
 
 class PlayedTask(Struct, frozen=True, kw_only=True):
