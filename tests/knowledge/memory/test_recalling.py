@@ -272,4 +272,4 @@ async def test_an_answer_comes_before_what_was_said_ahead_of_the_question(memory
     for text in said:
         memory.store.write(Draft(store=Store.EPISODIC, text=text, metadata={"run": "s"}), NOW)
     found = await memory.search("Which opera did Verdi write last?", now=NOW)
-    assert [said.index(hit.entry.text) for hit in found.hits] == [1, 2, 0]
+    assert [said.index(hit.entry.text) for hit in found.hits] == [2, 1, 0]

@@ -38,7 +38,7 @@ _KIND = 0.5
 _SUBJECT = 2.0
 """By how much the score of an entry is multiplied if a query has its first word and a colon follows that: it is
 what somebody said whom the query asks about, and others only name them."""
-_SIMILAR = 0.4
+_SIMILAR = 0.2
 """Which share of these parts counts for embeddings."""
 _QUESTION = 0.75
 """By how much the score of an entry that ends with a question is multiplied: it asks for what others tell."""
@@ -295,11 +295,11 @@ def _feed_back(
     for row in best:
         share = suited[row] / suited[best[0]] / len(best)
         lent.update(dict.fromkeys({*texts[row].stems} - weights.keys() - _request_stems(), share))
-    counts = Counter(term for text in texts.values() for term in {*text.stems} & lent.keys())
+    counts = Counter(term for row in own for term in lent.keys() & {*texts[row].stems})
     chosen = {
-        term: share * math.log(1 + (len(texts) - counts[term] + 0.5) / (counts[term] + 0.5))
+        term: share * math.log(1 + (len(own) - counts[term] + 0.5) / (counts[term] + 0.5))
         for term, share in lent.items()
-        if counts[term] <= max(_FEEDBACK_ENTRIES, _FEEDBACK_SHARE * len(texts))
+        if 1 < counts[term] <= _FEEDBACK_SHARE * len(own)
     }
     chosen = {term: chosen[term] for term in heapq.nlargest(_FEEDBACK_TERMS, chosen, key=chosen.__getitem__)}
     return {
