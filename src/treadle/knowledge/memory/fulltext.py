@@ -43,10 +43,10 @@ _SIMILAR = 0.2
 _QUESTION = 0.75
 """By how much the score of an entry that ends with a question is multiplied: it asks for what others tell."""
 _FEEDBACK_ENTRIES, _FEEDBACK_TERMS, _FEEDBACK_SHARE = 3, 10, 0.1
-"""How many of the best entries lend a query how many of their words, and in which share of the candidates such a
-word may be."""
-_FEEDBACK = 0.5
-"""How much a lent word counts, relative to one of the query."""
+"""How many of the best entries lend a query how many of their words, and the largest share of the candidates that
+may have such a word. At least two must have it."""
+_FEEDBACK = 0.4
+"""How much the best score for lent words counts, as a share of the best one for those of the query."""
 _TIME = 1.4
 """By how much the score of an entry with a word of time is multiplied, if a query asks for a time."""
 _BONUS = 0.2
@@ -302,10 +302,9 @@ def _feed_back(
         if 1 < counts[term] <= _FEEDBACK_SHARE * len(own)
     }
     chosen = {term: chosen[term] for term in heapq.nlargest(_FEEDBACK_TERMS, chosen, key=chosen.__getitem__)}
-    return {
-        row: score + _FEEDBACK * sum(_score_terms(texts[row].stems, chosen, {}, average).values())
-        for row, score in own.items()
-    }
+    further = {row: sum(_score_terms(texts[row].stems, chosen, {}, average).values()) for row in own}
+    unit = _FEEDBACK * max(own.values(), default=0.0) / (max(further.values(), default=0.0) or 1.0)
+    return {row: score + unit * further[row] for row, score in own.items()}
 
 
 def _beside(row: int, texts: dict[int, _Text]) -> list[tuple[float, int]]:
