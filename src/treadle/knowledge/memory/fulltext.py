@@ -25,7 +25,7 @@ _MAX_POSTINGS = 1500
 """How many entries the words of a query may have together, as far as they are asked for in one query."""
 _MAX_PAIRS = 10
 _CANDIDATES = 60
-_SPEAKER_ENTRIES = 10
+_SPEAKER_ENTRIES = 5
 """In how many entries with a word it is looked for as the name of who said them."""
 _K1, _B = 0.9, 0.4
 _NEIGHBOURS = {1: 0.5, 2: 0.3}
@@ -77,6 +77,8 @@ class _Text(NamedTuple):
 
     row: int
     stems: list[str]
+    words: set[str]
+    """The different stems."""
     origin: tuple[str, str | None]
     """The store and the run that the entry tells about."""
     is_said: bool
@@ -173,7 +175,7 @@ def _read(db: sqlite3.Connection, rows: Collection[int]) -> list[_Text]:
         f"JOIN memory_entries e ON e.id = t.rowid WHERE t.rowid IN ({','.join(map(str, rows))})"
     )
     return [
-        _Text(row, stems.split(), (store, run), bool(said), bool(asks))
+        _Text(row, words := stems.split(), {*words}, (store, run), bool(said), bool(asks))
         for row, stems, store, run, said, asks in db.execute(sql)
     ]
 
@@ -189,7 +191,7 @@ def drop_speaker(text: str) -> str:
 
 def drop_speakers(db: sqlite3.Connection, space: tuple[int, int], query: str) -> str:
     """Return a query without the names of those who said entries that have their names."""
-    words = {word for word in _WORD.findall(query[:MAX_QUERY_CHARS]) if word.casefold() not in _STOP}
+    words = {word for word in _WORD.findall(query[:MAX_QUERY_CHARS]) if word.casefold() not in _ASKING}
     sql = (
         f"SELECT substr(text, 1, {_MAX_WORD_CHARS}) FROM memory_entries WHERE id IN (SELECT rowid FROM memory_text "
         f"WHERE memory_text MATCH ? AND rowid BETWEEN ? AND ? LIMIT {_SPEAKER_ENTRIES})"
@@ -266,7 +268,7 @@ def _rank(
     """
     average = sum(len(text.stems) for text in texts.values()) / max(1, len(texts)) or 1.0
     least = min(_ENOUGH, _LEAST_SHARE * sum(weight for term, weight in weights.items() if term not in told))
-    terms = {row: _score_terms(text.stems, weights, told, average) for row, text in texts.items()}
+    terms = {row: _score_terms(text, weights, told, average) for row, text in texts.items()}
     own = {row: sum(scores.values()) for row, scores in terms.items()}
     own |= _feed_back({row: score for row, score in own.items() if score}, texts, weights, average)
     found = []
@@ -276,7 +278,7 @@ def _rank(
             term for _, other in near if abs(other - row) == 1 for term in terms[other]
         }
         score = (own[row] + sum(part * own[other] for part, other in near)) * text.suit(weights)
-        if is_time and not _time_stems().isdisjoint(text.stems):
+        if is_time and not _time_stems().isdisjoint(text.words):
             score *= _TIME
         if own[row] and sum(weights.get(term, 0.0) for term in matched) >= least:
             found.append(Match(row, score, _fit(matched, telling)))
@@ -294,15 +296,15 @@ def _feed_back(
     best = heapq.nlargest(_FEEDBACK_ENTRIES, suited, key=suited.__getitem__)
     for row in best:
         share = suited[row] / suited[best[0]] / len(best)
-        lent.update(dict.fromkeys({*texts[row].stems} - weights.keys() - _request_stems(), share))
-    counts = Counter(term for row in own for term in lent.keys() & {*texts[row].stems})
+        lent.update(dict.fromkeys(texts[row].words - weights.keys() - _request_stems(), share))
+    counts = Counter(term for row in own for term in lent.keys() & texts[row].words)
     chosen = {
         term: share * math.log(1 + (len(own) - counts[term] + 0.5) / (counts[term] + 0.5))
         for term, share in lent.items()
         if 1 < counts[term] <= _FEEDBACK_SHARE * len(own)
     }
     chosen = {term: chosen[term] for term in heapq.nlargest(_FEEDBACK_TERMS, chosen, key=chosen.__getitem__)}
-    further = {row: sum(_score_terms(texts[row].stems, chosen, {}, average).values()) for row in own}
+    further = {row: sum(_score_terms(texts[row], chosen, {}, average).values()) for row in own}
     unit = _FEEDBACK * max(own.values(), default=0.0) / (max(further.values(), default=0.0) or 1.0)
     return {row: score + unit * further[row] for row, score in own.items()}
 
@@ -341,13 +343,13 @@ def neighbours_of(rows: Collection[int]) -> set[int]:
 
 
 def _score_terms(
-    stems: Sequence[str], weights: dict[str, float], told: dict[str, str], average: float
+    text: _Text, weights: dict[str, float], told: dict[str, str], average: float
 ) -> dict[str, float]:
     """Return the score of each term of a query that an entry has, or of the best word of its kind."""
     scores: dict[str, float] = {}
-    for word in weights.keys() & set(stems):
+    for word in weights.keys() & text.words:
         term = told.get(word, word)
-        scores[term] = max(scores.get(term, 0.0), _score(stems, word, weights[word], average))
+        scores[term] = max(scores.get(term, 0.0), _score(text.stems, word, weights[word], average))
     return scores
 
 
@@ -376,7 +378,7 @@ def _telling(text: str) -> list[str]:
 
 @cache
 def _request_stems() -> frozenset[str]:
-    return frozenset(map(stem, _LISTS["request"] | _STOP))
+    return frozenset(map(stem, _ASKING))
 
 
 @cache
@@ -404,6 +406,7 @@ _DENSE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _LISTS = {name: frozenset(text.split()) for name, text in read_data(__package__, "words").items()}
 _STOP = _LISTS["stop"] | _LISTS["filler"]
 """Words that say little about what a text is about."""
+_ASKING = _STOP | _LISTS["request"]
 _FILLERS = _LISTS["filler"]
 """Words whose absence does not change what a text says."""
 _NEGATIONS = _LISTS["negation"]
