@@ -80,6 +80,22 @@ async def test_a_changed_entry_is_embedded_again(memory: Memory) -> None:
     assert (await memory.search("puppy", limit=2)).hits[0].entry.store is Store.SELF_FACTS
 
 
+async def test_who_speaks_is_not_embedded(memory: Memory, server: EmbeddingServer) -> None:
+    """A name that many entries and the query have would make all of them similar."""
+    said = ("Åse: I bought an automobile.", "Åse: The roof leaks.", "Kim: Åse bought flowers.", "Note: Hamar")
+    for text in said:
+        await memory.write(Draft(store=Store.EPISODIC, text=text))
+    await memory.embed_missing()
+    assert server.inputs[-1] == ["I bought an automobile.", "The roof leaks.", "Åse bought flowers.", "Hamar"]
+    for query, sent in (
+        ("What is åse’s vehicle in Hamar?", "What is  vehicle in Hamar?"),
+        ("Åse", "Åse"),
+        ("What did Åsel buy?", "What did Åsel buy?"),
+    ):
+        await memory.search(query)
+        assert server.inputs[-1] == [sent]
+
+
 @pytest.mark.parametrize("mode", ["fail", "slow", "fewer", "zero", "ragged", "nan", "huge", "junk"])
 async def test_a_failing_server_leaves_the_search_by_words(
     memory: Memory, server: EmbeddingServer, mode: str

@@ -9,6 +9,7 @@ import math
 import re
 import sqlite3
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import combinations
@@ -24,6 +25,8 @@ _MAX_POSTINGS = 1500
 """How many entries the words of a query may have together, as far as they are asked for in one query."""
 _MAX_PAIRS = 10
 _CANDIDATES = 60
+_SPEAKER_ENTRIES = 5
+"""In how many entries with a word it is looked for as the name of who said them."""
 _K1, _B = 0.9, 0.4
 _NEIGHBOURS = {1: 0.5, 2: 0.3}
 """Which part of its score an episode adds to those of the same run that were written so many entries before and
@@ -35,8 +38,15 @@ _KIND = 0.5
 _SUBJECT = 2.0
 """By how much the score of an entry is multiplied if a query has its first word and a colon follows that: it is
 what somebody said whom the query asks about, and others only name them."""
-_SIMILAR, _SIMILAR_SUBJECT = 0.4, 1.3
-"""Which share of these parts counts for embeddings, and by how much the subject's cosine is multiplied."""
+_SIMILAR = 0.2
+"""Which share of these parts counts for embeddings."""
+_QUESTION = 0.75
+"""By how much the score of an entry that ends with a question is multiplied: it asks for what others tell."""
+_FEEDBACK_ENTRIES, _FEEDBACK_TERMS, _FEEDBACK_SHARE = 3, 10, 0.1
+"""How many of the best entries lend a query how many of their words, and the largest share of the candidates that
+may have such a word. At least two must have it."""
+_FEEDBACK = 0.4
+"""How much the best score for lent words counts, as a share of the best one for those of the query."""
 _TIME = 1.4
 """By how much the score of an entry with a word of time is multiplied, if a query asks for a time."""
 _BONUS = 0.2
@@ -67,6 +77,8 @@ class _Text(NamedTuple):
 
     row: int
     stems: list[str]
+    words: set[str]
+    """The different stems."""
     origin: tuple[str, str | None]
     """The store and the run that the entry tells about."""
     is_said: bool
@@ -74,9 +86,10 @@ class _Text(NamedTuple):
     is_question: bool
     """True if it ends with a question."""
 
-    def is_by(self, names: Collection[str]) -> bool:
-        """Return whether one of `names` said it."""
-        return self.is_said and bool(self.stems) and self.stems[0] in names
+    def suit(self, names: Collection[str]) -> float:
+        """Return by how much the entry's score is multiplied, if a query names `names`."""
+        is_subject = self.is_said and bool(self.stems) and self.stems[0] in names
+        return (_SUBJECT if is_subject else 1.0) * (_QUESTION if self.is_question else 1.0)
 
 
 class Frequencies:
@@ -162,9 +175,32 @@ def _read(db: sqlite3.Connection, rows: Collection[int]) -> list[_Text]:
         f"JOIN memory_entries e ON e.id = t.rowid WHERE t.rowid IN ({','.join(map(str, rows))})"
     )
     return [
-        _Text(row, stems.split(), (store, run), bool(said), bool(asks))
+        _Text(row, words := stems.split(), {*words}, (store, run), bool(said), bool(asks))
         for row, stems, store, run, said, asks in db.execute(sql)
     ]
+
+
+def drop_speaker(text: str) -> str:
+    """Return an entry's text without a first word that a colon follows: the text of which an embedding is made.
+
+    All that one person says would else be similar to all that is asked or said about that person.
+    """
+    label, _, said = text.partition(": ")
+    return said if said and not any(map(str.isspace, label)) else text
+
+
+def drop_speakers(db: sqlite3.Connection, space: tuple[int, int], query: str) -> str:
+    """Return a query without the names of those who said entries that have their names."""
+    words = {word for word in _WORD.findall(query[:MAX_QUERY_CHARS]) if word.casefold() not in _ASKING}
+    sql = (
+        f"SELECT substr(text, 1, {_MAX_WORD_CHARS}) FROM memory_entries WHERE id IN (SELECT rowid FROM memory_text "
+        f"WHERE memory_text MATCH ? AND rowid BETWEEN ? AND ? LIMIT {_SPEAKER_ENTRIES})"
+    )
+    for word in sorted(words)[:_MAX_TERMS]:
+        rows = db.execute(sql, (_quote(stem(word.casefold())), *space))
+        if any(text.casefold().startswith(f"{word.casefold()}: ") for (text,) in rows):
+            query = re.sub(rf"\b{word}\b(?:['’]s\b)?", "", query)
+    return query.strip()
 
 
 def find_same(
@@ -232,23 +268,45 @@ def _rank(
     """
     average = sum(len(text.stems) for text in texts.values()) / max(1, len(texts)) or 1.0
     least = min(_ENOUGH, _LEAST_SHARE * sum(weight for term, weight in weights.items() if term not in told))
-    terms = {row: _score_terms(text.stems, weights, told, average) for row, text in texts.items()}
+    terms = {row: _score_terms(text, weights, told, average) for row, text in texts.items()}
     own = {row: sum(scores.values()) for row, scores in terms.items()}
+    own |= _feed_back({row: score for row, score in own.items() if score}, texts, weights, average)
     found = []
     for row, text in texts.items():
         near = _beside(row, texts)
         matched = terms[row].keys() | {
             term for _, other in near if abs(other - row) == 1 for term in terms[other]
         }
-        score = own[row] + sum(part * own[other] for part, other in near)
-        if text.is_by(weights):
-            score *= _SUBJECT
-        if is_time and not _time_stems().isdisjoint(text.stems):
+        score = (own[row] + sum(part * own[other] for part, other in near)) * text.suit(weights)
+        if is_time and not _time_stems().isdisjoint(text.words):
             score *= _TIME
         if own[row] and sum(weights.get(term, 0.0) for term in matched) >= least:
             found.append(Match(row, score, _fit(matched, telling)))
     found.sort(key=lambda item: (-item.score, -item.row))
     return [item for item in found if item.score >= _LEAST_OF_BEST * found[0].score]
+
+
+def _feed_back(
+    own: dict[int, float], texts: dict[int, _Text], weights: dict[str, float], average: float
+) -> dict[int, float]:
+    """Return the scores of entries with those for words of the best ones, which often say in other words what
+    further ones say too."""
+    lent: Counter[str] = Counter()
+    suited = {row: score * texts[row].suit(weights) for row, score in own.items()}
+    best = heapq.nlargest(_FEEDBACK_ENTRIES, suited, key=suited.__getitem__)
+    for row in best:
+        share = suited[row] / suited[best[0]] / len(best)
+        lent.update(dict.fromkeys(texts[row].words - weights.keys() - _request_stems(), share))
+    counts = Counter(term for row in own for term in lent.keys() & texts[row].words)
+    chosen = {
+        term: share * math.log(1 + (len(own) - counts[term] + 0.5) / (counts[term] + 0.5))
+        for term, share in lent.items()
+        if 1 < counts[term] <= _FEEDBACK_SHARE * len(own)
+    }
+    chosen = {term: chosen[term] for term in heapq.nlargest(_FEEDBACK_TERMS, chosen, key=chosen.__getitem__)}
+    further = {row: sum(_score_terms(texts[row], chosen, {}, average).values()) for row in own}
+    unit = _FEEDBACK * max(own.values(), default=0.0) / (max(further.values(), default=0.0) or 1.0)
+    return {row: score + unit * further[row] for row, score in own.items()}
 
 
 def _beside(row: int, texts: dict[int, _Text]) -> list[tuple[float, int]]:
@@ -273,7 +331,7 @@ def lift_similar(
             cosines[row]
             + sum(_SIMILAR * part * cosines.get(other, 0.0) for part, other in _beside(row, texts))
         )
-        * (_SIMILAR_SUBJECT if texts[row].is_by(names) else 1.0)
+        * texts[row].suit(names)
         for row in rows
         if row in cosines and row in texts
     }
@@ -285,13 +343,13 @@ def neighbours_of(rows: Collection[int]) -> set[int]:
 
 
 def _score_terms(
-    stems: Sequence[str], weights: dict[str, float], told: dict[str, str], average: float
+    text: _Text, weights: dict[str, float], told: dict[str, str], average: float
 ) -> dict[str, float]:
     """Return the score of each term of a query that an entry has, or of the best word of its kind."""
     scores: dict[str, float] = {}
-    for word in weights.keys() & set(stems):
+    for word in weights.keys() & text.words:
         term = told.get(word, word)
-        scores[term] = max(scores.get(term, 0.0), _score(stems, word, weights[word], average))
+        scores[term] = max(scores.get(term, 0.0), _score(text.stems, word, weights[word], average))
     return scores
 
 
@@ -320,7 +378,7 @@ def _telling(text: str) -> list[str]:
 
 @cache
 def _request_stems() -> frozenset[str]:
-    return frozenset(map(stem, _LISTS["request"] | _STOP))
+    return frozenset(map(stem, _ASKING))
 
 
 @cache
@@ -348,6 +406,7 @@ _DENSE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _LISTS = {name: frozenset(text.split()) for name, text in read_data(__package__, "words").items()}
 _STOP = _LISTS["stop"] | _LISTS["filler"]
 """Words that say little about what a text is about."""
+_ASKING = _STOP | _LISTS["request"]
 _FILLERS = _LISTS["filler"]
 """Words whose absence does not change what a text says."""
 _NEGATIONS = _LISTS["negation"]

@@ -16,6 +16,8 @@ from treadle.knowledge.memory.forgetting import decay, find_refusal, strengthene
 from treadle.knowledge.memory.fulltext import (
     Frequencies,
     Match,
+    drop_speaker,
+    drop_speakers,
     find_same,
     index_form,
     lift_similar,
@@ -269,6 +271,12 @@ class MemoryStore:
             entries = dict(self._read_all(db, best))
         return [Hit(entries[row], scores[row], fits[row]) for row in best if row in entries]
 
+    def drop_speakers(self, text: str) -> str:
+        """Return the part of a query of which an embedding is made: without the names of those who said entries,
+        unless nothing else is left."""
+        with self._database.reading() as db:
+            return drop_speakers(db, self._space(db), text) or text
+
     def _rank(
         self,
         db: sqlite3.Connection,
@@ -318,7 +326,7 @@ class MemoryStore:
                 self._strengthen(db, row, at)
 
     def missing_vectors(self, model: str, limit: int) -> Sequence[tuple[str, str]]:
-        """Return some entries without an embedding by `model`, each with its text."""
+        """Return some entries without an embedding by `model`, each with the text to embed."""
         found: list[tuple[str, str]] = []
         with self._database.writing() as db:
             low, _ = self._space(db)
@@ -332,7 +340,7 @@ class MemoryStore:
                     break
                 for row, entry in self._read_all(db, {row for _, row in rows if row is not None}):
                     if not self._has_vector(db, row, entry, key):
-                        found.append((entry.entry_id, entry.text))
+                        found.append((entry.entry_id, drop_speaker(entry.text)))
                 mark = rows[-1][0]
                 if not found and key is not None:
                     put = "INSERT OR REPLACE INTO memory_marks VALUES(?,?,?)"

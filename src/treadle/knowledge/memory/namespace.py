@@ -244,7 +244,8 @@ class Memory:
         if self.clock.monotonic() < self._silent_until:
             return None, self._failure
         try:
-            return Vector(self.embedder.name, await self.embedder.embed_query(text)), None
+            query = await asyncio.to_thread(self.store.drop_speakers, text)
+            return Vector(self.embedder.name, await self.embedder.embed_query(query)), None
         except ProviderError as error:
             self._fail(error)
             return None, self._failure
