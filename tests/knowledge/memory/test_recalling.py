@@ -273,16 +273,3 @@ async def test_an_answer_comes_before_what_was_said_ahead_of_the_question(memory
         memory.store.write(Draft(store=Store.EPISODIC, text=text, metadata={"run": "s"}), NOW)
     found = await memory.search("Which opera did Verdi write last?", now=NOW)
     assert [said.index(hit.entry.text) for hit in found.hits] == [2, 1, 0]
-
-
-async def test_the_best_entries_lend_a_query_their_words(memory: Memory) -> None:
-    """Of two entries that have the same word of the query, the one that is like the best entry comes first."""
-    put(memory, "Kim was moved, so moved, by Nabucco in Verona.")
-    put(memory, "A choir moved me as it sang Nabucco in Verona to the end.")
-    put(memory, "The sermon moved me.")
-    for number in range(25):
-        put(memory, f"Chair {number} was moved.")
-    found = await memory.search("What moved?", now=NOW)
-    texts = [hit.entry.text for hit in found.hits]
-    assert texts[0].startswith("Kim")
-    assert texts[1].startswith("A choir")

@@ -9,7 +9,6 @@ import math
 import re
 import sqlite3
 import unicodedata
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import combinations
@@ -42,11 +41,6 @@ _SIMILAR = 0.2
 """Which share of these parts counts for embeddings."""
 _QUESTION = 0.75
 """By how much the score of an entry that ends with a question is multiplied: it asks for what others tell."""
-_FEEDBACK_ENTRIES, _FEEDBACK_TERMS, _FEEDBACK_SHARE = 3, 10, 0.1
-"""How many of the best entries lend a query how many of their words, and the largest share of the candidates that
-may have such a word. At least two must have it."""
-_FEEDBACK = 0.4
-"""How much the best score for lent words counts, as a share of the best one for those of the query."""
 _TIME = 1.4
 """By how much the score of an entry with a word of time is multiplied, if a query asks for a time."""
 _BONUS = 0.2
@@ -270,7 +264,6 @@ def _rank(
     least = min(_ENOUGH, _LEAST_SHARE * sum(weight for term, weight in weights.items() if term not in told))
     terms = {row: _score_terms(text, weights, told, average) for row, text in texts.items()}
     own = {row: sum(scores.values()) for row, scores in terms.items()}
-    own |= _feed_back({row: score for row, score in own.items() if score}, texts, weights, average)
     found = []
     for row, text in texts.items():
         near = _beside(row, texts)
@@ -284,29 +277,6 @@ def _rank(
             found.append(Match(row, score, _fit(matched, telling)))
     found.sort(key=lambda item: (-item.score, -item.row))
     return [item for item in found if item.score >= _LEAST_OF_BEST * found[0].score]
-
-
-def _feed_back(
-    own: dict[int, float], texts: dict[int, _Text], weights: dict[str, float], average: float
-) -> dict[int, float]:
-    """Return the scores of entries with those for words of the best ones, which often say in other words what
-    further ones say too."""
-    lent: Counter[str] = Counter()
-    suited = {row: score * texts[row].suit(weights) for row, score in own.items()}
-    best = heapq.nlargest(_FEEDBACK_ENTRIES, suited, key=suited.__getitem__)
-    for row in best:
-        share = suited[row] / suited[best[0]] / len(best)
-        lent.update(dict.fromkeys(texts[row].words - weights.keys() - _request_stems(), share))
-    counts = Counter(term for row in own for term in lent.keys() & texts[row].words)
-    chosen = {
-        term: share * math.log(1 + (len(own) - counts[term] + 0.5) / (counts[term] + 0.5))
-        for term, share in lent.items()
-        if 1 < counts[term] <= _FEEDBACK_SHARE * len(own)
-    }
-    chosen = {term: chosen[term] for term in heapq.nlargest(_FEEDBACK_TERMS, chosen, key=chosen.__getitem__)}
-    further = {row: sum(_score_terms(texts[row], chosen, {}, average).values()) for row in own}
-    unit = _FEEDBACK * max(own.values(), default=0.0) / (max(further.values(), default=0.0) or 1.0)
-    return {row: score + unit * further[row] for row, score in own.items()}
 
 
 def _beside(row: int, texts: dict[int, _Text]) -> list[tuple[float, int]]:
