@@ -1,8 +1,9 @@
 """The rules for quantities: where a value was seen, in which rounding and unit, and from what it follows."""
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import combinations, combinations_with_replacement, permutations
+from itertools import accumulate, combinations, combinations_with_replacement, permutations
 
 from msgspec.structs import replace
 
@@ -303,6 +304,8 @@ class QuantityRules:
     def _count_lines(self, noun: str, text: str) -> set[float]:
         """Return how many lines, rows or matches the files that a text names have."""
         allowed: set[float] = set(self._seen.lengths.get(stem(noun), ()))
+        used: defaultdict[str, set[str]] = defaultdict(set)
+        """The files that each tool was given."""
         for number, call in enumerate(self._seen.calls):
             words = [word.strip("./-") for word in _PATH.findall(call.call.arguments.casefold())]
             paths = [word for word in words if "." in word and word in text]
@@ -310,8 +313,12 @@ class QuantityRules:
             if noun.startswith("file") and call.result.startswith('["'):
                 lines = [name.strip('" ') for name in call.result.strip("[]").split(",")]
             if noun.startswith("file"):
-                is_list = len(lines) > 1 and all(_LISTED.fullmatch(line) for line in lines)
-                allowed |= {float(len(lines))} if is_list else set()
+                used[call.call.name] |= set() if call.is_error else {word for word in words if "." in word}
+                if len(lines) > 1 and all(_LISTED.fullmatch(line) for line in lines):
+                    folders = [
+                        part for line in lines for part in accumulate(line.split("/")[:-1], "{}/{}".format)
+                    ]
+                    allowed |= {float(len(lines)), *map(float, Counter(folders).values())}
             elif noun[0] in "mht":
                 hits = [line for line in lines if _HIT.match(line)]
                 named = [line for line in hits if line.partition(":")[0].casefold() in text]
@@ -324,7 +331,7 @@ class QuantityRules:
                 filled = [line for line in lines if line.strip()]
                 records = sum([record.source == number for record in self._seen.records])
                 allowed |= {float(len(lines)), float(len(filled))} if noun[0] == "l" else {float(records)}
-        return allowed
+        return allowed | {float(len(paths)) for paths in used.values() if paths and allowed}
 
     def _note(self, item: Quantity) -> Doubt:
         if item.kind is QuantityKind.NUMBER:
