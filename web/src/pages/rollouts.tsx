@@ -151,7 +151,7 @@ function HeldOut({ scores }: { scores: HeldOutScore[] }): ReactNode {
         <Lines title="Held-out reward" about={`from ${found[0]?.score.mean.toFixed(3)} to ${found.at(-1)?.score.mean.toFixed(3)}`} series={series}
           ends={[`weights ${found[0]?.version}`, `weights ${found.at(-1)?.version}`]} point={(index) => `weights ${found[index]?.version}`} high={1} isWide />
       )}
-      <Facts title="Versions of the weights" heads={["version", "groups before", "mean reward", "solved", "samples", "answers of the version", "left out", "failed"]} rows={rows} numbers={[1, 2, 3, 4, 5, 6, 7]} />
+      <Facts title="Versions of the weights" heads={["version", "groups before", "mean reward", "solved", "samples", "answers of the version", "left out", "failed"]} rows={rows} numbers={[1, 2, 3, 4, 5, 6, 7]} isWide />
     </Section>
   );
 }
