@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from treadle.tools.python import Python
 from treadle.tools.resolve import part_of, parts_of, resolve_tools
 from treadle.tools.shell import Shell
 from treadle.tools.spin import Spin
-from treadle.tools.toolset_parts import may_hold_secret
+from treadle.tools.toolset_parts import load_file, may_hold_secret
 from treadle.tools.vfs import VfsToolset
 
 SPEC = ToolSpec(
@@ -384,3 +385,11 @@ def test_settings_that_refer_to_variables_are_in_the_part() -> None:
         PartSpec(name="m:f", settings={"key": "b", "tokens": 4, "token_env": "X"}),
     ):
         assert part_of(part) is part
+
+
+def test_a_file_that_two_threads_load_is_whole_for_both(tmp_path: Path) -> None:
+    """Rules out that the second thread gets a module whose file is still being executed."""
+    path = tmp_path / "slow_tools.py"
+    path.write_text("import time\n\ntime.sleep(0.1)\n\n\ndef act() -> str:\n    return 'acted'\n")
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda _: load_file(path).act(), range(4))) == ["acted"] * 4

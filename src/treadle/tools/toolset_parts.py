@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,20 +42,21 @@ def load_file(path: Path) -> ModuleType:
     full = path.resolve()
     # The digest tells files of the same name in two folders apart, and is the same for the same file.
     name = f"{_FILE_MODULE}{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:12]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, full)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        with told(f"the file {str(path)!r}"), _on_path(full.parent, 0):
-            spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+    with _EXECUTING:
+        if name in sys.modules:
+            return sys.modules[name]
+        spec = importlib.util.spec_from_file_location(name, full)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            with told(f"the file {str(path)!r}"), _on_path(full.parent, 0):
+                spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
 
 
 def forget_files() -> None:
@@ -65,7 +67,7 @@ def forget_files() -> None:
 
 def load_module(name: str, text: str) -> ModuleType:
     """Import a module, also from the current folder; errors quote `text`. Raises: `ConfigError`."""
-    with told(f"the module of {text!r}"), _on_path(Path.cwd(), len(sys.path)):
+    with _EXECUTING, told(f"the module of {text!r}"), _on_path(Path.cwd(), len(sys.path)):
         return importlib.import_module(name)
 
 
@@ -182,6 +184,9 @@ _SECRET_KEY = re.compile(
 )
 _FILE_MODULE = "treadle_file_"
 """The beginning of the names of modules that were loaded from a file."""
+_EXECUTING = threading.RLock()
+"""Held while a user's file or module is loaded, so that no other thread gets one without all its names, or takes
+its folder out of the import path. A file that loads another one has the lock already."""
 
 
 def may_hold_secret(text: str) -> bool:
