@@ -10,8 +10,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
 from treadle.core.types import StopReason
 from treadle.evals.evaluation_config import ROWS, EvaluationConfig, EvaluationSpec
-from treadle.jobs.job import check_unchanged
-from treadle.jobs.ledger import ItemStatus, Ledger
+from treadle.jobs.ledger import ItemStatus, Ledger, check_unchanged
 from treadle.jobs.sections import hide_secrets
 from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.protocol import Journal

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, UserCodeError
-from treadle.core.types import Json
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
 from treadle.jobs.meter import JobMeter, open_meter
 from treadle.jobs.progress import JobListener, JobNotice, JobProgress
@@ -596,20 +595,3 @@ def _forget_mistakes(kind: type[BaseException] | None, *_: object) -> None:
     """Let the files of users be loaded anew by the next job if this one ended with a mistake in them."""
     if kind is not None and issubclass(kind, UserCodeError):
         forget_files()
-
-
-def check_unchanged(ledger: Ledger, described: Mapping[str, Json], place: object) -> None:
-    """Check that a job is continued with the facts that it was begun with, and record them if it is new.
-
-    `place` is where the job is kept, for the message. Raises: `ConfigError` that names the keys that have changed.
-    """
-    known = ledger.get("config")
-    before = described if known is None else msgspec.json.decode(known)
-    changed = [key for key in described if before.get(key) != described[key]]
-    if changed:
-        told = "; ".join([f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed])
-        raise ConfigError(
-            f"the work in {str(place)!r} was begun with another configuration: {told}. Give the same values, or "
-            "another folder (--out)"
-        )
-    ledger.set("config", msgspec.json.encode(described).decode())

@@ -10,8 +10,8 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
 from treadle.export.groups import Group
-from treadle.jobs.job import LOSSES, check_unchanged
-from treadle.jobs.ledger import ItemStatus, JobCounts, Ledger, LedgerEntry
+from treadle.jobs.job import LOSSES
+from treadle.jobs.ledger import ItemStatus, JobCounts, Ledger, LedgerEntry, check_unchanged
 from treadle.jobs.sections import hide_secrets
 from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.protocol import Journal

@@ -26,6 +26,7 @@ _HEADERS = frozenset(
 )
 """The headers that decide whether a request is let in."""
 _UNWATCHED_SECONDS = 0.02
+"""After this time an answer is slow enough that its client may leave before it; see `LeavingWatch`."""
 _OPEN_PATHS = frozenset(("/", "/healthz", "/readyz", "/view"))
 Scope = Any
 Receive = Callable[[], Awaitable[Any]]
