@@ -108,7 +108,7 @@ class EnvironmentProcess:
                 if answer is not None and not answer.done():
                     answer.set_result(told)
         except (ValueError, KeyError) as error:
-            why = f"it wrote what is no answer ({error}); "
+            why = f"it wrote something other than an answer ({error}); "
             assert self._process is not None
             await end_all(self._process)
         for answer in self._asked.values():
@@ -138,7 +138,7 @@ class EnvironmentProcess:
 
 
 def _read_line(line: bytes) -> dict[str, Any]:
-    """Return an object that a process wrote. Raises: `ValueError` if the line is none."""
+    """Return the JSON object in a line that a process wrote. Raises: `ValueError` if there is none."""
     try:
         told = json.loads(line)
     except ValueError:
