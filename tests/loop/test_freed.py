@@ -23,7 +23,6 @@ def _without_collector() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
 
 
 @tool(effect="pure")

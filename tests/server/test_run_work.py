@@ -298,11 +298,10 @@ async def test_what_nobody_reads_is_not_kept(client: AsyncOpenAI, journal: Journ
         asyncio.ensure_future(client.responses.create(model="clerk", input=waits["input"], background=True)),
     ]
     most = 0
-    gc.freeze()  # what the other tests left is not looked through again and again
+    gc.freeze()  # what the other tests left is not looked through again and again, and stays so
     while not (len(journal.runs()) == 2 and not journal.runs(RunFilter(is_turn_open=True))):
         turns = [item for item in gc.get_objects() if isinstance(item, BegunTurn)]
         most = max([most, *[0 if turn._items is None else turn._items.qsize() for turn in turns]])
         await asyncio.sleep(0.01)
-    gc.unfreeze()
     await asyncio.gather(*asked)
     assert most < 50
