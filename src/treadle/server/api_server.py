@@ -111,8 +111,8 @@ async def serve_api(
 def _settled_memory() -> Iterator[None]:
     """Keep the garbage collector from visiting the 150,000 objects that the server has before its first request.
 
-    To visit them takes up to 0.1 s, in which no request is answered. A process whose owner has frozen objects himself
-    is left as it is: to collect takes seconds in a large process, and to thaw would undo what he did.
+    To visit them takes up to 0.1 s, in which no request is answered. A process whose owner has frozen objects
+    himself is left as it is: to collect takes seconds in a large process, and to thaw would undo what he did.
     """
     if gc.get_freeze_count():
         yield
