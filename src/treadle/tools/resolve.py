@@ -211,8 +211,10 @@ def demands_of_tools(part: PartSpec) -> list[str]:
     kind, _, text = part.name.partition(":")
     settings = part.settings or {}
     if kind == "mcp":
+        from treadle.tools.mcp.target import OF_RUN
+
         names = dict.fromkeys(_VARIABLE.findall(f"{part.name} {part.settings}"))
-        sent = [f"send it the environment variable {name}" for name in names]
+        sent = [f"send it the environment variable {name}" for name in names if name not in OF_RUN]
         return [*_demands_of_mcp(text, settings), *sent]
     if kind == "openapi":
         document, server = text or settings.get("document"), settings.get("base_url")
@@ -260,12 +262,12 @@ def _demands_of_mcp(text: str, settings: dict[str, Json]) -> list[str]:
     servers = raw.get("mcpServers", raw.get("servers")) if isinstance(raw, dict) else None
     found = []
     for entry in servers.values() if isinstance(servers, dict) else [raw]:
-        if isinstance(entry, dict) and "url" in entry:
-            found.append(f"ask the MCP server at {entry['url']!r}")
-        elif isinstance(entry, dict) and "command" in entry:
+        if isinstance(entry, dict) and "command" in entry:
             given = entry.get("args")
             words = [entry["command"], *(given if isinstance(given, list) else ())]
             found.append(f"start the program {' '.join(map(str, words))!r}")
-        else:
+        if isinstance(entry, dict) and "url" in entry:
+            found.append(f"ask the MCP server at {entry['url']!r}")
+        if not isinstance(entry, dict) or not {"command", "url"} & entry.keys():
             found.append(f"use the MCP server {entry!r}")
     return found

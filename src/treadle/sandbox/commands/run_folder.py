@@ -80,10 +80,15 @@ class RunFolder:
         self._is_fresh = True
         clear_folder(self.path)
 
+    def is_other(self, sandbox: Sandbox) -> bool:
+        """Return whether other commands have changed what a sandbox has besides its files, so that `push` makes
+        the folder anew."""
+        return not self._is_fresh and sandbox.read_state(STATE) != self._state
+
     def push(self, sandbox: Sandbox) -> None:
         """Write the sandbox's files to the folder. Raises: `SandboxError`, `OSError`."""
         state = sandbox.read_state(STATE)
-        if not self._is_fresh and state != self._state:
+        if self.is_other(sandbox):
             self.clear()
         extras = msgspec.json.decode(state, type=Extras) if self._is_fresh and state else Extras()
         executable = frozenset(extras.executable)

@@ -12,6 +12,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 from treadle.tools.mcp.servers import MCPServer, MCPServers
+from treadle.tools.mcp.target import OF_RUN
 
 _VARIABLE = re.compile(r"\$(\$?)\{([^{}]*)\}")
 _INSIDE = re.compile(r"(?:env:)?(\w+)(?::-(.*))?", re.DOTALL)
@@ -91,10 +92,11 @@ def _from_entry(name: str | None, entry: Json, origin: str) -> MCPServer:
         if key not in _KEYS and key not in _WORDS["ignored_keys"]:
             hint = did_you_mean(key, _KEYS, f"the keys are {', '.join(_KEYS)}")
             raise ConfigError(f"{origin} has an unknown key {key!r}{hint}")
-    if ("command" in entry) is ("url" in entry):
-        raise ConfigError(f"{origin} needs either a 'command' or a 'url'")
-    if not isinstance(entry.get("perRun", False), bool):
-        raise ConfigError(f"{origin}: 'perRun' is {entry['perRun']!r}; it must be true or false")
+    if ("command" in entry) is ("url" in entry) and not ("command" in entry and entry.get("runFiles")):
+        raise ConfigError(f"{origin} needs either a 'command' or a 'url'; with 'runFiles' it may have both")
+    for key in ("perRun", "runFiles"):
+        if not isinstance(entry.get(key, False), bool):
+            raise ConfigError(f"{origin}: {key!r} is {entry[key]!r}; it must be true or false")
     for key in ("effects", "mayDiffer"):
         if not isinstance(entry.get(key, {}), dict):
             raise ConfigError(f"{origin}: {key!r} must be an object with a value for each tool")
@@ -179,6 +181,8 @@ class _Variables:
                 "of the environment, and $${ for a literal ${{"
             )
         name, default = inside[1], inside[2]
+        if name in OF_RUN:
+            return match[0]
         value = os.environ.get(name)
         if value is not None:
             self.values.append(value)

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Self
 
 from msgspec.structs import replace
@@ -17,6 +19,7 @@ from treadle.tools.context import ToolContext
 from treadle.tools.mcp.connection import SESSIONS, RemoteCall
 from treadle.tools.mcp.elicitation import Elicitations
 from treadle.tools.mcp.failure import UnreachableError
+from treadle.tools.mcp.run_server import RunServer, open_run_server
 from treadle.tools.mcp.server_link import ServerLink
 from treadle.tools.mcp.target import Target, make_part, name_of_command, name_of_url, safe_name, write_entry
 from treadle.tools.mcp.translation import effect_of, hide_in_output, make_output_check, to_output
@@ -62,7 +65,7 @@ class MCPServer(_Connected):
 
     It is connected when its tools are first requested, and connected again after it has ended. By default one
     session serves all runs. With `per_run` each run has its own session, and its own process if the server is a
-    command.
+    command. With `run_files` it also has the run's files, see `run_server`.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class MCPServer(_Connected):
         name: str | None = None,
         transport: str | None = None,
         per_run: bool = False,
+        run_files: bool = False,
         timeout_seconds: float | None = TIMEOUT_SECONDS,
         start_timeout_seconds: float = START_TIMEOUT_SECONDS,
         effects: Mapping[str, Effect | str] | None = None,
@@ -91,14 +95,25 @@ class MCPServer(_Connected):
         `env` and a few variables of this process, such as PATH and HOME. `timeout_seconds` limits one call.
         `effects` and `may_differ` (see `ToolSpec.may_differ`) map the server's names of tools to values that the
         server does not give, or gives wrongly. `secrets` are further texts that no message may contain, besides
-        the values of `env` and `headers`. Raises: `ConfigError`.
+        the values of `env` and `headers`.
+
+        With `run_files`, the server is a command that is started for each run. Its environment has the run's id
+        and the folder of the run's files, as TREADLE_RUN_ID and TREADLE_RUN_FILES; `${NAME}` stands for them in
+        `args`, `env` and `url`. With a `url` too, the command starts a server there, at TREADLE_PORT. A call of
+        its tools can be repeated unless `effects` says `once`, because the folder is as it was before the call.
+        Raises: `ConfigError`.
         """
         if isinstance(where, str):
             command, url = (command, where) if re.match("https?://", where) else (where, url)
         elif where is not None:
             server = where
-        if sum(item is not None for item in (command, url, server)) != 1:
-            raise ConfigError("an MCP server needs either a command, a url or a server in this process")
+        if sum(item is not None for item in (command, None if run_files and command else url, server)) != 1:
+            raise ConfigError(
+                "an MCP server needs either a command, a url or a server in this process; only with run_files "
+                "(runFiles) may it have a command and the url at which that listens"
+            )
+        if run_files and command is None:
+            raise ConfigError("run_files (runFiles) needs a command, which is started for each run")
         self.name = name or _name_of(command, args, url, server)
         self.target = Target(
             self.name,
@@ -117,7 +132,8 @@ class MCPServer(_Connected):
             _check_seconds(self.name, "timeout_seconds", timeout_seconds)
         _check_seconds(self.name, "start_timeout_seconds", start_timeout_seconds)
         self.timeout_seconds = timeout_seconds
-        self.is_per_run = per_run
+        self.is_per_run = per_run or run_files
+        self.has_run_files = run_files
         self.effects = {
             key: read_effect(value, f"MCPServer {self.name!r}: the effect of {key!r}")
             for key, value in (effects or {}).items()
@@ -170,7 +186,9 @@ class MCPServer(_Connected):
         """The server as an entry of `mcpServers`, or the reason why it cannot be written as one."""
         if self.source is not None:
             return self.source
-        options: dict[str, Json] = {"perRun": True} if self.is_per_run else {}
+        options: dict[str, Json] = {}
+        if self.is_per_run:
+            options["runFiles" if self.has_run_files else "perRun"] = True
         if self.timeout_seconds != TIMEOUT_SECONDS:
             options["timeout"] = self.timeout_seconds
         if self.target.start_timeout_seconds != START_TIMEOUT_SECONDS:
@@ -191,9 +209,9 @@ class MCPServer(_Connected):
 
     async def call(self, tool: "MCPTool", arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
         """Call one of the server's tools for a run. Raises: `ToolError`."""
-        link = self._link
+        own = RunServer(self._link, None)
         if self.is_per_run:
-            link = await context.scope.get((self, "mcp"), self._own_link)
+            own = await context.scope.get((self, "mcp"), partial(self._open_own, context.run_id))
 
         async def report(done: float, total: float | None, message: str | None) -> None:
             amount = f"{done:g}" if total is None else f"{done:g}/{total:g}"
@@ -210,47 +228,47 @@ class MCPServer(_Connected):
             can_repeat=tool.spec.effect is not Effect.ONCE,
         )
         try:
-            result = await elicitations.run(SESSIONS.hop(link.call(call)))
+            async with own.lend(context.sandbox):
+                result = await elicitations.run(SESSIONS.hop(own.link.call(call)))
         except ToolError:
             raise
         except BaseException:
             # The call was cancelled, or its question is answered later.
-            SESSIONS.loop.call_soon_threadsafe(link.suspect)
+            SESSIONS.loop.call_soon_threadsafe(own.link.suspect)
             raise
         return hide_in_output(to_output(result, tool.is_output_valid), self._mask)
 
     async def _list(self) -> "tuple[MCPTool, ...]":
-        try:
-            await self._link.get()
-            self._listing = self._link.listing
-            listing = {item.name: item for item in reversed(self._listing)}
-            unknown = (self.effects.keys() | self.may_differ.keys()) - listing.keys()
-            if unknown:
-                known = ", ".join(reversed(listing)) or "none"
-                raise UnreachableError(
-                    f"the MCP server {self.name!r} has no tool {min(unknown)!r}; its tools are: {known}"
-                )
-            tools: dict[str, MCPTool] = {}
-            for item in reversed(listing.values()):
-                name = safe_name(item.name)
-                while name in tools:
-                    name = safe_name(f"{name}_")
-                tools[name] = MCPTool(self, item, name)
-        except BaseException:
-            await self._link.close()
-            raise
-        if self.is_per_run:
-            # The server was started only to list its tools. Each run starts its own.
-            await self._link.close()
-        return tuple(tools.values())
+        if not self.is_per_run:
+            try:
+                return await self._list_of(self._link)
+            except BaseException:
+                await self._link.close()
+                raise
+        # The server is started only to list its tools. Each run starts its own.
+        async with self._open_own("") as own:
+            return await self._list_of(own.link)
 
-    @contextlib.asynccontextmanager
-    async def _own_link(self) -> AsyncIterator[ServerLink]:
-        link = ServerLink(self.target)
-        try:
-            yield link
-        finally:
-            await SESSIONS.hop(link.close())
+    def _open_own(self, run_id: str) -> AbstractAsyncContextManager[RunServer]:
+        return open_run_server(self.target, run_id, has_files=self.has_run_files)
+
+    async def _list_of(self, link: ServerLink) -> "tuple[MCPTool, ...]":
+        await link.get()
+        self._listing = link.listing
+        listing = {item.name: item for item in reversed(self._listing)}
+        unknown = (self.effects.keys() | self.may_differ.keys()) - listing.keys()
+        if unknown:
+            known = ", ".join(reversed(listing)) or "none"
+            raise UnreachableError(
+                f"the MCP server {self.name!r} has no tool {min(unknown)!r}; its tools are: {known}"
+            )
+        tools: dict[str, MCPTool] = {}
+        for item in reversed(listing.values()):
+            name = safe_name(item.name)
+            while name in tools:
+                name = safe_name(f"{name}_")
+            tools[name] = MCPTool(self, item, name)
+        return tuple(tools.values())
 
 
 class MCPTool:
@@ -266,10 +284,11 @@ class MCPTool:
             name=name,
             description=item.description or item.title or "",
             parameters=item.input_schema,
-            effect=server.effects.get(item.name) or effect_of(item.annotations),
+            effect=server.effects.get(item.name) or _undoable(effect_of(item.annotations), server),
             timeout_seconds=server.timeout_seconds,
             output_schema=item.output_schema,
             may_differ=server.may_differ.get(item.name, ()),
+            is_concurrent=not server.has_run_files,
         )
         self.spec = let_in_tool(spec)
         self.is_output_valid = make_output_check(item.output_schema)
@@ -355,6 +374,11 @@ class MCPServers(_Connected):
                 is_clash = counts[name] > 1
                 tools.append(tool.joined(self, safe_name(f"{server.name}_{name}") if is_clash else name))
         return tuple(tools)
+
+
+def _undoable(effect: Effect, server: MCPServer) -> Effect:
+    """Return `idempotent` for `once` if what a call changes is undone before it is made again."""
+    return Effect.IDEMPOTENT if effect is Effect.ONCE and server.has_run_files else effect
 
 
 def _name_of(command: str | None, args: Sequence[str], url: str | None, server: Any) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.documents import read_data
 from treadle.core.masking import Mask, is_secret_name, secrets_of_url, words_of
@@ -17,6 +18,15 @@ from treadle.tools.toolset_parts import OBJECT, REFERENCE_TO_VARIABLE, SECRET, m
 
 _PATH_SECRETS = re.compile(r"/(?=[^/?#]*\d)([^/?#]{16,})")
 """The parts of a URL's path that look like a key."""
+
+
+RUN_ID = "TREADLE_RUN_ID"
+"""The variable with the id of the run that a server serves alone. It is empty while only its tools are listed."""
+RUN_FILES = "TREADLE_RUN_FILES"
+"""The variable with the path of the folder of this run's files."""
+RUN_PORT = "TREADLE_PORT"
+"""The variable with the free port at which a server with a command and a URL has to listen."""
+OF_RUN = (RUN_ID, RUN_FILES, RUN_PORT)
 
 
 class Target(Struct, frozen=True):
@@ -36,6 +46,24 @@ class Target(Struct, frozen=True):
     start_timeout_seconds: float
     secrets: tuple[str, ...] = ()
     """Further texts that no message may contain: values of environment variables."""
+    variables: Mapping[str, str] = {}
+    """Variables of the process besides `env`, which are not secret."""
+
+    def fill(self, variables: Mapping[str, str]) -> "Target":
+        """Return the target with further variables. `${NAME}` in its texts stands for the value of one of them."""
+
+        def put(text: str) -> str:
+            for name, value in variables.items():
+                text = text.replace(f"${{{name}}}", value)
+            return text
+
+        return replace(
+            self,
+            args=tuple(map(put, self.args)),
+            env={key: put(value) for key, value in self.env.items()},
+            url=None if self.url is None else put(self.url),
+            variables={**self.variables, **variables},
+        )
 
     def __repr__(self) -> str:
         return f"<MCP server {self.name!r}>"
