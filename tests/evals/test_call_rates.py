@@ -26,6 +26,12 @@ REWARDS = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take back what a test registers."""
+    monkeypatch.setattr(MAKERS, "_loaded", {})
+
+
 def make_row(number, case):
     """Return a row as DeepFabric writes it."""
     wanted = [

@@ -24,6 +24,12 @@ OPTIONS = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take back what a test registers."""
+    monkeypatch.setattr(CURVES, "_loaded", {})
+
+
 @pytest.fixture
 def parts(tmp_path):
     """A model that knows nothing, its tokenizer, and a file of the row that it learns."""

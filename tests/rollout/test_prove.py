@@ -21,10 +21,11 @@ TOLERANCE = 1e-4
 
 
 @pytest.fixture(autouse=True)
-def errands():
+def errands(monkeypatch):
     from errands import ErrandSet
 
     found = ErrandSet()
+    monkeypatch.setattr(TASK_SETS, "_loaded", {})
     TASK_SETS.add("errands", found)
     return found
 

@@ -47,6 +47,12 @@ GOOD = """ask("first"); ask("second")
         tell({"id": asked["id"], "reward": 1.5, "detail": "fine", "metrics": {"steps": 2.0}, "output": "won"})"""
 
 
+@pytest.fixture(autouse=True)
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take back what a test registers."""
+    monkeypatch.setattr(TASK_SETS, "_loaded", {})
+
+
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     with Engine() as engine:

@@ -14,6 +14,12 @@ POINTS = [(0, {"eval/score": 0.25, "loss": 2.0}), (10, {"eval/score": 0.5}), (5,
 """Points of two curves, not in the order of their steps, as after a checkpoint that was gone back to."""
 
 
+@pytest.fixture(autouse=True)
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take back what a test registers."""
+    monkeypatch.setattr(CURVES, "_loaded", {})
+
+
 def write(*targets, points=POINTS, name="first-run"):
     with open_curves(targets, name, {"epochs": 2}) as curves:
         for step, values in points:

@@ -12,17 +12,18 @@ class RoutedExperts(Struct, frozen=True, gc=False):
     start: int
     """The position of the first row in the prompt and the answer."""
     layers: int
+    """0 if the engine did not say how many: SGLang does not."""
     chosen: int
-    """How many experts each layer chose for a token."""
+    """How many experts each layer chose for a token; if `layers` is 0, how many all layers chose together."""
     width: int
     """The bytes of the number of an expert, 1 or 2, which is unsigned and little-endian."""
     data: bytes
-    """The numbers, shape [rows, layers, chosen]."""
+    """The numbers, shape [rows, layers, chosen]; [rows, chosen] if `layers` is 0."""
 
     @property
     def row_bytes(self) -> int:
         """The size of one row in bytes."""
-        return self.layers * self.chosen * self.width
+        return max(1, self.layers) * self.chosen * self.width
 
     @property
     def end(self) -> int:

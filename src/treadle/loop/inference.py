@@ -338,8 +338,9 @@ def share_prompt(tokens: TokenRecord, prior: Prior | None) -> TokenRecord:
     prompt = as_packed(tokens.prompt_token_ids)
     shared = count_shared(prompt, prior.token_ids)
     experts = tokens.routed_experts
-    if experts is not None:
-        # The last token of the inference before was not sent through the model then.
+    if experts is not None and shared * ID_BYTES == len(prior.token_ids):
+        # The last token of the inference before was not sent through the model then. A prompt that continues only
+        # a part of that inference begins another branch, which needs the experts of all its tokens.
         experts = experts.after(shared - 1)
     return replace(
         tokens,

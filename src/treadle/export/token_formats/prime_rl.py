@@ -112,7 +112,7 @@ def _make_sample(branch: Branch, name: str) -> PrimeSample:
 
 def _write_experts(branch: Branch) -> PrimeExperts | None:
     experts, size = branch.trajectory.routed_experts, len(branch.ids_T)
-    if experts is None:
+    if experts is None or not experts.layers:
         return None
     last = experts.data[-experts.row_bytes :] if experts.end < size else b""
     return PrimeExperts(

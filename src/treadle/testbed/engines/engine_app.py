@@ -62,9 +62,10 @@ class EngineSettings(ServerSettings, frozen=True, kw_only=True):
     abort_rate: float = 0.0
     """The share of answers that the engine aborts in the middle."""
     routed_experts: tuple[int, int] | None = None
-    """The layers of a mixture of experts and how many experts each chooses, which vLLM's answers then tell."""
+    """The layers of a mixture of experts and how many experts each chooses, which answers then tell, those of
+    SGLang if they are asked."""
     tells_masks: bool = False
-    """True if vLLM's endpoint of ids tells which tokens each token was chosen from."""
+    """True if vLLM's endpoint of ids, and SGLang if it is asked, tells which tokens each token was chosen from."""
     latency_tail: float = 0.0
     """The exponent of the Pareto distribution by which latencies grow beyond `latency_seconds`; 0 for no growth. At
     1.5, one answer in a hundred takes more than twenty times as long."""
@@ -249,6 +250,12 @@ class EngineApp(OracleApp):
             return json_reply(200, wire)
 
         return self.begin(asked.ask(prompt), write)
+
+    def experts(self, answer: SampledAnswer) -> list[int]:
+        """Return the experts of all tokens of a prompt and its answer but the last, one layer after the other."""
+        layers, chosen = self.settings.routed_experts or (0, 0)
+        ids = [*answer.prompt_ids, *answer.token_ids][:-1]
+        return [(number + 7 * place) % 64 for number in ids for place in range(layers * chosen)]
 
     def dress(
         self, asked: EngineChat, answer: SampledAnswer, wire: dict[str, Json], choice: dict[str, Json]

@@ -58,6 +58,8 @@ class EngineChat(ChatRequest, kw_only=True):
     rid: str | None = None
     return_prompt_token_ids: bool = False
     return_meta_info: bool = False
+    return_routed_experts: bool = False
+    return_sampling_mask: bool = False
 
     def told(self) -> list[ToolSpec]:
         """Return the tools that the model may call."""
@@ -121,6 +123,11 @@ def write_logprobs(answer: SampledAnswer, bpe: Bpe, *, as_ids: bool = False) -> 
         }
         for number, value in zip(answer.token_ids, answer.logprobs, strict=True)
     ]
+
+
+def mask_of(ids: Sequence[int]) -> list[list[int]]:
+    """Return the tokens that a mock engine says it chose each of its tokens from."""
+    return [[number, *range(number % 3)] for number in ids]
 
 
 def count_tokens(answer: SampledAnswer) -> dict[str, Json]:

@@ -4,6 +4,8 @@ Source: SGLang 0.5.23, `sglang/srt/entrypoints`: `/generate`, chat completions w
 endpoints for weights.
 """
 
+from array import array
+from base64 import b64encode
 from typing import ClassVar
 
 import msgspec
@@ -15,6 +17,7 @@ from treadle.testbed.engines.engine_app import EngineApp
 from treadle.testbed.engines.engine_wire import (
     AnswerSampling,
     EngineChat,
+    mask_of,
     stream_reply,
     text_ids,
     write_logprobs,
@@ -39,6 +42,8 @@ class _Generate(Struct):
     return_logprob: bool | None = None
     stream: bool = False
     rid: str | None = None
+    return_routed_experts: bool = False
+    return_sampling_mask: bool = False
 
 
 class SglangApp(EngineApp):
@@ -86,11 +91,25 @@ class SglangApp(EngineApp):
 
         def write(answer: SampledAnswer) -> HttpReply:
             if not asked.stream:
-                return json_reply(200, _output(asked, answer, template, None))
+                whole = _output(asked, answer, template, None)
+                whole["meta_info"] |= self._tell(asked, answer, None)
+                return json_reply(200, whole)
             ends = [*range(_IDS_PER_EVENT, len(answer.token_ids), _IDS_PER_EVENT), None]
-            return stream_reply([_output(asked, answer, template, end) for end in ends])
+            events = [_output(asked, answer, template, end) for end in ends]
+            for event, end in zip(events, ends, strict=True):
+                event["meta_info"] |= self._tell(asked, answer, end)
+            return stream_reply(events)
 
         return self.begin(asked.sampling_params.ask(ids, self.settings.model, asked.rid), write)
+
+    def _tell(self, asked: _Generate | EngineChat, answer: SampledAnswer, end: int | None) -> dict[str, Json]:
+        """Return the masks of the first `end` ids of an answer, and with all ids the experts."""
+        told: dict[str, Json] = {}
+        if asked.return_sampling_mask and self.settings.tells_masks:
+            told["output_token_sampling_mask"] = mask_of(answer.token_ids[:end])
+        if asked.return_routed_experts and self.settings.routed_experts is not None and end is None:
+            told["routed_experts"] = b64encode(array("i", self.experts(answer))).decode()
+        return told
 
     def _chat(self, asked: EngineChat) -> HttpReply:
         if asked.stream:
@@ -112,6 +131,9 @@ class SglangApp(EngineApp):
             choice["response_token_ids"] = answer.token_ids
         if asked.return_meta_info:
             choice["meta_info"] = _meta_info(answer, template, len(answer.token_ids), bool(asked.logprobs))
+            choice["meta_info"] |= self._tell(asked, answer, None)
+        elif asked.return_routed_experts:
+            wire["sglext"] = self._tell(asked, answer, None)
         wire["metadata"] = _versions(answer)
 
     def manage(self, path: str, query: str, asked: dict[str, Json]) -> HttpReply:

@@ -18,6 +18,7 @@ from treadle.testbed.engines.engine_wire import (
     AnswerSampling,
     EngineChat,
     count_tokens,
+    mask_of,
     share,
     stream_reply,
     text_ids,
@@ -90,6 +91,7 @@ class VllmApp(EngineApp):
         logprobs = self._write_logprobs(asked, answer)
         choice |= {"stop_reason": None, "token_ids": None}
         choice["logprobs"] = {"content": logprobs} if asked.logprobs else None
+        choice |= self._tell_experts(answer)
         if asked.return_token_ids:
             choice["token_ids"] = answer.token_ids
             wire["prompt_token_ids"] = answer.prompt_ids
@@ -148,9 +150,7 @@ class VllmApp(EngineApp):
                 "logprobs": logprobs,
                 "finish_reason": None,
                 "token_ids": answer.token_ids[part],
-                "sampling_mask": [[number, *range(number % 3)] for number in answer.token_ids[part]]
-                if self.settings.tells_masks
-                else None,
+                "sampling_mask": mask_of(answer.token_ids[part]) if self.settings.tells_masks else None,
             }
 
         def write(answer: SampledAnswer) -> HttpReply:
@@ -172,12 +172,11 @@ class VllmApp(EngineApp):
         """Return the field with the experts of all tokens but the last, if there is a mixture of experts."""
         if self.settings.routed_experts is None:
             return {}
-        layers, chosen = self.settings.routed_experts
-        ids = [*answer.prompt_ids, *answer.token_ids][:-1]
-        data = bytes([(number + 7 * place) % 64 for number in ids for place in range(layers * chosen)])
-        head = repr({"descr": "|u1", "fortran_order": False, "shape": (len(ids), layers, chosen)}).encode()
+        rows, (layers, chosen) = self.experts(answer), self.settings.routed_experts
+        shape = len(rows) // (layers * chosen), layers, chosen
+        head = repr({"descr": "|u1", "fortran_order": False, "shape": shape}).encode()
         head += b" " * (-(len(head) + 11) % 64) + b"\n"
-        raw = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + data
+        raw = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + bytes(rows)
         return {"routed_experts": b64encode(raw).decode()}
 
     def manage(self, path: str, query: str, asked: dict[str, Json]) -> HttpReply:

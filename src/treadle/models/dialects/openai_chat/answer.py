@@ -22,6 +22,7 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
+from treadle.models.wire.expert_fields import take_fields, with_fields
 from treadle.models.wire.fitting import fields_of, rest_of, text_of_value
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.openai_style import ChatUsage, PlainAnswer, read_reason
@@ -61,6 +62,7 @@ def read_completion(
     calls = message.tool_calls
     is_empty = not calls and not message.content and not message.parts
     reason = read_reason(finish, has_calls=bool(calls), is_empty=is_empty)
+    experts, mask = take_fields(raw, choice)
     opaque = rest_of(raw, _KNOWN["answer"]) or None
     if rest := rest_of(choice, _KNOWN["choice"]):
         opaque = {**(opaque or {}), "choices": [rest]}
@@ -78,6 +80,12 @@ def read_completion(
     tokens = weights = None
     if not choice.keys().isdisjoint(_TOKEN_FIELDS) or "prompt_token_ids" in raw or "metadata" in raw:
         tokens, weights = _read_tokens(raw, choice, usage)
+        if tokens is not None and (experts or mask):
+            if not {"routed_experts_start_len", "routed_experts_prompt_start"}.isdisjoint(
+                settings.extra or ()
+            ):
+                experts = None  # those of the first tokens are missing
+            tokens = with_fields(tokens, usage.input_tokens if usage.is_reported else None, experts, mask)
     return Completion(
         message,
         reason,

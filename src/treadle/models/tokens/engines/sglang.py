@@ -14,8 +14,12 @@ from treadle.models.tokens.engines.http_engine import (
     write_sampling,
 )
 from treadle.models.tokens.protocol import Generated, PromptIds
+from treadle.models.wire.expert_fields import read_ints, read_mask
 from treadle.models.wire.server import Server, explain_error
 from treadle.models.wire.token_records import VersionNotes
+
+_LISTS = ("output_token_logprobs", "output_token_sampling_mask")
+"""The fields of `meta_info` with an item for each sampled token."""
 
 
 class _Finish(Struct, gc=False):
@@ -40,6 +44,8 @@ class _Meta(Struct, gc=False):
     weight_version: str | None = None
     weight_versions: list[dict[str, Json]] | None = None
     output_token_logprobs: list[SampledToken] | None = None
+    output_token_sampling_mask: list[list[int]] | None = None
+    routed_experts: str | None = None
 
 
 class _Answer(Struct, gc=False):
@@ -49,22 +55,23 @@ class _Answer(Struct, gc=False):
 
 class SglangCollector(TokenCollector):
     """A collector of streamed pieces. An event has all ids so far, or with `--incremental-streaming-output` the new
-    ones; log probabilities likewise."""
+    ones; log probabilities and sampling masks likewise."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         super().__init__(on_delta, server)
         self._meta: dict[str, Json] = {}
-        self._sampled: list[Json] | None = None
+        self._lists: dict[str, list[Json]] = {}
         self._versions = VersionNotes()
 
     def add(self, event: Json) -> None:
         meta = event["meta_info"]
         total = meta.get("completion_tokens")
-        sampled = meta.pop("output_token_logprobs", None)
-        if sampled is not None:
-            self._sampled = sampled if len(sampled) == total else (self._sampled or []) + sampled
         if event.get("index"):
             return
+        for name in _LISTS:
+            new = meta.pop(name, None)
+            if new is not None:
+                self._lists[name] = new if len(new) == total else self._lists.get(name, []) + new
         finish = meta.get("finish_reason")
         if finish is not None and finish.get("status_code"):
             # The server refuses the request; another one would be refused too.
@@ -84,7 +91,7 @@ class SglangCollector(TokenCollector):
             "weight_versions": self._versions.spans,
             **self._meta,
             "finish_reason": {"type": self._finish},
-            "output_token_logprobs": self._sampled,
+            **self._lists,
         }
         return {"output_ids": self.token_ids, "meta_info": meta}
 
@@ -99,7 +106,15 @@ class SglangGenerate(HttpTokenEngine):
     ANSWER = _Answer
     COLLECTOR = SglangCollector
     TOP_LEVEL = frozenset(
-        ("extra_key", "lora_path", "priority", "rid", "return_routed_experts", "session_id")
+        (
+            "extra_key",
+            "lora_path",
+            "priority",
+            "rid",
+            "return_routed_experts",
+            "return_sampling_mask",
+            "session_id",
+        )
     )
 
     def _fields(
@@ -129,13 +144,18 @@ class SglangGenerate(HttpTokenEngine):
         sampled, ids = meta.output_token_logprobs, answer.output_ids
         known = None if sampled is None else [item.token_id for item in sampled]
         ids = known if ids is None else ids
+        experts, finish = meta.routed_experts, None if meta.finish_reason is None else meta.finish_reason.type
+        # How many tokens of an aborted answer were sent through the model is not known.
+        rows = 0 if finish == "abort" else len(prompt) + len(ids or ()) - 1
         return make_generated(
             ids,
             [item.logprob for item in sampled] if sampled is not None and known == ids else None,
-            None if meta.finish_reason is None else meta.finish_reason.type,
+            finish,
             prompt=(prompt, meta.prompt_tokens),
             counted=meta.completion_tokens,
             spans=meta.weight_versions,
+            experts=None if experts is None else read_ints(experts, rows),
+            sampling_mask=read_mask(meta.output_token_sampling_mask, len(ids or ())),
             weight_version=meta.weight_version,
             response_id=meta.id,
             engine=self._info,

@@ -3,15 +3,11 @@
 Source: vLLM 0.11 to 0.33, `return_token_ids`; vLLM 0.12 to 0.33, `GenerateRequest`.
 """
 
-from ast import literal_eval
-from base64 import b64decode
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 from treadle.core.events import Delta
-from treadle.core.routed_experts import RoutedExperts
-from treadle.core.token_record import SamplingMask
 from treadle.core.types import Json, Settings
 from treadle.models.tokens.engines.http_engine import (
     HttpTokenEngine,
@@ -20,6 +16,7 @@ from treadle.models.tokens.engines.http_engine import (
     write_sampling,
 )
 from treadle.models.tokens.protocol import Generated, PromptIds
+from treadle.models.wire.expert_fields import read_mask, read_npy
 from treadle.models.wire.openai_style import PlainUsage
 from treadle.models.wire.server import Server
 from treadle.models.wire.token_records import ID_MARK, cut_logprobs, encode_ids, find_prompt
@@ -27,11 +24,6 @@ from treadle.models.wire.token_records import ID_MARK, cut_logprobs, encode_ids,
 _HEAD = ("request_id", "id", "model", "usage")
 _LOGPROBS = ("token_logprobs", "content")
 """The lists of log probabilities of the two endpoints."""
-
-
-_WIDTHS = {"|u1": 1, "<u2": 2, "<i4": 4}
-"""The bytes of one number by the types of numpy that vLLM writes."""
-_MAGIC = b"\x93NUMPY"
 
 
 class _Logprob(Struct, gc=False):
@@ -141,8 +133,6 @@ class VllmEngine(HttpTokenEngine):
 
     def _read(self, answer: _Answer, prompt: PromptIds) -> Generated:
         choice, usage = answer.choices[0], answer.usage
-        mask = choice.sampling_mask
-        is_whole = mask is not None and len(mask) == len(choice.token_ids or ())
         return make_generated(
             choice.token_ids,
             None if choice.logprobs is None else choice.logprobs.values(choice.token_ids),
@@ -151,30 +141,13 @@ class VllmEngine(HttpTokenEngine):
             counted=None if usage is None else usage.completion_tokens,
             spans=choice.weight_versions,
             experts=None if choice.routed_experts is None else read_npy(choice.routed_experts),
-            sampling_mask=SamplingMask.of(mask) if mask is not None and is_whole else None,
+            sampling_mask=read_mask(choice.sampling_mask, len(choice.token_ids or ())),
             seen=choice.prompt_token_ids,
             model=answer.model,
             response_id=answer.id or answer.request_id,
             engine=self._info,
             cached_tokens=0 if usage is None else usage.read().cached_input_tokens,
         )
-
-
-def read_npy(text: str) -> RoutedExperts:
-    """Return the experts in numpy's file format as base64, as vLLM returns them.
-
-    Raises: `ValueError` or `LookupError` for anything else. Source: vLLM 0.32, `numpy2base64`; NumPy 2.3, NEP 1.
-    """
-    raw = b64decode(text, validate=True)
-    if not raw.startswith(_MAGIC):
-        raise ValueError("routed experts are not in the file format of numpy")
-    begin = 10 if raw[6] == 1 else 12
-    end = begin + int.from_bytes(raw[8:begin], "little")
-    head = literal_eval(raw[begin:end].decode("latin-1"))
-    rows, layers, chosen = head["shape"]
-    if head["fortran_order"]:
-        raise ValueError("routed experts are in the order of Fortran")
-    return RoutedExperts.of(rows, layers, chosen, _WIDTHS[head["descr"]], raw[end:])
 
 
 _STREAM: dict[str, Json] = {"stream": True, "stream_options": {"include_usage": True}}
