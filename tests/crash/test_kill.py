@@ -339,7 +339,9 @@ def test_messages_of_a_session_that_was_killed(name: str, tmp_path: Path) -> Non
     total, _ = dry_run(tmp_path, (name, False), "process")
     for point in range(1, total, 1 if IS_FULL else 13 if name == "messages" else 23):
         path = tmp_path / f"{point}.db"
-        assert run_once(path, name, "process", point, False) == -signal.SIGKILL
+        ended = run_once(path, name, "process", point, False)
+        # Messages that arrive together are taken in at once, so that a run has a few boundaries less than another.
+        assert ended == -signal.SIGKILL or (ended == 0 and point > 0.9 * total), (ended, point, total)
         kept = [sent_text(body) for body in read(path) if isinstance(body, MessageInjected) and body.delivery]
         assert run_once(path, name, "process", None, False) == 0
         bodies = read(path)
