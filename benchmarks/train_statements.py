@@ -1,7 +1,7 @@
 """Train the weights of statements: `python -m benchmarks.train_statements` (needs numpy).
 
-They learn from the answers of `mock:mediocre`, whose ledger says what is untrue, over the splits of its texts but
-those of `benchmarks.lies.UNSEEN`, from answers of the oracle, from the scenes of the tests, and from the sentences of
+They learn from the answers of `mock:mediocre`, whose ledger says what is untrue, over the splits of its texts in
+`benchmarks.lies.KNOWN`, from answers of the oracle, from the scenes of the tests, and from the sentences of
 `data/remarks.toml`, by logistic regression. What is printed is measured on each split by weights that were trained
 without it; the rules know these splits, so that texts that nobody has seen are harder than that.
 `TREADLE_CONVERSATIONS` names a folder that keeps the conversations for the next training.
