@@ -53,7 +53,6 @@ def test_an_entry_point_in_the_earlier_group_is_still_read(registry):
     ("name", "message"),
     [
         ("jsno", r"unknown shape 'jsno'; did you mean 'json'\? Known names: json, text, absent, round"),
-        ("nosy", r"unknown shape 'nosy'\. Known names: json"),
         ("", r"unknown shape ''\. Known names: json, text, absent, round"),
         ("absent", r"the shape 'absent' \(shapes_of_a_test:gone\) cannot be loaded: AttributeError"),
     ],

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MAX_CHARS = 64
 """How many characters of an unknown name are compared with the known ones."""
-_SHORT_CHARS, _SHORT_CUTOFF = 4, 0.6
-"""'trl' and 'otel' have a similarity of 0.57, and 'tlr' and 'trl' 0.67."""
 
 
 class Registry(Generic[T]):
@@ -114,13 +112,10 @@ def _read_folder(folder: str) -> "tuple[tuple[str, tuple[EntryPoint, ...]], ...]
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.5) -> str:
     """Return the end of an error message that suggests the nearest of the `known` names.
 
-    If no name is at least as similar as `cutoff`, from 0 to 1, the end is `otherwise`, or "" without it. A name
-    of at most four characters must be more similar, because two letters in common say little.
+    If no name is at least as similar as `cutoff`, from 0 to 1, the end is `otherwise`, or "" without it.
     """
     import difflib
 
-    if len(name) <= _SHORT_CHARS:
-        cutoff = max(cutoff, _SHORT_CUTOFF)
     # Comparing is slow, and a model may send a name of any length.
     near = difflib.get_close_matches(name[:_MAX_CHARS], list(known), n=3, cutoff=cutoff)
     if near:
