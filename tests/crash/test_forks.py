@@ -2,23 +2,26 @@
 
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 from tests.conftest import IS_FULL
 
 PREAMBLE = """
-import asyncio, collections, json, multiprocessing, os, sys, threading, time
+import asyncio, collections, faulthandler, json, multiprocessing, os, signal, sys, threading, time
 from treadle import Agent, ScriptedModel, open_journal, tool
 from treadle.core.errors import ConfigError, JournalError
 from treadle.models import call
 
 path, forks = sys.argv[1], int(sys.argv[2])
 codes = []
+faulthandler.register(signal.SIGUSR1)
 
 def ends(pid):
     "Note the exit code of a child, or that it hangs."
@@ -28,6 +31,8 @@ def ends(pid):
             codes.append(os.waitstatus_to_exitcode(found[1]))
             return
         time.sleep(0.002)
+    os.kill(pid, signal.SIGUSR1)  # it says where
+    time.sleep(1)
     os.kill(pid, 9)
     os.waitpid(pid, 0)
     codes.append("hangs")
@@ -89,7 +94,8 @@ for child in children:
     child.start()
 for child in children:
     child.join(60)
-    codes.append(child.exitcode)
+    codes.append("hangs" if child.exitcode is None else child.exitcode)
+    child.kill()
 is_over.set()
 thread.join()
 journal.close()
@@ -158,9 +164,16 @@ print(json.dumps(codes))
 def test_forked_children_end_and_leave_the_parents_things_alone(tmp_path: Path, script: str) -> None:
     path, forks = tmp_path / "runs.db", 120 if IS_FULL else 6
     command = [sys.executable, "-c", PREAMBLE + textwrap.dedent(script), str(path), str(forks)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert set(json.loads(done.stdout)) == {0}, done.stderr
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, errors = process.communicate(timeout=300)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGUSR1)  # it says where it hangs
+            time.sleep(1)
+            process.kill()
+            out, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert set(json.loads(out)) == {0}, errors
     if script is WRITING:
         db = sqlite3.connect(path)
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
