@@ -118,6 +118,7 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
     the rules cannot decide is weighed by what kind of sentence it stands in. Code is not checked."""
 
     name = "grounding"
+    reads_turns = True
     settings_type = GroundingSettings
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
@@ -128,8 +129,9 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
         said = len([item for item in findings if item.is_said])
         counts: dict[str, Json] = {"statements": said, "grounded": said - len(doubtful)}
         if doubtful:
-            verdict = self.reject(explain(doubtful), found=doubtful[0].statement.text, **counts)
-            return replace(verdict, can_repair=are_last(doubtful, candidate))
+            found = doubtful[0].statement.text
+            indexes = [item.index for item in doubtful]
+            return self.reject_answer(candidate, indexes, explain(doubtful), found=found, **counts)
         return self.accept("" if findings else "nothing is stated", **counts)
 
     def find(self, candidate: Candidate) -> list[Finding]:
@@ -184,11 +186,6 @@ def _doubt_unfounded(
 def explain(findings: Sequence[Finding]) -> str:
     """Return the first findings as a reason."""
     return "; ".join([item.describe() for item in findings[:3]])
-
-
-def are_last(findings: Sequence[Finding], candidate: Candidate) -> bool:
-    """Return whether all findings are about the last answer, which can be asked for again."""
-    return all([item.index == len(candidate.row.messages) - 1 for item in findings])
 
 
 def has_judge(resources: Resources) -> bool:
@@ -249,6 +246,7 @@ class StatementFilter(Filter[FilterSettings]):
     how many of the sentences that the rules are sure of the judge confirmed."""
 
     name = "statements"
+    reads_turns = True
     cost = 2
 
     def __init__(self, settings: FilterSettings, resources: Resources) -> None:
@@ -307,7 +305,7 @@ class StatementFilter(Filter[FilterSettings]):
         """Return the rejection of what is denied; `None` if nothing is."""
         if not denied:
             return None
-        return replace(self.reject(explain(denied), **counts), can_repair=are_last(denied, candidate))
+        return self.reject_answer(candidate, [item.index for item in denied], explain(denied), **counts)
 
 
 def _questions(findings: Sequence[Finding]) -> list[AskedSentence]:
