@@ -196,7 +196,9 @@ class SampleWork:
         return count_repairs(events)[-1] < self._studio.config.generation.answer_repairs
 
     async def _check_answer(self, dialogue: Dialogue, held: Held) -> Checked | Failed:
-        """Check the newest answer of a dialogue that goes on."""
+        """Check the newest answer of a dialogue that goes on, if answers may be asked for again."""
+        if not self._studio.config.generation.answer_repairs:
+            return Checked()
         row = await show_dialogue(self._studio, dialogue, held, Tally())
         if isinstance(row, Failed):
             return row
