@@ -13,12 +13,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError
-from treadle.core.tally import Charge
+from treadle.core.events import Event
+from treadle.core.tally import Charge, Tally
 from treadle.core.types import Fault, Message, Role
 from treadle.datagen.config.estimate import wanted_rows
 from treadle.datagen.config.generation_config import GenerationConfig
-from treadle.datagen.conversations.dialogue import tally_of
-from treadle.datagen.conversations.make import MadeSample, make_sample, repair_sample
+from treadle.datagen.conversations.dialogue import (
+    Checked,
+    Dialogue,
+    Failed,
+    Held,
+    count_repairs,
+    tally_of,
+)
+from treadle.datagen.conversations.make import MadeSample, make_sample, repair_sample, show_dialogue
 from treadle.datagen.conversations.projection import describe_plan
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.generation_progress import GenerationProgress, SampleBegun, SampleEnded
@@ -27,7 +35,7 @@ from treadle.datagen.quality.pipeline import Pipeline, find_repairs, is_good, ma
 from treadle.datagen.quality.protocol import Candidate, FilterVerdict
 from treadle.datagen.scenarios.cast import draw_persona
 from treadle.datagen.scenarios.kinds import plan_difficulty, plan_kind
-from treadle.datagen.scenarios.scenario import Environment, Kind, SampleSpec, Scenario, sample_id_of
+from treadle.datagen.scenarios.scenario import Environment, Kind, SampleSpec, sample_id_of
 from treadle.datagen.topics.topic_graph import Topic
 from treadle.export.row_formats.treadle_rows import TREADLE
 from treadle.export.rows import Lineage, Row
@@ -166,42 +174,55 @@ class SampleWork:
 
     async def _make(self, item: PlannedItem, attempt: int) -> JudgedSample:
         spec = msgspec.convert(item.spec, SampleSpec)
-        made = await make_sample(self._studio, spec, attempt, item.feedback)
+        made = await make_sample(self._studio, spec, attempt, item.feedback, check=self._check_answer)
         if made.fault is Fault.USER:
             raise ProviderError(f"sample {spec.sample_id} cannot be made: {made.error}")
-        if made.row is None or made.scenario is None:
+        if made.row is None or (dialogue := made.dialogue) is None:
             return JudgedSample(spec, made)
         try:
-            verdicts = await self._check(spec, made, made.row, made.scenario)
-            while (reasons := find_repairs(verdicts)) and self._has_repairs(made.row):
+            verdicts = await self._check(dialogue, made.row, made.events)
+            while (reasons := find_repairs(verdicts)) and self._has_repairs(made.events):
                 made = await repair_sample(self._studio, made, reasons)
-                if made.row is None or made.scenario is None:
+                if made.row is None:
                     return JudgedSample(spec, self._add_judge(made))
-                verdicts = await self._check(spec, made, made.row, made.scenario)
+                verdicts = await self._check(dialogue, made.row, made.events)
         except ProviderError as error:
             failed = replace(made, row=None, error=str(error), fault=Fault.INFRASTRUCTURE)
             return JudgedSample(spec, self._add_judge(failed))
         return JudgedSample(spec, self._add_judge(made), verdicts)
 
-    def _has_repairs(self, row: Row) -> bool:
-        """Return whether the last answer of a row may be asked for again."""
-        sample = row.lineage.sample
-        return sample is not None and sample.repairs < self._studio.config.generation.answer_repairs
+    def _has_repairs(self, events: Sequence[Event]) -> bool:
+        """Return whether the newest answer of a run may be asked for again."""
+        return count_repairs(events)[-1] < self._studio.config.generation.answer_repairs
+
+    async def _check_answer(self, dialogue: Dialogue, held: Held) -> Checked | Failed:
+        """Check the newest answer of a dialogue that goes on, if answers may be asked for again."""
+        if not self._studio.config.generation.answer_repairs:
+            return Checked()
+        row = await show_dialogue(self._studio, dialogue, held, Tally())
+        if isinstance(row, Failed):
+            return row
+        try:
+            verdicts = await self._check(dialogue, row, held.events, is_whole=False)
+        except ProviderError as error:
+            return Failed(str(error), Fault.INFRASTRUCTURE)
+        reasons = find_repairs(verdicts) if self._has_repairs(held.events) else ()
+        return Checked(reasons, is_good(verdicts))
 
     async def _check(
-        self, spec: SampleSpec, made: MadeSample, row: Row, scenario: Scenario
+        self, dialogue: Dialogue, row: Row, events: Sequence[Event], *, is_whole: bool = True
     ) -> tuple[FilterVerdict, ...]:
         candidate = Candidate(
             row=row,
-            run_id=made.run_id,
-            spec=spec,
-            scenario=scenario,
-            environment=made.environment,
-            events=made.events,
+            run_id=dialogue.run_id,
+            spec=dialogue.spec,
+            scenario=dialogue.scenario,
+            environment=dialogue.environment,
+            events=events,
             journal=self._studio.journal,
             workers=self._studio.workers,
         )
-        return await self._pipeline.check(candidate)
+        return await self._pipeline.check(candidate, is_whole=is_whole)
 
     def _add_judge(self, made: MadeSample) -> MadeSample:
         """Return `made` with what the judge has used."""

@@ -42,11 +42,19 @@ _REPAIR = "This answer cannot be used"
 
 
 def without_repairs(messages: Sequence[Message]) -> tuple[Sequence[Message], int]:
-    """Return messages without the last answer, if it is asked for again, and how often it was asked for."""
+    """Return messages without the answers that were asked for again and the messages that did so, and how often
+    the newest one was."""
+    shown: list[Message] = []
     repairs = 0
-    while messages and messages[-1].role is Role.USER and messages[-1].content.startswith(_REPAIR):
-        messages, repairs = messages[:-2], repairs + 1
-    return messages, repairs
+    for message in messages:
+        if message.role is Role.USER and message.content.startswith(_REPAIR) and shown:
+            shown.pop()
+            repairs += 1
+            continue
+        if message.role is Role.USER and (not shown or shown[-1].role is not Role.TOOL):
+            repairs = 0
+        shown.append(message)
+    return shown, repairs
 
 
 def stream(message: Message) -> Iterator[TextDelta | ReasoningDelta | ToolCallDelta]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from treadle.core.types import Message, Role, ToolCall
 from treadle.datagen.config.generation_config import GenerationConfig
-from treadle.datagen.conversations.dialogue import REPAIR, drop_repaired, is_repair
+from treadle.datagen.conversations.dialogue import REPAIR, count_repairs, drop_repaired, is_repair
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.entries import read_entries
 from treadle.datagen.dataset.verification import verify_rows
@@ -33,7 +33,7 @@ async def test_a_generation_repairs_answers_before_it_makes_samples_again(tmp_pa
         {
             "models": {"default": "mock:mediocre:texts=tune,lies=0.8"},
             "topics": {"prompt": "Office work", "degree": 2, "depth": 1},
-            "generation": {"num_samples": 8},
+            "generation": {"num_samples": 8, "conversation": {"min_turns": 2, "max_turns": 2}},
             "tools": {
                 "use": ["files"],
                 "files": {"team/stock.csv": "article,on_hand\nclamp,69\nscrew,183\n"},
@@ -49,3 +49,7 @@ async def test_a_generation_repairs_answers_before_it_makes_samples_again(tmp_pa
     assert not any(is_repair(message) for row in rows for message in row.messages)
     with closing(open_journal(tmp_path / "journal.db")) as journal:
         assert [item.problems async for item in verify_rows(tmp_path, journal)] == [()] * 8
+        turns = [count_repairs(journal.read(row.lineage.run_id)) for row in repaired]
+    assert any(0 in found[found.index(1) :] for found in turns if 1 in found), (
+        "only last answers were repaired"
+    )

@@ -7,10 +7,12 @@ from tests.datagen.conversations.cast import NOTES, SCENARIO, Cast, make_studio,
 
 from treadle.core import events as e
 from treadle.core.state import fold
-from treadle.core.types import Role
+from treadle.core.types import Request, Role
+from treadle.datagen.conversations.dialogue import Checked, Dialogue, Held, count_repairs, is_repair
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.journal.memory import MemoryJournal
+from treadle.models.scripted import Answer
 
 SCENARIOS = [{**SCENARIO, "message": "Read {{file}}."}, SCENARIO]
 USERS = [
@@ -95,6 +97,59 @@ async def test_a_sample_continues_after_every_event():
         assert again.row.messages == made.row.messages
         # An inference whose answer was lost may have been paid for, and counts as reserved.
         assert again.usage.total_tokens >= made.usage.total_tokens
+
+
+def read_badly(request: Request) -> Answer:
+    """Answer wrongly until the answer is asked for again."""
+    last = request.messages[-1]
+    if last.role is Role.USER and is_repair(last):
+        return "It says: milk"
+    answer = read_notes(request)
+    return "It says: cream" if isinstance(answer, str) else answer
+
+
+async def check_milk(_: Dialogue, held: Held) -> Checked:
+    """Ask for an answer again that does not speak of milk."""
+    said = held.state.transcript[-1].content
+    return Checked() if "milk" in said else Checked([f"the notes do not say {said!r}"], is_good=False)
+
+
+async def test_a_sample_whose_answers_are_repaired_continues_after_every_event():
+    """An answer is asked for again before the user goes on, once, wherever the sample was interrupted."""
+    whole = RecordingJournal()
+    first = Cast(read_badly, SCENARIOS, USERS)
+    short = spec(turns=3, kind=Kind.SINGLE)
+    made = await make_sample(make_studio(NOTES, first, whole), short, check=check_milk)
+    assert made.row is not None
+    said = [item.content for item in made.row.messages if item.role is Role.ASSISTANT and not item.tool_calls]
+    assert said == ["It says: milk", "It says: milk", "It says: cream"], "the last one is left to the caller"
+    assert count_repairs(made.events) == [0, 1, 0, 1, 0]
+    assert made.row.lineage.sample is not None
+    assert (made.row.lineage.sample.repairs, made.row.lineage.sample.turns) == (2, 3)
+    total = sum(paid(whole).values())
+    for count in range(len(whole.batches)):
+        journal = await keep(whole.batches[:count])
+        before = sum(paid(journal).values())
+        cast = Cast(read_badly, SCENARIOS, USERS)
+        again = await make_sample(make_studio(NOTES, cast, journal), short, check=check_milk)
+        assert again.row is not None, again.error
+        asked = sum(len(cast.asked[role]) for role in ROLES)
+        assert before + asked == total, f"after {count} appends"
+        assert again.row.messages == made.row.messages
+
+
+async def test_a_dialogue_ends_at_an_answer_that_cannot_be_kept():
+    """What a user would say to an answer that is rejected in any case is not paid for."""
+
+    async def refuse(_dialogue: Dialogue, _held: Held) -> Checked:
+        return Checked(is_good=False)
+
+    cast = Cast(read_badly, SCENARIOS, USERS)
+    made = await make_sample(make_studio(NOTES, cast, MemoryJournal()), SPEC, check=refuse)
+    assert made.row is not None
+    assert not cast.asked["user_turn"]
+    assert made.row.lineage.sample is not None
+    assert made.row.lineage.sample.turns == 1
 
 
 async def test_what_the_user_has_used_counts_after_an_interruption_in_the_last_turn():

@@ -7,7 +7,8 @@ from tests.datagen.conversations.cast import NOTES, SCENARIO, Cast, facts_of, ma
 
 from treadle import ScriptedModel
 from treadle.core.types import Fault, OutputMode, Request, Role
-from treadle.datagen.conversations.make import make_sample
+from treadle.datagen.conversations.dialogue import is_repair
+from treadle.datagen.conversations.make import make_sample, repair_sample
 from treadle.datagen.quality.exchanges import find_missing_thought
 from treadle.datagen.quality.pipeline import Pipeline
 from treadle.datagen.quality.protocol import Candidate
@@ -127,6 +128,21 @@ async def test_the_calls_of_an_agent_that_does_not_think_are_kept_or_rejected():
     assert "reasoning" not in [item.filter for item in verdicts]
     assert find_missing_thought([think(" ", call("a"))]) is not None
     assert find_missing_thought([think("text", call("a")), think("")]) is None
+
+
+async def test_a_repaired_answer_in_the_users_own_schema_is_shown():
+    """Rules out that the row has the answer that was rejected."""
+
+    def agent(request: Request):
+        return json.dumps({"city": "Oslo", "degrees": 7 if is_repair(request.messages[-1]) else 70})
+
+    config = conversation(type="basic", output_schema=WEATHER)
+    studio = make_studio(config, models={"agent": ScriptedModel(agent)})
+    made = await make_sample(studio, spec(kind=None))
+    made = await repair_sample(studio, made, ["it is not that hot"])
+    assert made.row is not None, made.error
+    assert [message.role for message in made.row.messages] == ["system", "user", "assistant"]
+    assert json.loads(made.row.messages[-1].content) == {"city": "Oslo", "degrees": 7}
 
 
 @pytest.mark.parametrize("mode", list(OutputMode))

@@ -108,8 +108,10 @@ class Generation(ConfigSection):
     max_attempts: Count = 3
     """How many samples are planned for each wanted row, on average, before the generation stops."""
     answer_repairs: Annotated[int, Field(ge=0, le=5)] = 2
-    """How often the last answer alone is asked for again, with the reasons, if a filter says that another answer
-    could pass. The row has neither the rejected answers nor the messages that asked for others."""
+    """How often each answer alone is asked for again, with the reasons, if a filter says that another answer could
+    pass: before the simulated user goes on, and at the end. A conversation ends at an answer that cannot be kept.
+    The row has neither the rejected answers nor the messages that asked for others. With 0, answers are checked at
+    the end only."""
     sample_attempts: Count = 2
     """How often a planned sample is attempted, including the first attempt. A rejected sample is made again with
     the reasons as feedback."""

@@ -5,13 +5,13 @@ the agent, and the agent's turn n + 1 begins with it. An interrupted dialogue th
 model for an answer that is already there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 from msgspec import Struct
 
-from treadle.core.events import Event
+from treadle.core.events import Event, TurnStarted
 from treadle.core.state import State
 from treadle.core.tally import Charge, Tally
 from treadle.core.types import Fault, Json, Message, Role, StopReason, Usage
@@ -88,10 +88,27 @@ class Dialogue(Struct, frozen=True):
     """True if no earlier process has begun the runs."""
 
 
-async def hold_dialogue(studio: Studio, dialogue: Dialogue, tally: Tally) -> Held | Failed:
+class Checked(Struct, frozen=True):
+    """What is found out about the newest answer of a dialogue before the user goes on."""
+
+    reasons: Sequence[str] = ()
+    """Why the answer is asked for again."""
+    is_good: bool = True
+    """Whether the sample could be kept with this answer."""
+
+
+AnswerCheck = Callable[[Dialogue, Held], Awaitable[Checked | Failed]]
+"""A check of the newest answer. It fails if it could not be made."""
+
+
+async def hold_dialogue(
+    studio: Studio, dialogue: Dialogue, tally: Tally, check: AnswerCheck
+) -> Held | Failed:
     """Hold a dialogue until it ends, or continue one that was interrupted. Return its events, or why it failed.
 
-    Raises: `RunExistsError` if it was said to be new and is not.
+    Each answer is checked before the user goes on, and asked for again if that can help. If the sample could not be
+    kept with it, the dialogue ends. The last answer is left to the caller. Raises: `RunExistsError` if the
+    dialogue was said to be new and is not.
     """
     spec = dialogue.spec
     async with AsyncExitStack() as stack:
@@ -102,26 +119,32 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, tally: Tally) -> Hel
         user: WorkedSession | None = None
         said: Run[UserTurn] | None = None
         failed = failure_of(run, "the agent", needs_answer=False)
-        while (
-            failed is None
-            and run.stop_reason is StopReason.COMPLETED
-            and run.state.turn.number < spec.turns
-            and not any(map(is_repair, run.state.transcript))  # then the dialogue was over
-        ):
+        turns = sum([not repairs for repairs in count_repairs(await session.read_events())])
+        while failed is None and run.stop_reason is StopReason.COMPLETED and turns < spec.turns:
+            checked = await check(dialogue, Held(await session.read_events(), run.state))
+            if isinstance(checked, Failed):
+                failed = checked
+                break
+            if checked.reasons:
+                run = await session.send(_ask_again(checked.reasons))
+                failed = failure_of(run, "the agent", needs_answer=False)
+                continue
+            if not checked.is_good:
+                break
             if user is None:
                 user = await stack.enter_async_context(_open_user(studio, dialogue))
-            said = await _reply(studio, user, run)
+            said = await _reply(studio, user, run, turns)
             failed = failure_of(said, "the simulated user")
-            if failed is not None or _is_over(studio, said.value, run):
+            if failed is not None or _is_over(studio, said.value, turns):
                 break
-            is_last = run.state.turn.number + 1 == spec.turns
-            run = await session.send(said.value.message, is_last=is_last)
+            turns += 1
+            run = await session.send(said.value.message, is_last=turns == spec.turns)
             failed = failure_of(run, "the agent", needs_answer=False)
         events: Sequence[Event] = ()
         if failed is None:
             await session.grade()
             events = await session.read_events()
-        if said is None and run.state.turn.number > 1:
+        if said is None and turns > 1:
             # All that the user said is from an earlier process, whose use belongs to the sample too.
             user = await stack.enter_async_context(_open_user(studio, dialogue))
             said = await user.finish_turn()
@@ -135,10 +158,9 @@ async def repair_answer(
     studio: Studio, dialogue: Dialogue, reasons: Sequence[str], tally: Tally
 ) -> Held | Failed:
     """Ask the agent for its last answer again, and return the dialogue then, or why there is none."""
-    text = REPAIR.format(reasons="\n".join([f"- {reason}" for reason in reasons]))
     async with _open_agent(studio, dialogue) as session:
         before = await session.finish_turn()
-        run = await session.send(text, is_last=True)
+        run = await session.send(_ask_again(reasons), is_last=True)
         tally.add(Charge(run.usage - before.usage, _subtract(run.cost_usd, before.cost_usd)))
         if (failed := failure_of(run, "the agent")) is not None:
             return failed
@@ -150,9 +172,23 @@ def _subtract(one: float | None, two: float | None) -> float | None:
     return None if one is None or two is None else one - two
 
 
+def _ask_again(reasons: Sequence[str]) -> str:
+    return REPAIR.format(reasons="\n".join([f"- {reason}" for reason in reasons]))
+
+
 def is_repair(message: Message) -> bool:
     """Return whether a message asks for an answer again."""
     return message.role is Role.USER and message.content.startswith(REPAIR.partition("{")[0])
+
+
+def count_repairs(events: Iterable[Event]) -> list[int]:
+    """Return for each turn of a run how often the answer before it was asked for again, this turn included; 0 for
+    a turn that the user began."""
+    found: list[int] = []
+    for event in events:
+        if isinstance(event.body, TurnStarted):
+            found.append((found[-1] if found else 0) + 1 if is_repair(event.body.message) else 0)
+    return found
 
 
 def drop_repaired(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -194,18 +230,18 @@ def _open_user(studio: Studio, dialogue: Dialogue) -> WorkedSession:
     )
 
 
-async def _reply(studio: Studio, user: WorkedSession, run: Run[Any]) -> Run[UserTurn]:
-    """Return the user's reply to the agent's newest answer; it may be in the journal already."""
+async def _reply(studio: Studio, user: WorkedSession, run: Run[Any], turns: int) -> Run[UserTurn]:
+    """Return the user's reply to the agent's answer number `turns`; it may be in the journal already."""
     said = await user.finish_turn()
-    if said.state.turn.number == run.state.turn.number:
+    if said.state.turn.number == turns:
         return said
     return await user.send(read_answer(run.output, studio.config.generation.conversation).text)
 
 
-def _is_over(studio: Studio, said: UserTurn, run: Run[Any]) -> bool:
-    """Return whether the conversation ends before the user's newest message is sent to the agent."""
+def _is_over(studio: Studio, said: UserTurn, turns: int) -> bool:
+    """Return whether the conversation ends before the user's message number `turns + 1` is sent to the agent."""
     message = said.message.strip()
     if not message or is_farewell(message):
         return True
     # A user who is satisfied early goes on if the configuration asks for more turns.
-    return said.is_done and run.state.turn.number >= studio.config.generation.conversation.min_turns
+    return said.is_done and turns >= studio.config.generation.conversation.min_turns

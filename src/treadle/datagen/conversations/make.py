@@ -11,6 +11,8 @@ from treadle.core.events import Event
 from treadle.core.tally import Charge, Tally
 from treadle.core.types import Fault, Usage
 from treadle.datagen.conversations.dialogue import (
+    AnswerCheck,
+    Checked,
     Dialogue,
     Failed,
     Held,
@@ -55,23 +57,40 @@ class MadeSample(Struct, frozen=True, kw_only=True):
     same attempt can be made again, and continues what is there. `None` if there is no error."""
 
 
+async def _pass(_dialogue: Dialogue, _held: Held) -> Checked:
+    """Find nothing wrong with an answer."""
+    return Checked()
+
+
 async def make_sample(
-    studio: Studio, spec: SampleSpec, attempt: int = 1, feedback: Sequence[str] = ()
+    studio: Studio,
+    spec: SampleSpec,
+    attempt: int = 1,
+    feedback: Sequence[str] = (),
+    *,
+    check: AnswerCheck = _pass,
 ) -> MadeSample:
     """Make a sample, or continue one that was interrupted.
 
-    `feedback` has the reasons for which earlier attempts were rejected. A cancelled sample can be continued by the
+    `feedback` has the reasons for which earlier attempts were rejected. `check` looks at each answer before the
+    user goes on. A cancelled sample can be continued by the
     same call. Raises: `JournalError` if the store fails, and `LeaseHeldError` if the sample is made elsewhere.
     """
     sample_id.set(spec.sample_id)
     try:
-        return await _make(studio, spec, attempt, feedback, is_new=True)
+        return await _make(studio, spec, attempt, feedback, check, is_new=True)
     except RunExistsError:
-        return await _make(studio, spec, attempt, feedback, is_new=False)
+        return await _make(studio, spec, attempt, feedback, check, is_new=False)
 
 
 async def _make(
-    studio: Studio, spec: SampleSpec, attempt: int, feedback: Sequence[str], *, is_new: bool
+    studio: Studio,
+    spec: SampleSpec,
+    attempt: int,
+    feedback: Sequence[str],
+    check: AnswerCheck,
+    *,
+    is_new: bool,
 ) -> MadeSample:
     """Make a sample. Raises: `RunExistsError`, before any model is asked, if it `is_new` and was begun."""
     run_id = f"{spec.sample_id}-{attempt}"
@@ -100,11 +119,11 @@ async def _make(
             labels={part: labels(name, part, spec.sample_id, attempt) for part in ("sample", "user")},
             is_new=is_new,
         )
-        held = await hold_dialogue(studio, dialogue, tally)
+        held = await hold_dialogue(studio, dialogue, tally, check)
         if isinstance(held, Failed):
             failed = held
         else:
-            made = await _make_row(studio, dialogue, held, tally)
+            made = await show_dialogue(studio, dialogue, held, tally)
             row, failed, events = (None, made, ()) if isinstance(made, Failed) else (made, None, held.events)
     return MadeSample(
         run_id=run_id,
@@ -126,7 +145,7 @@ async def repair_sample(studio: Studio, made: MadeSample, reasons: Sequence[str]
     tally = Tally()
     tally.add(Charge(made.usage, made.cost_usd))
     held = await repair_answer(studio, made.dialogue, reasons, tally)
-    row = held if isinstance(held, Failed) else await _make_row(studio, made.dialogue, held, tally)
+    row = held if isinstance(held, Failed) else await show_dialogue(studio, made.dialogue, held, tally)
     if isinstance(row, Failed):
         failed = replace(made, row=None, events=(), error=row.error, fault=row.fault)
         return replace(failed, usage=tally.usage, cost_usd=tally.cost_usd)
@@ -134,7 +153,8 @@ async def repair_sample(studio: Studio, made: MadeSample, reasons: Sequence[str]
     return replace(made, row=row, events=events, usage=tally.usage, cost_usd=tally.cost_usd)
 
 
-async def _make_row(studio: Studio, dialogue: Dialogue, held: Held, tally: Tally) -> Row | Failed:
+async def show_dialogue(studio: Studio, dialogue: Dialogue, held: Held, tally: Tally) -> Row | Failed:
+    """Return the row of a dialogue, or of its beginning. `tally` is what it has used."""
     if dialogue.run_id.endswith("-1") and studio.has_prices:
         return make_row(studio, dialogue, held, tally)
     # it asks for prices, or reads the journal

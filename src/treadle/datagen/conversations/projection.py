@@ -11,7 +11,13 @@ from treadle.core.state import State
 from treadle.core.tally import Charge, Tally
 from treadle.core.types import Message, Role, Usage
 from treadle.datagen.config.generation_config import Conversation
-from treadle.datagen.conversations.dialogue import Dialogue, Failed, Held, drop_repaired, is_repair
+from treadle.datagen.conversations.dialogue import (
+    Dialogue,
+    Failed,
+    Held,
+    count_repairs,
+    drop_repaired,
+)
 from treadle.datagen.conversations.studio import Spoken, Studio, answer_schema, read_answer
 from treadle.datagen.quality.exchanges import count_turns, find_missing_thought
 from treadle.datagen.scenarios.cast import describe_persona
@@ -33,7 +39,6 @@ def make_row(studio: Studio, dialogue: Dialogue, held: Held, tally: Tally) -> Ro
         row = project(dialogue.run_id, events, conversation, held.state)
     except ExportError as error:
         return Failed(str(error))
-    begun = [event.body.message for event in events if isinstance(event.body, e.TurnStarted)]
     ran_with = row.messages[0].content if row.messages[0].role is Role.SYSTEM else None
     messages = row.messages
     output = studio.config.output
@@ -45,7 +50,7 @@ def make_row(studio: Studio, dialogue: Dialogue, held: Held, tally: Tally) -> Ro
     info = replace(
         info,
         instructions=None if system == ran_with else ran_with,
-        repairs=sum([is_repair(message) for message in begun]),
+        repairs=sum([repairs > 0 for repairs in count_repairs(events)]),
     )
     # A row about recovery is for what follows an error, so that all of it is trained on.
     untrained = () if dialogue.spec.kind == Kind.RECOVERY else row.untrained
@@ -62,7 +67,7 @@ def project(
     bodies = [event.body for event in events]
     row = row_of(run_id, bodies, state)
     row = keep_messages(row, drop_repaired(row.messages))
-    return row if answer_schema(conversation) is None else _show_answers(bodies, row, conversation)
+    return row if answer_schema(conversation) is None else _show_answers(events, row, conversation)
 
 
 def _describe(
@@ -121,13 +126,16 @@ def _add_earlier(studio: Studio, dialogue: Dialogue, tally: Tally) -> Tally:
     return total
 
 
-def _show_answers(bodies: Sequence[e.DurableBody], row: Row, conversation: Conversation) -> Row:
+def _show_answers(events: Sequence[e.Event], row: Row, conversation: Conversation) -> Row:
     """Return a row with its answers in the form that the configuration asks for.
 
     An answer that was given through a tool becomes a message, and the tool is left out.
     """
+    bodies = [event.body for event in events]
     tool = next((body.output.tool for body in bodies if isinstance(body, e.RunStarted) and body.output), None)
-    outputs = iter([body.output for body in bodies if isinstance(body, e.TurnCompleted)])
+    given = [body.output for body in bodies if isinstance(body, e.TurnCompleted)]
+    later = [*count_repairs(events)[1:], 0]
+    outputs = iter([output for output, repairs in zip(given, later, strict=False) if not repairs])
     shown: list[Message] = []
     numbers, untrained, answers = count(), list[int](), 0
     for index, message in enumerate(row.messages):

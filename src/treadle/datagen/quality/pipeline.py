@@ -41,8 +41,9 @@ class Pipeline:
         """The settings of the search for duplicates; `None` if it is switched off."""
         self._lower = config.quality.lower
 
-    async def check(self, candidate: Candidate) -> tuple[FilterVerdict, ...]:
-        """Return the verdicts about a sample, in the order of the filters.
+    async def check(self, candidate: Candidate, *, is_whole: bool = True) -> tuple[FilterVerdict, ...]:
+        """Return the verdicts about a sample, in the order of the filters. About the beginning of a conversation
+        (`is_whole` is false), only those whose verdict holds for all of it are asked.
 
         All filters of one cost run, so that every reason is known; costlier ones run only if none rejected. A
         sample on which a filter fails with an unexpected error is rejected. One that a filter of `quality.lower`
@@ -51,7 +52,8 @@ class Pipeline:
         Raises: the error of a server that a filter needs, because that is not the sample's fault.
         """
         verdicts: list[FilterVerdict] = []
-        for _, equals in groupby(self.filters, key=lambda item: item.cost):
+        chosen = [item for item in self.filters if is_whole or item.reads_turns]
+        for _, equals in groupby(chosen, key=lambda item: item.cost):
             verdicts += [await self._check(item, candidate) for item in equals]
             if not is_good(verdicts):
                 break

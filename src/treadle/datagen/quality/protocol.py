@@ -1,9 +1,10 @@
 """The protocol of filters. A filter checks one finished sample and gives a verdict with a reason."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict
 
 from treadle.core.events import Event
@@ -87,6 +88,9 @@ class Filter(Generic[S]):
     name: ClassVar[str]
     cost: ClassVar[int] = 0
     """0 if the filter only reads the row, 1 if it makes tool calls or reads files, 2 if it asks a model."""
+    reads_turns: ClassVar[bool] = False
+    """True if a verdict about the first turns of a conversation holds for all of it. The filter then also checks
+    each answer before the user goes on."""
     settings_type: ClassVar[type[FilterSettings]] = FilterSettings
 
     def __init__(self, settings: S, resources: Resources) -> None:
@@ -112,6 +116,14 @@ class Filter(Generic[S]):
     def reject(self, reason: str, **details: Json) -> FilterVerdict:
         """Return the verdict about a sample that did not pass."""
         return FilterVerdict(self.name, False, reason, details)
+
+    def reject_answer(
+        self, candidate: Candidate, indexes: Iterable[int], reason: str, **details: Json
+    ) -> FilterVerdict:
+        """Return the verdict about a sample for which the messages at `indexes` are to blame. If that is its last
+        answer alone, another one may pass."""
+        can_repair = set(indexes) == {len(candidate.row.messages) - 1}
+        return replace(self.reject(reason, **details), can_repair=can_repair)
 
 
 class BuiltinFilter(Filter[S]):

@@ -42,20 +42,23 @@ class JudgedStatements(Struct, frozen=True):
 async def judge_statements(
     model: Model,
     candidate: Candidate,
+    messages: Sequence[Message],
     statements: Sequence[AnswerStatement],
     dataset: str,
     *,
     number: int = 1,
 ) -> JudgedStatements:
-    """Return which statements the conversation shows. The judgement is a run in the dataset's journal, so that
-    it is not paid for twice; `number` tells several judgements of the same statements apart.
+    """Return which statements the messages show, which are those of the candidate or the first of them.
+
+    The judgement is a run in the dataset's journal, so that it is not paid for twice; `number` tells several
+    judgements of the same statements apart.
 
     A judge that does not give one verdict for each statement has not judged them. Raises: `ServerError` if the
     judge could not be asked.
     """
     if not statements:
         return JudgedStatements(())
-    request = write_facts(_write_facts(candidate.row.messages, statements))
+    request = write_facts(_write_facts(messages, statements))
     digest = hashlib.sha256(f"{number}\n{request}".encode()).hexdigest()[:8]
     agent = Agent(
         model,

@@ -6,7 +6,7 @@ playing the conversation once more.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.tasks.draws import fraction
@@ -16,7 +16,7 @@ from treadle.testbed.request_facts import Facts, objects_of, text_of, texts_of
 
 _MARKS = re.compile(r"[*`|]")
 MAX_REPAIRS = 3
-"""How many repairs of the last answer are tried."""
+"""How many repairs of an answer are tried."""
 MAX_STEPS = 40
 
 Reply = Callable[[Sequence[Message], Sequence[ToolSpec], int], tuple[Message, Falsehood | None]]
@@ -63,18 +63,20 @@ def _plain(text: str) -> str:
 
 
 def _play(facts: Facts, reply: Reply, tools: Sequence[ToolSpec]) -> list[tuple[str, Falsehood]]:
-    """Return the answers with lies in the conversation, each with its lie. The last answer counts as it was given
-    after any number of repairs that fits the statements."""
+    """Return the answers with lies in the conversation, each with its lie. Each answer counts as it was given after
+    a number of repairs that fits the calls, and the last one also the statements."""
     requests, calls = texts_of(facts, "requests"), objects_of(facts, "calls")
     said = [text_of(item, "sentence") for item in objects_of(facts, "statements")]
-    best: list[tuple[str, Falsehood | None]] = []
+    best: list[_Answer] = []
     most = -1
-    for repairs in range(MAX_REPAIRS + 1):
-        played = _answers(requests, calls, reply, tools, repairs)
+    for played in _answers(requests, calls, reply, tools, []):
         fitting = sum([any([_plain(sentence) in _plain(text) for text, _ in played]) for sentence in said])
         if fitting > most:
             best, most = played, fitting
     return [(text, lie) for text, lie in best if lie is not None]
+
+
+_Answer = tuple[str, Falsehood | None]
 
 
 def _answers(
@@ -82,23 +84,27 @@ def _answers(
     calls: Sequence[dict[str, Json]],
     reply: Reply,
     tools: Sequence[ToolSpec],
-    repairs: int,
-) -> list[tuple[str, Falsehood | None]]:
-    """Return the answers to all requests; only the last one is repaired."""
-    left, messages = list(calls), list[Message]()
-    found: list[tuple[str, Falsehood | None]] = []
-    for index, request in enumerate(requests):
-        messages.append(Message(Role.USER, request))
+    before: Sequence[Message],
+) -> Iterator[list[_Answer]]:
+    """Yield the possible answers to all requests: for each one, those after different numbers of repairs whose
+    calls the conversation has."""
+    if not requests:
+        yield []
+        return
+    for repairs in range(MAX_REPAIRS + 1):
+        left, messages, asked_again = list(calls), [*before, Message(Role.USER, requests[0])], 0
         for _ in range(MAX_STEPS):
-            is_last = index == len(requests) - 1
-            message, lie = reply(messages, tools, repairs if is_last else 0)
+            message, lie = reply(messages, tools, asked_again)
+            if not message.tool_calls and asked_again < repairs:
+                asked_again += 1
+                continue
             messages.append(message)
             if not message.tool_calls:
-                found.append((message.content, lie))
+                for others in _answers(requests[1:], left, reply, tools, messages):
+                    yield [(message.content, lie), *others]
                 break
             if not _take_results(message.tool_calls, left, messages):
-                return found
-    return found
+                break
 
 
 def _take_results(calls: Sequence[ToolCall], left: list[dict[str, Json]], messages: list[Message]) -> bool:

@@ -28,6 +28,7 @@ class TranscriptFilter(BuiltinFilter[FilterSettings]):
     call that was interrupted, and every turn ends with an answer."""
 
     name = "transcript"
+    reads_turns = True
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
@@ -63,6 +64,7 @@ class ReasoningFilter(BuiltinFilter[FilterSettings]):
     Many models make calls without a text; switch the filter off to keep their conversations too."""
 
     name = "reasoning"
+    reads_turns = True
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
@@ -171,6 +173,7 @@ class UselessCallFilter(BuiltinFilter[UselessCallSettings]):
     and the same call is allowed again after a change."""
 
     name = "useless_calls"
+    reads_turns = True
     settings_type = UselessCallSettings
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
@@ -265,6 +268,7 @@ class SchemaFilter(BuiltinFilter[FilterSettings]):
     recover from it."""
 
     name = "schema"
+    reads_turns = True
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
@@ -280,9 +284,11 @@ class SchemaFilter(BuiltinFilter[FilterSettings]):
             try:
                 value = msgspec.json.decode(strip_answer(row.messages[index].content))
             except msgspec.DecodeError as error:
-                return self.reject(f"the final answer in message {index} is not JSON: {error}")
+                reason = f"the final answer in message {index} is not JSON: {error}"
+                return self.reject_answer(candidate, [index], reason)
             if fault := find_output_fault(schema or {}, value):
-                return self.reject(f"the final answer in message {index} does not fit the schema: {fault}")
+                reason = f"the final answer in message {index} does not fit the schema: {fault}"
+                return self.reject_answer(candidate, [index], reason)
         return self.accept()
 
 

@@ -2,6 +2,7 @@
 before."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from math import log
 
 from msgspec import Struct
@@ -28,6 +29,7 @@ from treadle.datagen.quality.statements import AnswerStatement, StatementKind, c
 from treadle.datagen.quality.support import Support
 from treadle.datagen.scenarios.kinds import is_question
 from treadle.datagen.scenarios.scenario import Kind
+from treadle.models.protocol import Model
 from treadle.routing.judging.inabilities import gives_up, is_refusal
 
 _IMPLIED = frozenset((StatementKind.RELATION, StatementKind.ORDER, StatementKind.CLAIM))
@@ -118,6 +120,7 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
     the rules cannot decide is weighed by what kind of sentence it stands in. Code is not checked."""
 
     name = "grounding"
+    reads_turns = True
     settings_type = GroundingSettings
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
@@ -128,8 +131,9 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
         said = len([item for item in findings if item.is_said])
         counts: dict[str, Json] = {"statements": said, "grounded": said - len(doubtful)}
         if doubtful:
-            verdict = self.reject(explain(doubtful), found=doubtful[0].statement.text, **counts)
-            return replace(verdict, can_repair=are_last(doubtful, candidate))
+            found = doubtful[0].statement.text
+            indexes = [item.index for item in doubtful]
+            return self.reject_answer(candidate, indexes, explain(doubtful), found=found, **counts)
         return self.accept("" if findings else "nothing is stated", **counts)
 
     def find(self, candidate: Candidate) -> list[Finding]:
@@ -186,11 +190,6 @@ def explain(findings: Sequence[Finding]) -> str:
     return "; ".join([item.describe() for item in findings[:3]])
 
 
-def are_last(findings: Sequence[Finding], candidate: Candidate) -> bool:
-    """Return whether all findings are about the last answer, which can be asked for again."""
-    return all([item.index == len(candidate.row.messages) - 1 for item in findings])
-
-
 def has_judge(resources: Resources) -> bool:
     """Return whether a judge is asked about what the rules cannot decide."""
     return resources.judge is not None and asks_about_statements(resources.config)
@@ -240,15 +239,30 @@ class AskedSentence(Struct, frozen=True):
         return max(_LEAST_ODDS, TRUST * log(degree / (1 - degree))) if degree else _LEAST_ODDS
 
 
+class JudgedAnswer(Struct, frozen=True):
+    """What a judge said about one answer."""
+
+    denied: tuple[Finding, ...]
+    """What it does not see shown."""
+    spent: Charge
+    sentences: int = 0
+    """How many sentences it has judged."""
+    controls: int = 0
+    """How many of them the rules are sure of."""
+    agreed: int = 0
+    """How many of those it has confirmed."""
+
+
 class StatementFilter(Filter[FilterSettings]):
     """The judge model says that the conversation shows each sentence of the answers that states something, unless
-    the rules of `grounding` reject the sample for certain. It sees the sentences beside the requests, calls and
-    results. It is used by default if `models` names a model that is not built in. The doubt of the rules
-    and the judge's verdicts are weighed together: until they decide, it is asked again, at most four times, beside
-    the sentence before and the request. The report says
-    how many of the sentences that the rules are sure of the judge confirmed."""
+    the rules of `grounding` reject the sample for certain. It sees the sentences of one answer beside the requests,
+    calls and results before it. It is used by default if `models` names a model that is not built in. The doubt of
+    the rules and the judge's verdicts are weighed together: until they decide, it is asked again, at most four
+    times, beside the sentence before and the request. The report says how many of the sentences that the rules are
+    sure of the judge confirmed."""
 
     name = "statements"
+    reads_turns = True
     cost = 2
 
     def __init__(self, settings: FilterSettings, resources: Resources) -> None:
@@ -264,50 +278,70 @@ class StatementFilter(Filter[FilterSettings]):
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`. Raises: `ServerError` if the judge could not be asked."""
-        model, name = self.resources.judge, self.resources.config.name
+        model = self.resources.judge
         if model is None:
             return self.accept("there is no model for the judge")
         asked = _questions(self._rules.find(candidate))
         if not asked:
             return self.accept("nothing is stated")
-        said = [item.write() for item in asked]
-        first = await judge_statements(model, candidate, said, name)
-        if first.are_shown is None:
-            verdict = self._reject([item.worst for item in asked if item.is_doubted], candidate)
-            verdict = verdict or self.accept(
-                "the judge gave no verdict for each sentence, and the rules doubt none"
-            )
-            return replace(verdict, usage=first.usage, cost_usd=first.cost_usd)
-        controls = [is_shown for item, is_shown in zip(asked, first.are_shown, strict=True) if item.is_sure]
-        counts: dict[str, Json] = {"controls": len(controls), "agreed": sum(controls)}
-        odds = {item: item.odds for item in asked}
-        tally, judged, number = Tally(), first, 1
+        tally, sentences = Tally(), 0
+        counts: dict[str, int] = {"controls": 0, "agreed": 0}
+        found: FilterVerdict | None = None
+        for index, items in groupby(asked, key=lambda item: item.index):
+            shown = candidate.row.messages[: index + 1]
+            judged = await self._judge(model, candidate, shown, list(items))
+            tally.add(judged.spent)
+            sentences += judged.sentences
+            counts = {
+                "controls": counts["controls"] + judged.controls,
+                "agreed": counts["agreed"] + judged.agreed,
+            }
+            if judged.denied:
+                indexes = [item.index for item in judged.denied]
+                found = self.reject_answer(candidate, indexes, explain(judged.denied), **counts)
+                break
+        if found is None:
+            reason = f"the judge confirmed {sentences} sentences"
+            if not sentences:
+                reason = "the judge gave no verdict for each sentence, and the rules doubt none"
+            found = self.accept(reason, **counts)
+        return replace(found, usage=tally.usage, cost_usd=tally.cost_usd)
+
+    async def _judge(
+        self, model: Model, candidate: Candidate, shown: Sequence[Message], asked: list[AskedSentence]
+    ) -> JudgedAnswer:
+        """Ask the judge about the sentences of the last of the messages that are `shown`. It does not see what
+        came later, so that an answer is judged once, however the conversation goes on."""
+        name = self.resources.config.name
+        first = await judge_statements(model, candidate, shown, [item.write() for item in asked], name)
+        tally = Tally()
         tally.add(Charge(first.usage, first.cost_usd))
+        if first.are_shown is None:
+            doubted = [item.worst for item in asked if item.is_doubted]
+            return JudgedAnswer(tuple(doubted), Charge(tally.usage, tally.cost_usd))
+        controls = [is_shown for item, is_shown in zip(asked, first.are_shown, strict=True) if item.is_sure]
+        odds = {item: item.odds for item in asked}
+        judged, number = first, 1
         while judged.are_shown is not None:
             for item, is_shown in zip(asked, judged.are_shown, strict=True):
                 odds[item] += -EVIDENCE if is_shown else EVIDENCE
-            contexts = {item: item.contexts(candidate.row.messages) for item in asked}
+            contexts = {item: item.contexts(shown) for item in asked}
             asked = [item for item in asked if abs(odds[item]) < DECIDED and number < len(contexts[item])]
             if not asked:
                 break
             said, number = [item.write(contexts[item][number]) for item in asked], number + 1
-            judged = await judge_statements(model, candidate, said, name, number=number)
+            judged = await judge_statements(model, candidate, shown, said, name, number=number)
             tally.add(Charge(judged.usage, judged.cost_usd))
         denied = [
             replace(item.worst, statement=item.write(), doubt=_DENIED) for item in odds if odds[item] > 0
         ]
-        verdict = self._reject(denied, candidate, **counts) or self.accept(
-            f"the judge confirmed {len(odds)} sentences", **counts
+        return JudgedAnswer(
+            denied=tuple(denied),
+            spent=Charge(tally.usage, tally.cost_usd),
+            sentences=len(odds),
+            controls=len(controls),
+            agreed=sum(controls),
         )
-        return replace(verdict, usage=tally.usage, cost_usd=tally.cost_usd)
-
-    def _reject(
-        self, denied: Sequence[Finding], candidate: Candidate, **counts: Json
-    ) -> FilterVerdict | None:
-        """Return the rejection of what is denied; `None` if nothing is."""
-        if not denied:
-            return None
-        return replace(self.reject(explain(denied), **counts), can_repair=are_last(denied, candidate))
 
 
 def _questions(findings: Sequence[Finding]) -> list[AskedSentence]:

@@ -28,11 +28,12 @@ class LeakFilter(BuiltinFilter[FilterSettings]):
     message says that the user is simulated, or contains the withheld fact before the agent has asked for it."""
 
     name = "leaks"
+    reads_turns = True
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
         for index, found, what in _find_leaks(candidate):
-            return self.reject(f"message {index} {what}: {quote(found)}")
+            return self.reject_answer(candidate, [index], f"message {index} {what}: {quote(found)}")
         return self.accept()
 
 
@@ -98,6 +99,7 @@ class PlaceholderFilter(BuiltinFilter[FilterSettings]):
     user or a tool wrote before is not a placeholder."""
 
     name = "placeholders"
+    reads_turns = True
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
@@ -113,7 +115,8 @@ class PlaceholderFilter(BuiltinFilter[FilterSettings]):
             seen = [message.content for message in messages[:index]]
             for mark in _MARK.findall(messages[index].content):
                 if not any(mark in text for text in seen):
-                    return self.reject(f"the answer in message {index} has the placeholder {quote(mark)}")
+                    reason = f"the answer in message {index} has the placeholder {quote(mark)}"
+                    return self.reject_answer(candidate, [index], reason)
         return self.accept()
 
 
@@ -159,6 +162,7 @@ class RefusalFilter(BuiltinFilter[FilterSettings]):
     """
 
     name = "refusals"
+    reads_turns = True
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
@@ -167,12 +171,12 @@ class RefusalFilter(BuiltinFilter[FilterSettings]):
         for index in answers(candidate.row.messages):
             text = candidate.row.messages[index].content
             if (found := find_decline(text)) is not None:
-                return self.reject(f"the answer in message {index} {found[0]}: {quote(found[1])}")
+                reason = f"the answer in message {index} {found[0]}: {quote(found[1])}"
+                return self.reject_answer(candidate, [index], reason)
             has_tried = candidate.row.messages[index - 1].role is Role.TOOL
             if not has_tried and is_refusal(text) and not is_question(text, at_end=True):
-                return self.reject(
-                    f"the answer in message {index} refuses without a tool call: {quote(text)}"
-                )
+                reason = f"the answer in message {index} refuses without a tool call: {quote(text)}"
+                return self.reject_answer(candidate, [index], reason)
         return self.accept()
 
 
@@ -201,6 +205,7 @@ class LanguageFilter(BuiltinFilter[LanguageSettings]):
     """
 
     name = "language"
+    reads_turns = True
     settings_type = LanguageSettings
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
@@ -217,5 +222,6 @@ class LanguageFilter(BuiltinFilter[LanguageSettings]):
         for index in sorted(checked):
             found = detect_language(messages[index].content)
             if found not in (None, wanted):
-                return self.reject(f"message {index} is in {found!r} and not in {wanted!r}", language=found)
+                reason = f"message {index} is in {found!r} and not in {wanted!r}"
+                return self.reject_answer(candidate, [index], reason, language=found)
         return self.accept(language=wanted)
