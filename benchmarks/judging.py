@@ -11,6 +11,7 @@ messages, and labelled twice by that hand, the second time in another order; `di
 which the two labels differ. No judgement was improved with it.
 `data/eleventh.jsonl` was written by a further hand in the same way, except that the second labels followed the
 first within minutes, and that its tasks were labelled by the definition in `data/README.md`.
+`data/twelfth.jsonl` was written by one more hand in that way, with all judgements labelled by these definitions.
 Precision and recall are exact counts, the same in every run.
 """
 
@@ -36,6 +37,7 @@ HELD = DATA.with_name("held.jsonl")
 SECOND = DATA.with_name("second.jsonl")
 NINTH = DATA.with_name("ninth.jsonl")
 ELEVENTH = DATA.with_name("eleventh.jsonl")
+TWELFTH = DATA.with_name("twelfth.jsonl")
 GOALS = {
     "ambiguity, en": 0.80,
     "ambiguity, no": 0.85,
@@ -327,6 +329,7 @@ async def measure() -> list[Figure]:
     figures += _measure_held_out("read half", [item for item in held if is_read(item)], {})
     figures += _measure_held_out("ninth", load_held_out(NINTH), GOALS)
     figures += _measure_held_out("eleventh", load_held_out(ELEVENTH), GOALS)
+    figures += _measure_held_out("twelfth", load_held_out(TWELFTH), GOALS)
     return figures + _measure_held_out("held-out", [item for item in held if not is_read(item)], GOALS)
 
 
