@@ -37,6 +37,7 @@ CHANGE = ["write", {"path": "a", "text": "new"}]
 ROW = [[[*FIND, "a b"]], [[*A, "text of a"], [*B, "text of b"]], "done here"]
 ONE = [[[*A, "old"]], "old"]
 MORE = ["read", {"path": "a", "mode": "r"}]
+TWO = [[[*FIND, "1"], ["find", {"query": "x", "limit": 2}, "2"]], "done"]
 AGAIN = [[[*A, "old"]], [[*CHANGE, "ok"]], [[*A, "new"]], "it is new"]
 CASES = [
     # why, the row, the predictions, our figures by value (tools, arguments, execution, calls in order), max_turns
@@ -57,6 +58,8 @@ CASES = [
     ("an argument missing", ONE, [[["read", {}]], [A], "old"], [0, 1, 0, 0]),
     ("a tool that does not exist", ONE, [[["open", {"path": "a"}]], [A], "old"], [0, 1, 0, 0]),
     ("the limit", ROW, [[FIND], [A], [B], "done here"], [0, 2 / 3, 0, 0], 2),
+    ("a call in the wrap-up", ROW, [[["now", {}]], [["now", {}]], [FIND]], [0, 1 / 3, 0, 0], 2),
+    ("the first call's arguments", TWO, [[FIND], [FIND], "done"], [1, 1 / 2, 0, 0]),
     ("the same call twice", AGAIN, [[A], [CHANGE], [A], "it is new"], [1, 1, 1, 1]),
     ("the changed value at once", AGAIN, [[CHANGE], [A], "it is new"], [0, 2 / 3, 0, 0]),
     ("nothing is expected", ["hello"], ["hello"], [1, None, None, 1]),
