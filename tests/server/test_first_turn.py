@@ -52,9 +52,9 @@ async def asking(answer: Answer, on_stop: Callable[[], Awaitable[None]] | None =
         """Stop nothing."""
 
     listener, url = listen("127.0.0.1", 0)
-    serving = asyncio.ensure_future(serve_app(app, listener, lambda: None, on_stop or nothing, 5))
+    serving = asyncio.ensure_future(serve_app(app, listener, lambda: None, on_stop or nothing, 1))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(10):
             reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
             writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}")
             yield Client(reader, writer), serving
