@@ -1,5 +1,6 @@
 """Configurations of DeepFabric's evaluations are read as they are, with a note for each key."""
 
+import json
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,7 +32,7 @@ metric_weights: {tool_selection: 0.5, parameter_accuracy: 0.5}
 evaluators: {tool_calling: {}}
 reporters: {file: {}, cloud: {}}
 cloud_api_key: df-secret
-multi_turn: true
+multi_turn: false
 max_turns: 4
 """
 SECTION = """
@@ -91,11 +92,33 @@ def test_the_content_of_an_evaluator_config(tmp_path):
     assert "secret" not in told
     named = {note.split(": ")[2] for note in notes}
     assert named >= {
-        "dataset_path", "max_samples", "metric_weights", "multi_turn", "max_turns", "cloud_api_key", "reporters",
+        "dataset_path", "max_samples", "metric_weights", "max_turns", "cloud_api_key", "reporters",
         "inference_config.api_key", "inference_config.rate_limit_config", "inference_config.batch_size",
     }  # fmt: skip
     changes = {note.split(": ")[2] for note in notes if note.startswith("changes results")}
-    assert changes == {"dataset_path", "max_samples", "metric_weights", "multi_turn"}
+    assert changes == {"dataset_path", "max_samples", "metric_weights"}
+
+
+def test_with_multi_turn_a_sample_is_a_whole_conversation(tmp_path):
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    (tmp_path / "eval.jsonl").write_text(json.dumps({"messages": said}))
+    text = FULL.replace("multi_turn: false", "multi_turn: true").replace(
+        ": eval.jsonl", f": {tmp_path}/eval.jsonl"
+    )
+    config, notes = read(tmp_path, text)
+    assert (config.tasks, config.rows) == ([f"conversations:{tmp_path}/eval.jsonl"], [])
+    assert (config.agent.max_steps, config.max_tasks) == (4, 50)
+    legacy = {
+        spec.name: spec.scorer for spec in config.scorers() if spec.settings == {"definition": "deepfabric"}
+    }
+    assert legacy["deepfabric_response_quality"] == "response_quality"
+    assert len(legacy) == 4
+    assert any("max_turns: it is agent.max_steps here" in note for note in notes)
+    config, notes = read(tmp_path, text.replace("max_turns: 4", ""))
+    assert config.agent.max_steps == 10
+    assert any("DeepFabric's default is 10" in note for note in notes)
+    with pytest.raises(ConfigError, match="multi_turn: it is 'yes'; give true or false"):
+        read(tmp_path, text.replace("multi_turn: true", "multi_turn: 'yes'"))
 
 
 def test_the_section_of_a_generation(tmp_path):

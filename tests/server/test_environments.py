@@ -15,6 +15,7 @@ from treadle import Agent, open_journal
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.evals.evaluation import evaluate
+from treadle.regression.recorded_runs import Redaction, write_recording
 from treadle.rollout import RolloutResult, Rollouts
 from treadle.rollout.rollout_folder import read_groups, read_stored
 from treadle.runs.task import TASK_SETS, find_tasks, load_task
@@ -99,6 +100,9 @@ def test_an_evaluation_takes_the_reward_and_the_metrics_of_the_environment(
     assert sample.details.score == 1.5
     with open_journal(tmp_path / "out" / "runs.db") as journal:
         graded = [event.body for event in journal.read(sample.run_id) if isinstance(event.body, e.Rewarded)]
+        for info in journal.runs():
+            with pytest.raises(ConfigError, match="such as an environment that plays its tasks itself"):
+                write_recording(journal, info.run_id, tmp_path / "no.run.json", Redaction())
     assert [(body.detail, body.metrics) for body in graded] == [("fine", {"steps": 2.0})]
 
 

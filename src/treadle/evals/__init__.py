@@ -7,8 +7,8 @@ tables, comparisons and failures), then `evaluation_reports` (the page, Markdown
 A sample is a run, and its grades are events of it, so that `treadle eval --rescore` needs no model. Scorers are
 those of `treadle.scoring`. A fault of the infrastructure is never a score of 0. The answers of a dataset's rows are
 samples too (`row_samples`): the model is asked for the next message once, and its calls are compared with the
-recorded ones. `deepfabric_evaluations` reads configurations of DeepFabric, and `training_callback` evaluates models
-under training.
+recorded ones. Whole rows are tasks (`treadle.tasks.conversation_set`). `deepfabric_evaluations` reads
+configurations of DeepFabric, and `training_callback` evaluates models under training.
 """
 
 from treadle.evals.evaluation import Evaluated, evaluate

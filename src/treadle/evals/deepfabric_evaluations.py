@@ -25,6 +25,7 @@ def map_deepfabric_evaluation(document: Document) -> Mapped | None:
         return None
     mapper = _Mapper(document, _KEYS)
     mapper.map_names()
+    mapper.map_turns()
     mapper.map_rows()
     mapper.map_model()
     mapper.map_scorers()
@@ -34,17 +35,40 @@ def map_deepfabric_evaluation(document: Document) -> Mapped | None:
 
 
 class _Mapper(KeyMapper):
+    _has_turns = False
+    """True if a sample is a whole conversation."""
+
     def map_rows(self) -> None:
         """Map the file of rows, which is the output of a generation if the file says so."""
         for key in ("dataset_path", "output.save_as"):
-            if (path := self.find(key)) is not None:
-                self.put("rows", [path], key)
-                self.note(
-                    key,
-                    "each answer in its rows is a sample; DeepFabric asks for the first one alone",
-                    is_change=True,
+            if (path := self.find(key)) is None:
+                continue
+            if self._has_turns:
+                self.put("tasks", [f"conversations:{path}"], key)
+                text = (
+                    "each row is a sample, whose conversation is run with the recorded results; the user's later "
+                    "messages follow, and calls that cannot be made get an error that says why"
                 )
-                return
+            else:
+                self.put("rows", [path], key)
+                text = "each answer in its rows is a sample; DeepFabric asks for the first one alone"
+            self.note(key, text, is_change=True)
+            return
+
+    def map_turns(self) -> None:
+        """Map the mode in which a sample is a whole conversation."""
+        given, most = self.find("multi_turn"), self.find("max_turns")
+        if not isinstance(given, bool | None):
+            self.fail("multi_turn", f"it is {given!r}; give true or false")
+        self._has_turns = given is True
+        if self._has_turns:
+            self.put(
+                "agent.max_steps", 10 if most is None else most, "multi_turn" if most is None else "max_turns"
+            )
+            told = "; DeepFabric's default is 10" if most is None else ""
+            self.note("multi_turn" if most is None else "max_turns", f"it is agent.max_steps here{told}")
+        elif most is not None:
+            self.note("max_turns", "left out; it is for multi_turn")
 
     def map_model(self) -> None:
         """Map the model and its settings."""
@@ -129,8 +153,10 @@ class _Mapper(KeyMapper):
                 self.fail("evaluation.metrics", text)
             rewards = {name: value for name, value in rewards.items() if name in wanted}
         for name in [*rewards]:
-            if name != "response_quality":
+            if self._has_turns or name != "response_quality":  # which is else always 0
                 rewards[f"deepfabric_{name}"] = {"scorer": name, "definition": "deepfabric", "weight": 0.0}
+        if self._has_turns:
+            rewards["calls_in_order"] = {"scorer": "calls", "ordered": True, "weight": 0.0}
         self.put("rewards", rewards, key)
         text = "scorers of these names compare values; those that begin with deepfabric_ give DeepFabric's figures"
         self.note(key if given is not None else "metric_weights", text, is_change=True)

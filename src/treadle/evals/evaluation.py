@@ -44,6 +44,7 @@ from treadle.jobs.progress import Average, JobListener, JobNotice, JobProgress, 
 from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
 from treadle.runs.task import find_tasks, load_task
+from treadle.scoring.expectations import LABEL, Expectation
 from treadle.workers.protocol import Workers
 
 
@@ -134,9 +135,12 @@ class EvaluationWork:
         spec = msgspec.convert(item.spec, EvaluationSpec)
         metadata: dict[str, Json] = {"evaluation": self._config.name, "epoch": spec.epoch}
         answer = self._answers.get(spec.task)
+        task = load_task(spec.task) if answer is None else answer.task
+        if isinstance(expectation := getattr(task, "data", None), Expectation):
+            metadata[LABEL] = msgspec.to_builtins(expectation)  # so that a report needs no task
         planned = Attempt(
             run_id=find_run_id(self._config, item),
-            task=load_task(spec.task) if answer is None else answer.task,
+            task=task,
             seed=spec.seed_of(self._config.seed),
             model=spec.model,
             metadata=metadata,

@@ -15,6 +15,7 @@ from treadle.evals.evaluation_folder import Sample
 from treadle.evals.evaluation_results import ModelPair, ModelResult, Results, compare_results
 from treadle.journal.protocol import Journal
 from treadle.runs.run import Run
+from treadle.runs.task import split_reference
 from treadle.scoring.expectations import LABEL, find_made_calls
 from treadle.scoring.statistics import MeanEstimate
 
@@ -190,13 +191,18 @@ def make_deepfabric_result(results: Results, model: ModelResult, journal: Journa
             for place, sample in enumerate(samples)
         ],
         "config": {
-            "dataset_path": next((sample.spec.task for sample in samples), "")
-            .removeprefix(ROWS)
-            .partition("#")[0],
+            "dataset_path": _find_dataset(next((sample.spec.task for sample in samples), "")),
             "model": model.model,
             "inference_config": {"model": model.model},
         },
     }
+
+
+def _find_dataset(task: str) -> str:
+    """Return the file of rows that a sample is from."""
+    if task.startswith(ROWS):
+        return task.removeprefix(ROWS).partition("#")[0]
+    return split_reference(task)[0].partition(":")[2]
 
 
 def _write_prediction(place: int, sample: Sample, run: Run[Any]) -> dict[str, Any]:
@@ -209,7 +215,7 @@ def _write_prediction(place: int, sample: Sample, run: Run[Any]) -> dict[str, An
     asked = [message.content for message in run.messages if message.role is Role.USER]
     return {
         "sample_id": place,
-        "query": asked[-1] if asked else "",
+        "query": asked[0 if expected.get("is_conversation") else -1] if asked else "",
         "available_tools": [tool.name for tool in run.state.tools],
         "expected_tool": wanted.get("name"),
         "predicted_tool": None if made is None else made.call.name,

@@ -16,8 +16,6 @@ from treadle.core.errors import ConfigError
 from treadle.core.inbox import GiveResult
 from treadle.core.types import Delivery, Json, Message, Role
 from treadle.evals.evaluation_config import ROWS, choose
-from treadle.export.exporter import FORMATS, read_row
-from treadle.export.row_files import detect_format, read_objects
 from treadle.export.rows import Row
 from treadle.jobs.attempt import Attempt, SeededAgents
 from treadle.runs.begin import Beginning, begin
@@ -28,6 +26,7 @@ from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.runs.task import SimpleTask
 from treadle.scoring.expectations import LABEL
+from treadle.tasks.conversation_set import find_row_file, iterate_rows, read_recorded_calls
 from treadle.tools.client_tools import ClientTools
 from treadle.tools.schema.tool_definitions import Shape, write_definitions
 
@@ -59,18 +58,10 @@ def read_answers(paths: Sequence[str], most: int | None = None) -> dict[str, Row
     return {name: found[name] for name in choose(list(found), most)}
 
 
-def _read_file(path: Path) -> Iterator[tuple[str, RowAnswer]]:
-    path = path.expanduser()
-    if (path / "rows.jsonl").exists():
-        path = path / "rows.jsonl"
-    if not path.exists():
-        raise ConfigError(
-            f"there is no file {str(path)!r}; give a file of rows, as `treadle export` writes it"
-        )
-    format = detect_format(path)
-    row_format, count = FORMATS.load(format), 0
-    for number, (_, raw) in enumerate(read_objects(path, format), 1):
-        for place, answer in _split(read_row(raw, row_format), f"{path.name}#{number}"):
+def _read_file(given: Path) -> Iterator[tuple[str, RowAnswer]]:
+    path, count = find_row_file(given), 0
+    for number, row in enumerate(iterate_rows(path), 1):
+        for place, answer in _split(row, f"{path.name}#{number}"):
             count += 1
             yield f"{number}.{place}", answer
     if not count:
@@ -87,9 +78,10 @@ def _split(row: Row, name: str) -> Iterator[tuple[int, RowAnswer]]:
     answers = [at for at, message in enumerate(messages) if message.role is Role.ASSISTANT]
     for number, at in enumerate(answers):
         asked = max([place for place in range(at) if messages[place].role is Role.USER], default=None)
-        calls = _read_calls(messages[at])
-        if asked is None or calls is None or number in row.untrained:
+        made = read_recorded_calls(messages[at])
+        if asked is None or made is None or number in row.untrained:
             continue
+        calls: Json = [{"name": call.name, "arguments": call.arguments} for call in made]
         yield (
             number + 1,
             RowAnswer(
@@ -101,20 +93,6 @@ def _split(row: Row, name: str) -> Iterator[tuple[int, RowAnswer]]:
                 {"calls": calls} if calls else {"calls": calls, "answer": messages[at].content},
             ),
         )
-
-
-def _read_calls(message: Message) -> list[Json] | None:
-    """Return the calls of an answer; `None` if the arguments of one are not JSON."""
-    calls: list[Json] = []
-    for call in message.tool_calls:
-        try:
-            arguments = call.parsed
-        except msgspec.DecodeError:
-            return None
-        if not isinstance(arguments, dict):
-            return None
-        calls.append({"name": call.name, "arguments": arguments})
-    return calls
 
 
 class DriveAnswer(Struct, frozen=True):

@@ -191,7 +191,8 @@ def check_usable(run: Run[Any], bodies: Sequence[e.DurableBody], what: str) -> N
             )
     if run.state.is_relayed:
         raise ConfigError(
-            f"{what} is of another program that only asked for answers; it has no agent to test"
+            f"{what} is of another program that only asked for answers, such as an environment that plays its "
+            "tasks itself; its prompts and tools are that program's, so it has no agent to test"
         )
 
 

@@ -2,19 +2,24 @@
 
 By default they compare all calls by value. With `definition: deepfabric` they give the figures of DeepFabric for
 the same answer: those of its first call alone, whose arguments are checked against the schema of the tool that was
-called, and whose values count only if that tool is unknown. Source: DeepFabric 4.13, `evaluation/metrics.py` and
-`evaluation/evaluators/builtin/tool_calling.py`.
+called, and whose values count only if that tool is unknown. For a recorded conversation they give the figures of
+its mode `multi_turn`: those of all calls up to the first answer without one, by the names of tools and arguments.
+Source: DeepFabric 4.13, `evaluation/metrics.py`, `evaluation/evaluators/builtin/tool_calling.py` and
+`Evaluator._compute_multi_turn_metrics`.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
+from msgspec import Struct
+
 from treadle.core.errors import ConfigError
+from treadle.core.events import InferenceCompleted
 from treadle.core.types import Json
 from treadle.scoring.call_matching import ExpectedCall, pair_up
 from treadle.scoring.call_scorers import ComparedCalls, find_schema_fault
-from treadle.scoring.expectations import find_expectation
+from treadle.scoring.expectations import find_expectation, read_arguments
 from treadle.scoring.protocol import Score, Subject
 
 _DEFINITIONS = ("value", "deepfabric")
@@ -44,16 +49,62 @@ class _RateScorer:
 
     async def score(self, subject: Subject) -> Score | None:
         """See `Scorer.score`."""
+        if self._is_legacy and (made := ConversationFigures.of(subject)) is not None:
+            return Score(self._score_conversation(made), "by DeepFabric's definition")
         compared = ComparedCalls.of(subject)
         if compared is None:
             return None
-        return self._score_first(compared) if self._is_legacy else self._score_all(compared)
+        if self._is_legacy:
+            return Score(float(self._is_first_right(compared)), "by DeepFabric's definition")
+        return self._score_all(compared)
 
     def _score_all(self, compared: ComparedCalls) -> Score | None:
         raise NotImplementedError
 
-    def _score_first(self, compared: ComparedCalls) -> Score:
+    def _is_first_right(self, compared: ComparedCalls) -> bool:
         raise NotImplementedError
+
+    def _score_conversation(self, made: "ConversationFigures") -> float:
+        raise NotImplementedError
+
+
+class ConversationFigures(Struct, frozen=True):
+    """What DeepFabric says about a conversation in its mode `multi_turn`."""
+
+    coverage: float
+    """The share of the expected tools that were called; if none is expected, 1 without calls, and else 0."""
+    has_arguments: bool
+    """True if each call of an expected tool has the arguments of the first expected call of that tool, by name."""
+    is_valid: bool
+    """True if a tool was called or a text was said."""
+
+    @classmethod
+    def of(cls, subject: Subject) -> "ConversationFigures | None":
+        """Return the figures of a run; `None` if it has no recorded conversation."""
+        expectation = find_expectation(subject)
+        if not expectation.is_conversation or expectation.calls is None:
+            return None
+        made, text = _find_first_turn(subject)
+        wanted = {call.name: call.arguments.keys() for call in reversed(expectation.calls)}
+        called = {name for name, _ in made}
+        coverage = len(wanted.keys() & called) / len(wanted) if wanted else float(not called)
+        has_arguments = all([wanted[name] <= keys for name, keys in made if name in wanted])
+        return cls(coverage, has_arguments, bool(made) or text != "")
+
+
+def _find_first_turn(subject: Subject) -> tuple[list[tuple[str, Set[str]]], str]:
+    """Return the names and the arguments' names of the calls up to the first answer without one, and its text."""
+    answers = [body.completion.message for body in subject.bodies if isinstance(body, InferenceCompleted)]
+    made: list[tuple[str, Set[str]]] = []
+    text = ""
+    for answer in answers[: subject.run.state.policy.max_steps]:
+        text = answer.content
+        if not answer.tool_calls:
+            break
+        for call in answer.tool_calls:
+            arguments = read_arguments(call)
+            made.append((call.name, arguments.keys() if isinstance(arguments, dict) else frozenset()))
+    return made, text
 
 
 class ToolSelectionScorer(_RateScorer):
@@ -66,8 +117,11 @@ class ToolSelectionScorer(_RateScorer):
         told = f"called {_write(called)} in place of {_write(wanted)}"
         return Score(float(wanted == called), "the tools are the expected ones" if wanted == called else told)
 
-    def _score_first(self, compared: ComparedCalls) -> Score:
-        return Score(float(_is_first_tool(compared)), "by DeepFabric's definition")
+    def _is_first_right(self, compared: ComparedCalls) -> bool:
+        return _is_first_tool(compared)
+
+    def _score_conversation(self, made: ConversationFigures) -> float:
+        return float(made.coverage == 1)
 
 
 class ParameterScorer(_RateScorer):
@@ -83,8 +137,11 @@ class ParameterScorer(_RateScorer):
         )
         return Score(count / whole, f"{count} of {whole} expected calls have their arguments")
 
-    def _score_first(self, compared: ComparedCalls) -> Score:
-        return Score(float(_fits_first(compared)), "by DeepFabric's definition")
+    def _is_first_right(self, compared: ComparedCalls) -> bool:
+        return _fits_first(compared)
+
+    def _score_conversation(self, made: ConversationFigures) -> float:
+        return float(made.has_arguments)
 
 
 class ExecutionScorer(_RateScorer):
@@ -100,18 +157,23 @@ class ExecutionScorer(_RateScorer):
         faults = [fault for call in compared.made if (fault := find_schema_fault(call, compared.schemas))]
         return Score(float(not faults), faults[0] if faults else "the calls are the expected ones")
 
-    def _score_first(self, compared: ComparedCalls) -> Score:
-        return Score(float(_is_first_tool(compared) and _fits_first(compared)), "by DeepFabric's definition")
+    def _is_first_right(self, compared: ComparedCalls) -> bool:
+        return _is_first_tool(compared) and _fits_first(compared)
+
+    def _score_conversation(self, made: ConversationFigures) -> float:
+        return float(made.is_valid)
 
 
 class ResponseScorer(_RateScorer):
     """How alike the words of the answer and of the expected one are: the words of both over the words of either. It
-    says nothing if no text is expected. By DeepFabric's definition it is 0."""
+    says nothing if no text is expected. By DeepFabric's definition it is 0; for a recorded conversation it is the
+    share of the expected tools that were called."""
 
     async def score(self, subject: Subject) -> Score | None:
         """See `Scorer.score`."""
         if self._is_legacy:
-            return Score(0.0, "by DeepFabric's definition")
+            made = ConversationFigures.of(subject)
+            return Score(0.0 if made is None else made.coverage, "by DeepFabric's definition")
         expected = find_expectation(subject).answer
         if not isinstance(expected, str):
             return None

@@ -27,7 +27,7 @@ class ComparedCalls(Struct, frozen=True):
     made: list[CallMade]
     schemas: Mapping[str, Mapping[str, Json]]
     """The schemas of the parameters of the run's tools, by name."""
-    rules: MatchRules
+    rules: MatchRules = MatchRules()
 
     @classmethod
     def of(
@@ -100,20 +100,26 @@ class CallsScorer:
         compared = ComparedCalls.of(subject, self._rules)
         if compared is None:
             return None
-        expected, made, is_same = compared.expected, compared.made, compared.is_same
-        pairs = pair_up(expected, made, is_same)
-        matched = count_in_order(expected, made, is_same) if self._is_ordered else len(pairs)
-        precision = matched / len(made) if made else float(not expected)
-        recall = matched / len(expected) if expected else float(not made)
-        names = pair_up(expected, made, lambda wanted, call: wanted.name == call.call.name)
-        metrics = {
-            "precision": precision,
-            "recall": recall,
-            "names": len(names) / max(len(expected), len(made)) if expected or made else 1.0,
-        }
-        f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-        detail = "the calls are the expected ones" if f1 == 1 else compared.explain(pairs)
-        return Score(f1 if self._is_partial else float(f1 == 1), detail, metrics)
+        return score_calls(compared, is_partial=self._is_partial, is_ordered=self._is_ordered)
+
+
+def score_calls(compared: ComparedCalls, *, is_partial: bool = False, is_ordered: bool = False) -> Score:
+    """Return the score of calls: 1 if they are the expected ones, by value, and else 0; with `is_partial` their F1
+    value. With `is_ordered`, they must come in the expected order."""
+    expected, made, is_same = compared.expected, compared.made, compared.is_same
+    pairs = pair_up(expected, made, is_same)
+    matched = count_in_order(expected, made, is_same) if is_ordered else len(pairs)
+    precision = matched / len(made) if made else float(not expected)
+    recall = matched / len(expected) if expected else float(not made)
+    names = pair_up(expected, made, lambda wanted, call: wanted.name == call.call.name)
+    metrics = {
+        "precision": precision,
+        "recall": recall,
+        "names": len(names) / max(len(expected), len(made)) if expected or made else 1.0,
+    }
+    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    detail = "the calls are the expected ones" if f1 == 1 else compared.explain(pairs)
+    return Score(f1 if is_partial else float(f1 == 1), detail, metrics)
 
 
 _MODES = ("exact", "in_order", "any_order", "subset")

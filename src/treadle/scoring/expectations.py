@@ -31,6 +31,8 @@ class Expectation(Struct, frozen=True, omit_defaults=True):
     """The files that differ from the initial ones, by path; `None` for a file that is deleted."""
     missing: list[str] | None = None
     """What the user has not said and the agent must ask for; an empty list if nothing is missing."""
+    is_conversation: bool = False
+    """True if the calls and the answer are those of a recorded conversation."""
 
 
 def find_expectation(subject: Subject) -> Expectation:
@@ -65,10 +67,15 @@ class CallMade(Struct, frozen=True):
     @property
     def arguments(self) -> Json:
         """The decoded arguments; `None` if they are not JSON."""
-        try:
-            return self.call.parsed
-        except msgspec.DecodeError:
-            return None
+        return read_arguments(self.call)
+
+
+def read_arguments(call: ToolCall) -> Json:
+    """Return the decoded arguments of a call; `None` if they are not JSON."""
+    try:
+        return call.parsed
+    except msgspec.DecodeError:
+        return None
 
 
 def find_made_calls(bodies: Iterable[DurableBody]) -> list[CallMade]:

@@ -1,9 +1,10 @@
 """The built-in task sets, with their checks and solvers, and those of others.
 
-Each task set is one folder; in `files/` each family of tasks is one file, and `grading` has the results that
-tasks expect. `shop/`, `repair/` and `lookup/` are made from templates: `generated` has what they share, and
-`simulated_user` the users of tasks with more than one turn. `foreign/` reads the tasks of other projects. `solver`
-says what a solver is: a generator that yields steps and is sent results. `draws` has reproducible random draws.
+Each task set is one folder; in `files/` each family of tasks is one file, and `grading` has the results that tasks
+expect. `shop/`, `repair/` and `lookup/` are made from templates: `generated` has what they share, and
+`simulated_user` the users of tasks with more than one turn. `foreign/` reads the tasks of other projects, and
+`conversation_set` rows of a dataset as tasks. `solver` says what a solver is: a generator that yields steps and is
+sent results. `draws` has reproducible random draws.
 
 A task set has the methods of `TaskSet` and an entry point of the group `treadle.tasks`; those of Treadle itself
 are entry points in `pyproject.toml`. If it has a method `find_solver`, the oracle can solve its tasks. A new

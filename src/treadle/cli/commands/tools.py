@@ -56,6 +56,7 @@ _ABOUT = {
     "corpus": "search and read the documents of a run of the tasks `lookup`",
     "harbor-shell": "shell commands that find the files of the run in a folder: harbor-shell:/app",
     "bfcl-tools": "the functions of a task of BFCL: bfcl-tools:parallel:parallel_0",
+    "conversation-tools": "the recorded results of a row: conversation-tools:rows.jsonl:row-1",
     "tau-tools": "the tools of a task of tau2-bench: tau-tools:retail:0",
     "memory": "remember and recall things across sessions, with --memory or a persona",
     "spin": "a service that speaks DeepFabric's Spin protocol: spin:http://host:port",

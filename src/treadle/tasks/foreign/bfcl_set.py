@@ -19,9 +19,10 @@ import msgspec
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
-from treadle.core.types import Effect, Json, Message, Role, ToolCall, ToolSpec
+from treadle.core.types import Effect, Json, Message, Role, ToolSpec
 from treadle.runs.task import Grade, Task, TaskSet
 from treadle.scoring.call_matching import ExpectedCall, MatchRules, find_call_fault, pair_up
+from treadle.scoring.expectations import read_arguments
 from treadle.tasks.foreign.bfcl_worlds import BfclWorld, check_turns, read_call
 from treadle.tasks.solver import Ask, Solver, Step, WantedCall
 from treadle.tools.context import ToolContext
@@ -190,7 +191,7 @@ class BfclTask:
             return Grade(float(valid), detail)
         answers = [message for message in messages if message.role is Role.ASSISTANT]
         calls = answers[0].tool_calls if answers else ()
-        return self.grade_calls([(call.name, _parse(call)) for call in calls])
+        return self.grade_calls([(call.name, read_arguments(call)) for call in calls])
 
     def grade_calls(self, calls: Sequence[tuple[str, Json]]) -> Grade:
         """Grade the calls of an answer, each a name and decoded arguments."""
@@ -256,13 +257,6 @@ def _solve_turns(truth: Sequence[Sequence[str]], specs: Sequence[ToolSpec]) -> S
             name, arguments = read_call(call, names)
             yield Step([WantedCall(name, arguments)], may_fail=True)
     return "Done."
-
-
-def _parse(call: ToolCall) -> Json:
-    try:
-        return call.parsed
-    except msgspec.DecodeError:
-        return None
 
 
 def _find_fault(wanted: ExpectedCall, name: str, arguments: Json, schemas: Mapping[str, Any]) -> str | None:

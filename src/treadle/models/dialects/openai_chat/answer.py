@@ -62,7 +62,9 @@ def read_completion(
     calls = message.tool_calls
     is_empty = not calls and not message.content and not message.parts
     reason = read_reason(finish, has_calls=bool(calls), is_empty=is_empty)
-    experts, mask = take_fields(raw, choice)
+    experts = mask = None
+    if "routed_experts" in choice or "meta_info" in choice or "sglext" in raw:  # few answers have one
+        experts, mask = take_fields(raw, choice)
     opaque = rest_of(raw, _KNOWN["answer"]) or None
     if rest := rest_of(choice, _KNOWN["choice"]):
         opaque = {**(opaque or {}), "choices": [rest]}
