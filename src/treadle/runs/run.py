@@ -22,6 +22,7 @@ from treadle.core.state import State, Status, fold
 from treadle.core.types import Fault, Json, Message, StopReason, ToolCall, ToolResult, Usage
 from treadle.journal.protocol import Journal
 from treadle.sandbox.paths import normalize_file
+from treadle.sandbox.protocol import RunFiles
 
 # With a default, `Run` and `AnswerType` without a parameter are complete for strict type checkers.
 T_co = TypeVar("T_co", covariant=True, default=Any)
@@ -320,7 +321,9 @@ class Run(Generic[T_co]):
     @property
     def files(self) -> Mapping[str, bytes]:
         """The sandbox's files as path to content, read from the journal."""
-        return {path: self._journal.read_blob(digest) for path, digest in self.state.sandbox.files.items()}
+        read, kept = self._journal.read_blob, self.state.sandbox
+        states = {name: read(digest) for name, digest in kept.tool_states.items()}
+        return RunFiles({path: read(digest) for path, digest in kept.files.items()}, states.get)
 
     @property
     def results(self) -> list[ToolResult]:
