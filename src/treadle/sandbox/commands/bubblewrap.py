@@ -120,14 +120,11 @@ def wrap(
     program = find_bwrap()
     if program is None:
         raise SandboxError(MISSING)
-    argv = []
-    if is_root():
-        program = shared_program(program)
-        argv += ["setpriv", f"--reuid={OUTER_ID}", f"--regid={OUTER_ID}", "--clear-groups", "--"]
+    argv = as_other_user()
     if image is not None and image.is_layered:
-        argv += ["unshare", "--user", "--map-root-user", "--mount", "--", "/bin/sh", "-c", _JOIN]
-        argv += [_mountable(image.folder), _mountable(str(root))]
-    argv += [program, "--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+        argv += join_layers(image.folder, root)
+    argv += [shared_program(program) if is_root() else program]
+    argv += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     user, group = (INNER_ID, INNER_ID) if image is None else image.user
     argv += ["--unshare-user", "--uid", str(user), "--gid", str(group)]
     argv += [
@@ -167,8 +164,21 @@ def wrap(
     return [*argv, "--", *command]
 
 
+def as_other_user() -> list[str]:
+    """Return the beginning of a command line that runs as the user of sandboxes, if this process is root."""
+    if not is_root():
+        return []
+    return ["setpriv", f"--reuid={OUTER_ID}", f"--regid={OUTER_ID}", "--clear-groups", "--"]
+
+
+def join_layers(folder: str, root: Path) -> list[str]:
+    """Return the beginning of a command line that sees `folder`, with the changes of a sandbox, in its subfolder
+    `merged`. Raises: `SandboxError` for a folder that cannot be an option of a mount."""
+    start = ["unshare", "--user", "--map-root-user", "--mount", "--", "/bin/sh", "-c", _JOIN]
+    return [*start, _mountable(folder), _mountable(str(root))]
+
+
 def _mountable(folder: str) -> str:
-    """Return a folder as text for the options of a mount. Raises: `SandboxError` if it cannot stand there."""
     if set(",:\\") & set(folder):
         raise SandboxError(
             f"an image cannot be used with the folder {folder!r}, whose name has a , or : or \\"

@@ -23,7 +23,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, SandboxError
-from treadle.sandbox.commands.bubblewrap import FOLDERS, OUTER_ID, ImageRoot, is_root
+from treadle.sandbox.commands.bubblewrap import (
+    FOLDERS,
+    LAYER,
+    OUTER_ID,
+    ImageRoot,
+    as_other_user,
+    is_root,
+    join_layers,
+)
 from treadle.sandbox.commands.execution import SandboxCommand
 from treadle.sandbox.commands.home import is_open_to_all, make_root
 from treadle.sandbox.commands.untrusted import remove_tree
@@ -121,31 +129,52 @@ def open_image(name: str) -> ImageRoot:
 
 
 def find_image_fault(name: str) -> str | None:
-    """Return why the image with a name cannot be used on this machine, as far as can be said without opening it."""
+    """Return why the image with a name or id cannot be used here, as far as can be said without opening it."""
     for program in ("unshare", "mount", "tar"):
         if shutil.which(program) is None:
             return f"an image needs the program `{program}`; install it"
     try:
+        _prove_layers()
         _ = _unpacked(name) or _need_builder()
-    except ConfigError as error:
+    except (ConfigError, SandboxError) as error:
         return str(error)
     return None
+
+
+@cache
+def _prove_layers() -> None:
+    """Join two layers. A success is remembered. Raises: `SandboxError`."""
+    root = make_root((*FOLDERS, *LAYER), OUTER_ID if is_root() else None)
+    try:
+        done = _call([*as_other_user(), *join_layers(str(root / "etc"), root), "true"], 30)
+    finally:
+        remove_tree(root)
+    if done.returncode != 0:
+        raise SandboxError(
+            f"commands cannot have an image as their root here: {_tail(done)}; it needs Linux 5.11 or later, user "
+            "namespaces, and a TMPDIR that is not itself on an overlay file system, as that of a container often is"
+        )
 
 
 def _unpack(builder: str, image_id: str, settings: ImageSettings, folder: Path) -> ImageRoot:
     """Unpack an image. Raises: `ConfigError`, `SandboxError`."""
     part = folder / f"{_hex(image_id)}.part"
     try:
-        if part.exists():
+        if part.exists():  # a process was killed while it unpacked the image
             remove_tree(part)
         (part / "root").mkdir(parents=True)
-        part.chmod(0o755)
-        if is_root():
-            os.chown(part / "root", OUTER_ID, OUTER_ID)
-        _export(builder, image_id, part / "root")
-        made = _prepare(ImageRoot(image_id=image_id, folder=str(part / "root"), is_layered=False), settings)
-        (part / "image.json").write_bytes(msgspec.json.encode(replace(made, folder="")))
-        part.rename(part.with_suffix(""))
+        try:
+            part.chmod(0o755)
+            if is_root():
+                os.chown(part / "root", OUTER_ID, OUTER_ID)
+            _export(builder, image_id, part / "root")
+            image = ImageRoot(image_id=image_id, folder=str(part / "root"), is_layered=False)
+            made = _prepare(image, settings)
+            (part / "image.json").write_bytes(msgspec.json.encode(made))
+            part.rename(part.with_suffix(""))
+        except BaseException:
+            remove_tree(part)
+            raise
     except OSError as error:
         raise SandboxError(f"the image {image_id} cannot be unpacked in {str(folder)!r}: {error}") from error
     return replace(made, folder=str(part.with_suffix("") / "root"), is_layered=True)
@@ -157,10 +186,9 @@ def _export(builder: str, image_id: str, target: Path) -> None:
     if made.returncode != 0:
         raise SandboxError(f"the image {image_id} cannot be exported: {_tail(made)}")
     container = made.stdout.split()[-1]
-    drop = ["setpriv", f"--reuid={OUTER_ID}", f"--regid={OUTER_ID}", "--clear-groups", "--"]
     # The user of commands owns all files, so it must be allowed to read and change them.
     script = 'tar -x -p -f - --exclude "dev/*" --exclude "./dev/*" && chmod -R u+rwX .'
-    argv = [*(drop if is_root() else []), "/bin/sh", "-c", script]
+    argv = [*as_other_user(), "/bin/sh", "-c", script]
     try:
         with subprocess.Popen(
             [builder, "export", container], stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError, SandboxError
 from treadle.sandbox.commands.bubblewrap import ImageRoot
-from treadle.sandbox.commands.images import build_image, find_builder, open_image
+from treadle.sandbox.commands.host import find_fault
+from treadle.sandbox.commands.images import build_image, find_builder, find_image_fault, open_image
 from treadle.tasks.foreign.installers import NAMES, find_missing, split_commands
 
 OUTER = ".root"
@@ -84,6 +85,8 @@ def find_image(context: Path, settings: Mapping[str, object]) -> Image:
         given, is_built = settings.get("docker_image"), (context / "Dockerfile").is_file()
         if find_builder() is None or not (given or is_built):
             raise
+    if (fault := find_fault() or find_image_fault(str(given))) is not None:
+        raise ConfigError(f"it needs its image, which cannot be used here: {fault}")
     try:
         if not given:
             seconds = settings.get("build_timeout_sec", 600.0)
