@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,21 +34,25 @@ needs_images = [
 ]
 
 
-def write_root(place: Path) -> None:
-    """Write the folder `root` with `PROGRAMS` and the libraries that they need, for `BASE`."""
+@cache
+def _read_root() -> dict[str, bytes]:
+    files = {}
     for name in PROGRAMS:
         found = shutil.which(name, path="/usr/bin:/bin")
         assert found is not None, name
+        files[f"bin/{name}"] = Path(found).read_bytes()
         needed = subprocess.run(["ldd", found], capture_output=True, text=True, check=False).stdout
-        for source, target in [
-            (found, f"bin/{name}"),
-            *((path, path[1:]) for path in re.findall(r"/\S+", needed)),
-        ]:
-            path = place / "root" / target
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if not path.exists():
-                shutil.copyfile(Path(source).resolve(), path)
-                path.chmod(0o755)
+        files.update({path[1:]: Path(path).read_bytes() for path in re.findall(r"/\S+", needed)})
+    return files
+
+
+def write_root(place: Path) -> None:
+    """Write the folder `root` with `PROGRAMS` and the libraries that they need, for `BASE`."""
+    for name, content in _read_root().items():
+        path = place / "root" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        path.chmod(0o755)
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +62,8 @@ def image_folder() -> Iterator[Path]:
     folder.chmod(0o755)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("TREADLE_IMAGE_FOLDER", str(folder))
+        # Where Podman cannot start containers, this saves a first try of each build.
+        patched.setenv("BUILDAH_ISOLATION", "chroot")
         yield folder
     builder = find_builder()
     made = [path.read_text() for path in (folder / "built").glob("*")]

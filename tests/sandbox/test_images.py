@@ -39,7 +39,9 @@ def image(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     write_root(context)
     users = "RUN echo 'root:x:0:0::/root:/bin/sh\\nann:x:1005:1006::/home/ann:' > /etc/passwd\n"
     (context / "Dockerfile").write_text(f'{BASE}{users}ENV WHO="the world" A=1\nWORKDIR /app\nUSER ann\n')
-    return build_image(context, 120)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("BUILDAH_ISOLATION")
+        return build_image(context, 120)
 
 
 async def run(root: str, box: MemorySandbox, *commands: str) -> list[str]:

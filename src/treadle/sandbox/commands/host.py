@@ -67,15 +67,21 @@ class HostCommands:
         self.has_network = has_network
         self.binds = _check_binds(binds or {})
         self.is_protected = is_protected
+        self.root = root if is_protected else None
+        self.begin: str | None = None
+        """Where commands begin in an image; `None` for what the image says."""
+        if self.root is not None:
+            if any((aliases or {}).values()):
+                raise ConfigError(
+                    "with an image as the root, folders of the run's files cannot have other paths"
+                )
+            self.begin, aliases = next(iter(aliases or {}), None), None
         checked = {_check_inner(path, "the run's files"): inner for path, inner in (aliases or {}).items()}
         self.folders = tuple(checked.values())
         """The folders of the run's files that commands find, even if they have no files."""
         self.aliases = {
             path: inner for path, inner in checked.items() if not _is_within(path, inner, checked)
         }
-        self.root = root if is_protected else None
-        if self.root is not None and any(checked.values()):
-            raise ConfigError("with an image as the root, folders of the run's files cannot have other paths")
         self.read_only_paths = tuple(sorted(self.binds.values()))
         """The paths, as commands see them, of the host's files that were made readable to them."""
 
@@ -102,7 +108,7 @@ class HostCommands:
             image = open_image(self.root)
         except ConfigError as error:
             raise SandboxError(str(error)) from error
-        return replace(image, begin=next(iter(self.aliases), image.begin))
+        return replace(image, begin=self.begin or image.begin)
 
 
 class HostFolder:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -44,6 +44,10 @@ _CANNOT_START = re.compile("error running container|OCI runtime|create message f
 """What Podman prints where it cannot start containers. It can then build with no more than `chroot`."""
 _LINES = 8
 """How many of the last lines of a program's output an error shows."""
+
+
+class NoBuilderError(ConfigError):
+    """Raised if an image is not here yet, and there is no program to build or pull it."""
 
 
 class ImageSettings(Struct):
@@ -128,14 +132,15 @@ def open_image(name: str) -> ImageRoot:
     return found
 
 
-def find_image_fault(name: str) -> str | None:
-    """Return why the image with a name or id cannot be used here, as far as can be said without opening it."""
+def find_image_fault(name: str | None = None) -> str | None:
+    """Return why the image with a name or id, or any image, cannot be used here, as far as can be said without
+    opening it."""
     for program in ("unshare", "mount", "tar"):
         if shutil.which(program) is None:
             return f"an image needs the program `{program}`; install it"
     try:
         _prove_layers()
-        _ = _unpacked(name) or _need_builder()
+        _ = name is None or _unpacked(name) or _need_builder()
     except (ConfigError, SandboxError) as error:
         return str(error)
     return None
@@ -299,13 +304,12 @@ def _digest(context: Path) -> str:
 
 
 def _need_builder() -> str:
-    return find_builder() or _no_builder()
-
-
-def _no_builder() -> NoReturn:
-    raise ConfigError(
-        "neither Docker nor Podman works here, and one of them must provide the image; install one"
-    )
+    builder = find_builder()
+    if builder is None:
+        raise NoBuilderError(
+            "neither Docker nor Podman works here, and one must provide the image; install one"
+        )
+    return builder
 
 
 def _call(argv: Sequence[str], seconds: float) -> "subprocess.CompletedProcess[str]":

@@ -15,7 +15,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError, SandboxError
 from treadle.sandbox.commands.bubblewrap import ImageRoot
 from treadle.sandbox.commands.host import find_fault
-from treadle.sandbox.commands.images import build_image, find_builder, find_image_fault, open_image
+from treadle.sandbox.commands.images import NoBuilderError, build_image, find_image_fault, open_image
 from treadle.tasks.foreign.installers import NAMES, find_missing, split_commands
 
 OUTER = ".root"
@@ -81,17 +81,20 @@ def find_image(context: Path, settings: Mapping[str, object]) -> Image:
     """
     try:
         return read_image(context, settings)
-    except ConfigError:
-        given, is_built = settings.get("docker_image"), (context / "Dockerfile").is_file()
-        if find_builder() is None or not (given or is_built):
-            raise
-    if (fault := find_fault() or find_image_fault(str(given))) is not None:
-        raise ConfigError(f"it needs its image, which cannot be used here: {fault}")
+    except ConfigError as error:
+        refusal = error
+    given = settings.get("docker_image")
+    if not given and not (context / "Dockerfile").is_file():
+        raise refusal
     try:
+        if (fault := find_fault() or find_image_fault()) is not None:
+            raise ConfigError(f"it needs its image, which cannot be used here: {fault}")
         if not given:
             seconds = settings.get("build_timeout_sec", 600.0)
             given = build_image(context, float(seconds) if isinstance(seconds, int | float) else 600.0)
         root = open_image(str(given))
+    except NoBuilderError:
+        raise refusal from None
     except SandboxError as error:
         raise ConfigError(str(error)) from error
     folder = settings.get("workdir")
