@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -42,6 +43,7 @@ FOLDER_VARIABLE = "TREADLE_IMAGE_FOLDER"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CANNOT_START = re.compile("error running container|OCI runtime|create message from subprocess")
 """What Podman prints where it cannot start containers. It can then build with no more than `chroot`."""
+_ID = re.compile("sha256:[0-9a-f]{64}")
 _LINES = 8
 """How many of the last lines of a program's output an error shows."""
 
@@ -114,6 +116,10 @@ def open_image(name: str) -> ImageRoot:
     builder = _need_builder()
     shown = _call([builder, "image", "inspect", name], 60)
     if shown.returncode != 0:
+        if re.fullmatch(_ID, name):
+            raise ConfigError(
+                f"the image {name} is not on this machine; load the task that it was built for again"
+            )
         pulled = _call([builder, "pull", name], 3600)
         if pulled.returncode != 0:
             raise ConfigError(f"there is no image {name!r}: {_tail(pulled)}")
@@ -216,7 +222,7 @@ def _prepare(image: ImageRoot, settings: ImageSettings) -> ImageRoot:
     workdir = shlex.quote(settings.workdir)
     script = (
         f"[ -d {workdir} ] || mkdir -p {workdir}; [ -d /tmp ] || mkdir -m 1777 /tmp; [ -d /etc ] || mkdir /etc; "
-        '[ -s /etc/hosts ] || echo "127.0.0.1 localhost" > /etc/hosts; '
+        '[ -s /etc/hosts ] || echo "127.0.0.1 localhost sandbox" > /etc/hosts; '
         '[ ! -f /etc/passwd ] || while read -r line; do echo "$line"; done < /etc/passwd'
     )
     root = make_root(FOLDERS, OUTER_ID if is_root() else None)
@@ -246,7 +252,7 @@ def _find_user(name: str, passwd: str) -> tuple[tuple[int, int], str]:
 
 def _unpacked(name: str) -> ImageRoot | None:
     """Return the content of the image with an id, if it is unpacked."""
-    if not re.fullmatch(r"sha256:[0-9a-f]{64}", name):
+    if not re.fullmatch(_ID, name):
         return None
     place = _folder() / _hex(name)
     try:
@@ -291,15 +297,19 @@ def _locked(name: str) -> Iterator[Path]:
 
 def _digest(context: Path) -> str:
     """Return a hash of all files of a folder, with their names and modes."""
+    found = [(path, path.lstat()) for path in sorted(context.rglob("*"))]
+    return _hash_files(
+        tuple((path, status.st_mode, status.st_size, status.st_mtime_ns) for path, status in found), context
+    )
+
+
+@cache
+def _hash_files(found: tuple[tuple[Path, int, int, int], ...], context: Path) -> str:
     total = hashlib.sha256()
-    for path in sorted(context.rglob("*")):
-        total.update(
-            f"{path.relative_to(context)}\0{path.lstat().st_mode:o}\0".encode(errors="surrogateescape")
-        )
-        content = (
-            os.readlink(path).encode() if path.is_symlink() else path.read_bytes() if path.is_file() else b""
-        )
-        total.update(hashlib.sha256(content).digest())
+    for path, mode, _, _ in found:
+        total.update(f"{path.relative_to(context)}\0{mode:o}\0".encode(errors="surrogateescape"))
+        content = os.readlink(path).encode() if stat.S_ISLNK(mode) else b""
+        total.update(hashlib.sha256(path.read_bytes() if stat.S_ISREG(mode) else content).digest())
     return total.hexdigest()
 
 

@@ -18,6 +18,7 @@ import shlex
 import tomllib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
@@ -42,6 +43,8 @@ from treadle.tools.shell import Shell
 _HIDDEN = ".grading"
 """The folder of the tests and of their logs, while a task is graded."""
 _BASH = "$(command -v bash || echo sh)"
+_BUILDS = 4
+"""How many images are built at the same time."""
 _SUMMARY = re.compile(r"=+\s*short test summary info\s*=+", re.IGNORECASE)
 _RESULT = re.compile(r"^(PASSED|SKIPPED|XFAIL|FAILED|XPASS|ERROR):?\s+\S", re.MULTILINE)
 _PASSING = ("PASSED", "SKIPPED", "XFAIL")
@@ -319,17 +322,21 @@ class HarborSet:
     @cached_property
     def _tasks(self) -> list[HarborTask]:
         """Return the tasks that can be run here; the log says why others cannot."""
-        found, refused = [], []
-        for task_id in self._places:
-            try:
-                found.append(self.get(task_id))
-            except ConfigError as error:
-                refused.append(error)
+        with ThreadPoolExecutor(_BUILDS) as pool:
+            tried = list(pool.map(self._try, self._places))
+        found = [task for task in tried if isinstance(task, HarborTask)]
+        refused = [error for error in tried if isinstance(error, ConfigError)]
         if not found:
             raise refused[0]
         for reason in refused:
             logging.getLogger("treadle").warning("%s", reason)
         return found
+
+    def _try(self, task_id: str) -> HarborTask | ConfigError:
+        try:
+            return self.get(task_id)
+        except ConfigError as error:
+            return error
 
     def __len__(self) -> int:
         return len(self._tasks)
