@@ -14,6 +14,9 @@ from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import ScriptedModel
 from treadle.runs.task import find_tasks, load_task, split_reference, task_set
+from treadle.scoring.outcome_scorers import FinalStateScorer
+from treadle.scoring.protocol import Subject
+from treadle.scoring.scorers import CheckScorer
 from treadle.testbed import oracle_for
 
 SCRIPT = """#!/bin/bash
@@ -177,7 +180,11 @@ async def test_what_a_run_leaves_besides_files_is_graded_too(tmp_path):
     test = "[ -x /app/own ] && [ -L /app/link ] && [ -d /app/empty ] && echo 1 > /logs/verifier/reward.txt"
     write_harbor(tmp_path / "hello", script=test)
     make = "cp /bin/true own && ln -s own link && mkdir empty; pwd"
-    assert (await run(f"harbor:{tmp_path}:hello", make)).reward == 1.0
+    made = await run(f"harbor:{tmp_path}:hello", make)
+    assert made.reward == 1.0
+    subject = Subject(made, load_task(f"harbor:{tmp_path}:hello"), [], MemoryJournal())
+    for scorer in (CheckScorer(), FinalStateScorer()):
+        assert (await scorer.score(subject)).reward == 1.0
     assert (await run(f"harbor:{tmp_path}:hello", "true; pwd")).reward == 0.0
     cheat = "mkdir -p own/logs/verifier; echo 1 > own/logs/verifier/reward.txt; ln -s own .grading; pwd"
     assert (await run(f"harbor:{tmp_path}:hello", cheat)).reward == 0.0

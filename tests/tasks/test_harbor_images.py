@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 from tests.sandbox.small_images import BASE, image_folder, needs_images, write_root
-from tests.tasks.test_foreign import run, solve, write
+from tests.tasks.test_foreign import run, write
 
+from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
+from treadle.journal.memory import MemoryJournal
 from treadle.runs.task import find_tasks, load_task
+from treadle.testbed import oracle_for
 from treadle.tools.resolve import resolve_tools
+from treadle.trajectory.run_verification import verify_run
 
 pytestmark = needs_images
 __all__ = ["image_folder"]
@@ -62,18 +66,22 @@ mkdir -p /usr/local/lib && echo x > /usr/local/lib/x; cp /solution/more.txt /usr
 
 @pytest.mark.parametrize("name", ["run", "settings", "system"])
 async def test_the_reference_solution_and_one_that_does_nothing(tasks: str, name: str) -> None:
-    solved = await solve(f"{tasks}:{name}")
+    task, journal = load_task(f"{tasks}:{name}"), MemoryJournal()
+    solved = await Agent(oracle_for(task), journal=journal).run(task)
     assert solved.reward == 1.0, solved.results
+    verified = await verify_run(journal, solved.run_id)
+    assert verified.is_verified, verified.differences
     assert (await run(f"{tasks}:{name}", "true")).reward == 0.0
     assert set(load_task(f"{tasks}:{name}").files) == set()
 
 
 async def test_a_run_cannot_bring_its_own_tests(tasks: str) -> None:
-    cheat = """mkdir /own; echo 'echo 1 > /logs/verifier/reward.txt' > /own/test.sh; chmod +x /own/test.sh
-ln -s /own /tests; ln -s /own /logs; ls -d /tests"""
-    made = await run(f"{tasks}:run", cheat)
-    assert made.results[0].content.splitlines()[0] == "/tests"
-    assert made.reward == 0.0
+    cheat = """mkdir /own; echo 'echo 1 > /logs/verifier/reward.txt' > /own/test.sh; ln -s /own /tests
+ls -d /tests; mkdir -p /own/verifier; echo 1 > /own/verifier/reward.txt"""
+    for more in ("", "; ln -s /own /logs", "; mkdir -p /logs; chmod 0 /logs"):
+        made = await run(f"{tasks}:run", cheat + more)
+        assert made.results[0].content.splitlines()[0] == "/tests"
+        assert made.reward == 0.0
     assert (await run(f"{tasks}:run", "echo 1 > /tests; echo 1 > /logs")).reward == 0.0
 
 

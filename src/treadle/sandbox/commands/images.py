@@ -40,10 +40,10 @@ from treadle.sandbox.protocol import Limits
 
 BUILDER_VARIABLE = "TREADLE_IMAGE_BUILDER"
 FOLDER_VARIABLE = "TREADLE_IMAGE_FOLDER"
+IMAGE_ID = re.compile("sha256:[0-9a-f]{64}")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CANNOT_START = re.compile("error running container|OCI runtime|create message from subprocess")
 """What Podman prints where it cannot start containers. It can then build with no more than `chroot`."""
-_ID = re.compile("sha256:[0-9a-f]{64}")
 _LINES = 8
 """How many of the last lines of a program's output an error shows."""
 
@@ -116,7 +116,7 @@ def open_image(name: str) -> ImageRoot:
     builder = _need_builder()
     shown = _call([builder, "image", "inspect", name], 60)
     if shown.returncode != 0:
-        if re.fullmatch(_ID, name):
+        if IMAGE_ID.fullmatch(name):
             raise ConfigError(
                 f"the image {name} is not on this machine; load the task that it was built for again"
             )
@@ -252,7 +252,7 @@ def _find_user(name: str, passwd: str) -> tuple[tuple[int, int], str]:
 
 def _unpacked(name: str) -> ImageRoot | None:
     """Return the content of the image with an id, if it is unpacked."""
-    if not re.fullmatch(_ID, name):
+    if not IMAGE_ID.fullmatch(name):
         return None
     place = _folder() / _hex(name)
     try:

@@ -32,6 +32,7 @@ from treadle.core.types import Json
 from treadle.runs.task import Grade, TaskSet
 from treadle.sandbox.commands.bubblewrap import ImageRoot
 from treadle.sandbox.commands.host import HostCommands
+from treadle.sandbox.commands.images import IMAGE_ID
 from treadle.sandbox.commands.run_folder import STATE, without
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.sandbox.protocol import CommandOutcome, Limits, RunFiles
@@ -374,5 +375,7 @@ def make_shell(text: str) -> Shell:
             f"harbor-shell:{text} has a wrong limit ({error}); write ?seconds=60&memory_mb=512"
         ) from error
     if root is not None:
+        if not IMAGE_ID.fullmatch(root):
+            raise ConfigError(f"harbor-shell:{text} has the root {root!r}; give the id of an image")
         return Shell(folders={folder: ""}, limits=limits, root=root)
     return Shell(folders=place_mounts(folder, mounts), limits=limits, read_only_binds=find_binds())
