@@ -187,6 +187,13 @@ def test_images_that_cannot_be_used(
     with pytest.raises(ConfigError, match=r"cannot be built: .*stopped after 0 seconds"):
         build_image(tmp_path, 0)
     assert not [*image_folder.glob("*.part")]
+    for name, why in (
+        ("--log-level=debug", "is not the name of an image"),
+        (f"sha256:{'1' * 64}", "is not on this machine"),
+        ("localhost:1/nothing", "there is no image 'localhost:1/nothing': "),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            open_image(name)
     monkeypatch.setenv("TREADLE_IMAGE_BUILDER", "none")
     unknown = f"sha256:{'0' * 64}"
     assert "neither Docker nor Podman works here" in (find_image_fault(unknown) or "")

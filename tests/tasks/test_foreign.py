@@ -177,8 +177,9 @@ async def test_a_script_of_an_image_can_be_run(tmp_path):
 
 
 async def test_what_a_run_leaves_besides_files_is_graded_too(tmp_path):
-    test = "[ -x /app/own ] && [ -L /app/link ] && [ -d /app/empty ] && echo 1 > /logs/verifier/reward.txt"
+    test = "[ -x /app/own ] && [ -L /app/link ] && [ -d /app/empty ] && /tests/helper.sh"
     write_harbor(tmp_path / "hello", script=test)
+    write(tmp_path / "hello", tests__helper_dot_sh="#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n")
     make = "cp /bin/true own && ln -s own link && mkdir empty; pwd"
     made = await run(f"harbor:{tmp_path}:hello", make)
     assert made.reward == 1.0

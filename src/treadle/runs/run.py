@@ -321,9 +321,8 @@ class Run(Generic[T_co]):
     @property
     def files(self) -> Mapping[str, bytes]:
         """The sandbox's files as path to content, read from the journal."""
-        read, kept = self._journal.read_blob, self.state.sandbox
-        states = {name: read(digest) for name, digest in kept.tool_states.items()}
-        return RunFiles({path: read(digest) for path, digest in kept.files.items()}, states.get)
+        kept = self.state.sandbox
+        return RunFiles.load(kept.files, kept.tool_states, self._journal.read_blob)
 
     @property
     def results(self) -> list[ToolResult]:

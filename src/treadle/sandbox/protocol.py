@@ -89,6 +89,16 @@ class RunFiles(dict[str, bytes]):
         """Return the files and states that a sandbox has now."""
         return cls({path: sandbox.read(path) for path in sandbox.paths()}, sandbox.read_state)
 
+    @classmethod
+    def load(
+        cls, files: Mapping[str, str], states: Mapping[str, str], read: Callable[[str], bytes]
+    ) -> "RunFiles":
+        """Return the files and states with hashes whose contents `read` returns. Raises: what `read` raises."""
+        return cls(
+            {path: read(digest) for path, digest in files.items()},
+            lambda name: read(states[name]) if name in states else None,
+        )
+
 
 class Limits(Struct, frozen=True, kw_only=True):
     """The resources that one command may use."""

@@ -1,7 +1,7 @@
 """Images of containers as the root of commands.
 
-Docker or Podman builds, pulls and exports an image; it runs no commands. The content is unpacked once, into a cache
-folder under the image's id, and belongs to the user that commands run as.
+Docker or Podman builds, pulls and exports an image, and starts no container for a run. The content is unpacked
+once, into a cache folder under the image's id, and belongs to the user that commands run as.
 """
 
 import fcntl
@@ -41,6 +41,7 @@ from treadle.sandbox.protocol import Limits
 BUILDER_VARIABLE = "TREADLE_IMAGE_BUILDER"
 FOLDER_VARIABLE = "TREADLE_IMAGE_FOLDER"
 IMAGE_ID = re.compile("sha256:[0-9a-f]{64}")
+_NAME = re.compile(r"\w[\w./:@+-]*", re.ASCII)
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CANNOT_START = re.compile("error running container|OCI runtime|create message from subprocess")
 """What Podman prints where it cannot start containers. It can then build with no more than `chroot`."""
@@ -87,13 +88,13 @@ def build_image(context: Path, seconds: float) -> str:
     Raises: `ConfigError` with the last lines of the output if it cannot be built within the time.
     """
     known = _folder() / "built" / _digest(context)
-    with suppress(OSError):
-        image_id = known.read_text()
-        if _unpacked(image_id) is not None:
-            return image_id
+    if (image_id := _read_built(known)) is not None:
+        return image_id
     with _locked(f"built-{known.name}") as folder:
+        if (image_id := _read_built(known)) is not None:
+            return image_id
         note = folder / f"{known.name}.id"
-        command = [_need_builder(), "build", "--iidfile", str(note), str(context)]
+        command = [_need_builder(), "build", "--iidfile", str(note), str(context.resolve())]
         made = _call(command, seconds)
         if made.returncode != 0 and _CANNOT_START.search(made.stdout) and "podman" in command[0]:
             made = _call([*command[:2], "--isolation=chroot", *command[2:]], seconds)
@@ -106,6 +107,14 @@ def build_image(context: Path, seconds: float) -> str:
     return image_id
 
 
+def _read_built(known: Path) -> str | None:
+    """Return the id in the note of a build whose image is unpacked."""
+    with suppress(OSError):
+        image_id = known.read_text()
+        return None if _unpacked(image_id) is None else image_id
+    return None
+
+
 def open_image(name: str) -> ImageRoot:
     """Return the content of the image with a name or id. It is pulled and unpacked if it is not here.
 
@@ -113,6 +122,8 @@ def open_image(name: str) -> ImageRoot:
     """
     if (found := _unpacked(name)) is not None:
         return found
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} is not the name of an image")
     builder = _need_builder()
     shown = _call([builder, "image", "inspect", name], 60)
     if shown.returncode != 0:

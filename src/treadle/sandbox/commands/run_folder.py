@@ -9,7 +9,7 @@ image, and modes. Links are never followed. No command may run in the folder whi
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -64,15 +64,17 @@ class Extras(Struct, frozen=True, omit_defaults=True):
     """The permissions of files and folders over an image, where they are unusual."""
 
 
-def without(state: bytes, folders: Iterable[str]) -> bytes:
-    """Return the content of a state without what it says about `folders` and the paths in them."""
+def put_scripts(state: bytes, folders: Iterable[str], files: Mapping[str, bytes]) -> bytes:
+    """Return the content of a state without what it says about `folders`, in which `files` are put. Those that begin
+    as scripts do can be run."""
 
     def is_outside(path: str) -> bool:
         return not f"{path.rstrip('/')}/".startswith(tuple(f"{folder}/" for folder in folders))
 
     found = msgspec.json.decode(state, type=Extras)
+    scripts = [path for path, content in files.items() if content.startswith(b"#!")]
     kept = Extras(
-        executable=tuple(filter(is_outside, found.executable)),
+        executable=(*filter(is_outside, found.executable), *scripts),
         folders=tuple(filter(is_outside, found.folders)),
         links={path: target for path, target in found.links.items() if is_outside(path)},
         removed=tuple(filter(is_outside, found.removed)),

@@ -93,13 +93,7 @@ async def _read_files(candidate: Candidate) -> RunFiles:
                 digests.pop(path, None)
             digests.update(event.body.delta.changed)
             states.update(event.body.delta.states)
-    read = candidate.journal.read_blob
-
-    def load() -> RunFiles:
-        kept = {name: read(digest) for name, digest in states.items()}
-        return RunFiles({path: read(digest) for path, digest in digests.items()}, kept.get)
-
-    return await asyncio.to_thread(load)
+    return await asyncio.to_thread(RunFiles.load, digests, states, candidate.journal.read_blob)
 
 
 class VerifiedSettings(FilterSettings):
