@@ -116,6 +116,10 @@ MODEL = {"name": "openai:m", "settings": {"base_url": "{url}/v1", "api_key_env":
 DANGERS: dict[str, tuple[Json, str]] = {
     "shell-unprotected": ({"tools": [{"name": "shell-unprotected"}]}, "on this machine, without protection"),
     "shell": ({"tools": [{"name": "shell"}]}, "start the commands of its calls in the sandbox"),
+    "image": (
+        {"tools": [{"name": "shell", "settings": {"root": "registry.example/evil"}}]},
+        "use the image 'registry.example/evil', which Docker or Podman pulls",
+    ),
     "python": ({"tools": [{"name": "python"}]}, "run the Python code of its calls"),
     "mcp command": ({"tools": [{"name": "mcp:touch started"}]}, "start the program 'touch started'"),
     "mcp settings": (

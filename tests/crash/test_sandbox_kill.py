@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from tests.conftest import IS_FULL
 from tests.sandbox.here import needs_sandbox
+from tests.sandbox.small_images import needs_images
 
-from treadle.sandbox.commands.bubblewrap import FOLDERS, OUTER_ID, is_root, make_etc
+from treadle.sandbox.commands.bubblewrap import FOLDERS, LAYER, OUTER_ID, ImageRoot, is_root, make_etc
 from treadle.sandbox.commands.execution import SandboxCommand
 from treadle.sandbox.commands.home import PREFIX, _lock, _sweep, make_root
 from treadle.sandbox.protocol import Limits
@@ -41,16 +42,18 @@ def processes_of(*marks: str) -> list[str]:
     return found
 
 
-def start_and_die(delay_seconds: float, mark: str, *, is_isolated: bool) -> str:
+def start_and_die(delay_seconds: float, mark: str, *, is_isolated: bool, has_layers: bool = False) -> str:
     """Start a command in a forked child, kill the child after a while, and return the folder of its sandboxes."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            root = make_root(FOLDERS, OUTER_ID if is_root() and is_isolated else None)
+            root = make_root((*FOLDERS, *LAYER), OUTER_ID if is_root() and is_isolated else None)
             make_etc(root)
             os.write(write_end, f"{root.parent}/\n".encode())
-            SandboxCommand(f": {mark}; sleep 600", root, Limits(), is_isolated=is_isolated).run()
+            image = ImageRoot(image_id="", folder="/usr") if has_layers else None
+            command = f": {mark}; sleep 600"
+            SandboxCommand(command, root, Limits(), is_isolated=is_isolated, image=image).run()
         finally:
             os._exit(1)
     os.close(write_end)
@@ -63,12 +66,16 @@ def start_and_die(delay_seconds: float, mark: str, *, is_isolated: bool) -> str:
     return home
 
 
-@pytest.mark.parametrize("is_isolated", [True, False], ids=["sandbox", "bare"])
-def test_no_process_is_left(is_isolated: bool) -> None:
+@pytest.mark.parametrize(
+    ("is_isolated", "has_layers"),
+    [(True, False), (False, False), pytest.param(True, True, marks=needs_images)],
+    ids=["sandbox", "bare", "image"],
+)
+def test_no_process_is_left(is_isolated: bool, has_layers: bool) -> None:
     """The kills hit every part of a start: it takes about 10 ms, more on a busy machine."""
-    mark = f"treadle-test-{os.getpid()}-{is_isolated}"
+    mark = f"treadle-test-{os.getpid()}-{is_isolated}-{has_layers}"
     delays = [number * 0.0002 for number in range(0, 400 if IS_FULL else 60, 1 if IS_FULL else 3)]
-    homes = [start_and_die(delay, mark, is_isolated=is_isolated) for delay in delays]
+    homes = [start_and_die(delay, mark, is_isolated=is_isolated, has_layers=has_layers) for delay in delays]
     give_up_at = time.monotonic() + PATIENCE_SECONDS
     while (left := processes_of(mark, *homes)) and time.monotonic() < give_up_at:
         time.sleep(0.1)

@@ -14,6 +14,9 @@ from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import ScriptedModel
 from treadle.runs.task import find_tasks, load_task, split_reference, task_set
+from treadle.scoring.outcome_scorers import FinalStateScorer
+from treadle.scoring.protocol import Subject
+from treadle.scoring.scorers import CheckScorer
 from treadle.testbed import oracle_for
 
 SCRIPT = """#!/bin/bash
@@ -36,6 +39,12 @@ uv venv .tbench-testing
 source .tbench-testing/bin/activate
 uv run --with pip -p 3.13 bash $TEST_DIR/check.sh
 """
+
+
+@pytest.fixture(autouse=True)
+def _without_images(monkeypatch):
+    """What needs an image is refused, also where Docker or Podman could make it."""
+    monkeypatch.setenv("TREADLE_IMAGE_BUILDER", "none")
 
 
 def write(place: Path, **files: str) -> None:
@@ -165,6 +174,21 @@ async def test_a_script_of_an_image_can_be_run(tmp_path):
     write_harbor(tmp_path / "hello", "COPY go.sh .\nRUN chmod +x go.sh\n")
     write(tmp_path / "hello", environment__go_dot_sh="#!/bin/sh\necho Hello > hello.txt\n")
     assert (await run(f"harbor:{tmp_path}:hello", "./go.sh; pwd")).reward == 1.0
+
+
+async def test_what_a_run_leaves_besides_files_is_graded_too(tmp_path):
+    test = "[ -x /app/own ] && [ -L /app/link ] && [ -d /app/empty ] && /tests/helper.sh"
+    write_harbor(tmp_path / "hello", script=test)
+    write(tmp_path / "hello", tests__helper_dot_sh="#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n")
+    make = "cp /bin/true own && ln -s own link && mkdir empty; pwd"
+    made = await run(f"harbor:{tmp_path}:hello", make)
+    assert made.reward == 1.0
+    subject = Subject(made, load_task(f"harbor:{tmp_path}:hello"), [], MemoryJournal())
+    for scorer in (CheckScorer(), FinalStateScorer()):
+        assert (await scorer.score(subject)).reward == 1.0
+    assert (await run(f"harbor:{tmp_path}:hello", "true; pwd")).reward == 0.0
+    cheat = "mkdir -p own/logs/verifier; echo 1 > own/logs/verifier/reward.txt; ln -s own .grading; pwd"
+    assert (await run(f"harbor:{tmp_path}:hello", cheat)).reward == 0.0
 
 
 async def test_the_python_of_the_tasks_is_an_environment_of_its_own(tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ from treadle.runs.options import Files, Given
 from treadle.runs.recording import end_called, take_in_rest
 from treadle.runs.run import Run
 from treadle.runs.task import Task, check_task, find_reply, find_step_rewards
-from treadle.sandbox.protocol import Sandbox
+from treadle.sandbox.protocol import RunFiles, Sandbox
 from treadle.tools.read_again import find_readers
 from treadle.tools.user_code import blame
 
@@ -310,7 +310,7 @@ async def grade_run(driver: Driver, task: Task) -> None:
         return
     if getattr(task, "grader", task) is None:
         return
-    files = {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
+    files = {} if sandbox is None else RunFiles.of(sandbox)
     try:
         grade = await check_task(task, state.ending.output, files, list(state.transcript))
         steps = find_step_rewards(task, list(state.transcript))

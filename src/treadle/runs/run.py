@@ -22,6 +22,7 @@ from treadle.core.state import State, Status, fold
 from treadle.core.types import Fault, Json, Message, StopReason, ToolCall, ToolResult, Usage
 from treadle.journal.protocol import Journal
 from treadle.sandbox.paths import normalize_file
+from treadle.sandbox.protocol import RunFiles
 
 # With a default, `Run` and `AnswerType` without a parameter are complete for strict type checkers.
 T_co = TypeVar("T_co", covariant=True, default=Any)
@@ -320,7 +321,8 @@ class Run(Generic[T_co]):
     @property
     def files(self) -> Mapping[str, bytes]:
         """The sandbox's files as path to content, read from the journal."""
-        return {path: self._journal.read_blob(digest) for path, digest in self.state.sandbox.files.items()}
+        kept = self.state.sandbox
+        return RunFiles.load(kept.files, kept.tool_states, self._journal.read_blob)
 
     @property
     def results(self) -> list[ToolResult]:

@@ -74,7 +74,7 @@ class Task(Protocol):
         ...
 
     def check(self, output: str, files: Mapping[str, bytes]) -> "Grade | Awaitable[Grade]":
-        """Grade the final answer `output` and the sandbox's final `files`.
+        """Grade the final answer `output` and the sandbox's final `files`, which are `RunFiles` after a run.
 
         It may be a coroutine function, for a check that takes time. `check_task` calls either.
         """

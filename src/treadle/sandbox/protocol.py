@@ -1,6 +1,6 @@
 """The protocol of sandboxes, which are a run's files; the limits and the outcome of commands over these files."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Protocol
 
@@ -72,6 +72,32 @@ class Sandbox(Protocol):
         """Undo all changes since the last `take_delta`. Without an earlier `take_delta`, nothing is
         undone."""
         ...
+
+
+class RunFiles(dict[str, bytes]):
+    """A run's files, path to content, with the states of tools, which the check of a task may need.
+
+    `read_state` is that of the sandbox, see `Sandbox.read_state`.
+    """
+
+    def __init__(self, files: Mapping[str, bytes], read_state: Callable[[str], bytes | None]) -> None:
+        super().__init__(files)
+        self.read_state = read_state
+
+    @classmethod
+    def of(cls, sandbox: Sandbox) -> "RunFiles":
+        """Return the files and states that a sandbox has now."""
+        return cls({path: sandbox.read(path) for path in sandbox.paths()}, sandbox.read_state)
+
+    @classmethod
+    def load(
+        cls, files: Mapping[str, str], states: Mapping[str, str], read: Callable[[str], bytes]
+    ) -> "RunFiles":
+        """Return the files and states with hashes whose contents `read` returns. Raises: what `read` raises."""
+        return cls(
+            {path: read(digest) for path, digest in files.items()},
+            lambda name: read(states[name]) if name in states else None,
+        )
 
 
 class Limits(Struct, frozen=True, kw_only=True):

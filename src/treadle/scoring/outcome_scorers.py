@@ -110,7 +110,7 @@ class FinalStateScorer:
 
 
 async def _check(task: Task, run: Run[object]) -> Grade:
-    files = await asyncio.to_thread(lambda: dict(run.files))
+    files = await asyncio.to_thread(lambda: run.files)
     return await check_task(task, run.output, files, list(run.state.transcript))
 
 

@@ -37,7 +37,7 @@ class CheckScorer:
         task, run = subject.task, subject.run
         if task is None:
             return None
-        files = await asyncio.to_thread(lambda: dict(run.files))
+        files = await asyncio.to_thread(lambda: run.files)
         grade = await check_task(task, run.output, files, list(run.state.transcript))
         return Score(grade.reward, grade.detail)
 

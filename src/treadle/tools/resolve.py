@@ -206,10 +206,16 @@ def demands_of_tools(part: PartSpec) -> list[str]:
     `part` and called."""
     if part.missing is not None:
         return []
-    if part.name in _FIXED:
-        return list(_FIXED[part.name])
     kind, _, text = part.name.partition(":")
     settings = part.settings or {}
+    if part.name in _FIXED:
+        root = settings.get("root")
+        pulled = (
+            []
+            if root is None
+            else [f"use the image {root!r}, which Docker or Podman pulls if it is not here"]
+        )
+        return [*_FIXED[part.name], *pulled]
     if kind == "mcp":
         from treadle.tools.mcp.target import OF_RUN
 

@@ -29,9 +29,10 @@ class Shell:
     With `network`, commands share the host's network, including services on its loopback interface.
     `read_only_binds` maps files and folders of the host to the absolute paths where commands find them. With
     `unprotected`, commands are not isolated: they run as the current user, with limits and a separate
-    environment, and can read and change everything that the user can; `network`, `read_only_binds` and
-    `folders` then have no effect. `folders` maps further paths to folders of the run's files; commands begin in
-    the path that is mapped to the empty text, which stands for all files.
+    environment, and can read and change everything that the user can; `network`, `read_only_binds`, `folders`
+    and `root` then have no effect. `folders` maps further paths to folders of the run's files; commands begin in
+    the path that is mapped to the empty text, which stands for all files. `root` is the name or id of an image of a
+    container, whose content commands see in place of the system's; the run's files are what they change in it.
     `network` or `unprotected` make the effect `once`.
     """
 
@@ -43,6 +44,7 @@ class Shell:
         read_only_binds: Mapping[str, str] | None = None,
         unprotected: bool = False,
         folders: Mapping[str, str] | None = None,
+        root: str | None = None,
     ) -> None:
         if not isinstance(limits, Limits):
             limits = Limits(**cast("Any", limits or {}))
@@ -56,15 +58,16 @@ class Shell:
             binds=read_only_binds,
             is_protected=not unprotected,
             aliases=folders,
+            root=root,
         )
         effect = Effect.ONCE if network or unprotected else Effect.IDEMPOTENT
-        description = _describe(network, unprotected, limits, self._commands.read_only_paths)
+        description = _describe(network, limits, self._commands)
         self._tool = ShellTool(self._commands, limits, effect, description)
         name = "shell-unprotected" if unprotected else "shell"
         settings: dict[str, Json] = {"limits": settings_of(Limits, msgspec.to_builtins(limits))}
         if not unprotected:
             settings |= {"network": network, "read_only_binds": dict(read_only_binds or {}) or None}
-            settings["folders"] = dict(folders or {}) or None
+            settings |= {"folders": dict(folders or {}) or None, "root": root}
         self.part = PartSpec(name=name, settings=settings_of(Shell, settings))
 
     def tools(self) -> Sequence[Tool]:
@@ -173,18 +176,22 @@ def _parameters(limits: Limits) -> dict[str, Json]:
     }
 
 
-def _describe(network: bool, unprotected: bool, limits: Limits, read_only_paths: Sequence[str]) -> str:
+def _describe(network: bool, limits: Limits, commands: "HostCommands") -> str:
     """Return the tool's description, for the model and for readers of the journal."""
-    where = "on this computer, WITHOUT a sandbox" if unprotected else "in a sandbox"
+    where = "in a sandbox" if commands.is_protected else "on this computer, WITHOUT a sandbox"
+    kept = (
+        "The working folder holds the run's files and keeps the command's changes. Changes elsewhere are lost"
+    )
+    if commands.root is not None:
+        kept = "Changes of files are kept"
     parts = [
-        f"Run a command with /bin/sh {where}. Returns its output, errors included. The working folder holds the "
-        "run's files and keeps the command's changes. Changes elsewhere are lost, and processes that are still "
-        "running in the background are ended."
+        f"Run a command with /bin/sh {where}. Returns its output, errors included. {kept}, and processes that are "
+        "still running in the background are ended."
     ]
-    if not unprotected:
+    if commands.is_protected:
         parts.append("The network can be used." if network else "There is no network.")
-        if read_only_paths:
-            parts.append(f"Read-only: {', '.join(read_only_paths)}.")
+        if commands.read_only_paths:
+            parts.append(f"Read-only: {', '.join(commands.read_only_paths)}.")
     parts.append(
         f"Limits: {limits.seconds:g} seconds, {limits.memory_bytes // 2**20:,} MiB of memory, {limits.processes} "
         f"processes, {limits.disk_bytes // 2**20:,} MiB in {limits.files:,} files."
@@ -197,9 +204,10 @@ def make_shell(
     network: bool = False,
     limits: Mapping[str, float] | None = None,
     read_only_binds: Mapping[str, str] | None = None,
+    root: str | None = None,
 ) -> Shell:
     """Return the toolset with the name `shell`, which always isolates commands. See `Shell`."""
-    return Shell(network=network, limits=limits, read_only_binds=read_only_binds)
+    return Shell(network=network, limits=limits, read_only_binds=read_only_binds, root=root)
 
 
 def make_unprotected_shell(*, limits: Mapping[str, float] | None = None) -> Shell:

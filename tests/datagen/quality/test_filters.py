@@ -2,12 +2,13 @@
 
 import pytest
 from msgspec.structs import replace
-from tests.datagen.quality.candidates import changed, config, play, solve, verdict, with_answer
+from tests.datagen.quality.candidates import candidate, changed, config, play, solve, verdict, with_answer
+from tests.sandbox.here import needs_sandbox
 
-from treadle import tool
+from treadle import Agent, ScriptedModel, open_journal, tool
 from treadle.core.events import Rewarded
 from treadle.core.types import Message, Role, ToolSpec
-from treadle.datagen.quality.filters.graded import VerifiedFilter, VerifiedSettings
+from treadle.datagen.quality.filters.graded import VerifiedFilter, VerifiedSettings, _read_files
 from treadle.datagen.quality.pipeline import mark_row
 from treadle.datagen.quality.protocol import Resources
 from treadle.datagen.scenarios.scenario import Kind
@@ -313,3 +314,14 @@ async def test_rows_of_a_tool_that_once_answered_otherwise_are_not_marked() -> N
     assert [item.is_passed for item in found] == [True, False, True]
     assert [item.details.get("is_verified", False) for item in found] == [True, False, False]
     assert "'coin' gave another result" in found[2].reason
+
+
+@needs_sandbox
+async def test_the_files_that_a_check_is_given_have_the_states_of_tools() -> None:
+    journal = open_journal("memory:")
+    model = ScriptedModel([[call("shell", {"command": "ln -s a b; echo 1 > a"})], "Done."])
+    made = await Agent(model, tools=["shell"], journal=journal).run("go", run_id="s000001-1", files={})
+    files = await _read_files(candidate(journal, made.run_id))
+    assert files == {"a": b"1\n"}
+    assert files.read_state("shell") == b'{"links":{"b":"a"}}'
+    assert files.read_state("other") is None

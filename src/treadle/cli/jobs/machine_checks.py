@@ -186,9 +186,23 @@ def _check_sandbox() -> Iterator[MachineCheck]:
     if fault is None:
         who = "another user than root" if is_root() else "this user"
         yield MachineCheck("shell", True, f"a command was run in a sandbox, as {who}")
+        yield _check_images()
     else:
         seen, _, advice = fault.partition("; ")
         yield MachineCheck("shell", False, seen, advice or None)
+
+
+def _check_images() -> MachineCheck:
+    """Check what commands and tasks with an image of their own need."""
+    from treadle.sandbox.commands.images import find_builder, find_image_fault
+
+    fault = find_image_fault("")
+    if fault is None:
+        return MachineCheck(
+            "images", True, f"{find_builder()} works, and a sandbox can have an image as its root"
+        )
+    seen, _, advice = fault.partition("; ")
+    return MachineCheck("images", False, seen, advice or None)
 
 
 def _check_keys() -> MachineCheck:

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from msgspec import Struct
+
 from treadle.core.errors import SandboxError
 from treadle.sandbox.commands.home import shared_program
 
@@ -25,6 +27,8 @@ WRITABLE = {"work": WORK, "tmp": "/tmp", "shm": "/dev/shm"}
 """Subfolders of a sandbox's folder on disk, and where they are mounted in the sandbox."""
 FOLDERS = (*WRITABLE, "etc")
 """All subfolders of a sandbox's folder on disk."""
+LAYER = ("spare", "merged")
+"""Further subfolders of a sandbox whose root is an image: the kernel's own, and where the layers are joined."""
 MISSING = (
     "there is no bubblewrap (the program `bwrap`) here; install it, for example with: apt install bubblewrap"
 )
@@ -44,6 +48,30 @@ _SYSCTLS = {
     "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
 }
 """Kernel settings: the value that forbids user namespaces, and one that allows them."""
+
+
+_JOIN = """\
+mount -t overlay -o "lowerdir=$0,upperdir=$1/work,workdir=$1/spare,userxattr" overlay "$1/merged" || exit 1
+shift
+exec "$@"
+"""
+"""Joins the image in `$0` and the layer of the folder `$1` in a mount that only the following command sees."""
+
+
+class ImageRoot(Struct, frozen=True, kw_only=True):
+    """The content of an image, as the root that commands see."""
+
+    image_id: str
+    folder: str
+    """The folder on disk with the content. Everything in it belongs to the user that commands run as."""
+    begin: str = "/"
+    """The path where commands begin."""
+    variables: dict[str, str] = {}
+    """The whole environment of commands."""
+    user: tuple[int, int] = (0, 0)
+    """The ids of user and group as commands see them."""
+    is_layered: bool = True
+    """Whether changes go to the subfolder `work` of the sandbox; otherwise the content itself is changed."""
 
 
 def find_bwrap() -> str | None:
@@ -79,10 +107,12 @@ def wrap(
     has_network: bool = False,
     binds: Mapping[str, str] | None = None,
     aliases: Mapping[str, str] | None = None,
+    image: ImageRoot | None = None,
 ) -> list[str]:
     """Return the command line that runs `command`, a program of the system, as process 1 of a sandbox.
 
-    `root` has the subfolders `FOLDERS`. Bubblewrap writes JSON with the `child-pid` of process 1 to `info_fd`.
+    `root` has the subfolders `FOLDERS`, and with an `image` those of `LAYER`; then the program is one of the image,
+    and nothing of the system is seen. Bubblewrap writes JSON with the `child-pid` of process 1 to `info_fd`.
     `binds` maps further files and folders of the host to read-only paths in the sandbox, and `aliases` further
     paths in it to folders of the run's files.
     Raises: `SandboxError` if bubblewrap is not installed.
@@ -90,12 +120,13 @@ def wrap(
     program = find_bwrap()
     if program is None:
         raise SandboxError(MISSING)
-    argv = []
-    if is_root():
-        program = shared_program(program)
-        argv += ["setpriv", f"--reuid={OUTER_ID}", f"--regid={OUTER_ID}", "--clear-groups", "--"]
-    argv += [program, "--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
-    argv += ["--unshare-user", "--uid", str(INNER_ID), "--gid", str(INNER_ID)]
+    argv = as_other_user()
+    if image is not None and image.is_layered:
+        argv += join_layers(image.folder, root)
+    argv += [shared_program(program) if is_root() else program]
+    argv += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    user, group = (INNER_ID, INNER_ID) if image is None else image.user
+    argv += ["--unshare-user", "--uid", str(user), "--gid", str(group)]
     argv += [
         "--unshare-ipc",
         "--unshare-pid",
@@ -107,11 +138,19 @@ def wrap(
     argv += [] if has_network else ["--unshare-net"]
     argv += ["--info-fd", str(info_fd)]
     argv += [] if filter_fd is None else ["--seccomp", str(filter_fd)]
-    argv += _system_binds(has_network)
-    for name in _MADE_UP:
-        argv += ["--ro-bind", str(root / "etc" / name), f"/etc/{name}"]
+    writable = dict(WRITABLE)
+    if image is None:
+        argv += _system_binds(has_network)
+        for name in _MADE_UP:
+            argv += ["--ro-bind", str(root / "etc" / name), f"/etc/{name}"]
+    else:
+        argv += ["--bind", str(root / "merged" if image.is_layered else image.folder), "/", "--clearenv"]
+        for name, value in image.variables.items():
+            argv += ["--setenv", name, value]
+        argv += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"] if has_network else []
+        writable = {"shm": WRITABLE["shm"]}
     argv += ["--proc", "/proc", "--dev", "/dev"]
-    for name, inner in WRITABLE.items():
+    for name, inner in writable.items():
         argv += ["--bind", str(root / name), inner]
     for outer, inner in (binds or {}).items():
         argv += ["--ro-bind", outer, inner]
@@ -120,7 +159,31 @@ def wrap(
     # `/` and `/dev`, which bubblewrap makes itself, are in memory and have no size limit.
     # Commands begin in the folder that stands for the whole run, if there is one.
     begin = next((path for path, inner in (aliases or {}).items() if not inner), WORK)
-    return [*argv, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", begin, "--", *command]
+    argv += ["--remount-ro", "/dev"]
+    argv += ["--remount-ro", "/", "--chdir", begin] if image is None else ["--chdir", image.begin]
+    return [*argv, "--", *command]
+
+
+def as_other_user() -> list[str]:
+    """Return the beginning of a command line that runs as the user of sandboxes, if this process is root."""
+    if not is_root():
+        return []
+    return ["setpriv", f"--reuid={OUTER_ID}", f"--regid={OUTER_ID}", "--clear-groups", "--"]
+
+
+def join_layers(folder: str, root: Path) -> list[str]:
+    """Return the beginning of a command line that sees `folder`, with the changes of a sandbox, in its subfolder
+    `merged`. Raises: `SandboxError` for a folder that cannot be an option of a mount."""
+    start = ["unshare", "--user", "--map-root-user", "--mount", "--", "/bin/sh", "-c", _JOIN]
+    return [*start, _mountable(folder), _mountable(str(root))]
+
+
+def _mountable(folder: str) -> str:
+    if set(",:\\") & set(folder):
+        raise SandboxError(
+            f"an image cannot be used with the folder {folder!r}, whose name has a , or : or \\"
+        )
+    return folder
 
 
 def make_etc(root: Path) -> None:

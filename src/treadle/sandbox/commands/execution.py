@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 
 from treadle.core.errors import SandboxError
-from treadle.sandbox.commands.bubblewrap import WRITABLE
+from treadle.sandbox.commands.bubblewrap import WRITABLE, ImageRoot
 from treadle.sandbox.commands.process_family import (
     BareFamily,
     IsolatedFamily,
@@ -27,7 +27,8 @@ TICK_SECONDS = 0.1
 
 
 class SandboxCommand:
-    """A command that runs in the folder `root`, which has the subfolders `bubblewrap.FOLDERS`."""
+    """A command that runs in the folder `root`, which has the subfolders `bubblewrap.FOLDERS`, and with an `image`
+    those of `bubblewrap.LAYER`."""
 
     def __init__(
         self,
@@ -39,12 +40,13 @@ class SandboxCommand:
         has_network: bool = False,
         binds: Mapping[str, str] | None = None,
         aliases: Mapping[str, str] | None = None,
+        image: ImageRoot | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
         self._limits = limits
         self._folders = [root / name for name in WRITABLE]
         self._family: ProcessFamily = (
-            IsolatedFamily(text, root, limits, has_network, binds or {}, aliases or {})
+            IsolatedFamily(text, root, limits, has_network, binds or {}, aliases or {}, image)
             if is_isolated
             else BareFamily(text, root, limits)
         )

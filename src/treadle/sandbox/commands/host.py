@@ -20,9 +20,11 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, SandboxError
 from treadle.sandbox.commands.bubblewrap import (
     FOLDERS,
+    LAYER,
     MISSING,
     OUTER_ID,
     WRITABLE,
+    ImageRoot,
     blocking_sysctls,
     find_bwrap,
     is_root,
@@ -30,6 +32,7 @@ from treadle.sandbox.commands.bubblewrap import (
 )
 from treadle.sandbox.commands.execution import SandboxCommand
 from treadle.sandbox.commands.home import is_open_to_all, make_root
+from treadle.sandbox.commands.images import find_image_fault, open_image
 from treadle.sandbox.commands.run_folder import RunFolder
 from treadle.sandbox.commands.untrusted import TooMuchError, clear_folder, remove_tree
 from treadle.sandbox.protocol import CommandOutcome, Limits, Sandbox, Stop
@@ -49,6 +52,7 @@ class HostCommands:
         binds: Mapping[str, str] | None = None,
         is_protected: bool = True,
         aliases: Mapping[str, str] | None = None,
+        root: str | None = None,
     ) -> None:
         """Make a place for commands.
 
@@ -56,11 +60,22 @@ class HostCommands:
         maps further absolute paths to folders of the run's files, empty for all of them.
         Without `is_protected` commands run as the current user and can read and change everything that this user
         can.
+        `root` is the name or id of an image whose content commands see in place of the system's, from the root on.
+        The run's files are then what commands have changed in it, and an alias can only say where commands begin.
         Raises: `ConfigError` for a bind that cannot be made.
         """
         self.has_network = has_network
         self.binds = _check_binds(binds or {})
         self.is_protected = is_protected
+        self.root = root if is_protected else None
+        self.begin: str | None = None
+        """Where commands begin in an image; `None` for what the image says."""
+        if self.root is not None:
+            if any((aliases or {}).values()):
+                raise ConfigError(
+                    "with an image as the root, folders of the run's files cannot have other paths"
+                )
+            self.begin, aliases = next(iter(aliases or {}), None), None
         checked = {_check_inner(path, "the run's files"): inner for path, inner in (aliases or {}).items()}
         self.folders = tuple(checked.values())
         """The folders of the run's files that commands find, even if they have no files."""
@@ -72,27 +87,40 @@ class HostCommands:
 
     def find_fault(self) -> str | None:
         """Return why commands cannot be run this way on this machine and what helps, or `None` if they can."""
-        return find_fault() if self.is_protected else None
+        if not self.is_protected:
+            return None
+        return find_fault() or (None if self.root is None else find_image_fault(self.root))
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["HostFolder"]:
-        """Make a folder for one run. It is removed on exit. Raises: `SandboxError` if there is no room."""
-        folder = await _in_thread(lambda: HostFolder(self))
+        """Make a folder for one run. It is removed on exit. Raises: `SandboxError` if there is no room, or the
+        image cannot be used."""
+        folder = await _in_thread(lambda: HostFolder(self, self._open_image()))
         try:
             yield folder
         finally:
             await _in_thread(folder.close)
 
+    def _open_image(self) -> ImageRoot | None:
+        if self.root is None:
+            return None
+        try:
+            image = open_image(self.root)
+        except ConfigError as error:
+            raise SandboxError(str(error)) from error
+        return replace(image, begin=self.begin or image.begin)
+
 
 class HostFolder:
     """One run's folder, kept from one command to the next. Commands run in it one at a time."""
 
-    def __init__(self, commands: HostCommands) -> None:
+    def __init__(self, commands: HostCommands, image: ImageRoot | None) -> None:
         self._commands = commands
+        self._image = image
         owner = OUTER_ID if commands.is_protected and is_root() else None
-        self._root = make_root(FOLDERS, owner)
+        self._root = make_root(FOLDERS if image is None else (*FOLDERS, *LAYER), owner)
         make_etc(self._root)
-        self._folder = RunFolder(self._root / "work", owner)
+        self._folder = RunFolder(self._root / "work", owner, is_layer=image is not None)
         self._is_spoiled = False
         self._lock = Lock()
 
@@ -113,6 +141,7 @@ class HostFolder:
             has_network=self._commands.has_network,
             binds=self._commands.binds,
             aliases=self._commands.aliases,
+            image=self._image,
             report=report,
         )
         return await _stop_if_cancelled(process, lambda: self._perform(process, sandbox, limits))
@@ -137,7 +166,8 @@ class HostFolder:
         # Until the changes are back in the sandbox, the folder's content is unknown.
         self._is_spoiled = True
         self._folder.push(sandbox)
-        self._folder.make_folders(self._commands.folders)
+        if self._image is None:
+            self._folder.make_folders(self._commands.folders)
         links = self._folder.links
         outcome = command.run()
         for name in ("tmp", "shm"):

@@ -20,7 +20,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from treadle.core.errors import SandboxError
-from treadle.sandbox.commands.bubblewrap import wrap
+from treadle.sandbox.commands.bubblewrap import ImageRoot, wrap
 from treadle.sandbox.commands.seccomp import make_filter
 from treadle.sandbox.commands.socket_memory import measure_sockets
 from treadle.sandbox.protocol import Limits
@@ -93,11 +93,13 @@ class IsolatedFamily(ProcessFamily):
         has_network: bool,
         binds: Mapping[str, str],
         aliases: Mapping[str, str],
+        image: ImageRoot | None,
     ) -> None:
         super().__init__(text, root, limits)
         self._has_network = has_network
         self._binds = binds
         self._aliases = aliases
+        self._image = image
 
     def start(self, out_end: int) -> None:
         info, info_end = os.pipe()
@@ -112,6 +114,7 @@ class IsolatedFamily(ProcessFamily):
                 has_network=self._has_network,
                 binds=self._binds,
                 aliases=self._aliases,
+                image=self._image,
             )
             environment = _environment("/tmp", {})
             self._process, self._go = _popen(argv, environment, self._root, out_end, passed)

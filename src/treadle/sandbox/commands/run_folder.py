@@ -2,13 +2,15 @@
 
 After a command the folder contains only what the sandbox can hold, so that a resumed run finds the same files.
 Facts that a sandbox cannot hold (executable files, empty folders, links) are stored as a tool state next to its
-files. Links are never followed. No command may run in the folder while this code works on it.
+files. If the folder is a layer of the kernel's overlay file system over an image, so are the removed paths of the
+image, and modes. Links are never followed. No command may run in the folder while this code works on it.
 """
 
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -34,6 +36,12 @@ RACY_NS = 50_000_000
 """A file that changed this recently before it was read may change again without a new time stamp, because the
 clocks of file systems are coarse."""
 
+_OPAQUE = "user.overlay.opaque"
+"""The attribute of a folder in a layer that hides all that the image has in it. Source: Linux, overlayfs.rst."""
+_WHITEOUT = os.makedev(0, 0)
+"""The number of the device that stands for a removed path in a layer."""
+_LOOK = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
+
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -50,6 +58,29 @@ class Extras(Struct, frozen=True, omit_defaults=True):
     """The empty folders."""
     links: dict[str, str] = {}
     """Each link's path and target. The target may be anywhere; only commands follow it."""
+    removed: tuple[str, ...] = ()
+    """The paths of an image that are removed. With a slash at the end, all that the image has in a folder."""
+    modes: dict[str, int] = {}
+    """The permissions of files and folders over an image, where they are unusual."""
+
+
+def put_scripts(state: bytes, folders: Iterable[str], files: Mapping[str, bytes]) -> bytes:
+    """Return the content of a state without what it says about `folders`, in which `files` are put. Of these, scripts
+    can be run."""
+
+    def is_outside(path: str) -> bool:
+        return not f"{path.rstrip('/')}/".startswith(tuple(f"{folder}/" for folder in folders))
+
+    found = msgspec.json.decode(state, type=Extras)
+    scripts = [path for path, content in files.items() if content.startswith(b"#!")]
+    kept = Extras(
+        executable=(*filter(is_outside, found.executable), *scripts),
+        folders=tuple(filter(is_outside, found.folders)),
+        links={path: target for path, target in found.links.items() if is_outside(path)},
+        removed=tuple(filter(is_outside, found.removed)),
+        modes={path: mode for path, mode in found.modes.items() if is_outside(path)},
+    )
+    return msgspec.json.encode(kept)
 
 
 class _Held(Struct):
@@ -64,10 +95,12 @@ class _Held(Struct):
 class RunFolder:
     """A folder on disk for one sandbox. Its methods block."""
 
-    def __init__(self, path: Path, owner: int | None = None) -> None:
+    def __init__(self, path: Path, owner: int | None = None, *, is_layer: bool = False) -> None:
         self.path = path
         self._owner = owner
         """User and group id of the files written there. `None`: those of this process."""
+        self._is_layer = is_layer
+        """Whether the folder is a layer over an image."""
         self._held: dict[str, _Held] = {}
         self._state: bytes | None = None
         self._is_fresh = True
@@ -93,12 +126,17 @@ class RunFolder:
         extras = msgspec.json.decode(state, type=Extras) if self._is_fresh and state else Extras()
         executable = frozenset(extras.executable)
         self._state = state
-        writer = _Writer(self.path, self._owner)
+        writer = self._writer()
         try:
+            for path in extras.removed:
+                writer.hide(path)
             paths = sandbox.paths()
             for path in self._held.keys() - set(paths):
-                writer.remove(path)
-                writer.remove_empty(path.rpartition("/")[0])
+                if self._is_layer:
+                    writer.hide(path)
+                else:
+                    writer.remove(path)
+                    writer.remove_empty(path.rpartition("/")[0])
                 del self._held[path]
             for path in paths:
                 content = sandbox.read(path)
@@ -117,6 +155,8 @@ class RunFolder:
             for path, target in extras.links.items():
                 if path not in self._held:
                     writer.link(path, target)
+            for path in sorted(extras.modes, reverse=True):
+                writer.set_mode(path, extras.modes[path])
         finally:
             writer.close()
         if self._is_fresh:
@@ -125,7 +165,7 @@ class RunFolder:
 
     def make_folders(self, paths: Iterable[str]) -> None:
         """Make folders that may have no files. Raises: `OSError`."""
-        writer = _Writer(self.path, self._owner)
+        writer = self._writer()
         try:
             for path in paths:
                 writer.make_folder(path)
@@ -138,7 +178,7 @@ class RunFolder:
         Return the things that the sandbox cannot hold, which are removed, each with the reason. Raises:
         `TooMuchError` if the folder holds more than allowed, before the sandbox is changed; `OSError`.
         """
-        change = _Change(self._held, time.time_ns() - RACY_NS)
+        change = _Change(self._held, time.time_ns() - RACY_NS, self._is_layer)
         size_bytes = 0
         for files, found in enumerate(walk(self.path), 1):
             size_bytes += size_of(found.status)
@@ -151,7 +191,7 @@ class RunFolder:
         self._held = change.held
         self.links = frozenset(change.links)
         if change.left_out:
-            writer = _Writer(self.path, self._owner)
+            writer = self._writer()
             try:
                 for path in change.left_out:
                     writer.remove(path)
@@ -163,13 +203,17 @@ class RunFolder:
             self._state = state
         return [f"{path!r} ({reason})" for path, reason in change.left_out.items()]
 
+    def _writer(self) -> "_Writer":
+        return _Writer(self.path, self._owner)
+
 
 class _Change:
     """The differences that a walk through the folder finds."""
 
-    def __init__(self, before: dict[str, _Held], racy_after_ns: int) -> None:
+    def __init__(self, before: dict[str, _Held], racy_after_ns: int, is_layer: bool) -> None:
         self._before = before
         self._racy_after_ns = racy_after_ns
+        self._is_layer = is_layer
         self.held: dict[str, _Held] = {}
         self.written: dict[str, bytes] = {}
         self.left_out: dict[str, str] = {}
@@ -177,13 +221,17 @@ class _Change:
         self._last_left_out = "\0"
         self._empty: dict[str, None] = {}
         self.links: dict[str, str] = {}
+        self._removed: list[str] = []
+        self._modes: dict[str, int] = {}
 
     def take(self, found: TreeEntry) -> None:
         """Record one file, folder or link."""
         path, mode = found.path, found.status.st_mode
         if path.startswith(self._last_left_out):
             return
-        reason = _KINDS.get(stat.S_IFMT(mode)) or _name_fault(path)
+        is_hidden = self._is_layer and _is_whiteout(found.status)
+        reason = None if is_hidden else _KINDS.get(stat.S_IFMT(mode))
+        reason = reason or _name_fault(path)
         if reason is None and stat.S_ISLNK(mode):
             target = os.readlink(found.name, dir_fd=found.folder_fd)
             reason = None if _is_text(target) else "a link to a name that is not UTF-8"
@@ -194,10 +242,25 @@ class _Change:
             self.links.pop(path, None)
             return
         self._empty.pop(path.rpartition("/")[0], None)
+        if is_hidden:
+            self._removed.append(path)
+        elif self._is_layer and not stat.S_ISLNK(mode):
+            self._take_mode(found)
         if stat.S_ISDIR(mode):
             self._empty[path] = None
         elif stat.S_ISREG(mode):
             self._take_file(found)
+
+    def _take_mode(self, found: TreeEntry) -> None:
+        mode = stat.S_IMODE(found.status.st_mode) & ~(stat.S_ISUID | stat.S_ISGID)
+        is_folder = stat.S_ISDIR(found.status.st_mode)
+        if mode not in ((0o755,) if is_folder else (0o644, 0o755)):
+            self._modes[found.path] = mode
+        if is_folder:
+            with suppress(OSError):
+                place = f"/proc/self/fd/{found.folder_fd}/{found.name}"
+                if os.getxattr(place, _OPAQUE, follow_symlinks=False) == b"y":
+                    self._removed.append(f"{found.path}/")
 
     def _take_file(self, found: TreeEntry) -> None:
         status = found.status
@@ -221,6 +284,8 @@ class _Change:
             executable=tuple(sorted(path for path, held in self.held.items() if held.is_executable)),
             folders=tuple(sorted(self._empty)),
             links=dict(sorted(self.links.items())),
+            removed=tuple(sorted(self._removed)),
+            modes=dict(sorted(self._modes.items())),
         )
 
 
@@ -269,6 +334,28 @@ class _Writer:
         if self._owner is not None:
             os.chown(name, self._owner, self._owner, dir_fd=fd, follow_symlinks=False)
 
+    def hide(self, path: str) -> None:
+        """Remove a path of the image below this layer, or with a slash at its end all in that folder. Raises:
+        `OSError`."""
+        if path.endswith("/"):
+            os.setxattr(self._enter(path[:-1]), _OPAQUE, b"y")
+            return
+        folder, _, name = path.rpartition("/")
+        fd = self._enter(folder)
+        self._make_room(path, name, fd)
+        os.mknod(name, stat.S_IFCHR, _WHITEOUT, dir_fd=fd)
+
+    def set_mode(self, path: str, mode: int) -> None:
+        """Set the permissions of a file or folder, if there is one. Raises: `OSError`."""
+        folder, _, name = path.rpartition("/")
+        with suppress(FileNotFoundError, NotADirectoryError):
+            fd = os.open(name, _LOOK, dir_fd=self._enter(folder, may_make=False))
+            try:
+                if not stat.S_ISLNK(os.fstat(fd).st_mode):
+                    os.chmod(f"/proc/self/fd/{fd}", mode & 0o1777)
+            finally:
+                os.close(fd)
+
     def remove(self, path: str) -> None:
         """Remove the file, link or folder at `path`, if there is one. Raises: `OSError`."""
         folder, _, name = path.rpartition("/")
@@ -307,6 +394,8 @@ class _Writer:
             return self._last[1]
         self._leave_last()
         for name in path.split("/") if path else ():
+            if name in ("", ".", ".."):
+                raise SandboxError(f"{path!r} is not a path in a sandbox")
             before = self._last[1]
             inner = self._step(name, before, may_make)
             self._leave_last()
@@ -324,10 +413,14 @@ class _Writer:
         else:
             _make_usable(inner)
             return inner
+        is_hidden = os.path.lexists(place := f"/proc/self/fd/{fd}/{name}") and _is_whiteout(os.lstat(place))
         self._make_room(name, name, fd)
         os.mkdir(name, 0o755, dir_fd=fd)
         inner = open_folder(name, fd)
         self._give(inner)
+        if is_hidden:
+            # What the image has there stays removed.
+            os.setxattr(inner, _OPAQUE, b"y")
         return inner
 
     def _give(self, fd: int) -> None:
@@ -338,6 +431,11 @@ class _Writer:
         if self._last[1] != self._root:
             os.close(self._last[1])
         self._last = ("", self._root)
+
+
+def _is_whiteout(status: os.stat_result) -> bool:
+    """Return whether a thing in a layer says that its path is removed. Source: Linux, overlayfs.rst."""
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == _WHITEOUT
 
 
 def _make_usable(fd: int) -> None:

@@ -1,4 +1,4 @@
-"""What the Dockerfile of a task makes, as far as the sandbox can have it without an image.
+"""What the Dockerfile of a task makes: without an image as far as the sandbox can have it, else its image.
 
 Files, folders and variables are read from the Dockerfile. What it installs must be on this machine: programs for
 apt, and packages of the task's Python for pip. Versions are not compared. Anything else needs the image.
@@ -12,7 +12,10 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, SandboxError
+from treadle.sandbox.commands.bubblewrap import ImageRoot
+from treadle.sandbox.commands.host import find_fault
+from treadle.sandbox.commands.images import NoBuilderError, build_image, find_image_fault, open_image
 from treadle.tasks.foreign.installers import NAMES, find_missing, split_commands
 
 OUTER = ".root"
@@ -32,6 +35,8 @@ class Image(Struct):
     folders: set[str] = set()
     """Further folders, by absolute path."""
     variables: dict[str, str] = {}
+    root: ImageRoot | None = None
+    """The unpacked image, which then has all files and variables; `None` if the sandbox itself will do."""
 
     def place(self, path: str) -> str:
         """Return where an absolute path is in the run's files. Raises: `ConfigError` if only the sandbox has it."""
@@ -65,7 +70,35 @@ def place_mounts(folder: str, mounts: Sequence[str]) -> dict[str, str]:
 
 def needs_image(why: str) -> ConfigError:
     """Return the error of a task that needs its image."""
-    return ConfigError(f"it needs its image, and Treadle runs tasks only without one: {why}")
+    return ConfigError(f"it needs its image, and neither Docker nor Podman works here to make it: {why}")
+
+
+def find_image(context: Path, settings: Mapping[str, object]) -> Image:
+    """Return what the Dockerfile in `context` makes: as files for the sandbox if these will do, else as an image
+    that Docker or Podman builds or pulls. `settings` are those of the environment in `task.toml`.
+
+    Raises: `ConfigError` that says why neither can be had.
+    """
+    try:
+        return read_image(context, settings)
+    except ConfigError as error:
+        refusal = error
+    given = settings.get("docker_image")
+    if not given and not (context / "Dockerfile").is_file():
+        raise refusal
+    try:
+        if (fault := find_fault() or find_image_fault()) is not None:
+            raise ConfigError(f"it needs its image, which cannot be used here: {fault}")
+        if not given:
+            seconds = settings.get("build_timeout_sec", 600.0)
+            given = build_image(context, float(seconds) if isinstance(seconds, int | float) else 600.0)
+        root = open_image(str(given))
+    except NoBuilderError:
+        raise refusal from None
+    except SandboxError as error:
+        raise ConfigError(str(error)) from error
+    folder = settings.get("workdir")
+    return Image(folder=folder if isinstance(folder, str) else root.begin, root=root)
 
 
 def read_image(context: Path, settings: Mapping[str, object]) -> Image:

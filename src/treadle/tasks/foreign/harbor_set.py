@@ -1,8 +1,9 @@
 """The task sets `harbor:FOLDER`: folders of tasks in the formats of Harbor and of terminal-bench.
 
 A task whose image adds nothing but files and what this machine has needs no image: it runs in the sandbox, where
-commands find the run's files in the task's own folders. Its tests run on the final files, after the run, and are
-never seen by the agent. Its reference solution is what the model `oracle` runs.
+commands find the run's files in the task's own folders. Others run in their image, in the same sandbox. The tests
+run on the final files, after the run, and are never seen by the agent. The reference solution is what the model
+`oracle` runs.
 
 Source: Harbor 0.26 (`task.toml`, `instruction.md`, `environment/`, `solution/solve.sh`, `tests/test.sh`, which
 writes `/logs/verifier/reward.json` or `reward.txt`) and terminal-bench 0.2.18 (`task.yaml`, `solution.sh` or
@@ -17,6 +18,7 @@ import shlex
 import tomllib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
@@ -28,16 +30,22 @@ from treadle.core.errors import ConfigError, SandboxError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 from treadle.runs.task import Grade, TaskSet
+from treadle.sandbox.commands.bubblewrap import ImageRoot
 from treadle.sandbox.commands.host import HostCommands
+from treadle.sandbox.commands.images import IMAGE_ID
+from treadle.sandbox.commands.run_folder import STATE, put_scripts
 from treadle.sandbox.in_memory import MemorySandbox
-from treadle.sandbox.protocol import CommandOutcome, Limits
-from treadle.tasks.foreign.harbor_image import needs_image, place_mounts, read_image
+from treadle.sandbox.protocol import CommandOutcome, Limits, RunFiles
+from treadle.tasks.foreign.harbor_image import Image, find_image, place_mounts
 from treadle.tasks.foreign.installers import find_binds, find_obstacle, read_functions
 from treadle.tasks.solver import Solver, Step, WantedCall
 from treadle.tools.shell import Shell
 
 _HIDDEN = ".grading"
 """The folder of the tests and of their logs, while a task is graded."""
+_BASH = "$(command -v bash || echo sh)"
+_BUILDS = 4
+"""How many images are built at the same time."""
 _SUMMARY = re.compile(r"=+\s*short test summary info\s*=+", re.IGNORECASE)
 _RESULT = re.compile(r"^(PASSED|SKIPPED|XFAIL|FAILED|XPASS|ERROR):?\s+\S", re.MULTILINE)
 _PASSING = ("PASSED", "SKIPPED", "XFAIL")
@@ -114,12 +122,12 @@ def _check_settings(layout: _Layout) -> None:
     """Raises: `ConfigError` if the settings of a task ask for more than the sandbox has."""
     environment = layout.section("environment")
     if layout.is_harbor and (composed := [*layout.context.glob("docker-compose*")]):
-        raise needs_image(f"it has several containers ({composed[0].name})")
+        raise ConfigError(f"it has several containers ({composed[0].name}), and Treadle makes one")
     for name in ("mcp_servers", "healthcheck", "gpus", "tpu"):
         if environment.get(name):
-            raise needs_image(f"its environment has {name}")
+            raise ConfigError(f"its environment has {name}, which Treadle cannot give it")
     if environment.get("os", "linux") != "linux":
-        raise needs_image(f"it is made for {environment['os']}")
+        raise ConfigError(f"it is made for {environment['os']}")
     kind = "pytest" if layout.is_harbor else layout.settings.get("parser_name", "pytest")
     if kind != "pytest":
         raise ConfigError(f"the results of its tests are read by {kind!r}, and Treadle reads pytest's")
@@ -142,8 +150,8 @@ class HarborTask:
         try:
             self._layout = _read_layout(place)
             _check_settings(self._layout)
-            self._image = read_image(self._layout.context, self._layout.section("environment"))
-            self._script = _read_script(self._layout)
+            self._image = find_image(self._layout.context, self._layout.section("environment"))
+            self._script = _read_script(self._layout, self._image.root)
         except ConfigError as error:
             raise ConfigError(f"the task {task_set}:{task_id} cannot be run here: {error}") from error
         self.input = self._layout.instruction.strip()
@@ -158,49 +166,63 @@ class HarborTask:
         memory = self._layout.section("environment").get("memory_mb")
         if isinstance(memory, int) and memory > 0:
             limits["memory_mb"] = str(memory)
+        if self._image.root is not None:
+            limits["root"] = self._image.root.image_id
         return f"{','.join([*self._image.mounts, self._image.folder])}?{urlencode(limits)}"
 
     def find_solver(self, prompt: str) -> Solver | None:
         """Return a solver that runs the reference solution; `None` for another prompt, or without a solution."""
         if prompt.strip() != self.input or not self._layout.solution.is_file():
             return None
-        return _run_solution(self._layout, self._image.variables)
+        return _run_solution(self._layout, self._image)
 
     async def check(self, output: str, files: Mapping[str, bytes]) -> Grade:
         """Run the tests on the final files. Raises: `SandboxError` if they cannot be run, or give no reward."""
-        tests = self._layout.script.parent if self._layout.is_harbor else self._layout.script.parent / "tests"
-        held = {
-            f"{_HIDDEN}/tests/{path.relative_to(tests).as_posix()}": path.read_bytes()
-            for path in sorted(tests.rglob("*"))
-            if path.is_file()
-        }
-        held |= {f"{_HIDDEN}/test.sh": self._script, f"{_HIDDEN}/installers.sh": read_functions()}
-        held[f"{_HIDDEN}/logs/verifier/.keep"] = b""
-        own = {path: content for path, content in files.items() if not path.startswith(f"{_HIDDEN}/")}
-        box = MemorySandbox({**own, **held})
-        placed = place_mounts(self._image.folder, self._image.mounts)
-        aliases = {**placed, "/tests": f"{_HIDDEN}/tests", "/logs": f"{_HIDDEN}/logs"}
-        given = self._layout.section("verifier").get("env")
+        folder, layout = self._image.folder, self._layout
+        given = layout.section("verifier").get("env")
         variables = {
             **self._image.variables,
             **(given if isinstance(given, dict) else {}),
             "TEST_DIR": "/tests",
+            "BASH_ENV": "/tests/.installers.sh",
         }
-        variables["BASH_ENV"] = f"{self._image.folder}/{_HIDDEN}/installers.sh"
-        seconds = self._layout.seconds(
-            "verifier", "max_test_timeout_sec", 600.0 if self._layout.is_harbor else 60.0
-        )
-        async with HostCommands(aliases=aliases, binds=find_binds()).open() as place:
-            outcome = await place.run(
-                f"{_export(variables)}cd {shlex.quote(self._image.folder)} && bash {_HIDDEN}/test.sh",
-                box,
-                Limits(seconds=seconds),
-            )
-        return self._read_reward(box, outcome) if self._layout.is_harbor else _read_summary(outcome)
+        if self._image.root is not None:
+            # The run's files begin at the root, so the tests lie where they do in a container.
+            base, script, hidden = "", f"tests/{layout.script.name}", ["tests", "logs"]
+            command = f"{_export(variables)}cd {shlex.quote(folder)} && {_BASH} /{script}"
+            commands = HostCommands(aliases={folder: ""}, root=self._image.root.image_id)
+        else:
+            base, script, hidden = f"{_HIDDEN}/", f"{_HIDDEN}/test.sh", [_HIDDEN]
+            command = f"{_export(variables)}cd {shlex.quote(folder)} && bash {script}"
+            aliases = place_mounts(folder, self._image.mounts)
+            aliases |= {"/tests": f"{_HIDDEN}/tests", "/logs": f"{_HIDDEN}/logs"}
+            commands = HostCommands(aliases=aliases, binds=find_binds())
+        # Nothing that the run has left in these folders may take part in its grading.
+        own = {path: content for path, content in files.items() if path.partition("/")[0] not in hidden}
+        held = {**self._read_tests(base), script: self._script}
+        box = MemorySandbox({**own, **held})
+        if isinstance(files, RunFiles) and (state := files.read_state(STATE)) is not None:
+            box.write_state(STATE, put_scripts(state, hidden, held))
+        seconds = layout.seconds("verifier", "max_test_timeout_sec", 600.0 if layout.is_harbor else 60.0)
+        async with commands.open() as place:
+            outcome = await place.run(command, box, Limits(seconds=seconds))
+        if layout.is_harbor:
+            return self._read_reward(box, f"{base}logs/verifier", outcome)
+        return _read_summary(outcome)
 
-    def _read_reward(self, box: MemorySandbox, outcome: CommandOutcome) -> Grade:
+    def _read_tests(self, base: str) -> dict[str, bytes]:
+        """Return the files that grading adds to those of the run, in the folder `base`."""
+        script = self._layout.script
+        tests = script.parent if self._layout.is_harbor else script.parent / "tests"
+        found = {
+            f"{base}tests/{path.relative_to(tests).as_posix()}": path.read_bytes()
+            for path in sorted(tests.rglob("*"))
+            if path.is_file()
+        }
+        return {**found, f"{base}tests/.installers.sh": read_functions(), f"{base}logs/verifier/.keep": b""}
+
+    def _read_reward(self, box: MemorySandbox, logs: str, outcome: CommandOutcome) -> Grade:
         """Return the reward that the tests wrote. Raises: `SandboxError` if it is no number."""
-        logs = f"{_HIDDEN}/logs/verifier"
         for name in ("reward.json", "reward.txt"):
             if f"{logs}/{name}" not in box.paths():
                 continue
@@ -243,8 +265,10 @@ def _export(variables: Mapping[str, object]) -> str:
     )
 
 
-def _run_solution(layout: _Layout, variables: Mapping[str, str]) -> Solver:
-    """Run the reference solution in one call, with the files beside it in `/tmp/solution`."""
+def _run_solution(layout: _Layout, image: Image) -> Solver:
+    """Run the reference solution in one call, with the files beside it in `/solution` of the image, or in
+    `/tmp/solution` without one."""
+    folder = "/solution" if image.root else "/tmp/solution"
     if layout.solution.suffix == ".yaml":
         listed = decode_document(layout.solution.read_bytes(), str(layout.solution), is_yaml=True)
         lines = (
@@ -262,30 +286,30 @@ def _run_solution(layout: _Layout, variables: Mapping[str, str]) -> Solver:
                 for path in beside.rglob("*")
                 if path.is_file()
             }
-    written = "mkdir -p /tmp/solution; "
+    written = f"mkdir -p {folder}; "
     for name, content in {**parts, ".installers.sh": read_functions()}.items():
-        place = shlex.quote(f"/tmp/solution/{name}")
+        place = shlex.quote(f"{folder}/{name}")
         written += (
             f"mkdir -p $(dirname {place}); printf %s {b64encode(content).decode()} | base64 -d > {place}; "
         )
     own = layout.section("solution").get("env")
     given = {
-        **variables,
+        **image.variables,
         **(own if isinstance(own, dict) else {}),
-        "BASH_ENV": "/tmp/solution/.installers.sh",
+        "BASH_ENV": f"{folder}/.installers.sh",
     }
-    command = f"{written}{_export(given)}bash /tmp/solution/solve.sh"
+    command = f"{written}{_export(given)}{_BASH} {folder}/solve.sh"
     results = yield Step([WantedCall("shell", {"command": command})], may_fail=True)
     return f"The reference solution was run. {results[0].strip()[-200:]}"
 
 
-def _read_script(layout: _Layout) -> bytes:
+def _read_script(layout: _Layout, root: ImageRoot | None) -> bytes:
     """Return the script of the tests. Raises: `ConfigError` if there is none, or it installs what is not here."""
     try:
         content = layout.script.read_bytes()
     except OSError as error:
         raise ConfigError(f"it has no script of tests: {error}") from error
-    if (obstacle := find_obstacle(content.decode("utf-8", "replace"))) is not None:
+    if (obstacle := find_obstacle(content.decode("utf-8", "replace"), root)) is not None:
         raise ConfigError(obstacle)
     return content
 
@@ -300,17 +324,21 @@ class HarborSet:
     @cached_property
     def _tasks(self) -> list[HarborTask]:
         """Return the tasks that can be run here; the log says why others cannot."""
-        found, refused = [], []
-        for task_id in self._places:
-            try:
-                found.append(self.get(task_id))
-            except ConfigError as error:
-                refused.append(error)
+        with ThreadPoolExecutor(_BUILDS) as pool:
+            tried = list(pool.map(self._try, self._places))
+        found = [task for task in tried if isinstance(task, HarborTask)]
+        refused = [error for error in tried if isinstance(error, ConfigError)]
         if not found:
             raise refused[0]
         for reason in refused:
             logging.getLogger("treadle").warning("%s", reason)
         return found
+
+    def _try(self, task_id: str) -> HarborTask | ConfigError:
+        try:
+            return self.get(task_id)
+        except ConfigError as error:
+            return error
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -331,17 +359,24 @@ def make_shell(text: str) -> Shell:
 
     The folders are absolute paths with commas between them. The last one has the run's files. What is in the
     others, if they are outside of it, is in the hidden folder `.root`. The limits are `seconds` and `memory_mb`.
+    With `root`, the id of an image, commands work in the image, and the run's files are what they changed in it.
     Raises: `ConfigError`.
     """
     paths, _, query = text.partition("?")
     *mounts, folder = paths.split(",")
     limits = {"seconds": 120}
     try:
-        for name, value in parse_qsl(query, strict_parsing=bool(query)):
+        given = dict(parse_qsl(query, strict_parsing=bool(query)))
+        root = given.pop("root", None)
+        for name, value in given.items():
             scale = {"seconds": ("seconds", 1), "memory_mb": ("memory_bytes", 2**20)}[name]
             limits[scale[0]] = int(float(value)) * scale[1]
     except (KeyError, ValueError) as error:
         raise ConfigError(
             f"harbor-shell:{text} has a wrong limit ({error}); write ?seconds=60&memory_mb=512"
         ) from error
+    if root is not None:
+        if not IMAGE_ID.fullmatch(root):
+            raise ConfigError(f"harbor-shell:{text} has the root {root!r}; give the id of an image")
+        return Shell(folders={folder: ""}, limits=limits, root=root)
     return Shell(folders=place_mounts(folder, mounts), limits=limits, read_only_binds=find_binds())

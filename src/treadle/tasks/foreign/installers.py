@@ -11,7 +11,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.sandbox.commands.bubblewrap import is_root
+from treadle.sandbox.commands.bubblewrap import ImageRoot, is_root
 from treadle.sandbox.commands.home import is_open_to_all
 
 VARIABLE = "TREADLE_HARBOR_ENV"
@@ -37,6 +38,7 @@ class _Names(Struct, frozen=True):
     sandbox_folders: frozenset[str]
     base_images: frozenset[str]
     base_image_folders: frozenset[str]
+    package_folders: tuple[str, ...]
 
 
 NAMES = msgspec.toml.decode(files(__package__).joinpath("installers.toml").read_bytes(), type=_Names)
@@ -84,8 +86,9 @@ def split_commands(text: str) -> list[list[str]]:
     return [command for command in found if command]
 
 
-def find_missing(command: list[str]) -> MissingPrograms:
-    """Return what a command would install that is not here."""
+def find_missing(command: list[str], root: Path | None = None) -> MissingPrograms:
+    """Return what a command would install that is not here, or not in the image that is unpacked in `root`."""
+    has_program, has_package = partial(_has_program, root), partial(_has_package, root)
     words = [word for word in command if word not in ("sudo", "-qq")]
     while words and re.match(r"[A-Z_]+=", words[0]):
         words.pop(0)
@@ -95,10 +98,11 @@ def find_missing(command: list[str]) -> MissingPrograms:
         name, words = "pip", words[2:]
     if name in ("apt", "apt-get"):
         wanted = words[words.index("install") + 1 :] if "install" in words else []
-        return MissingPrograms(True, _without(_plain(wanted), _has_program), "apt")
+        return MissingPrograms(True, _without(_plain(wanted), has_program), "apt")
     if name in ("pip", "pip3"):
         return MissingPrograms(
-            "install" in words or words[:1] == ["cache"], _packages(words[1:]) if "install" in words else ()
+            "install" in words or words[:1] == ["cache"],
+            _packages(words[1:], has_package) if "install" in words else (),
         )
     if name == "uv" and words[:1] != ["run"]:
         wanted = (
@@ -106,20 +110,23 @@ def find_missing(command: list[str]) -> MissingPrograms:
             if {"install", "add"} & {*words}
             else []
         )
-        return MissingPrograms(True, _packages(wanted))
+        return MissingPrograms(True, _packages(wanted, has_package))
     if name in ("uv", "uvx"):
         given = [
             words[place + 1] for place, word in enumerate(words[:-1]) if word in ("-w", "--with", "--from")
         ]
         started = next(iter(_plain(words[1:] if name == "uv" else words)), "")
-        return MissingPrograms(True, _without([*given, *([started] if name == "uvx" else [])], _has_package))
+        return MissingPrograms(True, _without([*given, *([started] if name == "uvx" else [])], has_package))
     return MissingPrograms(False)
 
 
-def find_obstacle(script: str) -> str | None:
-    """Return why a script cannot run without a network; `None` if all that it installs is here."""
+def find_obstacle(script: str, image: ImageRoot | None = None) -> str | None:
+    """Return why a script cannot run without a network; `None` if all that it installs is here, or in its image."""
     for command in split_commands(script):
-        missing = find_missing(command)
+        missing = find_missing(command, None if image is None else Path(image.folder))
+        if missing.names and image is not None:
+            names = " ".join(missing.names)
+            return f"its tests install what its image lacks, without a network: {names}; add it to the Dockerfile"
         if missing.names:
             return f"its tests install what is not here: {missing.advice}"
         if command[0] in NAMES.network_programs and "astral.sh/uv" not in " ".join(command):
@@ -133,28 +140,37 @@ def _plain(words: list[str]) -> list[str]:
     return [word for before, word in pairs if not word.startswith("-") and before not in NAMES.valued_options]
 
 
-def _packages(words: list[str]) -> tuple[str, ...]:
+def _packages(words: list[str], has_package: Callable[[str], bool]) -> tuple[str, ...]:
     if any(word in ("-r", "--requirement") for word in words):
         return (f"the packages of {words[-1]}",)
-    return _without(_plain(words), _has_package)
+    return _without(_plain(words), has_package)
 
 
-def _without(names: list[str], is_here: object) -> tuple[str, ...]:
-    assert callable(is_here)
+def _without(names: list[str], is_here: Callable[[str], bool]) -> tuple[str, ...]:
     bare = [re.split(r"[\[=<>~!@; ]", name, maxsplit=1)[0] for name in names]
     return tuple(
         dict.fromkeys(name for name in bare if name and name not in NAMES.assumed and not is_here(name))
     )
 
 
-def _has_program(name: str) -> bool:
-    if shutil.which(name, path="/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin") is not None:
+def _has_program(root: Path | None, name: str) -> bool:
+    path = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+    if root is not None:
+        # Links of an image lead elsewhere here, so it is enough that the name is there.
+        return name in _debian_packages(root) or any(
+            os.path.lexists(f"{root}{folder}/{name}") for folder in path.split(":")
+        )
+    if shutil.which(name, path=path) is not None:
         return True
-    return name in _debian_packages() or (name == "build-essential" and shutil.which("gcc") is not None)
+    return name in _debian_packages(root) or (name == "build-essential" and shutil.which("gcc") is not None)
 
 
 @cache
-def _debian_packages() -> frozenset[str]:
+def _debian_packages(root: Path | None) -> frozenset[str]:
+    if root is not None:
+        status = root / "var" / "lib" / "dpkg" / "status"
+        text = status.read_text("utf-8", "replace") if status.is_file() and not status.is_symlink() else ""
+        return frozenset(re.findall(r"^Package: (.+)\nStatus: install ok", text, re.MULTILINE))
     if shutil.which("dpkg-query") is None:
         return frozenset()
     asked = ["dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Package}\n"]
@@ -162,8 +178,21 @@ def _debian_packages() -> frozenset[str]:
     return frozenset(line[3:] for line in shown.splitlines() if line.startswith("ii"))
 
 
-def _has_package(name: str) -> bool:
-    return re.sub(r"[-_.]+", "-", name).lower() in _python_packages(find_prefix() or Path("/usr"))
+def _has_package(root: Path | None, name: str) -> bool:
+    found = _python_packages(find_prefix() or Path("/usr")) if root is None else _image_packages(root)
+    return _plain_name(name) in found
+
+
+def _plain_name(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@cache
+def _image_packages(root: Path) -> frozenset[str]:
+    """Return the names of the Python packages of an unpacked image, from the folders that pip leaves."""
+    folders = [path for place in NAMES.package_folders for path in root.glob(place)]
+    found = [path.name for folder in folders for path in folder.glob("*.dist-info")]
+    return frozenset(_plain_name(name.partition("-")[0]) for name in found)
 
 
 @cache
@@ -176,7 +205,7 @@ def _python_packages(prefix: Path) -> frozenset[str]:
         shown = subprocess.run(asked, capture_output=True, text=True, check=False, cwd="/", env={}).stdout
     except OSError:
         return frozenset()
-    return frozenset(re.sub(r"[-_.]+", "-", name).lower() for name in shown.splitlines())
+    return frozenset(map(_plain_name, shown.splitlines()))
 
 
 def find_prefix() -> Path | None:

@@ -24,6 +24,7 @@ from treadle.datagen.scenarios.scenario import Kind, write_facts
 from treadle.models.protocol import Model
 from treadle.runs.task import Grade, check_task, load_task
 from treadle.sandbox.in_memory import SharedFiles
+from treadle.sandbox.protocol import RunFiles
 from treadle.scoring.scorers import make_judge, read_judgement, write_messages
 from treadle.trajectory.run_verification import Implementations, verify_events
 from treadle.workers.registry import HereWorkers
@@ -82,16 +83,17 @@ def _find_grade(candidate: Candidate, answer: str) -> Grade | None:
     return grade
 
 
-async def _read_files(candidate: Candidate) -> dict[str, bytes]:
+async def _read_files(candidate: Candidate) -> RunFiles:
     """Return the final files of a run."""
     digests: dict[str, str] = {}
+    states: dict[str, str] = {}
     for event in candidate.events:
         if isinstance(event.body, SnapshotTaken):
             for path in event.body.delta.deleted:
                 digests.pop(path, None)
             digests.update(event.body.delta.changed)
-    read = candidate.journal.read_blob
-    return await asyncio.to_thread(lambda: {path: read(digest) for path, digest in digests.items()})
+            states.update(event.body.delta.states)
+    return await asyncio.to_thread(RunFiles.load, digests, states, candidate.journal.read_blob)
 
 
 class VerifiedSettings(FilterSettings):

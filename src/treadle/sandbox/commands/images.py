@@ -1,0 +1,360 @@
+"""Images of containers as the root of commands.
+
+Docker or Podman builds, pulls and exports an image, and starts no container for a run. The content is unpacked
+once, into a cache folder under the image's id, and belongs to the user that commands run as.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.core.errors import ConfigError, SandboxError
+from treadle.sandbox.commands.bubblewrap import (
+    FOLDERS,
+    LAYER,
+    OUTER_ID,
+    ImageRoot,
+    as_other_user,
+    is_root,
+    join_layers,
+)
+from treadle.sandbox.commands.execution import SandboxCommand
+from treadle.sandbox.commands.home import is_open_to_all, make_root
+from treadle.sandbox.commands.untrusted import remove_tree
+from treadle.sandbox.protocol import Limits
+
+BUILDER_VARIABLE = "TREADLE_IMAGE_BUILDER"
+FOLDER_VARIABLE = "TREADLE_IMAGE_FOLDER"
+IMAGE_ID = re.compile("sha256:[0-9a-f]{64}")
+_NAME = re.compile(r"\w[\w./:@+-]*", re.ASCII)
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_CANNOT_START = re.compile("error running container|OCI runtime|create message from subprocess")
+"""What Podman prints where it cannot start containers. It can then build with no more than `chroot`."""
+_LINES = 8
+"""How many of the last lines of a program's output an error shows."""
+
+
+class NoBuilderError(ConfigError):
+    """Raised if an image is not here yet, and there is no program to build or pull it."""
+
+
+class ImageSettings(Struct):
+    """The settings of an image that commands need."""
+
+    workdir: str = "/"
+    user: str = ""
+    variables: list[str] = []
+    """The environment, each as `NAME=value`."""
+
+
+def find_builder() -> str | None:
+    """Return the program that builds and exports images: `docker` or `podman`, or the one that the variable
+    `TREADLE_IMAGE_BUILDER` names; `None` if there is none that works, or the variable is `none`."""
+    return _find_builder(os.environ.get(BUILDER_VARIABLE))
+
+
+@cache
+def _find_builder(wanted: str | None) -> str | None:
+    if wanted == "none":
+        return None
+    for name in [wanted] if wanted else ["docker", "podman"]:
+        if shutil.which(name) is not None and _call([name, "info"], 30).returncode == 0:
+            return name
+    if wanted:
+        raise ConfigError(
+            f"{BUILDER_VARIABLE} is {wanted!r}, which does not work here: `{wanted} info` fails"
+        )
+    return None
+
+
+def build_image(context: Path, seconds: float) -> str:
+    """Build the Dockerfile of a folder, unless this was done before, and return the image's id.
+
+    Raises: `ConfigError` with the last lines of the output if it cannot be built within the time.
+    """
+    known = _folder() / "built" / _digest(context)
+    if (image_id := _read_built(known)) is not None:
+        return image_id
+    with _locked(f"built-{known.name}") as folder:
+        if (image_id := _read_built(known)) is not None:
+            return image_id
+        note = folder / f"{known.name}.id"
+        command = [_need_builder(), "build", "--iidfile", str(note), str(context.resolve())]
+        made = _call(command, seconds)
+        if made.returncode != 0 and _CANNOT_START.search(made.stdout) and "podman" in command[0]:
+            made = _call([*command[:2], "--isolation=chroot", *command[2:]], seconds)
+        if made.returncode != 0:
+            raise ConfigError(f"its image cannot be built: {_tail(made)}")
+        image_id = note.read_text().strip()
+        note.unlink()
+        known.parent.mkdir(exist_ok=True)
+        known.write_text(image_id)
+    return image_id
+
+
+def _read_built(known: Path) -> str | None:
+    """Return the id in the note of a build whose image is unpacked."""
+    with suppress(OSError):
+        image_id = known.read_text()
+        return None if _unpacked(image_id) is None else image_id
+    return None
+
+
+def open_image(name: str) -> ImageRoot:
+    """Return the content of the image with a name or id. It is pulled and unpacked if it is not here.
+
+    Raises: `ConfigError` if there is no such image, or it cannot be used; `SandboxError` if it cannot be unpacked.
+    """
+    if (found := _unpacked(name)) is not None:
+        return found
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} is not the name of an image")
+    builder = _need_builder()
+    shown = _call([builder, "image", "inspect", name], 60)
+    if shown.returncode != 0:
+        if IMAGE_ID.fullmatch(name):
+            raise ConfigError(
+                f"the image {name} is not on this machine; load the task that it was built for again"
+            )
+        pulled = _call([builder, "pull", name], 3600)
+        if pulled.returncode != 0:
+            raise ConfigError(f"there is no image {name!r}: {_tail(pulled)}")
+        shown = _call([builder, "image", "inspect", name], 60)
+    try:
+        told: dict[str, Any] = json.loads(shown.stdout)[0]
+        image_id, config = f"sha256:{told['Id'].removeprefix('sha256:')}", told.get("Config") or {}
+        settings = ImageSettings(
+            config.get("WorkingDir") or "/", config.get("User") or "", config.get("Env") or []
+        )
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigError(f"the image {name!r} cannot be inspected: {_tail(shown)}") from error
+    if (found := _unpacked(image_id)) is None:
+        with _locked(_hex(image_id)) as folder:
+            found = _unpacked(image_id) or _unpack(builder, image_id, settings, folder)
+    return found
+
+
+def find_image_fault(name: str | None = None) -> str | None:
+    """Return why the image with a name or id, or any image, cannot be used here, as far as can be said without
+    opening it."""
+    for program in ("unshare", "mount", "tar"):
+        if shutil.which(program) is None:
+            return f"an image needs the program `{program}`; install it"
+    try:
+        _prove_layers()
+        _ = name is None or _unpacked(name) or _need_builder()
+    except (ConfigError, SandboxError) as error:
+        return str(error)
+    return None
+
+
+@cache
+def _prove_layers() -> None:
+    """Join two layers. A success is remembered. Raises: `SandboxError`."""
+    root = make_root((*FOLDERS, *LAYER), OUTER_ID if is_root() else None)
+    try:
+        done = _call([*as_other_user(), *join_layers(str(root / "etc"), root), "true"], 30)
+    finally:
+        remove_tree(root)
+    if done.returncode != 0:
+        raise SandboxError(
+            f"commands cannot have an image as their root here: {_tail(done)}; it needs Linux 5.11 or later, user "
+            "namespaces, and a TMPDIR that is not itself on an overlay file system, as that of a container often is"
+        )
+
+
+def _unpack(builder: str, image_id: str, settings: ImageSettings, folder: Path) -> ImageRoot:
+    """Unpack an image. Raises: `ConfigError`, `SandboxError`."""
+    part = folder / f"{_hex(image_id)}.part"
+    try:
+        if part.exists():  # a process was killed while it unpacked the image
+            remove_tree(part)
+        (part / "root").mkdir(parents=True)
+        try:
+            part.chmod(0o755)
+            if is_root():
+                os.chown(part / "root", OUTER_ID, OUTER_ID)
+            _export(builder, image_id, part / "root")
+            image = ImageRoot(image_id=image_id, folder=str(part / "root"), is_layered=False)
+            made = _prepare(image, settings)
+            (part / "image.json").write_bytes(msgspec.json.encode(made))
+            part.rename(part.with_suffix(""))
+        except BaseException:
+            remove_tree(part)
+            raise
+    except OSError as error:
+        raise SandboxError(f"the image {image_id} cannot be unpacked in {str(folder)!r}: {error}") from error
+    return replace(made, folder=str(part.with_suffix("") / "root"), is_layered=True)
+
+
+def _export(builder: str, image_id: str, target: Path) -> None:
+    """Write the files of an image to a folder, as the user of commands. Raises: `SandboxError`, `OSError`."""
+    made = _call([builder, "create", image_id.removeprefix("sha256:"), "/bin/true"], 600)
+    if made.returncode != 0:
+        raise SandboxError(f"the image {image_id} cannot be exported: {_tail(made)}")
+    container = made.stdout.split()[-1]
+    # The user of commands owns all files, so it must be allowed to read and change them.
+    script = 'tar -x -p -f - --exclude "dev/*" --exclude "./dev/*" && chmod -R u+rwX .'
+    argv = [*as_other_user(), "/bin/sh", "-c", script]
+    try:
+        with subprocess.Popen(
+            [builder, "export", container], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as exported:
+            done = subprocess.run(
+                argv, cwd=target, stdin=exported.stdout, capture_output=True, text=True, check=False
+            )
+            assert exported.stdout is not None
+            exported.stdout.close()
+            _, trouble = exported.communicate()
+    finally:
+        _call([builder, "rm", container], 60)
+    if done.returncode != 0 or exported.returncode != 0:
+        said = (done.stderr or trouble.decode(errors="replace")).strip()
+        raise SandboxError(f"the image {image_id} cannot be unpacked: {said[-500:]}")
+
+
+def _prepare(image: ImageRoot, settings: ImageSettings) -> ImageRoot:
+    """Make what every container has, and return the image with its settings. Raises: `ConfigError`."""
+    workdir = shlex.quote(settings.workdir)
+    script = (
+        f"[ -d {workdir} ] || mkdir -p {workdir}; [ -d /tmp ] || mkdir -m 1777 /tmp; [ -d /etc ] || mkdir /etc; "
+        '[ -s /etc/hosts ] || echo "127.0.0.1 localhost sandbox" > /etc/hosts; '
+        '[ ! -f /etc/passwd ] || while read -r line; do echo "$line"; done < /etc/passwd'
+    )
+    root = make_root(FOLDERS, OUTER_ID if is_root() else None)
+    try:
+        done = SandboxCommand(script, root, Limits(), image=replace(image, variables={"PATH": _PATH})).run()
+    except SandboxError as error:
+        raise ConfigError(f"its image cannot be used, which needs a /bin/sh: {error}") from error
+    finally:
+        remove_tree(root)
+    if done.exit_code != 0:
+        raise ConfigError(f"its image cannot be used: {done.text.strip()[-500:] or done.reason}")
+    user, home = _find_user(settings.user.partition(":")[0] or "0", done.text)
+    given = dict(pair.partition("=")[::2] for pair in settings.variables)
+    return replace(image, begin=settings.workdir, user=user, variables={"PATH": _PATH, "HOME": home, **given})
+
+
+def _find_user(name: str, passwd: str) -> tuple[tuple[int, int], str]:
+    """Return the ids and the home of a user, given by name or number. Raises: `ConfigError`."""
+    for line in passwd.splitlines():
+        parts = line.split(":")
+        if len(parts) >= 6 and name in (parts[0], parts[2]) and parts[2].isdigit() and parts[3].isdigit():
+            return (int(parts[2]), int(parts[3])), parts[5]
+    if name.isdigit():
+        return (int(name), 0), "/root" if name == "0" else "/"
+    raise ConfigError(f"its image has no user {name!r} in /etc/passwd")
+
+
+def _unpacked(name: str) -> ImageRoot | None:
+    """Return the content of the image with an id, if it is unpacked."""
+    if not IMAGE_ID.fullmatch(name):
+        return None
+    place = _folder() / _hex(name)
+    try:
+        found = msgspec.json.decode((place / "image.json").read_bytes(), type=ImageRoot)
+    except FileNotFoundError:
+        return None
+    return replace(found, folder=str(place / "root"), is_layered=True)
+
+
+def _hex(image_id: str) -> str:
+    return image_id.removeprefix("sha256:")
+
+
+def _folder() -> Path:
+    """Return the folder of unpacked images. Raises: `ConfigError` if commands cannot reach it."""
+    cache_folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    usual = Path("/var/cache" if is_root() else cache_folder, "treadle", "images")
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or usual).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_reached = not is_root() or is_open_to_all(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"images cannot be unpacked in {str(folder)!r}: {error}; set {FOLDER_VARIABLE}"
+        ) from error
+    if not is_reached:
+        raise ConfigError(
+            f"only root can reach {str(folder)!r}, and commands run as another user; set {FOLDER_VARIABLE} to a "
+            "folder that everybody may enter"
+        )
+    return folder
+
+
+@contextmanager
+def _locked(name: str) -> Iterator[Path]:
+    """Hold a lock of the folder of images, which other processes respect too."""
+    folder = _folder()
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+
+
+def _digest(context: Path) -> str:
+    """Return a hash of all files of a folder, with their names and modes."""
+    found = [(path, path.lstat()) for path in sorted(context.rglob("*"))]
+    return _hash_files(
+        tuple((path, status.st_mode, status.st_size, status.st_mtime_ns) for path, status in found), context
+    )
+
+
+@cache
+def _hash_files(found: tuple[tuple[Path, int, int, int], ...], context: Path) -> str:
+    total = hashlib.sha256()
+    for path, mode, _, _ in found:
+        total.update(f"{path.relative_to(context)}\0{mode:o}\0".encode(errors="surrogateescape"))
+        content = os.readlink(path).encode() if stat.S_ISLNK(mode) else b""
+        total.update(hashlib.sha256(path.read_bytes() if stat.S_ISREG(mode) else content).digest())
+    return total.hexdigest()
+
+
+def _need_builder() -> str:
+    builder = find_builder()
+    if builder is None:
+        raise NoBuilderError(
+            "neither Docker nor Podman works here, and one must provide the image; install one"
+        )
+    return builder
+
+
+def _call(argv: Sequence[str], seconds: float) -> "subprocess.CompletedProcess[str]":
+    """Run a program, and return its output with what it said about errors. It fails if its time is over."""
+    with subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        try:
+            out, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            out, _ = process.communicate()
+            out += f"\nstopped after {seconds:g} seconds"
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(argv, process.returncode or ("stopped after" in out[-40:]), out, "")
+
+
+def _tail(done: "subprocess.CompletedProcess[str]") -> str:
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    return " | ".join(lines[-_LINES:])[-1500:]

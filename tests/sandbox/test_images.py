@@ -1,0 +1,213 @@
+"""Commands with an image as their root: what they change is the run's, through snapshots, forks and kills.
+
+Each test starts a few sandboxes, and the first builds an image, so they take more CPU time than most.
+"""
+
+import asyncio
+import json
+import os
+import re
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.sandbox.small_images import BASE, image_folder, needs_images, write_root
+
+from treadle import Agent, ScriptedModel, open_journal
+from treadle.core import events as e
+from treadle.core.errors import ConfigError, SandboxError
+from treadle.core.types import Message, Role, ToolCall
+from treadle.journal.memory import MemoryJournal
+from treadle.sandbox.commands.host import HostCommands
+from treadle.sandbox.commands.images import build_image, find_image_fault, open_image
+from treadle.sandbox.in_memory import MemorySandbox
+from treadle.sandbox.protocol import Limits, RunFiles
+from treadle.tools.shell import Shell
+
+pytestmark = needs_images
+__all__ = ["image_folder"]
+
+CHANGES = """rm /srv/one; rm -r /srv/old; mkdir -p /srv/old/new /app/empty; echo three > /srv/old/three
+mv /bin/stat /bin/stat2; echo more >> /etc/hosts; chmod 600 /etc/hosts; ln -s /srv/old /app/link; chmod 700 /app"""
+LOOK = "ls -lR /app /srv; cat /etc/hosts; ls -l /etc/hosts /bin/stat*; ls -ld /app"
+
+
+@pytest.fixture(scope="module")
+def image(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    context = tmp_path_factory.mktemp("context")
+    write_root(context)
+    users = "RUN echo 'root:x:0:0::/root:/bin/sh\\nann:x:1005:1006::/home/ann:' > /etc/passwd\n"
+    (context / "Dockerfile").write_text(f'{BASE}{users}ENV WHO="the world" A=1\nWORKDIR /app\nUSER ann\n')
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("BUILDAH_ISOLATION")
+        return build_image(context, 120)
+
+
+async def run(root: str, box: MemorySandbox, *commands: str) -> list[str]:
+    async with HostCommands(root=root).open() as folder:
+        return [(await folder.run(command, box, Limits())).text for command in commands]
+
+
+def without_times(text: str) -> str:
+    return re.sub(r" \d+ \w{3} +\d+ \d\d:\d\d", "", re.sub(r"total \d+", "", text))
+
+
+async def test_the_settings_of_an_image(image: str) -> None:
+    box = MemorySandbox()
+    told, ids = await run(image, box, 'pwd; echo "$WHO $A $HOME"; ls /; echo $$', "id -u; id -g")
+    assert told.splitlines()[:2] == ["/app", "the world 1 /home/ann"]
+    assert {"app", "bin", "srv", "tmp"} <= set(told.split())
+    assert "work" not in told.split()
+    assert ids.split() == ["1005", "1006"]
+    assert box.paths() == []
+    assert open_image(image).image_id == image
+    assert find_image_fault(image) is None
+
+
+async def test_changes_are_in_the_snapshot_and_come_back(image: str) -> None:
+    box = MemorySandbox()
+    _, before = await run(image, box, CHANGES, LOOK)
+    assert box.paths() == ["bin/stat2", "etc/hosts", "srv/old/three"]
+    delta, blobs = box.take_delta() or pytest.fail("nothing changed")
+    resumed = MemorySandbox.restore(delta.changed, blobs.__getitem__, delta.states)
+    (after,) = await run(image, resumed, LOOK)
+    assert without_times(after) == without_times(before)
+    assert "one" not in after.split()
+    assert "-rw-------" in after
+    assert resumed.take_delta() is None
+    # The image is as it was.
+    (fresh,) = await run(image, MemorySandbox(), "ls /srv /srv/old; ls /bin/stat")
+    assert {"one", "two", "/bin/stat"} <= set(fresh.split())
+
+
+async def test_what_was_removed_can_be_made_again(image: str) -> None:
+    box = MemorySandbox()
+    async with HostCommands(root=image).open() as folder:
+        await folder.run("rm -r /srv/old /srv/one", box, Limits())
+        await folder.run("mkdir /srv/old; echo new > /srv/one", box, Limits())
+        assert (await folder.run("ls -R /srv; cat /srv/one", box, Limits())).text.split()[-1] == "new"
+    assert box.read("srv/one") == b"new\n"
+    assert json.loads(box.read_state("shell") or b"")["removed"] == ["srv/old/"]
+    (told,) = await run(image, box, "ls /srv/old")
+    assert told == ""
+
+
+async def test_other_tools_change_the_same_files(image: str) -> None:
+    box = MemorySandbox({"srv/one": b"changed\n", "srv/old/more": b""})
+    async with HostCommands(root=image).open() as folder:
+        assert (await folder.run("cat /srv/one; ls /srv/old", box, Limits())).text == "changed\nmore\ntwo\n"
+        box.delete("srv/one")
+        await folder.run("rm -r /srv/old", box, Limits())
+        box.write("srv/old/again", b"x")
+        assert (
+            await folder.run("ls /srv /srv/old", box, Limits())
+        ).text == "/srv:\nold\n\n/srv/old:\nagain\n"
+    (told,) = await run(image, box, "ls /srv /srv/old")
+    assert told == "/srv:\nold\n\n/srv/old:\nagain\n"
+
+
+@pytest.mark.parametrize("place", ["folders", "removed", "links", "modes"])
+async def test_a_state_cannot_reach_beyond_the_layer(image: str, place: str, tmp_path: Path) -> None:
+    box = MemorySandbox()
+    outside = f"../../../..{tmp_path}/escaped/x"
+    values: Mapping[str, object] = {"links": {outside: "/"}, "modes": {outside: 0o777}}
+    box.write_state("shell", json.dumps({place: values.get(place, [outside])}).encode())
+    if place == "modes":
+        (tmp_path / "escaped").mkdir()
+        (tmp_path / "escaped" / "x").write_text("")
+        (tmp_path / "escaped" / "x").chmod(0o600)
+    with pytest.raises(SandboxError, match="not a path in a sandbox"):
+        await run(image, box, "true")
+    assert place == "modes" or not (tmp_path / "escaped").exists()
+
+
+def says(*commands: str) -> list[Message | str]:
+    calls = [ToolCall(f"c{n}", "shell", json.dumps({"command": text})) for n, text in enumerate(commands)]
+    return [*[Message(Role.ASSISTANT, tool_calls=(call,)) for call in calls], "Done."]
+
+
+async def test_a_fork_goes_on_from_its_own_layer(image: str) -> None:
+    journal = MemoryJournal()
+    model = ScriptedModel(says("rm /srv/one; echo 1 > /etc/n", "echo 2 > /etc/n; touch /srv/one"))
+    first = await Agent(model, tools=[Shell(root=image)], journal=journal).run("go", files={})
+    assert first.files["etc/n"] == b"2\n"
+    begun = [event.seq for event in first.events if isinstance(event.body, e.InferenceStarted)]
+    again = ScriptedModel(says("cat /etc/n; ls /srv"))
+    forked = await Agent(again, tools=[Shell(root=image)], journal=journal).fork(first.run_id, begun[1] - 1)
+    assert forked.results[-1].content == "1\nold\n"
+
+
+def test_a_killed_run_goes_on_from_its_last_snapshot(image: str, tmp_path: Path) -> None:
+    """The process dies in the middle of the second command."""
+    script = says(
+        "rm /srv/one; echo 1 > /etc/n", "ls /srv; rm -r /srv/old; echo 2 >> /etc/n; echo on; sleep 1"
+    )
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.run(_die(script, image, tmp_path / "runs.db"))
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert "merged" not in Path("/proc/mounts").read_text()
+    asyncio.run(_go_on(image, tmp_path / "runs.db"))
+
+
+async def _go_on(image: str, path: Path) -> None:
+    agent = Agent(ScriptedModel(["Done."]), tools=[Shell(root=image)], journal=open_journal(path))
+    resumed = await agent.resume("r")
+    assert [result.content for result in resumed.results] == ["", "old\non\n"]
+    assert resumed.files["etc/n"] == b"1\n2\n"
+    assert isinstance(resumed.files, RunFiles)
+    kept = json.loads(resumed.files.read_state("shell") or b"")
+    assert kept["removed"] == ["srv/old", "srv/one"]
+
+
+async def _die(script: list[Message | str], image: str, path: Path) -> None:
+    agent = Agent(ScriptedModel(script), tools=[Shell(root=image)], journal=open_journal(path))
+    async for item in agent.stream("go", files={}, run_id="r"):
+        if isinstance(item.body, e.ToolProgress) and "on" in item.body.text:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_images_that_cannot_be_used(
+    image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_root(tmp_path)
+    for docker, why in (
+        (f"{BASE}RUN echo 'a clear reason' && exit 3\n", "cannot be built: .*a clear reason"),
+        ("FROM scratch\nCOPY root/bin/ls /ls\n", "cannot be used, which needs a /bin/sh: .*/bin/sh"),
+        (f"{BASE}USER nobody-here\n", "has no user 'nobody-here'"),
+    ):
+        (tmp_path / "Dockerfile").write_text(docker)
+        with pytest.raises(ConfigError, match=why):
+            open_image(build_image(tmp_path, 120))
+    (tmp_path / "Dockerfile").write_text(f"{BASE}RUN echo slow\n")
+    with pytest.raises(ConfigError, match=r"cannot be built: .*stopped after 0 seconds"):
+        build_image(tmp_path, 0)
+    assert not [*image_folder.glob("*.part")]
+    for name, why in (
+        ("--log-level=debug", "is not the name of an image"),
+        (f"sha256:{'1' * 64}", "is not on this machine"),
+        ("localhost:1/nothing", "there is no image 'localhost:1/nothing': "),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            open_image(name)
+    monkeypatch.setenv("TREADLE_IMAGE_BUILDER", "none")
+    unknown = f"sha256:{'0' * 64}"
+    assert "neither Docker nor Podman works here" in (find_image_fault(unknown) or "")
+    with pytest.raises(ConfigError, match="'shell' cannot be used here: neither Docker nor Podman"):
+        Shell(root=unknown).tools()
+    monkeypatch.setenv("TREADLE_IMAGE_BUILDER", "no-such-program")
+    with pytest.raises(ConfigError, match="TREADLE_IMAGE_BUILDER is 'no-such-program'"):
+        open_image(unknown)
+
+
+def test_folders_of_images(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_IMAGE_FOLDER", str(tmp_path / "file" / "x"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="set TREADLE_IMAGE_FOLDER"):
+        open_image(image)
+    with pytest.raises(ConfigError, match="folders of the run's files cannot have other paths"):
+        Shell(root=image, folders={"/data": "data"})

@@ -1,0 +1,116 @@
+"""Harbor folders that need an image: built, run in it, and graded in it.
+
+Each folder has an image of its own, whose build takes more CPU time than most tests.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.sandbox.small_images import BASE, image_folder, needs_images, write_root
+from tests.tasks.test_foreign import run, write
+
+from treadle.agent.agent import Agent
+from treadle.core.errors import ConfigError
+from treadle.journal.memory import MemoryJournal
+from treadle.runs.task import find_tasks, load_task
+from treadle.testbed import oracle_for
+from treadle.tools.resolve import resolve_tools
+from treadle.trajectory.run_verification import verify_run
+
+pytestmark = needs_images
+__all__ = ["image_folder"]
+
+
+def write_task(place: Path, docker: str, solution: str, test: str, settings: str = "") -> None:
+    """Write a task over `BASE`. `test` is a command that fails if the outcome is wrong."""
+    write_root(place / "environment")
+    write(
+        place,
+        task_dot_toml=f'version = "1.0"\n{settings}',
+        instruction_dot_md="Do it.\n",
+        environment__Dockerfile=BASE + docker,
+        solution__solve_dot_sh=f"#!/bin/sh\n{solution}\n",
+        tests__test_dot_sh=f"#!/bin/sh\nif ({test}); then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n",
+    )
+
+
+@pytest.fixture(scope="module")
+def tasks(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    place = tmp_path_factory.mktemp("tasks")
+    write_task(
+        place / "run",
+        "RUN mkdir -p /opt/tool && echo 'echo made' > /opt/tool/go && chmod +x /opt/tool/go\nWORKDIR /app\n",
+        "/opt/tool/go > out && ln -s out link && cp /bin/cat own",
+        '[ "$(cat /app/link)" = made ] && [ "$(/app/own /app/out)" = made ]',
+    )
+    write_task(
+        place / "settings",
+        'ENV WHO="the world"\nWORKDIR /data/in\nCOPY notes.txt .\nWORKDIR /work\n',
+        'echo "hello $WHO" > greeting; cp /data/in/notes.txt . && mv /data/in /data/done',
+        '[ "$PWD $(cat greeting notes.txt)" = "/work hello the world\nnote" ] && [ ! -e /data/in ]',
+        "[agent]\ntimeout_sec = 30\n[environment]\nmemory_mb = 256\n",
+    )
+    (place / "settings" / "environment" / "notes.txt").write_text("note\n")
+    write_task(
+        place / "system",
+        "RUN echo 'root:x:0:0::/root:/bin/sh' > /etc/passwd\nWORKDIR /app\n",
+        """echo 'ann:x:5:5::/:/bin/sh' >> /etc/passwd; chmod 600 /etc/passwd; rm -r /srv/old /srv/one
+mkdir -p /usr/local/lib && echo x > /usr/local/lib/x; cp /solution/more.txt /usr/more""",
+        '[ "$(stat -c %a /etc/passwd)" = 600 ] && grep -q ann /etc/passwd && [ -f /usr/local/lib/x ] &&'
+        ' [ -z "$(ls /srv)" ] && [ -s /usr/more ]',
+    )
+    (place / "system" / "solution" / "more.txt").write_text("more\n")
+    return f"harbor:{place}"
+
+
+@pytest.mark.parametrize("name", ["run", "settings", "system"])
+async def test_the_reference_solution_and_one_that_does_nothing(tasks: str, name: str) -> None:
+    task, journal = load_task(f"{tasks}:{name}"), MemoryJournal()
+    solved = await Agent(oracle_for(task), journal=journal).run(task)
+    assert solved.reward == 1.0, solved.results
+    verified = await verify_run(journal, solved.run_id)
+    assert verified.is_verified, verified.differences
+    assert (await run(f"{tasks}:{name}", "true")).reward == 0.0
+    assert set(load_task(f"{tasks}:{name}").files) == set()
+
+
+async def test_a_run_cannot_bring_its_own_tests(tasks: str) -> None:
+    cheat = """mkdir /own; echo 'echo 1 > /logs/verifier/reward.txt' > /own/test.sh; ln -s /own /tests
+ls -d /tests; mkdir -p /own/verifier; echo 1 > /own/verifier/reward.txt"""
+    for more in ("", "; ln -s /own /logs", "; mkdir -p /logs; chmod 0 /logs"):
+        made = await run(f"{tasks}:run", cheat + more)
+        assert made.results[0].content.splitlines()[0] == "/tests"
+        assert made.reward == 0.0
+    assert (await run(f"{tasks}:run", "echo 1 > /tests; echo 1 > /logs")).reward == 0.0
+
+
+def test_the_limits_of_a_task(tasks: str) -> None:
+    (shell,) = resolve_tools(*load_task(f"{tasks}:settings").tools)
+    assert "Limits: 30 seconds, 256 MiB" in shell.spec.description
+    assert "Changes of files are kept" in shell.spec.description
+
+
+def test_what_an_image_cannot_help(tasks: str, tmp_path: Path, caplog, monkeypatch) -> None:
+    for name in ("good", "pip", "gpu", "compose"):
+        shutil.copytree(f"{tasks.partition(':')[2]}/run", tmp_path / name)
+    write(tmp_path / "pip", tests__test_dot_sh="pip install no-such-package\n")
+    write(tmp_path / "gpu", task_dot_toml="[environment]\ngpus = 1\n")
+    (tmp_path / "compose" / "environment" / "docker-compose.yaml").write_text("services: {}\n")
+    write_task(tmp_path / "broken", "RUN echo because && exit 1\n", "true", "true")
+    for name, why in (
+        ("broken", r"its image cannot be built: .*because"),
+        ("compose", r"it has several containers"),
+        ("pip", "install what its image lacks, without a network: no-such-package; add it to the Dockerfile"),
+        ("gpu", "its environment has gpus"),
+    ):
+        with pytest.raises(ConfigError, match=f"{name} cannot be run here: .*{why}"):
+            load_task(f"harbor:{tmp_path}:{name}")
+    shutil.rmtree(tmp_path / "broken")
+    assert find_tasks([f"harbor:{tmp_path}"]) == [f"harbor:{tmp_path}:good"]
+    assert caplog.text.count("cannot be run here") == 3
+    monkeypatch.setenv("TREADLE_IMAGE_BUILDER", "none")
+    assert load_task(f"harbor:{tmp_path}:good").tools == load_task(f"{tasks}:run").tools
+    (tmp_path / "good" / "environment" / "more.txt").write_text("")
+    with pytest.raises(ConfigError, match=r"neither Docker nor Podman works here to make it: .*FROM scratch"):
+        load_task(f"harbor:{tmp_path}:good")
