@@ -19,7 +19,7 @@ from treadle.core.types import Fault, Message, Role
 from treadle.datagen.config.estimate import wanted_rows
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.dialogue import (
-    Checked,
+    AnswerFindings,
     Dialogue,
     Failed,
     Held,
@@ -195,10 +195,10 @@ class SampleWork:
         """Return whether the newest answer of a run may be asked for again."""
         return count_repairs(events)[-1] < self._studio.config.generation.answer_repairs
 
-    async def _check_answer(self, dialogue: Dialogue, held: Held) -> Checked | Failed:
+    async def _check_answer(self, dialogue: Dialogue, held: Held) -> AnswerFindings | Failed:
         """Check the newest answer of a dialogue that goes on, if answers may be asked for again."""
         if not self._studio.config.generation.answer_repairs:
-            return Checked()
+            return AnswerFindings()
         row = await show_dialogue(self._studio, dialogue, held, Tally())
         if isinstance(row, Failed):
             return row
@@ -207,7 +207,7 @@ class SampleWork:
         except ProviderError as error:
             return Failed(str(error), Fault.INFRASTRUCTURE)
         reasons = find_repairs(verdicts) if self._has_repairs(held.events) else ()
-        return Checked(reasons, is_good(verdicts))
+        return AnswerFindings(reasons, is_good(verdicts))
 
     async def _check(
         self, dialogue: Dialogue, row: Row, events: Sequence[Event], *, is_whole: bool = True

@@ -8,7 +8,7 @@ from tests.datagen.conversations.cast import NOTES, SCENARIO, Cast, make_studio,
 from treadle.core import events as e
 from treadle.core.state import fold
 from treadle.core.types import Request, Role
-from treadle.datagen.conversations.dialogue import Checked, Dialogue, Held, count_repairs, is_repair
+from treadle.datagen.conversations.dialogue import AnswerFindings, Dialogue, Held, count_repairs, is_repair
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.journal.memory import MemoryJournal
@@ -108,10 +108,14 @@ def read_badly(request: Request) -> Answer:
     return "It says: cream" if isinstance(answer, str) else answer
 
 
-async def check_milk(_: Dialogue, held: Held) -> Checked:
+async def check_milk(_: Dialogue, held: Held) -> AnswerFindings:
     """Ask for an answer again that does not speak of milk."""
     said = held.state.transcript[-1].content
-    return Checked() if "milk" in said else Checked([f"the notes do not say {said!r}"], is_good=False)
+    return (
+        AnswerFindings()
+        if "milk" in said
+        else AnswerFindings([f"the notes do not say {said!r}"], is_good=False)
+    )
 
 
 async def test_a_sample_whose_answers_are_repaired_continues_after_every_event():
@@ -141,8 +145,8 @@ async def test_a_sample_whose_answers_are_repaired_continues_after_every_event()
 async def test_a_dialogue_ends_at_an_answer_that_cannot_be_kept():
     """What a user would say to an answer that is rejected in any case is not paid for."""
 
-    async def refuse(_dialogue: Dialogue, _held: Held) -> Checked:
-        return Checked(is_good=False)
+    async def refuse(_dialogue: Dialogue, _held: Held) -> AnswerFindings:
+        return AnswerFindings(is_good=False)
 
     cast = Cast(read_badly, SCENARIOS, USERS)
     made = await make_sample(make_studio(NOTES, cast, MemoryJournal()), SPEC, check=refuse)

@@ -88,7 +88,7 @@ class Dialogue(Struct, frozen=True):
     """True if no earlier process has begun the runs."""
 
 
-class Checked(Struct, frozen=True):
+class AnswerFindings(Struct, frozen=True):
     """What is found out about the newest answer of a dialogue before the user goes on."""
 
     reasons: Sequence[str] = ()
@@ -97,7 +97,7 @@ class Checked(Struct, frozen=True):
     """Whether the sample could be kept with this answer."""
 
 
-AnswerCheck = Callable[[Dialogue, Held], Awaitable[Checked | Failed]]
+AnswerCheck = Callable[[Dialogue, Held], Awaitable[AnswerFindings | Failed]]
 """A check of the newest answer. It fails if it could not be made."""
 
 

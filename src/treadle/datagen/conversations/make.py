@@ -12,7 +12,7 @@ from treadle.core.tally import Charge, Tally
 from treadle.core.types import Fault, Usage
 from treadle.datagen.conversations.dialogue import (
     AnswerCheck,
-    Checked,
+    AnswerFindings,
     Dialogue,
     Failed,
     Held,
@@ -57,9 +57,9 @@ class MadeSample(Struct, frozen=True, kw_only=True):
     same attempt can be made again, and continues what is there. `None` if there is no error."""
 
 
-async def _pass(_dialogue: Dialogue, _held: Held) -> Checked:
+async def _pass(_dialogue: Dialogue, _held: Held) -> AnswerFindings:
     """Find nothing wrong with an answer."""
-    return Checked()
+    return AnswerFindings()
 
 
 async def make_sample(
