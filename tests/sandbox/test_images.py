@@ -204,6 +204,19 @@ def test_images_that_cannot_be_used(
         open_image(unknown)
 
 
+def test_an_image_whose_unpacking_was_killed_is_unpacked_again(
+    image: str, image_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = image_folder / "other"
+    left = folder / f"{image.removeprefix('sha256:')}.part" / "root" / "left"
+    left.mkdir(parents=True)
+    monkeypatch.setenv("TREADLE_IMAGE_FOLDER", str(folder))
+    made = Path(open_image(image).folder)
+    assert (made / "srv" / "one").read_text() == "one\n"
+    assert not (made / "left").exists()
+    assert not left.exists()
+
+
 def test_folders_of_images(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TREADLE_IMAGE_FOLDER", str(tmp_path / "file" / "x"))
     (tmp_path / "file").write_text("")

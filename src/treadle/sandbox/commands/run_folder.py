@@ -65,8 +65,8 @@ class Extras(Struct, frozen=True, omit_defaults=True):
 
 
 def put_scripts(state: bytes, folders: Iterable[str], files: Mapping[str, bytes]) -> bytes:
-    """Return the content of a state without what it says about `folders`, in which `files` are put. Of these,
-    scripts can be run."""
+    """Return the content of a state without what it says about `folders`, in which `files` are put. Scripts among
+    these can be run."""
 
     def is_outside(path: str) -> bool:
         return not f"{path.rstrip('/')}/".startswith(tuple(f"{folder}/" for folder in folders))
