@@ -1,7 +1,7 @@
 """Train the weights of statements: `python -m benchmarks.train_statements` (needs numpy).
 
-They learn from the answers of `mock:mediocre`, whose ledger says what is untrue, over the splits of its texts but
-those of `UNSEEN`, from answers of the oracle, from the scenes of the tests, and from the sentences of
+They learn from the answers of `mock:mediocre`, whose ledger says what is untrue, over the splits of its texts,
+from answers of the oracle, from the scenes of the tests, and from the sentences of
 `data/remarks.toml`, by logistic regression. What is printed is measured on each split by weights that were trained
 without it; the rules know these splits, so that texts that nobody has seen are harder than that.
 `TREADLE_CONVERSATIONS` names a folder that keeps the conversations for the next training.
@@ -66,9 +66,6 @@ _NAME = re.compile(r"(?<=[a-z:] )[A-Z][a-z]+(?=[ -][A-Z]|\.|$)", re.MULTILINE)
 _NAMES = ("Hildegard", "Okonkwo", "Thaddeus", "Winterbottom", "Ravenna", "Oyelaran")
 SOLVED = 12
 """How many tasks of each family the oracle solves. They are others than those of the tests."""
-UNSEEN = ("ninth",)
-"""The splits that are kept for measuring: nothing is trained on them."""
-TRAINED = tuple([split for split in SPLITS if split not in UNSEEN])
 COPIES = 4
 """In how many answers each sentence of `REMARKS` stands."""
 
@@ -265,17 +262,17 @@ async def main() -> None:
     parts: dict[str, list[Judged]] = {}
     with tempfile.TemporaryDirectory(prefix="treadle-bench-", dir=".") as folder:
         place = await asyncio.to_thread(Path(folder).absolute)
-        for split in TRAINED:
+        for split in SPLITS:
             told = await converse(place / split, split)
             parts[split] = [read_told(item) for item in told]
-            if split == TRAINED[0]:
+            if split == SPLITS[0]:
                 remarks = list(read_remarks(told))
     parts |= {name: list(read_scenes(name)) for name in ("development", "figures")}
     scenes = [parts[name] for name in ("development", "figures")]  # count twice: they are few
     parts |= {"remarks": remarks, "oracle": [item async for item in solve()]}
     print("left out: lies caught, honest rejected, kept that lie, at", *LIMITS)
     figures = []
-    for split in TRAINED:
+    for split in SPLITS:
         weights = train([*scenes, *[part for name, part in parts.items() if name != split]])
         found = [measure(parts[split], weights, limit) for limit in LIMITS]
         figures.append(found)
@@ -286,7 +283,7 @@ async def main() -> None:
     weights = {
         name: round(weight, 2)
         for name, weight in train([*scenes, *parts.values()]).items()
-        if abs(weight) >= 0.02
+        if abs(weight) >= 0.06
     }
     lines = ",\n".join([f"{json.dumps(name)}: {weight}" for name, weight in weights.items()])
     WEIGHTS.write_text(f"{{\n{lines}\n}}\n")

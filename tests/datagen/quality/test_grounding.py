@@ -19,7 +19,7 @@ from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
 from treadle.datagen.quality import statement_features
 from treadle.datagen.quality.derivations import evaluate
 from treadle.datagen.quality.doubts import DoubtKind
-from treadle.datagen.quality.filters.grounding import GroundingFilter, GroundingSettings
+from treadle.datagen.quality.filters.grounding import DOUBTFUL, GroundingFilter, GroundingSettings
 from treadle.datagen.quality.protocol import Candidate, Resources
 from treadle.datagen.quality.statements import StatementKind
 from treadle.datagen.scenarios.scenario import Kind
@@ -337,3 +337,37 @@ def test_what_was_seen_has_no_features_and_each_weight_is_finite() -> None:
     kinds = {f"{kind}={doubt}" for kind in StatementKind for doubt in DoubtKind}
     assert {name.partition(":")[0] for name in weights if "=" in name} <= kinds
     assert statement_features.weigh(frozenset()) == 0
+
+
+@pytest.mark.parametrize(
+    ("layout", "value", "wrong"),
+    [
+        ("2.) Bytes in file: {}.", "1893", "1793"),
+        ("1、The drill score is {}.\n2、Bytes in file: 1893.", "95", "75"),
+        ("§ 4. Drill score: {}", "95", "59"),
+        ("Drill score ....... close to {}", "95", "75"),
+        ("Drill score · · · · · {}", "95", "59"),
+        ('[cols="1,1"]\n|===\n|Paper|about {} kg\n|===', "1,100", "1,400"),
+        ("> The drill score is {}.\n> Total sheets: 22085\n> Paper: 1144 kg", "95", "94"),
+        ("| Drill score | {} | — |\n| Total sheets | 22085 | — |", "95", "91"),
+        ("🍀 Hot off the press: {} kg of paper 📰 The drill score is 95.", "1144", "1344"),
+        ("Read from top to bottom, since that reads faster: the drill score is {}.", "95", "59"),
+        ("Once more, since it is easily missed: bytes in file are abt. {}.", "1,900", "2,500"),
+        ("Bytes in file: {} (plus or minus 10 at most).", "1,890", "1,990"),
+        ("It was noted that the drill score is {}.", "95", "59"),
+    ],
+)
+def test_layouts(layout: str, value: str, wrong: str) -> None:
+    filter = GroundingFilter(GroundingSettings(), Resources(config=config()))
+    made = ToolCall("c1", "get_record", '{"id": "X17"}')
+    result = "total sheets: 22085\npaper_kg: 1144.0\nbytes in file: 1893\ndrill score: 95\n"
+    before = [
+        Message(Role.USER, "Tell me about the run."),
+        Message(Role.ASSISTANT, "", (made,)),
+        Message(Role.TOOL, result, call_id="c1", name=made.name),
+    ]
+    tools = (ToolSpec(made.name, "", {}, effect=Effect.PURE),)
+    for said, is_untrue in ((value, False), (wrong, True)):
+        found = filter.read([*before, Message(Role.ASSISTANT, layout.format(said))], tools, None)
+        doubted = [item.describe() for item in found if item.doubt.degree >= DOUBTFUL]
+        assert bool(doubted) is is_untrue, (said, doubted)
