@@ -342,25 +342,28 @@ def test_what_was_seen_has_no_features_and_each_weight_is_finite() -> None:
 @pytest.mark.parametrize(
     ("layout", "value", "wrong"),
     [
-        ("2.) Bytes in file: {}.", "1893", "1793"),
-        ("1、The drill score is {}.\n2、Bytes in file: 1893.", "95", "75"),
-        ("§ 4. Drill score: {}", "95", "59"),
-        ("Drill score ....... close to {}", "95", "75"),
-        ("Drill score · · · · · {}", "95", "59"),
+        ("2.) Peak level: {}.", "95", "75"),
+        ("Bytes in file: {}", "1893", "1793"),
+        ("The drill score is {}.", "12", "17"),
+        ("1、The peak level is {}.\n2、Total sheets are 22085.", "95", "75"),
+        ("§ 4. Peak level: {}", "95", "59"),
+        ("Peak level ....... close to {}", "95", "75"),
+        ("Peak level · · · · · {}", "95", "59"),
         ('[cols="1,1"]\n|===\n|Paper|about {} kg\n|===', "1,100", "1,400"),
-        ("> The drill score is {}.\n> Total sheets: 22085\n> Paper: 1144 kg", "95", "94"),
-        ("| Drill score | {} | — |\n| Total sheets | 22085 | — |", "95", "91"),
-        ("🍀 Hot off the press: {} kg of paper 📰 The drill score is 95.", "1144", "1344"),
-        ("Read from top to bottom, since that reads faster: the drill score is {}.", "95", "59"),
-        ("Once more, since it is easily missed: bytes in file are abt. {}.", "1,900", "2,500"),
-        ("Bytes in file: {} (plus or minus 10 at most).", "1,890", "1,990"),
-        ("It was noted that the drill score is {}.", "95", "59"),
+        ("> The peak level is {}.\n> Total sheets: 22085\n> Paper: 1144 kg", "95", "94"),
+        ("| Peak level | {} | — |\n| Total sheets | 22085 | — |", "95", "91"),
+        ("🍀 Hot off the press: {} kg of paper 📰 The peak level is 95.", "1144", "1344"),
+        ("Read from top to bottom, since that reads faster: the peak level is {}.", "95", "59"),
+        ("Once more, since it is easily missed: binding minutes are abt. {}.", "2,700", "3,500"),
+        ("Binding minutes: {} (plus or minus 10 at most).", "2,680", "2,990"),
+        ("It was noted that the peak level is {}.", "95", "59"),
     ],
 )
 def test_layouts(layout: str, value: str, wrong: str) -> None:
     filter = GroundingFilter(GroundingSettings(), Resources(config=config()))
     made = ToolCall("c1", "get_record", '{"id": "X17"}')
-    result = "total sheets: 22085\npaper_kg: 1144.0\nbytes in file: 1893\ndrill score: 95\n"
+    result = "total sheets: 22085\npaper_kg: 1144.0\nbytes in file: 1893\nbinding_minutes: 2675\n"
+    result += "peak level: 95\ndrill score: 12\n"
     before = [
         Message(Role.USER, "Tell me about the run."),
         Message(Role.ASSISTANT, "", (made,)),
