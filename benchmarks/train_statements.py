@@ -283,7 +283,7 @@ async def main() -> None:
     weights = {
         name: round(weight, 2)
         for name, weight in train([*scenes, *parts.values()]).items()
-        if abs(weight) >= 0.02
+        if abs(weight) >= 0.06
     }
     lines = ",\n".join([f"{json.dumps(name)}: {weight}" for name, weight in weights.items()])
     WEIGHTS.write_text(f"{{\n{lines}\n}}\n")

@@ -19,7 +19,7 @@ from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
 from treadle.datagen.quality import statement_features
 from treadle.datagen.quality.derivations import evaluate
 from treadle.datagen.quality.doubts import DoubtKind
-from treadle.datagen.quality.filters.grounding import GroundingFilter, GroundingSettings
+from treadle.datagen.quality.filters.grounding import DOUBTFUL, GroundingFilter, GroundingSettings
 from treadle.datagen.quality.protocol import Candidate, Resources
 from treadle.datagen.quality.statements import StatementKind
 from treadle.datagen.scenarios.scenario import Kind
@@ -337,3 +337,40 @@ def test_what_was_seen_has_no_features_and_each_weight_is_finite() -> None:
     kinds = {f"{kind}={doubt}" for kind in StatementKind for doubt in DoubtKind}
     assert {name.partition(":")[0] for name in weights if "=" in name} <= kinds
     assert statement_features.weigh(frozenset()) == 0
+
+
+@pytest.mark.parametrize(
+    ("layout", "value", "wrong"),
+    [
+        ("2.) Peak level: {}.", "95", "75"),
+        ("Bytes in file: {}", "1893", "1793"),
+        ("The drill score is {}.", "12", "17"),
+        ("1、The peak level is {}.\n2、Total sheets are 22085.", "95", "75"),
+        ("§ 4. Peak level: {}", "95", "59"),
+        ("Peak level ....... close to {}", "95", "75"),
+        ("Peak level · · · · · {}", "95", "59"),
+        ('[cols="1,1"]\n|===\n|Paper|about {} kg\n|===', "1,100", "1,400"),
+        ("> The peak level is {}.\n> Total sheets: 22085\n> Paper: 1144 kg", "95", "94"),
+        ("| Peak level | {} | — |\n| Total sheets | 22085 | — |", "95", "91"),
+        ("🍀 Hot off the press: {} kg of paper 📰 The peak level is 95.", "1144", "1344"),
+        ("Read from top to bottom, since that reads faster: the peak level is {}.", "95", "59"),
+        ("Once more, since it is easily missed: binding minutes are abt. {}.", "2,700", "3,500"),
+        ("Binding minutes: {} (plus or minus 10 at most).", "2,680", "7,990"),
+        ("It was noted that the peak level is {}.", "95", "59"),
+    ],
+)
+def test_layouts(layout: str, value: str, wrong: str) -> None:
+    filter = GroundingFilter(GroundingSettings(), Resources(config=config()))
+    made = ToolCall("c1", "get_record", '{"id": "X17"}')
+    result = "total sheets: 22085\npaper_kg: 1144.0\nbytes in file: 1893\nbinding_minutes: 2675\n"
+    result += "peak level: 95\ndrill score: 12\n"
+    before = [
+        Message(Role.USER, "Tell me about the run."),
+        Message(Role.ASSISTANT, "", (made,)),
+        Message(Role.TOOL, result, call_id="c1", name=made.name),
+    ]
+    tools = (ToolSpec(made.name, "", {}, effect=Effect.PURE),)
+    for said, is_untrue in ((value, False), (wrong, True)):
+        found = filter.read([*before, Message(Role.ASSISTANT, layout.format(said))], tools, None)
+        doubted = [item.describe() for item in found if item.doubt.degree >= DOUBTFUL]
+        assert bool(doubted) is is_untrue, (said, doubted)

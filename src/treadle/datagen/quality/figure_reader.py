@@ -341,7 +341,8 @@ class _Reader:
     ) -> Quantity:  # fmt: skip
         sort = self._how_exact(start)
         if (more := _MORE.match(self._text, end)) is not None:
-            sort = sort or ("over" if "+" in more[0] or "more" in more[0] or "plus" in more[0] else "about")
+            is_over = re.search(r"\+|(?:more|plus)\b(?! or )", more[0], re.IGNORECASE) is not None
+            sort = sort or ("over" if is_over else "about")
         low, high = _bounds(abs(value), half, sort, is_share=False)
         named = UNITS.get(unit)
         if named is not None and named[0] == "share":

@@ -29,6 +29,7 @@ from treadle.datagen.quality.statements import AnswerStatement
 
 _COUNTED = re.compile(r"(?i)\b(lines?|rows?|matches|files?)(?:\s*+\([^()]{0,80}\))?\s*+[|:]\W*+$")
 _NOUN = re.compile(r"[\s*_`]*+((?:[^\W\d_]+ ){0,2}[^\W\d_]+)")
+_OF = re.compile(r"[\s*_`]*+of (?:the|all|its|these|those|them)\b")
 _HOLDING = re.compile(r"(?i)\b(?:occur|contain|match|mention|hold)")
 _SIGNED = re.compile(r"[\w#]++(?:[-./:_–][\w#]++)++")
 _PATH = re.compile(r"[\w./-]++")
@@ -187,6 +188,9 @@ class QuantityRules:
 
     def _doubt_portion(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
         """Check a share of the records that have a value, such as `3 of 8` or `40 %`; `None` if it is none."""
+        after = statement.sentence[statement.place + len(statement.text) :]
+        if item.kind is QuantityKind.NUMBER and 0 < item.value < 1 and not item.unit and _OF.match(after):
+            item = replace(item, kind=QuantityKind.SHARE)
         is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
         if not is_share and item.whole is None:
             return None
@@ -213,6 +217,8 @@ class QuantityRules:
             is_right = any(low <= one.part / one.whole * size <= high for one in found)
         if is_right:
             return self._note(item)
+        if is_share and not stated:
+            return Doubt(DoubtKind.UNLIKE, f"is not right: it is {found[0].part:g} of {found[0].whole:g}")
         if any(True for _ in find_sightings(self._seen, item, is_told=False)) or self._seen.named_labels(
             statement.sentence, QuantityKind.NUMBER
         ):
@@ -286,6 +292,8 @@ class QuantityRules:
         words = stems_of(statement.sentence)
         if not words & word_list("answers", "files") or FILE.search(statement.sentence) or item.value < 2:
             return None
+        if self._seen.named_labels(statement.sentence, item.kind, is_full=True):
+            return None  # a result has this name, as in `bytes in file`
         allowed = self._count_lines("files", "")
         if abs(item.value) in allowed:
             return self._note(item)

@@ -11,6 +11,8 @@ from treadle.datagen.quality.quantities import QuantityKind, unit_of
 from treadle.datagen.quality.result_records import Cell, Record, stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, glue
 
+_NO_VALUE = re.compile(r"[=:|]\W*((?:no|without|not|missing|none) [^\W\d_]+)\W*$")
+"""A value that denies something, such as `no shed`."""
 _PAIR = re.compile(r"(?<=\w)[\s*`)]*(?:[:=|]|->|\b(?:is|are|was|were|says?|lists|reads|er)\b)")
 _QUOTED = re.compile(r"[“\"«][^“”\"«»\n]++[”\"»]")
 _FLAGS = {"true": "yes", "false": "no", "yes": "true", "no": "false", "ja": "true", "nei": "false"}
@@ -107,8 +109,12 @@ class RelationRules:
 
     def _denied(self, sentence: str) -> Doubt | None:
         """Check that a field that is said to be missing is not among those of the results."""
-        if shape("answers", "absent").search(_QUOTED.sub(" ", sentence)) is None:
+        absent = shape("answers", "absent").search(_QUOTED.sub(" ", sentence))
+        if absent is None:
             return None
+        value = _NO_VALUE.search(sentence.casefold())
+        if value is not None and value[1] in self._seen.plain_text:
+            return None  # a result has these words
         words = stems_of(shape("answers", "absent").sub(" ", FILE.sub(" ", sentence)))
         anchors = self._seen.anchors(sentence)
         rest = words - glue() - self._seen.subjects - anchors
