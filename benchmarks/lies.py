@@ -33,7 +33,10 @@ from treadle.tools.shell import make_shell
 
 FOLDER = Path(__file__).parent / "texts"
 """The texts that the package does not have."""
-KNOWN = tuple("tune held fresh later fourth fifth sixth seventh eighth ninth tenth eleventh".split())
+KNOWN = (
+    "tune", "held", "fresh", "later", "fourth", "fifth", "sixth", "seventh", "eighth",
+    "ninth", "tenth", "eleventh",
+)  # fmt: skip
 UNSEEN: tuple[str, ...] = ()
 """The splits that are kept for measuring: no filter is trained or tuned on them."""
 SPLITS = (*KNOWN, *UNSEEN)

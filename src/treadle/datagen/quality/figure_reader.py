@@ -378,6 +378,8 @@ class _Reader:
             return [shift_date(text, item, _NUMBERS) for item in read_days(MONTHS[lower], found, start)]
         if lower in _HOURS:
             return [self._to_time(0, _HOURS[lower], start, end, is_whole=True)]
+        if lower in _SCALES and len(lower) < 5:
+            return []  # short names of scales need a number in digits before them
         if lower in _NUMBERS or lower in _SCALES:
             return self._read_number_words(lower, start, end)
         return self._read_fraction(lower, start, end) if lower in _FRACTIONS else []

@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
-from treadle.datagen.quality.doubts import SEEN, Doubt, DoubtKind, entities_of, shape, show_record, word_list
-from treadle.datagen.quality.evidence import FILE, Evidence, plain_label
+from treadle.datagen.quality.doubts import SEEN, Doubt, DoubtKind, entities_of, shape, show_record
+from treadle.datagen.quality.evidence import FILE, Evidence, plain_label, word_list
 from treadle.datagen.quality.figure_reader import find_quantities
+from treadle.datagen.quality.languages import WORDS
 from treadle.datagen.quality.quantities import QuantityKind, unit_of
 from treadle.datagen.quality.result_records import Cell, Record, stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, glue
@@ -17,6 +18,8 @@ _PAIR = re.compile(r"(?<=\w)[\s*`)]*(?:[:=|]|->|\b(?:is|are|was|were|says?|lists
 _QUOTED = re.compile(r"[“\"«][^“”\"«»\n]++[”\"»]")
 _FLAGS = {"true": "yes", "false": "no", "yes": "true", "no": "false", "ja": "true", "nei": "false"}
 """How the values of flags are said."""
+_MOST_NEW = 2
+"""How many words of a sentence that says that a field is missing may be new."""
 _PATH = re.compile(r"\A[\s`'\"]*+(?:(?:file|folder|path)\s+[`'\"]?)?([\w./-]*\w[./]\w[\w./-]*\w)")
 
 
@@ -86,25 +89,49 @@ class RelationRules:
 
     def _paired(self, sentence: str) -> Doubt | None:
         """Check the text that a short sentence gives for a column, such as `Status: open`."""
-        sign = _PAIR.search(sentence)
-        if sign is None or find_quantities(sentence):
-            return None
-        name, value = stems_of(sentence[: sign.start()]), stems_of(sentence[sign.end() :])
-        anchors = self._seen.anchors(sentence) - value
-        said = value - anchors - self._seen.subjects - glue() | value & _FLAGS.keys()
+        signs = [] if find_quantities(sentence) else [*_PAIR.finditer(sentence)][:3]
+        found: Doubt | None = None
+        for sign in signs:
+            name, text = stems_of(sentence[: sign.start()]), sentence[sign.end() :]
+            found = self._doubt_pair(name, text, self._seen.anchors(sentence)) or found
+            if found is not None and found.kind is DoubtKind.UNLIKE:
+                break
+            is_said = not sign[0].strip(" *`)").isalpha() or any(
+                plain_label(one) <= name for one in self._texts
+            )
+            if found is None and is_said and self._is_strange(text, name):
+                found = Doubt(DoubtKind.STRANGE, "gives a value that nothing says")
+        return found
+
+    def _is_strange(self, text: str, name: frozenset[str]) -> bool:
+        """Return whether a short value has only words that were not seen."""
+        value = stems_of(text) - WORDS["en"]
+        is_new = not any(word in self._seen.stems or word in self._seen.text for word in value - name)
+        return 0 < len(value) <= 4 and is_new and shape("answers", "absent").search(f": {text}") is None
+
+    def _doubt_pair(self, name: frozenset[str], text: str, anchors: frozenset[str]) -> Doubt | None:
+        """Check the text that is given for the column that a name contains."""
+        value, seen = stems_of(text), self._seen
+        anchors = anchors - value | {
+            word for word in name if word[0].isdigit() and 0 < seen.frequency[word] < len(seen.records)
+        }
+        said = value - anchors - seen.subjects - glue() | value & _FLAGS.keys()
+        is_plain = bool(said)  # else it is made of words that every answer has
+        said = said or (value - anchors if len(value) <= 3 else frozenset())
         for label, cells in self._texts.items() if 0 < len(said) <= 4 else ():
             label = plain_label(label)
-            if not label <= name or len(name - label - anchors - self._seen.subjects - glue()) > 1:
+            if not label <= name or len(name - label - anchors - seen.subjects - glue()) > 1:
                 continue
             if any(cell.stems and cell.stems <= name for _, cell in cells):
                 continue  # the value tells which record is meant
             own = [(record, cell) for record, cell in cells if record.stems & anchors - cell.stems]
             own = own or (cells if len(cells) == 1 else [])
             is_shown = any(
-                said & (record.stems | {_FLAGS.get(name, "") for name in cell.stems}) for record, cell in own
+                said & (record.stems | {_FLAGS.get(one, "") for one in cell.stems}) for record, cell in own
             )
             if own and not is_shown:
-                return Doubt(DoubtKind.UNLIKE, f"gives another value than {own[0][1].text!r}")
+                kind = DoubtKind.UNLIKE if is_plain else DoubtKind.PARTLY
+                return Doubt(kind, f"gives another value than {own[0][1].text!r}")
         return None
 
     def _denied(self, sentence: str) -> Doubt | None:
@@ -125,7 +152,12 @@ class RelationRules:
             for cell in record.cells:
                 label = plain_label(cell.label)
                 is_given = cell.text.strip(' -"[]{}').casefold() not in ("", "null", "none", "no", "n/a", "0")
-                if label and is_given and label <= words and rest - label <= self._seen.stems:
+                if (
+                    label
+                    and is_given
+                    and label <= words
+                    and len(rest - label - self._seen.stems) <= _MOST_NEW
+                ):
                     kind = DoubtKind.DENIED if rest - label else DoubtKind.UNLIKE
                     return Doubt(kind, f"denies what was seen: {show_record(record)}")
                 named = label & rest

@@ -104,6 +104,19 @@ _WIDE_MARK = re.compile(r"(?m)^([^\S\n]*+\d{1,2})[、．][^\S\n]*+")
 _BLOCK = re.compile(r"(?m)^>[^\S\n]*+(?=\S)")
 """What begins a line of a quotation. Many such lines are a layout, and quote nothing."""
 _TIGHT = re.compile(r"(?<=\|)(?=[^\s|:-])")
+_PAIRED = re.compile(
+    r"""(?m)^(?P<start>[^\S\n]*+(?:[-*+]\s|export\s)?)
+    (?:(?P<q>["'])(?P<key>[^"'\n]{1,80}?)(?P=q)(?P<sign>[^\S\n]*+(?::|=>?)[^\S\n]*+)
+        (?:(?P<r>["'])(?P<value>[^\n]*?)(?P=r)|(?P<bare>[^\n"',]+)),?
+    |(?P<e>["'])(?P<both>[^"'=\n]{1,80}=[^"'\n]*+)(?P=e))[^\S\n]*+$""",
+    re.VERBOSE,
+)
+"""A line with a name and its value in quotation marks, as in JSON, YAML, TOML and shells."""
+_SPLIT_PAIR = re.compile(r"(?m)^([^\S\n]*+-\s(?:key|name|label|field):[^\n]+)\n[^\S\n]++(?=val(?:ue)?:\s)")
+"""A name and its value in two lines of YAML."""
+_STRING = re.compile(r"\"[^\"\n]*+\"|'[^'\n]*+'")
+_DATA_LINES = re.compile(r"(?:[^\S\n]*+(?:export\s)?[\w¤.:={}\[\],\s-]*+)*+")
+"""What is left of a block of names and values without its strings."""
 _LATEX = re.compile(r"\\(?:text|textbf|mathbf|mathrm|boxed)\{([^{}\n]*+)\}|\$(?=\\)|(?<=\})\$|\\[()\[\]]")
 _MARKUP = re.compile(r"\*\*|__|(?<!\w)\*(?=\S)|(?<=\S)\*(?!\w)")
 _SPEECH = re.compile(r"([“\"«‘])[^“”\"«»‘\n]{2,400}[”\"»’]")
@@ -165,6 +178,7 @@ def find_statements(answer: str) -> tuple[AnswerStatement, ...]:
 def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     """Yield the statements of an answer, in the order of their kinds within each sentence."""
     text = _FENCE.sub(lambda found: "\n" if _is_program(found[1], found[2]) else found[2], answer)
+    text = _SPLIT_PAIR.sub(r"\1 ", _PAIRED.sub(_unquote, text))
     text = _NOTE.sub(" ", _CELL.sub(" | ", text) if "</" in text else text)
     text = _LATEX.sub(r"\1", text) if "\\" in text else text
     text = _WIDE_MARK.sub(r"\1. ", text)
@@ -237,7 +251,17 @@ def _sentences(text: str) -> Iterator[str]:
         start = following
 
 
+def _unquote(found: re.Match[str]) -> str:
+    """Return a line with a name and its value without their quotation marks."""
+    if found["both"]:
+        return f"{found['start']}{found['both']}"
+    return f"{found['start']}{found['key']}{found['sign']}{found['value'] or found['bare'] or ''}"
+
+
 def _is_program(language: str, code: str) -> bool:
+    plain = _STRING.sub("¤", code)
+    if 2 * plain.count("¤") >= len(code.split("\n")) - 1 and _DATA_LINES.fullmatch(plain):
+        return False
     if _shape("answers", "shells").match(language) is not None or "import " in code or "();" in code:
         return True
     is_named = _shape("answers", "words_of_code").match(language) is not None
