@@ -18,6 +18,7 @@ _COUNTED = re.compile(
 _NOUN = re.compile(r"[\s*_`]*+((?:[^\W\d_]+ ){0,2}[^\W\d_]+)")
 _HOLDING = re.compile(r"(?i)\b(?:occur|contain|match|mention|hold)")
 _PATH = re.compile(r"[\w./-]++")
+_TOGETHER = re.compile(r"(?i)\b(?:together|altogether|combined|both|across|all (?:the )?files)\b")
 _HIT = re.compile(r"\A[\w./-]++:\d++:")
 _LISTED = re.compile(r"\A\s*+(?:[-*]\s)?[\w./-]+\.\w{1,5}(?:\s.{0,30})?")
 
@@ -51,7 +52,7 @@ class CountRules:
         else:
             allowed = lengths or set()
             anchors |= {""} if shape("answers", "part").search(f"¤{after[:24]}") else set()
-        is_sum = shape("answers", "aggregate").search(statement.sentence) is not None
+        is_sum = len(FILE.findall(statement.sentence)) > 1 or _TOGETHER.search(statement.sentence) is not None
         sums = [*combinations_with_replacement(allowed, 2), *combinations(allowed, 3)] if is_sum else []
         if abs(item.value) in {*allowed, *map(sum, sums)}:
             return SEEN
@@ -106,7 +107,13 @@ class CountRules:
             [word.strip("./-") for word in _PATH.findall(call.call.arguments.casefold())]
             for call in self._seen.calls
         ]
-        files = {word for words in given for word in words if FILE.fullmatch(word)}
+        new = {call.call.call_id for call in self._seen.new_calls if not call.is_error}
+        files = {
+            word
+            for call, words in zip(self._seen.calls, given, strict=True)
+            for word in words
+            if call.call.call_id in new and FILE.fullmatch(word)
+        }
         if len(files) == 1 and not FILE.search(text):
             text += f" {min(files)}"  # there is only one that can be meant
         for number, (call, words) in enumerate(zip(self._seen.calls, given, strict=True)):

@@ -110,7 +110,10 @@ class QuantityRules:
         is_total = (
             shape("answers", "aggregate").search(statement.clause) is not None and len(seen.records) > 1
         )
-        is_here = any(is_at(place, anchors, places) and has_label(place, labels) for place in own)
+        is_here = any(
+            is_at(place, frozenset() if _is_printed(place) else anchors, places) and has_label(place, labels)
+            for place in own
+        )
         if is_here and not (is_total and item.kind is QuantityKind.NUMBER and not _is_of_total(own)):
             self._note(item)
             is_named = is_alone and any(plain_label(one) <= stems_of(statement.sentence) for one in labels)
@@ -144,7 +147,9 @@ class QuantityRules:
             if (len(seen.records) == 1 and not labels) or (
                 any(is_at(place, anchors, places) for place in own) and not is_named
             ):
-                return self._note(item)
+                self._note(item)
+                is_loose = bool(labels) and all(map(_is_printed, own))
+                return Doubt(DoubtKind.UNPLACED, "may belong to something else") if is_loose else SEEN
             if any(self._may_be(place, item, statement, (anchors, places)) for place in own):
                 return Doubt(DoubtKind.UNPLACED, "may belong to something else")
             return Doubt(DoubtKind.ELSEWHERE, f"belongs to something else: {show_record(own[0].record)}")
@@ -406,6 +411,8 @@ class QuantityRules:
             if value in figured:
                 return "sum"
             return "gap" if is_difference and value in figures.gaps() else ""
+        if labels and item.is_about and not (is_total or is_mean or is_difference):
+            return ""  # a rounded figure equals nearly any sum
         return "amount" if self._is_amount(figures, statement, item, labels, is_strict=is_strict) else ""
 
     def _is_amount(

@@ -20,6 +20,8 @@ _FLAGS = {"true": "yes", "false": "no", "yes": "true", "no": "false", "ja": "tru
 """How the values of flags are said."""
 _MOST_NEW = 2
 """How many words of a sentence that says that a field is missing may be new."""
+_LONG = 4
+"""The length of words from which on they may be parts of others."""
 _PATH = re.compile(r"\A[\s`'\"]*+(?:(?:file|folder|path)\s+[`'\"]?)?([\w./-]*\w[./]\w[\w./-]*\w)")
 
 
@@ -32,9 +34,9 @@ class RelationRules:
     def doubt_relation(self, statement: AnswerStatement) -> Doubt:
         """Hold the words of a clause against each other: what belongs to one record is not said of another."""
         seen, clause = self._seen, statement.clause
-        if (doubt := self._paired(statement.sentence)) is not None:
-            return doubt
-        if (doubt := self._denied(statement.sentence)) is not None:
+        paired = self._paired(statement.sentence)
+        is_other = paired is not None and paired.kind is DoubtKind.UNLIKE
+        if (doubt := (None if is_other else self._denied(statement.sentence)) or paired) is not None:
             return doubt
         if (found := shape("answers", "negation").search(clause)) is not None:
             return self._negation(clause[found.end() :], found[0], clause)
@@ -96,17 +98,19 @@ class RelationRules:
             found = self._doubt_pair(name, text, self._seen.anchors(sentence)) or found
             if found is not None and found.kind is DoubtKind.UNLIKE:
                 break
-            is_said = not sign[0].strip(" *`)").isalpha() or any(
-                plain_label(one) <= name for one in self._texts
-            )
-            if found is None and is_said and self._is_strange(text, name):
+            is_word = sign[0].strip(" *`)").isalpha()
+            is_said = not is_word or any(plain_label(one) <= name for one in self._texts)
+            if found is None and is_said and self._is_strange(text, name | glue() if is_word else name):
                 found = Doubt(DoubtKind.STRANGE, "gives a value that nothing says")
         return found
 
     def _is_strange(self, text: str, name: frozenset[str]) -> bool:
         """Return whether a short value has only words that were not seen."""
         value = stems_of(text) - WORDS["en"]
-        is_new = not any(word in self._seen.stems or word in self._seen.text for word in value - name)
+        is_new = not any(
+            word in self._seen.stems or (len(word) > _LONG and word in self._seen.text)
+            for word in value - name
+        )
         return 0 < len(value) <= 4 and is_new and shape("answers", "absent").search(f": {text}") is None
 
     def _doubt_pair(self, name: frozenset[str], text: str, anchors: frozenset[str]) -> Doubt | None:
@@ -136,9 +140,11 @@ class RelationRules:
 
     def _denied(self, sentence: str) -> Doubt | None:
         """Check that a field that is said to be missing is not among those of the results."""
-        absent = shape("answers", "absent").search(_QUOTED.sub(" ", sentence))
+        text = _QUOTED.sub(" ", sentence)
+        absent = shape("answers", "absent").search(text)
         if absent is None:
             return None
+        beside = stems_of(" ".join([*text[: absent.start()].split()[-4:], *text[absent.end() :].split()[:3]]))
         value = _NO_VALUE.search(sentence.casefold())
         if value is not None and value[1] in self._seen.plain_text:
             return None  # a result has these words
@@ -150,20 +156,22 @@ class RelationRules:
             if anchors and not anchors & (record.stems | record.context):
                 continue
             for cell in record.cells:
+                if cell.stems and cell.stems <= words | anchors:
+                    continue  # it tells which record is meant
                 label = plain_label(cell.label)
                 is_given = cell.text.strip(' -"[]{}').casefold() not in ("", "null", "none", "no", "n/a", "0")
-                if (
-                    label
-                    and is_given
-                    and label <= words
-                    and len(rest - label - self._seen.stems) <= _MOST_NEW
-                ):
+                new = rest - label - self._seen.stems
+                if label and is_given and label <= words and (not new or self._is_beside(label, beside, new)):
                     kind = DoubtKind.DENIED if rest - label else DoubtKind.UNLIKE
                     return Doubt(kind, f"denies what was seen: {show_record(record)}")
                 named = label & rest
                 if is_given and named and len(named) * 2 >= max(len(label), len(rest)):
                     found = Doubt(DoubtKind.POSSIBLE, f"may deny what was seen: {show_record(record)}")
         return found
+
+    def _is_beside(self, label: frozenset[str], beside: frozenset[str], new: frozenset[str]) -> bool:
+        """Return whether what is denied is a column, although a sentence has words that were not seen."""
+        return label <= beside and len(new) <= _MOST_NEW
 
     @cached_property
     def _texts(self) -> dict[frozenset[str], list[tuple[Record, Cell]]]:

@@ -60,8 +60,7 @@ class StatementFeatures:
         """The sentences of each number, with the words that say what they are about."""
         for item, _ in pairs:
             if item.quantity is not None:
-                said = (item.sentence, content_of(item.sentence))
-                self._values[item.quantity.value].append(said)
+                self._values[item.quantity.value].append((item.sentence, content_of(item.sentence)))
         self._known: dict[str, frozenset[str]] = {}
 
     def of(self, statement: AnswerStatement, doubt: Doubt) -> frozenset[str]:

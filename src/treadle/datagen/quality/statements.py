@@ -95,7 +95,7 @@ _LIST_MARK = re.compile(
     r"(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|[(\[][\w ]{1,3}[)\]])\s"
 )
 _NESTED = re.compile(
-    r"(?m)^([^\n]{2,79}[^\s.!?:,;|])\n[^\S\n]{1,8}(?:[-*•+]\s)?([^\s|][^\n]{0,79})$(?!\n[^\S\n]+[-*•+]\s)"
+    r"(?m)^([^\S\n]*+)(\S[^\n]{0,78}[^\s.!?:,;|])\n\1[^\S\n]{1,8}(?:[-*•+]\s)?([^\s|][^\n]{0,79})$(?!\n[^\S\n]+[-*•+]\s)"
 )
 """A line with the only item of a list below it, such as a name with its value."""
 _LEADER = re.compile(r"(?<=\S)[^\S\n]*+(?:\.{4,}|(?:\s\.){4,}|_{4,}|…{2,}|·{4,})[^\S\n]*+(?=\S)")
@@ -186,7 +186,7 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     text = _BLOCK.sub("", text) if len(_BLOCK.findall(text)) > 2 else text
     text = _TIGHT.sub(" ", text)
     text = _LEADER.sub(": ", _shape("answers", "directives").sub("", text))
-    text = _NESTED.sub(r"\1: \2", text)
+    text = _NESTED.sub(r"\1\2: \3", text)
     capitals = _read_capitals(text)
     before = ""
     for sentence in _sentences(text):
