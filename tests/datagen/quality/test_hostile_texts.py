@@ -114,6 +114,7 @@ PATTERNS = {
     "object": support._OBJECT,
     "counted": count_rules._COUNTED,
     "number of": doubts.shape("answers", "number_of"),
+    "order of moments": doubts.shape("answers", "order_of_moments"),
     "printed": evidence._PRINTED,
     "paired": statements._PAIRED,
     "pair in two lines": statements._SPLIT_PAIR,

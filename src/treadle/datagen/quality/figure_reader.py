@@ -114,7 +114,8 @@ _SLASH = re.compile(r"(?P<a>\d{1,3})(?P<s>[/:])(?P<b>\d{1,3})(?![\w/:]|[.,]\d)")
 _CURRENCY = re.compile(rf"(?:(?<!\w)(?P<c>{_any([*_CODES, 'kr'])})|(?P<s>[{_SIGNS}]))[^\S\n]?\Z")
 _CLOCK = re.compile(r"(?P<h>[01]\d|2[0-3])(?P<m>[0-5]\d)(?:\s?(?:h|hrs|hours|Uhr)\b)")
 """A time of day without a sign between hours and minutes."""
-_H_CLOCK = re.compile(r"(?P<h>[01]?\d|2[0-4])\s?h(?P<m>[0-5]\d)(?!\w)")
+_H_CLOCK = re.compile(r"(?P<h>[01]?\d|2[0-4])\s?h(?P<m>[0-5]\d)(?:m(?:in)?)?(?!\w)")
+_ROUNDED = re.compile(r"(?i)\b(?:nearest|rounded\sto(?:\san?)?)\s(?:an?\s)?\Z")
 _NOTE = _words("clock", "notes")
 _MINUTES = re.compile(r"[1-5]?\d(?=\s(?:minutes?\s|past\s))|(?:1[3-9]|[2-5]\d)(?=\sto\s)")
 _LENGTH_AFTER = re.compile(r"\s?(?:(?P<h>h|hrs?|hours|timer|Stunden|Std)|min|mins|minutes|m)\b")
@@ -468,6 +469,8 @@ class _Reader:
 
     def _read_fraction(self, lower: str, start: int, end: int) -> list[Quantity]:
         text = self._text
+        if _ROUNDED.search(text, max(0, start - 24), start) is not None:
+            return []
         if (clock := self._read_towards(60 * _FRACTIONS[lower], start, end, is_number=False)) is not None:
             return [clock]
         following = _NEXT.match(text, end)

@@ -381,7 +381,7 @@ class QuantityRules:
             low, high = min(item.low, value - near) * minutes, max(item.high, value + near) * minutes
             is_wide = is_difference or shape("answers", "aggregate").search(statement.sentence) is not None
             if any(low <= span <= high for span in figures.spans(is_wide=is_wide)):
-                return "span"
+                return "" if self._is_reversed(statement) else "span"
             if is_whole and unit[1] >= 86400 and value in figures.counts():
                 return "count"
         is_mean = shape("answers", "mean").search(statement.sentence) is not None
@@ -414,6 +414,30 @@ class QuantityRules:
         if labels and item.is_about and not (is_total or is_mean or is_difference):
             return ""  # a rounded figure equals nearly any sum
         return "amount" if self._is_amount(figures, statement, item, labels, is_strict=is_strict) else ""
+
+    def _is_reversed(self, statement: AnswerStatement) -> bool:
+        """Return whether a sentence puts two moments of a record in the wrong order, as in `from the end until the
+        start`."""
+        found = shape("answers", "order_of_moments").search(statement.sentence)
+        if found is None:
+            return False
+        places = stems_of(statement.sentence) & self._seen.places
+        texts = (found["first"], found["last"]) if found["first"] else (found["later"], found["earlier"])
+        moments: list[set[float]] = []
+        for text in texts:
+            labels = self._seen.named_labels(text, QuantityKind.TIME)
+            moments.append(
+                {
+                    item.value
+                    for record in self._seen.records
+                    if not places or places & (record.context | record.stems)
+                    for cell in record.cells
+                    if cell.label in labels
+                    for item in cell.quantities
+                    if item.kind is QuantityKind.TIME
+                }
+            )
+        return all(len(values) == 1 for values in moments) and max(moments[0]) > max(moments[1])
 
     def _is_amount(
         self,
