@@ -422,7 +422,8 @@ class QuantityRules:
         if found is None:
             return False
         places = stems_of(statement.sentence) & self._seen.places
-        texts = (found["first"], found["last"]) if found["first"] else (found["later"], found["earlier"])
+        before = statement.sentence[: found.start()]
+        texts = (found["first"], found["last"]) if found["first"] else (found["earlier"], before)
         moments: list[set[float]] = []
         for text in texts:
             labels = self._seen.named_labels(text, QuantityKind.TIME)
