@@ -98,6 +98,7 @@ def rank(doubt: Doubt) -> int:
 
 
 _BREAK = re.compile(r"[;·•]|\.\s")
+_NOUN = re.compile(r"\A[\s*_`]+[^\W\d_]+")
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
 _CODE = re.compile(r"\b[A-Za-z]{1,6}[-/.#]?\d")
 """What looks like the code of a record."""
@@ -185,7 +186,10 @@ def _scopes(statement: AnswerStatement) -> Iterator[str]:
     figures = find_quantities(sentence)
     before = max([item.end for item in figures if item.end <= start], default=0)
     after = min([item.start for item in figures if item.start >= end], default=len(sentence))
-    left = _BREAK.split(sentence[before:start])[-1]
+    left = sentence[before:start]
+    if any(item.end == before and not item.unit for item in figures):
+        left = _NOUN.sub("", left)  # what the figure before it counts
+    left = _BREAK.split(left)[-1]
     right = _BREAK.split(sentence[end:after])[0]
     first = min([item.start for item in figures], default=0)
     is_before = len(_LETTERS.findall(sentence[:first])) > 1
