@@ -7,6 +7,7 @@ once, into a cache folder under the image's id, and belongs to the user that com
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 import shlex
@@ -47,6 +48,9 @@ _CANNOT_START = re.compile("error running container|OCI runtime|create message f
 """What Podman prints where it cannot start containers. It can then build with no more than `chroot`."""
 _LINES = 8
 """How many of the last lines of a program's output an error shows."""
+
+
+_LOG = logging.getLogger("treadle")
 
 
 class NoBuilderError(ConfigError):
@@ -94,6 +98,7 @@ def build_image(context: Path, seconds: float) -> str:
         if (image_id := _read_built(known)) is not None:
             return image_id
         note = folder / f"{known.name}.id"
+        _LOG.warning("an image is built from %s, which can take minutes", context)
         command = [_need_builder(), "build", "--iidfile", str(note), str(context.resolve())]
         made = _call(command, seconds)
         if made.returncode != 0 and _CANNOT_START.search(made.stdout) and "podman" in command[0]:
@@ -131,6 +136,7 @@ def open_image(name: str) -> ImageRoot:
             raise ConfigError(
                 f"the image {name} is not on this machine; load the task that it was built for again"
             )
+        _LOG.warning("the image %s is pulled, which can take minutes", name)
         pulled = _call([builder, "pull", name], 3600)
         if pulled.returncode != 0:
             raise ConfigError(f"there is no image {name!r}: {_tail(pulled)}")
