@@ -7,10 +7,12 @@ once, into a cache folder under the image's id, and belongs to the user that com
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -35,6 +37,7 @@ from treadle.sandbox.commands.bubblewrap import (
 )
 from treadle.sandbox.commands.execution import SandboxCommand
 from treadle.sandbox.commands.home import is_open_to_all, make_root
+from treadle.sandbox.commands.process_family import descendants
 from treadle.sandbox.commands.untrusted import remove_tree
 from treadle.sandbox.protocol import Limits
 
@@ -45,8 +48,13 @@ _NAME = re.compile(r"\w[\w./:@+-]*", re.ASCII)
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CANNOT_START = re.compile("error running container|OCI runtime|create message from subprocess")
 """What Podman prints where it cannot start containers. It can then build with no more than `chroot`."""
+_GRACE_SECONDS = 3
+"""How long a program that is told to end may take."""
 _LINES = 8
 """How many of the last lines of a program's output an error shows."""
+
+
+_LOG = logging.getLogger("treadle")
 
 
 class NoBuilderError(ConfigError):
@@ -94,6 +102,7 @@ def build_image(context: Path, seconds: float) -> str:
         if (image_id := _read_built(known)) is not None:
             return image_id
         note = folder / f"{known.name}.id"
+        _LOG.warning("an image is built from %s, which can take minutes", context)
         command = [_need_builder(), "build", "--iidfile", str(note), str(context.resolve())]
         made = _call(command, seconds)
         if made.returncode != 0 and _CANNOT_START.search(made.stdout) and "podman" in command[0]:
@@ -131,6 +140,7 @@ def open_image(name: str) -> ImageRoot:
             raise ConfigError(
                 f"the image {name} is not on this machine; load the task that it was built for again"
             )
+        _LOG.warning("the image %s is pulled, which can take minutes", name)
         pulled = _call([builder, "pull", name], 3600)
         if pulled.returncode != 0:
             raise ConfigError(f"there is no image {name!r}: {_tail(pulled)}")
@@ -184,6 +194,7 @@ def _unpack(builder: str, image_id: str, settings: ImageSettings, folder: Path) 
     try:
         if part.exists():  # a process was killed while it unpacked the image
             remove_tree(part)
+            _call([builder, "rm", "--force", _container(image_id)], 60)
         (part / "root").mkdir(parents=True)
         try:
             part.chmod(0o755)
@@ -204,10 +215,10 @@ def _unpack(builder: str, image_id: str, settings: ImageSettings, folder: Path) 
 
 def _export(builder: str, image_id: str, target: Path) -> None:
     """Write the files of an image to a folder, as the user of commands. Raises: `SandboxError`, `OSError`."""
-    made = _call([builder, "create", image_id.removeprefix("sha256:"), "/bin/true"], 600)
+    container = _container(image_id)
+    made = _call([builder, "create", "--name", container, _hex(image_id), "/bin/true"], 600)
     if made.returncode != 0:
         raise SandboxError(f"the image {image_id} cannot be exported: {_tail(made)}")
-    container = made.stdout.split()[-1]
     # The user of commands owns all files, so it must be allowed to read and change them.
     script = 'tar -x -p -f - --exclude "dev/*" --exclude "./dev/*" && chmod -R u+rwX .'
     argv = [*as_other_user(), "/bin/sh", "-c", script]
@@ -271,6 +282,11 @@ def _unpacked(name: str) -> ImageRoot | None:
     except FileNotFoundError:
         return None
     return replace(found, folder=str(place / "root"), is_layered=True)
+
+
+def _container(image_id: str) -> str:
+    """Return the name of the container that an image is exported from."""
+    return f"treadle-{_hex(image_id)[:32]}"
 
 
 def _hex(image_id: str) -> str:
@@ -346,13 +362,25 @@ def _call(argv: Sequence[str], seconds: float) -> "subprocess.CompletedProcess[s
         try:
             out, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            process.terminate()
-            out, _ = process.communicate()
+            out = _stop(process)
             out += f"\nstopped after {seconds:g} seconds"
         except BaseException:
             process.kill()
             raise
     return subprocess.CompletedProcess(argv, process.returncode or ("stopped after" in out[-40:]), out, "")
+
+
+def _stop(process: "subprocess.Popen[str]") -> str:
+    """End a program, and what it has started if that does not end with it. Return its output."""
+    family = descendants(process.pid)
+    process.terminate()
+    try:
+        return process.communicate(timeout=_GRACE_SECONDS)[0]
+    except subprocess.TimeoutExpired:
+        for pid in family:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return process.communicate()[0]
 
 
 def _tail(done: "subprocess.CompletedProcess[str]") -> str:
