@@ -71,7 +71,7 @@ FOLDS = ((0, 10), (1, 2, 3), (4, 5, 6, 7, 20), (8,), (9, 11), (12, 13, 14, 16, 1
 USUAL = {"ambiguity": 0.25, "task": 0.38, "self": 0.07}
 """The share of messages to which a head applies, about as in the labelled messages of other hands, where the
 training texts have another share. Each of them counts as much as it takes for that share."""
-BETA, BETAS = 0.8, {"ambiguity": 0.7, "task": 1.0}
+BETA, BETAS = 0.8, {"ambiguity": 0.7, "self": 0.7, "task": 1.0}
 """How important recall is beside precision, for most heads and for some: less than as much where silence is better
 than a wrong hint; a task that is missed costs as much as one that is none."""
 STEP = 0.08
@@ -266,9 +266,8 @@ def find_thresholds(
         for code in ("en", "no"):
             for fold in FOLDS:
                 here = (languages == code) & np.isin([item.part for item in examples], fold)
-                hits, said, asked = [
-                    (counts * chosen * here).sum() for chosen in (sure & right, sure, wanted)
-                ]
+                shares = here if fold[0] >= FIRST_HAND else here * counts
+                hits, said, asked = [(shares * chosen).sum() for chosen in (sure & right, sure, wanted)]
                 print(
                     f"  {code}, parts {fold}: F1 {2 * hits / max(1, said + asked):.3f}, precision"
                     f" {hits / max(1, said):.3f}, {(wanted & here).sum()} wanted of {here.sum()}"
