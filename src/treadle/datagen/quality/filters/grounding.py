@@ -39,7 +39,7 @@ _DATA = frozenset((StatementKind.QUANTITY, StatementKind.IDENTIFIER, StatementKi
 
 DOUBTFUL = 0.25
 """From this degree of doubt on, a statement counts as untrue unless a judge says otherwise."""
-CERTAIN = 0.95
+CERTAIN = 0.97
 """From this degree of doubt on, a statement is untrue without asking a judge."""
 SUPPORT = 0.25
 """How much less a statement is doubted that something supports."""
