@@ -11,7 +11,8 @@ The classifiers learn from these three sets and from the half that was read (the
 the figures of `measure` for them are too good; `train_judging` prints those by weights that were trained without
 them. Tasks are labelled by the definition in `data/README.md`. Where a label broke it, it was corrected, and
 `old_task` has what was said before; `old_boilerplate` likewise.
-`data/twelfth.jsonl` was written by one more hand in that way, after the definitions, and nothing was improved with it.
+`data/twelfth.jsonl` was written by one more hand in that way, after the definitions, and nothing was improved with
+it.
 Precision and recall are exact counts, the same in every run.
 """
 
