@@ -163,12 +163,15 @@ class RunFolder:
             self.links = frozenset(extras.links)
         self._is_fresh = False
 
-    def make_folders(self, paths: Iterable[str]) -> None:
-        """Make folders that may have no files. Raises: `OSError`."""
+    def make_folders(self, paths: Iterable[str], covered: Iterable[str] = ()) -> None:
+        """Make folders that may have no files. In the way to the paths `covered`, where bubblewrap mounts, and
+        makes what is missing, links are replaced by folders, as it would follow them. Raises: `OSError`."""
         writer = self._writer()
         try:
             for path in paths:
                 writer.make_folder(path)
+            for path in covered:
+                writer.remove_link(path)
         finally:
             writer.close()
 
@@ -307,8 +310,7 @@ class _Writer:
 
     def write(self, path: str, content: bytes, can_run: bool) -> None:
         """Write a new file, and replace anything at its path. Raises: `OSError`."""
-        folder, _, name = path.rpartition("/")
-        fd = self._enter(folder)
+        fd, name = self._find(path)
         self._make_room(path, name, fd)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(name, flags, 0o644, dir_fd=fd)
@@ -327,8 +329,7 @@ class _Writer:
 
     def link(self, path: str, target: str) -> None:
         """Make a symbolic link. Raises: `OSError`."""
-        folder, _, name = path.rpartition("/")
-        fd = self._enter(folder)
+        fd, name = self._find(path)
         self._make_room(path, name, fd)
         os.symlink(target, name, dir_fd=fd)
         if self._owner is not None:
@@ -340,16 +341,15 @@ class _Writer:
         if path.endswith("/"):
             os.setxattr(self._enter(path[:-1]), _OPAQUE, b"y")
             return
-        folder, _, name = path.rpartition("/")
-        fd = self._enter(folder)
+        fd, name = self._find(path)
         self._make_room(path, name, fd)
         os.mknod(name, stat.S_IFCHR, _WHITEOUT, dir_fd=fd)
 
     def set_mode(self, path: str, mode: int) -> None:
         """Set the permissions of a file or folder, if there is one. Raises: `OSError`."""
-        folder, _, name = path.rpartition("/")
         with suppress(FileNotFoundError, NotADirectoryError):
-            fd = os.open(name, _LOOK, dir_fd=self._enter(folder, may_make=False))
+            folder, name = self._find(path, may_make=False)
+            fd = os.open(name, _LOOK, dir_fd=folder)
             try:
                 if not stat.S_ISLNK(os.fstat(fd).st_mode):
                     os.chmod(f"/proc/self/fd/{fd}", mode & 0o1777)
@@ -358,12 +358,18 @@ class _Writer:
 
     def remove(self, path: str) -> None:
         """Remove the file, link or folder at `path`, if there is one. Raises: `OSError`."""
-        folder, _, name = path.rpartition("/")
         try:
-            fd = self._enter(folder, may_make=False)
+            fd, name = self._find(path, may_make=False)
         except (FileNotFoundError, NotADirectoryError):
             return
         self._make_room(path, name, fd)
+
+    def remove_link(self, path: str) -> None:
+        """Make the folder of `path`, and remove the link there, if there is one. Raises: `OSError`."""
+        fd, name = self._find(path)
+        with suppress(FileNotFoundError):
+            if stat.S_ISLNK(os.lstat(name, dir_fd=fd).st_mode):
+                os.unlink(name, dir_fd=fd)
 
     def remove_empty(self, path: str) -> None:
         """Remove a folder and its parents as long as they are empty, as a sandbox has no empty folders."""
@@ -388,14 +394,19 @@ class _Writer:
                 os.close(inner)
             os.rmdir(name, dir_fd=fd)
 
+    def _find(self, path: str, *, may_make: bool = True) -> tuple[int, str]:
+        """Return the open folder of the thing at `path`, and its name there."""
+        folder, _, name = path.rpartition("/")
+        _check_name(path, name)
+        return self._enter(folder, may_make=may_make), name
+
     def _enter(self, path: str, *, may_make: bool = True) -> int:
         """Return the open folder at `path`, and make it if it is missing."""
         if path == self._last[0]:
             return self._last[1]
         self._leave_last()
         for name in path.split("/") if path else ():
-            if name in ("", ".", ".."):
-                raise SandboxError(f"{path!r} is not a path in a sandbox")
+            _check_name(path, name)
             before = self._last[1]
             inner = self._step(name, before, may_make)
             self._leave_last()
@@ -431,6 +442,11 @@ class _Writer:
         if self._last[1] != self._root:
             os.close(self._last[1])
         self._last = ("", self._root)
+
+
+def _check_name(path: str, name: str) -> None:
+    if name in ("", ".", ".."):
+        raise SandboxError(f"{path!r} is not a path in a sandbox")
 
 
 def _is_whiteout(status: os.stat_result) -> bool:
