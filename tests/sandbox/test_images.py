@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.sandbox.small_images import BASE, image_folder, needs_images, write_root
 
 from treadle import Agent, ScriptedModel, open_journal
@@ -24,7 +25,7 @@ from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
 from treadle.sandbox.commands.bubblewrap import OUTER_ID, is_root
 from treadle.sandbox.commands.home import PREFIX
-from treadle.sandbox.commands.host import HostCommands
+from treadle.sandbox.commands.host import HostCommands, HostFolder
 from treadle.sandbox.commands.images import (
     _find_user,
     build_image,
@@ -50,6 +51,7 @@ def image(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     context = tmp_path_factory.mktemp("context")
     write_root(context)
     users = "RUN echo 'root:x:0:0::/root:/bin/sh\\nann:x:1005:1006::/home/ann:' > /etc/passwd && ln -s /srv /away\n"
+    users += "RUN ln -s loop /loop && ln -s ../. /up\n"
     users += "RUN mkdir -p /opt/dev /vol && echo x > /opt/dev/kept && echo x > /vol/x\nVOLUME /vol\n"
     (context / "Dockerfile").write_text(f'{BASE}{users}ENV WHO="the world" A=1\nWORKDIR /app\nUSER ann\n')
     with pytest.MonkeyPatch.context() as patched:
@@ -364,4 +366,28 @@ async def test_a_command_can_break_its_own_system(image: str) -> None:
         for more in ("true", "true"):
             told = await folder.run(more, box, Limits())
             assert told.exit_code != 0
-            assert "could not be started: bwrap: execvp /bin/sh: No such file" in told.text
+            assert "bwrap: execvp /bin/sh: No such file" in told.text
+
+
+async def test_a_file_that_another_tool_writes_is_where_a_link_of_the_image_leads(image: str) -> None:
+    box = MemorySandbox({"away/old/new": b"1", "loop/file": b"2", "up/up/srv/x": b"3"})
+    async with HostCommands(root=image).open() as folder:
+        told = await folder.run("cat /away/old/new /srv/old/new /srv/old/two /srv/x", box, Limits())
+        assert told.text == "11two\n3"
+        assert box.paths() == ["loop/file", "srv/old/new", "srv/x"]
+        await folder.run("rm /away; mkdir /away", box, Limits())
+        box.write("away/own", b"4")
+        assert (await folder.run("ls /away", box, Limits())).text == "own\n"
+    assert (await run(image, box, "ls /away; ls -d /srv/own"))[0].startswith("own\n")
+    assert box.paths() == ["away/own", "loop/file", "srv/old/new", "srv/x"]
+
+
+async def test_a_variable_of_an_image_that_disturbs_its_programs(image: str) -> None:
+    commands = HostCommands(root=image)
+    opened = open_image(image)
+    folder = HostFolder(commands, replace(opened, variables={**opened.variables, "LD_PRELOAD": "/none.so"}))
+    told = await folder.run("echo on", MemorySandbox(), Limits())
+    folder.close()
+    assert told.exit_code == 0
+    assert "on\n" in told.text
+    assert "/none.so" in told.text

@@ -97,8 +97,8 @@ class SandboxCommand:
         if trouble and self._stop is None:
             if not self._is_layered or (trouble.startswith("bwrap: ") and "execvp" not in trouble[:14]):
                 raise SandboxError(f"the command could not be started: {trouble}")
-            # Each image has a shell that works, so commands have broken it.
-            self._output.add(f"the command could not be started: {trouble}\n".encode())
+            # Each image has a shell that works. A command has broken it, or a variable of the image disturbs it.
+            self._output.add(f"{trouble}\n".encode())
         return CommandOutcome(code if code >= 0 else 128 - code, self._output.text, self._stop, self._reason)
 
     def _attend(self, out: int) -> None:

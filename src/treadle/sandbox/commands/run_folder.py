@@ -40,6 +40,8 @@ _OPAQUE = "user.overlay.opaque"
 """The attribute of a folder in a layer that hides all that the image has in it. Source: Linux, overlayfs.rst."""
 _WHITEOUT = os.makedev(0, 0)
 """The number of the device that stands for a removed path in a layer."""
+_MAX_LINKS = 40
+"""How many links are followed on the way to a file, as by Linux."""
 _LOOK = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _KINDS = {
@@ -95,12 +97,13 @@ class _Held(Struct):
 class RunFolder:
     """A folder on disk for one sandbox. Its methods block."""
 
-    def __init__(self, path: Path, owner: int | None = None, *, is_layer: bool = False) -> None:
+    def __init__(self, path: Path, owner: int | None = None, image: Path | None = None) -> None:
         self.path = path
         self._owner = owner
         """User and group id of the files written there. `None`: those of this process."""
-        self._is_layer = is_layer
-        """Whether the folder is a layer over an image."""
+        self._image = image
+        """The content of the image over which the folder is a layer, if it is one."""
+        self._is_layer = image is not None
         self._held: dict[str, _Held] = {}
         self._state: bytes | None = None
         self._is_fresh = True
@@ -130,6 +133,7 @@ class RunFolder:
         try:
             for path in extras.removed:
                 writer.hide(path)
+            self._follow_image(sandbox)
             paths = sandbox.paths()
             for path in self._held.keys() - set(paths):
                 if self._is_layer:
@@ -162,6 +166,17 @@ class RunFolder:
         if self._is_fresh:
             self.links = frozenset(extras.links)
         self._is_fresh = False
+
+    def _follow_image(self, sandbox: Sandbox) -> None:
+        """Move new files to where commands find them if the image has links on the way, such as from /bin to
+        /usr/bin. As a folder of the layer, `bin` would hide all programs."""
+        if self._image is None:
+            return
+        for path in sandbox.paths():
+            if path not in self._held and (place := _find_place(path, self.path, self._image)) != path:
+                content = sandbox.read(path)
+                sandbox.delete(path)
+                sandbox.write(place, content)
 
     def make_folders(self, paths: Iterable[str], covered: Iterable[str] = ()) -> None:
         """Make folders that may have no files. In the way to the paths `covered`, where bubblewrap mounts, and
@@ -447,6 +462,36 @@ class _Writer:
 def _check_name(path: str, name: str) -> None:
     if name in ("", ".", ".."):
         raise SandboxError(f"{path!r} is not a path in a sandbox")
+
+
+def _find_place(path: str, layer: Path, image: Path) -> str:
+    """Return `path` with the links of an image followed that lead to its folder, unless the layer has replaced
+    them."""
+    *folders, name = path.split("/")
+    found: list[str] = []
+    pending, links = folders[::-1], 0
+    while pending:
+        part = pending.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            found = found[:-1]
+            continue
+        here = "/".join((*found, part))
+        is_link, is_replaced = (image / here).is_symlink(), os.path.lexists(layer / here)
+        if is_replaced and (is_link or (layer / here).is_symlink()):
+            # What is below is only in the layer.
+            return "/".join((*found, part, *reversed(pending), name))
+        if not is_link:
+            found.append(part)
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            return path
+        target = os.readlink(image / here)
+        found = [] if target.startswith("/") else found
+        pending += target.split("/")[::-1]
+    return "/".join((*found, name))
 
 
 def _is_whiteout(status: os.stat_result) -> bool:
