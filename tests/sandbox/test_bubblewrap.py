@@ -14,9 +14,11 @@ from treadle.core.errors import SandboxError
 from treadle.sandbox.commands.bubblewrap import FOLDERS, INNER_ID, OUTER_ID, make_etc, wrap
 from treadle.sandbox.commands.execution import CollectedOutput, SandboxCommand
 from treadle.sandbox.commands.home import make_root
+from treadle.sandbox.commands.host import HostCommands
 from treadle.sandbox.commands.process_family import measure_tree
 from treadle.sandbox.commands.seccomp import make_filter
 from treadle.sandbox.commands.untrusted import remove_tree
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.sandbox.protocol import Limits
 
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
@@ -226,3 +228,27 @@ def test_the_command_line_has_no_network_unless_asked(tmp_path: Path) -> None:
     assert "--unshare-net" not in shared
     assert "--seccomp" not in alone
     assert shared[shared.index("--seccomp") + 1] == "8"
+
+
+@needs_sandbox
+async def test_a_mount_in_the_files_of_a_run_follows_no_link_out(tmp_path: Path) -> None:
+    """Bubblewrap makes what is missing where it mounts, and follows links to there."""
+    for parent in [folder for folder in (tmp_path, *tmp_path.parents) if not folder.stat().st_mode & 1]:
+        parent.chmod(0o711)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    out = f"/oldroot{tmp_path}/open"
+    binds = {"/usr/share": "/work/in/share", "/usr/bin/env": "/work/deep/file"}
+    moves = (
+        "true",
+        f"for n in in deep own; do mv $n $n-2; ln -s {out} $n; done",
+        f"mv in in-3; mkdir in; ln -s {out}/y in/share; mv deep deep-3; mkdir deep; ln -s {out}/x deep/file",
+    )
+    commands = HostCommands(binds=binds, aliases={"/app": "own", "/app/more": "other"})
+    async with commands.open() as folder:
+        box = MemorySandbox()
+        for move in moves:
+            assert (await folder.run(move, box, Limits())).text == ""
+            look = "ls in/share > /dev/null && cat deep/file > /dev/null && ls /app /app/more"
+            assert (await folder.run(look, box, Limits())).text == "/app:\nmore\n\n/app/more:\n"
+    assert not [*(tmp_path / "open").iterdir()]

@@ -4,15 +4,18 @@ Each test starts a few sandboxes, and the first builds an image, so they take mo
 """
 
 import asyncio
+import fcntl
 import json
 import os
 import re
 import signal
+import stat
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.sandbox.small_images import BASE, image_folder, needs_images, write_root
 
 from treadle import Agent, ScriptedModel, open_journal
@@ -20,9 +23,17 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError, SandboxError
 from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
+from treadle.sandbox.commands.bubblewrap import OUTER_ID, is_root
 from treadle.sandbox.commands.home import PREFIX
-from treadle.sandbox.commands.host import HostCommands
-from treadle.sandbox.commands.images import build_image, find_image_fault, open_image
+from treadle.sandbox.commands.host import HostCommands, HostFolder
+from treadle.sandbox.commands.images import (
+    _find_user,
+    build_image,
+    find_builder,
+    find_image_fault,
+    open_image,
+)
+from treadle.sandbox.commands.untrusted import remove_tree
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.sandbox.protocol import Limits, RunFiles
 from treadle.tools.shell import Shell
@@ -39,7 +50,9 @@ LOOK = "ls -lR /app /srv; cat /etc/hosts; ls -l /etc/hosts /bin/stat*; ls -ld /a
 def image(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     context = tmp_path_factory.mktemp("context")
     write_root(context)
-    users = "RUN echo 'root:x:0:0::/root:/bin/sh\\nann:x:1005:1006::/home/ann:' > /etc/passwd\n"
+    users = "RUN echo 'root:x:0:0::/root:/bin/sh\\nann:x:1005:1006::/home/ann:' > /etc/passwd && ln -s /srv /away\n"
+    users += "RUN ln -s loop /loop && ln -s ../. /up\n"
+    users += "RUN mkdir -p /opt/dev /vol && echo x > /opt/dev/kept && echo x > /vol/x\nVOLUME /vol\n"
     (context / "Dockerfile").write_text(f'{BASE}{users}ENV WHO="the world" A=1\nWORKDIR /app\nUSER ann\n')
     with pytest.MonkeyPatch.context() as patched:
         patched.delenv("BUILDAH_ISOLATION")
@@ -49,6 +62,16 @@ def image(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 async def run(root: str, box: MemorySandbox, *commands: str) -> list[str]:
     async with HostCommands(root=root).open() as folder:
         return [(await folder.run(command, box, Limits())).text for command in commands]
+
+
+def open_to_all(folder: Path) -> Path:
+    """Return a new folder in which everybody may write."""
+    for parent in [folder, *folder.parents]:
+        if parent.owner() == "root" and not parent.stat().st_mode & 1:
+            parent.chmod(0o711)
+    (folder / "open").mkdir()
+    (folder / "open").chmod(0o777)
+    return folder / "open"
 
 
 def without_times(text: str) -> str:
@@ -65,6 +88,73 @@ async def test_the_settings_of_an_image(image: str) -> None:
     assert box.paths() == []
     assert open_image(image).image_id == image
     assert find_image_fault(image) is None
+
+
+def test_the_unpacked_files(image: str) -> None:
+    """All are there, nobody else can use them, and the builder keeps nothing of the unpacking."""
+    folder = Path(open_image(image).folder)
+    assert (folder / "opt" / "dev" / "kept").read_text() == (folder / "vol" / "x").read_text()
+    status = folder.parent.stat()
+    assert stat.S_IMODE(status.st_mode) == (0o750 if is_root() else 0o700)
+    assert status.st_gid == (OUTER_ID if is_root() else os.getgid())
+    assert not [*folder.parent.parent.glob("*.container")]
+    builder = find_builder()
+    assert builder is not None
+    shown = [builder, "ps", "--all", "--filter", f"ancestor={image}", "--format", "{{.ID}}"]
+    assert subprocess.run(shown, capture_output=True, text=True, check=True).stdout == ""
+
+
+async def test_an_unpacking_that_was_killed(image: str, image_folder: Path, tmp_path: Path) -> None:
+    """Its programs hold the lock until they end; then its container and its files are removed."""
+    builder = find_builder()
+    assert builder is not None
+    part = image_folder / f"{image[7:]}.part"
+    (part / "root").mkdir(parents=True)
+    note = part.with_suffix(".container")
+    create = [builder, "create", "--cidfile", str(note), image[7:], "/bin/true"]
+    subprocess.run(create, check=True, capture_output=True)
+    left = note.read_text()
+    done = part.with_suffix("").rename(image_folder / "aside")
+    with (image_folder / f"{image[7:]}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        held = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[lock.fileno()])
+    opened = asyncio.ensure_future(asyncio.to_thread(open_image, image))
+    await asyncio.wait([opened], timeout=0.5)
+    assert not opened.done()
+    assert part.exists()
+    held.communicate()
+    assert (await opened).folder == str(part.with_suffix("") / "root")
+    shown = subprocess.run([builder, "container", "inspect", left], capture_output=True, check=False)
+    assert shown.returncode != 0
+    remove_tree(done)
+
+
+@pytest.mark.parametrize("content", ["", "{}"])
+def test_an_image_that_is_damaged(
+    image: str, content: str, image_folder: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("TREADLE_IMAGE_FOLDER", str(image_folder / "damaged"))
+    place = image_folder / "damaged" / image[7:]
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "image.json").write_text(content)
+    with pytest.raises(SandboxError, match=r"is damaged .*remove that folder"):
+        open_image(image)
+
+
+def test_the_user_of_an_image() -> None:
+    passwd = "root:x:0:0::/root:/bin/sh\nann:x:1005:1006::/home/ann:\nbad:x:²:1::/:\n"
+    for given, found in {
+        "": ((0, 0), "/root"),
+        "ann": ((1005, 1006), "/home/ann"),
+        "ann:33": ((1005, 33), "/home/ann"),
+        "1005:staff": ((1005, 1006), "/home/ann"),
+        "7:8": ((7, 8), "/"),
+        "7": ((7, 0), "/"),
+    }.items():
+        assert _find_user(given, passwd) == found
+    for wrong in ("²", "bad", "9999999999", "-1", "nobody"):
+        with pytest.raises(ConfigError, match="has no user"):
+            _find_user(wrong, passwd)
 
 
 async def test_changes_are_in_the_snapshot_and_come_back(image: str) -> None:
@@ -242,3 +332,79 @@ def test_folders_of_images(image: str, tmp_path: Path, monkeypatch: pytest.Monke
         open_image(image)
     with pytest.raises(ConfigError, match="folders of the run's files cannot have other paths"):
         Shell(root=image, folders={"/data": "data"})
+
+
+@pytest.mark.parametrize("network", [False, True])
+async def test_nothing_is_mounted_or_made_through_a_link(image: str, network: bool, tmp_path: Path) -> None:
+    """Bubblewrap follows the links that it finds on the way to a mount, also out of the image."""
+    target = open_to_all(tmp_path)
+    links = {
+        "data": f"/oldroot{target}",
+        "dev": f"/oldroot{target}/d",
+        "etc/resolv.conf": f"/oldroot{target}/f",
+    }
+    box = MemorySandbox({"proc": b"in the way"})
+    box.write_state("shell", json.dumps({"links": links}).encode())
+    commands = HostCommands(root=image, has_network=network, binds={"/usr/share": "/data/in/share"})
+    async with commands.open() as folder:
+        told = await folder.run("ls /data/in/share > /dev/null && ls -d /proc/1 /dev/null", box, Limits())
+        assert told.text.split() == ["/dev/null", "/proc/1"]
+        move = f"mv /data/in /data/out && ln -s /oldroot{target} /data/in"
+        assert (await folder.run(move, box, Limits())).exit_code == 0
+        assert (await folder.run("ls /data/in/share > /dev/null", box, Limits())).exit_code == 0
+    assert not [*target.iterdir()]
+
+
+async def test_nothing_is_mounted_on_what_a_link_of_the_image_leads_to(image: str) -> None:
+    async with HostCommands(root=image, binds={"/usr/share": "/away/share"}).open() as folder:
+        with pytest.raises(SandboxError, match="nothing can be mounted below /away, which is a link"):
+            await folder.run("true", MemorySandbox(), Limits())
+
+
+@pytest.mark.parametrize("place", ["removed", "links", "modes"])
+@pytest.mark.parametrize("name", ["..", "a/..", "", "a/"])
+async def test_a_state_cannot_name_the_folder_above(image: str, place: str, name: str) -> None:
+    if (place, name) == ("removed", "a/"):
+        return  # all in a folder
+    values: Mapping[str, object] = {"links": {name: "/"}, "modes": {name: 0o777}}
+    box = MemorySandbox({"a/file": b""})
+    box.write_state("shell", json.dumps({place: values.get(place, [name])}).encode())
+    with pytest.raises(SandboxError, match="is not a path in a sandbox"):
+        await run(image, box, "true")
+
+
+async def test_a_command_can_break_its_own_system(image: str) -> None:
+    """That is what the run did, and no fault of the sandbox."""
+    box = MemorySandbox()
+    async with HostCommands(root=image).open() as folder:
+        await folder.run("rm -r /app", box, Limits())
+        told = await folder.run("pwd; rm /bin/sh", box, Limits())
+        assert told.text == "[there is no folder /app; this command begins in /]\n/\n"
+        for more in ("true", "true"):
+            told = await folder.run(more, box, Limits())
+            assert told.exit_code != 0
+            assert "bwrap: execvp /bin/sh: No such file" in told.text
+
+
+async def test_a_file_that_another_tool_writes_is_where_a_link_of_the_image_leads(image: str) -> None:
+    box = MemorySandbox({"away/old/new": b"1", "loop/file": b"2", "up/up/srv/x": b"3"})
+    async with HostCommands(root=image).open() as folder:
+        told = await folder.run("cat /away/old/new /srv/old/new /srv/old/two /srv/x", box, Limits())
+        assert told.text == "11two\n3"
+        assert box.paths() == ["loop/file", "srv/old/new", "srv/x"]
+        await folder.run("rm /away; mkdir /away", box, Limits())
+        box.write("away/own", b"4")
+        assert (await folder.run("ls /away", box, Limits())).text == "own\n"
+    assert (await run(image, box, "ls /away; ls -d /srv/own"))[0].startswith("own\n")
+    assert box.paths() == ["away/own", "loop/file", "srv/old/new", "srv/x"]
+
+
+async def test_a_variable_of_an_image_that_disturbs_its_programs(image: str) -> None:
+    commands = HostCommands(root=image)
+    opened = open_image(image)
+    folder = HostFolder(commands, replace(opened, variables={**opened.variables, "LD_PRELOAD": "/none.so"}))
+    told = await folder.run("echo on", MemorySandbox(), Limits())
+    folder.close()
+    assert told.exit_code == 0
+    assert "on\n" in told.text
+    assert "/none.so" in told.text

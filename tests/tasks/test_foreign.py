@@ -14,9 +14,11 @@ from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import ScriptedModel
 from treadle.runs.task import find_tasks, load_task, split_reference, task_set
+from treadle.sandbox.commands.bubblewrap import ImageRoot
 from treadle.scoring.outcome_scorers import FinalStateScorer
 from treadle.scoring.protocol import Subject
 from treadle.scoring.scorers import CheckScorer
+from treadle.tasks.foreign.installers import _debian_packages, _image_packages, find_obstacle
 from treadle.testbed import oracle_for
 
 SCRIPT = """#!/bin/bash
@@ -262,3 +264,25 @@ def test_references_with_a_text():
     assert split_reference("harbor:some/folder") == ("harbor:some/folder", "")
     assert split_reference("verifiers:owner/name@1:7") == ("verifiers:owner/name@1", "7")
     assert split_reference("puzzles.py:SUMS:a") == ("puzzles.py:SUMS", "a")
+
+
+def test_links_of_an_image_do_not_lead_to_the_packages_of_this_machine(tmp_path: Path) -> None:
+    root, away = tmp_path / "root", tmp_path / "away"
+    (away / "dpkg").mkdir(parents=True)
+    (away / "dpkg" / "status").write_text("Package: of-this-machine\nStatus: install ok installed\n")
+    (away / "site-packages" / "of_this_machine-1.dist-info").mkdir(parents=True)
+    (root / "var").mkdir(parents=True)
+    (root / "var" / "lib").symlink_to(away)
+    (root / "usr" / "lib" / "python3.12").mkdir(parents=True)
+    (root / "usr" / "lib" / "python3.12" / "site-packages").symlink_to(away / "site-packages")
+    image = ImageRoot(image_id="", folder=str(root))
+    for script in ("apt-get install -y of-this-machine", "pip install of-this-machine"):
+        assert "of-this-machine" in (find_obstacle(script, image) or "")
+    for place in (root / "usr" / "lib" / "python3.12" / "site-packages", root / "var" / "lib"):
+        found = place.resolve()
+        place.unlink()
+        found.rename(place)
+    _debian_packages.cache_clear()
+    _image_packages.cache_clear()
+    for script in ("apt-get install -y of-this-machine", "pip install of-this-machine"):
+        assert find_obstacle(script, image) is None

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
@@ -51,11 +51,29 @@ _SYSCTLS = {
 
 
 _JOIN = """\
-mount -t overlay -o "lowerdir=$0,upperdir=$1/work,workdir=$1/spare,userxattr" overlay "$1/merged" || exit 1
+layer=$1/work merged=$1/merged
+mount -t overlay -o "lowerdir=$0,upperdir=$layer,workdir=$1/spare,userxattr" overlay "$merged" || exit 1
+while shift && [ "$1" != -- ]; do
+  place=${1%/}
+  case $1 in
+    */) [ -L "$merged$place" ] || { [ -e "$merged$place" ] && [ ! -d "$merged$place" ]; } || continue ;;
+    *) [ -L "$merged$place" ] || continue ;;
+  esac
+  if [ "$1" != "$place" ] && [ ! -L "$layer$place" ] && [ ! -f "$layer$place" ]; then
+    echo "nothing can be mounted below $place, which is a link or a file in the image" >&2
+    exit 1
+  fi
+  rm -f "$merged$place" || exit 1
+done
 shift
 exec "$@"
 """
-"""Joins the image in `$0` and the layer of the folder `$1` in a mount that only the following command sees."""
+"""Joins the image in `$0` and the layer of the folder `$1` in a mount that only the following command sees.
+
+Bubblewrap follows links to the places where it mounts, also out of the image, and makes what is missing there. So
+links are removed from the places that follow, up to a `--`. A place with a slash at its end is a folder. It is an
+error if the image itself has something else there.
+"""
 
 
 class ImageRoot(Struct, frozen=True, kw_only=True):
@@ -122,7 +140,10 @@ def wrap(
         raise SandboxError(MISSING)
     argv = as_other_user()
     if image is not None and image.is_layered:
-        argv += join_layers(image.folder, root)
+        network = {"resolv.conf": "/etc/resolv.conf"} if has_network else {}
+        argv += join_layers(
+            image.folder, root, {"/proc": "/proc", "/dev": "/dev", **(binds or {}), **network}
+        )
     argv += [shared_program(program) if is_root() else program]
     argv += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     user, group = (INNER_ID, INNER_ID) if image is None else image.user
@@ -160,7 +181,7 @@ def wrap(
     # Commands begin in the folder that stands for the whole run, if there is one.
     begin = next((path for path, inner in (aliases or {}).items() if not inner), WORK)
     argv += ["--remount-ro", "/dev"]
-    argv += ["--remount-ro", "/", "--chdir", begin] if image is None else ["--chdir", image.begin]
+    argv += ["--remount-ro", "/", "--chdir", begin] if image is None else ["--chdir", "/"]
     return [*argv, "--", *command]
 
 
@@ -171,11 +192,16 @@ def as_other_user() -> list[str]:
     return ["setpriv", f"--reuid={OUTER_ID}", f"--regid={OUTER_ID}", "--clear-groups", "--"]
 
 
-def join_layers(folder: str, root: Path) -> list[str]:
+def join_layers(folder: str, root: Path, binds: Mapping[str, str]) -> list[str]:
     """Return the beginning of a command line that sees `folder`, with the changes of a sandbox, in its subfolder
-    `merged`. Raises: `SandboxError` for a folder that cannot be an option of a mount."""
+    `merged`, ready for the mounts of `binds`. Raises: `SandboxError` for a folder that cannot be an option of a
+    mount."""
+    places: dict[str, None] = {}
+    for outer, inner in binds.items():
+        places.update(dict.fromkeys(f"{parent}/" for parent in [*PurePosixPath(inner).parents][-2::-1]))
+        places[f"{inner}/" if os.path.isdir(outer) else inner] = None
     start = ["unshare", "--user", "--map-root-user", "--mount", "--", "/bin/sh", "-c", _JOIN]
-    return [*start, _mountable(folder), _mountable(str(root))]
+    return [*start, _mountable(folder), _mountable(str(root)), *places, "--"]
 
 
 def _mountable(folder: str) -> str:

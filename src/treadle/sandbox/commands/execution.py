@@ -50,6 +50,7 @@ class SandboxCommand:
             if is_isolated
             else BareFamily(text, root, limits)
         )
+        self._is_layered = image is not None and image.is_layered
         self._report = report
         self._output = CollectedOutput(limits.output_bytes)
         self._reported_bytes = 0
@@ -94,7 +95,10 @@ class SandboxCommand:
         finally:
             os.close(out)
         if trouble and self._stop is None:
-            raise SandboxError(f"the command could not be started: {trouble}")
+            if not self._is_layered or (trouble.startswith("bwrap: ") and "execvp" not in trouble[:14]):
+                raise SandboxError(f"the command could not be started: {trouble}")
+            # Each image has a shell that works. A command has broken it, or a variable of the image disturbs it.
+            self._output.add(f"{trouble}\n".encode())
         return CommandOutcome(code if code >= 0 else 128 - code, self._output.text, self._stop, self._reason)
 
     def _attend(self, out: int) -> None:

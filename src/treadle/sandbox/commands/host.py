@@ -7,7 +7,7 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import cache
@@ -23,6 +23,7 @@ from treadle.sandbox.commands.bubblewrap import (
     LAYER,
     MISSING,
     OUTER_ID,
+    WORK,
     WRITABLE,
     ImageRoot,
     blocking_sysctls,
@@ -79,6 +80,8 @@ class HostCommands:
         checked = {_check_inner(path, "the run's files"): inner for path, inner in (aliases or {}).items()}
         self.folders = tuple(checked.values())
         """The folders of the run's files that commands find, even if they have no files."""
+        self.covered = _find_covered({WORK: "", **checked}, [*self.binds.values(), *checked])
+        """The paths of the run's files where something else is mounted for commands."""
         self.aliases = {
             path: inner for path, inner in checked.items() if not _is_within(path, inner, checked)
         }
@@ -120,7 +123,7 @@ class HostFolder:
         owner = OUTER_ID if commands.is_protected and is_root() else None
         self._root = make_root(FOLDERS if image is None else (*FOLDERS, *LAYER), owner)
         make_etc(self._root)
-        self._folder = RunFolder(self._root / "work", owner, is_layer=image is not None)
+        self._folder = RunFolder(self._root / "work", owner, None if image is None else Path(image.folder))
         self._is_spoiled = False
         self._lock = Lock()
 
@@ -167,7 +170,7 @@ class HostFolder:
         self._is_spoiled = True
         self._folder.push(sandbox)
         if self._image is None:
-            self._folder.make_folders(self._commands.folders)
+            self._folder.make_folders(self._commands.folders, self._commands.covered)
         links = self._folder.links
         outcome = command.run()
         for name in ("tmp", "shm"):
@@ -241,6 +244,16 @@ def _check_inner(path: str, what: str) -> str:
             f"{what} cannot be mounted for commands at {path!r}; use an absolute path of its own, such as '/data'"
         )
     return normal
+
+
+def _find_covered(bases: Mapping[str, str], mounted: Iterable[str]) -> tuple[str, ...]:
+    """Return where in the run's files something is mounted. `bases` maps paths to folders of the run."""
+    found = []
+    for path in mounted:
+        base = max((base for base in bases if path.startswith(f"{base}/")), key=len, default=None)
+        if base is not None:
+            found.append(f"{bases[base]}/{path[len(base) + 1 :]}".lstrip("/"))
+    return tuple(found)
 
 
 def _is_within(path: str, inner: str, aliases: Mapping[str, str]) -> bool:

@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import stat
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -37,7 +36,7 @@ from treadle.sandbox.commands.bubblewrap import (
 )
 from treadle.sandbox.commands.execution import SandboxCommand
 from treadle.sandbox.commands.home import is_open_to_all, make_root
-from treadle.sandbox.commands.process_family import descendants
+from treadle.sandbox.commands.process_family import descendants, kill_all
 from treadle.sandbox.commands.untrusted import remove_tree
 from treadle.sandbox.protocol import Limits
 
@@ -45,6 +44,7 @@ BUILDER_VARIABLE = "TREADLE_IMAGE_BUILDER"
 FOLDER_VARIABLE = "TREADLE_IMAGE_FOLDER"
 IMAGE_ID = re.compile("sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"\w[\w./:@+-]*", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CANNOT_START = re.compile("error running container|OCI runtime|create message from subprocess")
 """What Podman prints where it cannot start containers. It can then build with no more than `chroot`."""
@@ -52,6 +52,8 @@ _GRACE_SECONDS = 3
 """How long a program that is told to end may take."""
 _LINES = 8
 """How many of the last lines of a program's output an error shows."""
+_PATIENCE_SECONDS = 10
+"""How long a program may clean up whose own programs were ended."""
 
 
 _LOG = logging.getLogger("treadle")
@@ -98,15 +100,15 @@ def build_image(context: Path, seconds: float) -> str:
     known = _folder() / "built" / _digest(context)
     if (image_id := _read_built(known)) is not None:
         return image_id
-    with _locked(f"built-{known.name}") as folder:
+    with _locked(f"built-{known.name}") as (folder, lock):
         if (image_id := _read_built(known)) is not None:
             return image_id
         note = folder / f"{known.name}.id"
         _LOG.warning("an image is built from %s, which can take minutes", context)
         command = [_need_builder(), "build", "--iidfile", str(note), str(context.resolve())]
-        made = _call(command, seconds)
+        made = _call(command, seconds, lock)
         if made.returncode != 0 and _CANNOT_START.search(made.stdout) and "podman" in command[0]:
-            made = _call([*command[:2], "--isolation=chroot", *command[2:]], seconds)
+            made = _call([*command[:2], "--isolation=chroot", *command[2:]], seconds, lock)
         if made.returncode != 0:
             raise ConfigError(f"its image cannot be built: {_tail(made)}")
         image_id = note.read_text().strip()
@@ -154,8 +156,8 @@ def open_image(name: str) -> ImageRoot:
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(f"the image {name!r} cannot be inspected: {_tail(shown)}") from error
     if (found := _unpacked(image_id)) is None:
-        with _locked(_hex(image_id)) as folder:
-            found = _unpacked(image_id) or _unpack(builder, image_id, settings, folder)
+        with _locked(_hex(image_id)) as (folder, lock):
+            found = _unpacked(image_id) or _unpack(builder, image_id, settings, folder, lock)
     return found
 
 
@@ -178,7 +180,7 @@ def _prove_layers() -> None:
     """Join two layers. A success is remembered. Raises: `SandboxError`."""
     root = make_root((*FOLDERS, *LAYER), OUTER_ID if is_root() else None)
     try:
-        done = _call([*as_other_user(), *join_layers(str(root / "etc"), root), "true"], 30)
+        done = _call([*as_other_user(), *join_layers(str(root / "etc"), root, {}), "true"], 30)
     finally:
         remove_tree(root)
     if done.returncode != 0:
@@ -188,55 +190,75 @@ def _prove_layers() -> None:
         )
 
 
-def _unpack(builder: str, image_id: str, settings: ImageSettings, folder: Path) -> ImageRoot:
-    """Unpack an image. Raises: `ConfigError`, `SandboxError`."""
+def _unpack(builder: str, image_id: str, settings: ImageSettings, folder: Path, lock: int) -> ImageRoot:
+    """Unpack an image. Raises: `ConfigError`, `SandboxError`, `OSError`."""
     part = folder / f"{_hex(image_id)}.part"
+    if part.exists():  # a process was killed while it unpacked the image
+        remove_tree(part)
+    (part / "root").mkdir(parents=True)
     try:
-        if part.exists():  # a process was killed while it unpacked the image
-            remove_tree(part)
-            _call([builder, "rm", "--force", _container(image_id)], 60)
-        (part / "root").mkdir(parents=True)
-        try:
-            part.chmod(0o755)
-            if is_root():
-                os.chown(part / "root", OUTER_ID, OUTER_ID)
-            _export(builder, image_id, part / "root")
-            image = ImageRoot(image_id=image_id, folder=str(part / "root"), is_layered=False)
-            made = _prepare(image, settings)
-            (part / "image.json").write_bytes(msgspec.json.encode(made))
-            part.rename(part.with_suffix(""))
-        except BaseException:
-            remove_tree(part)
-            raise
-    except OSError as error:
-        raise SandboxError(f"the image {image_id} cannot be unpacked in {str(folder)!r}: {error}") from error
+        # An image may have programs that give everybody the rights of their owner, and files that all may write.
+        part.chmod(0o750 if is_root() else 0o700)
+        if is_root():
+            os.chown(part, -1, OUTER_ID)
+            os.chown(part / "root", OUTER_ID, OUTER_ID)
+        _export(builder, image_id, part / "root", part.with_suffix(".container"), lock)
+        image = ImageRoot(image_id=image_id, folder=str(part / "root"), is_layered=False)
+        made = _prepare(image, settings)
+        (part / "image.json").write_bytes(msgspec.json.encode(made))
+        part.rename(part.with_suffix(""))
+    except BaseException:
+        remove_tree(part)
+        raise
     return replace(made, folder=str(part.with_suffix("") / "root"), is_layered=True)
 
 
-def _export(builder: str, image_id: str, target: Path) -> None:
-    """Write the files of an image to a folder, as the user of commands. Raises: `SandboxError`, `OSError`."""
-    container = _container(image_id)
-    made = _call([builder, "create", "--name", container, _hex(image_id), "/bin/true"], 600)
+def _export(builder: str, image_id: str, target: Path, note: Path, lock: int) -> None:
+    """Write the files of an image to a folder, as the user of commands.
+
+    The id of the container that is made for it stands in the file `note`. If this process is killed, the programs
+    go on for a while; they hold the lock until they end. Raises: `SandboxError`, `OSError`.
+    """
+    _remove_container(builder, note)
+    create = [builder, "create", "--cidfile", str(note), _hex(image_id), "/bin/true"]
+    made = _call(create, 600, lock)
     if made.returncode != 0:
         raise SandboxError(f"the image {image_id} cannot be exported: {_tail(made)}")
     # The user of commands owns all files, so it must be allowed to read and change them.
-    script = 'tar -x -p -f - --exclude "dev/*" --exclude "./dev/*" && chmod -R u+rwX .'
+    script = 'tar -x -p -f - --anchored --exclude "dev/*" --exclude "./dev/*" && chmod -R u+rwX .'
     argv = [*as_other_user(), "/bin/sh", "-c", script]
     try:
         with subprocess.Popen(
-            [builder, "export", container], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [builder, "export", note.read_text()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[lock],
         ) as exported:
             done = subprocess.run(
-                argv, cwd=target, stdin=exported.stdout, capture_output=True, text=True, check=False
+                argv,
+                cwd=target,
+                stdin=exported.stdout,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                pass_fds=[lock],
             )
             assert exported.stdout is not None
             exported.stdout.close()
             _, trouble = exported.communicate()
     finally:
-        _call([builder, "rm", container], 60)
+        _remove_container(builder, note)
     if done.returncode != 0 or exported.returncode != 0:
         said = (done.stderr or trouble.decode(errors="replace")).strip()
         raise SandboxError(f"the image {image_id} cannot be unpacked: {said[-500:]}")
+
+
+def _remove_container(builder: str, note: Path) -> None:
+    """Remove the container with the id in a file, and its volumes, and then the file, if there is one."""
+    if note.exists():
+        _call([builder, "rm", "--volumes", note.read_text()], 60)
+        note.unlink()
 
 
 def _prepare(image: ImageRoot, settings: ImageSettings) -> ImageRoot:
@@ -256,19 +278,22 @@ def _prepare(image: ImageRoot, settings: ImageSettings) -> ImageRoot:
         remove_tree(root)
     if done.exit_code != 0:
         raise ConfigError(f"its image cannot be used: {done.text.strip()[-500:] or done.reason}")
-    user, home = _find_user(settings.user.partition(":")[0] or "0", done.text)
+    user, home = _find_user(settings.user, done.text)
     given = dict(pair.partition("=")[::2] for pair in settings.variables)
     return replace(image, begin=settings.workdir, user=user, variables={"PATH": _PATH, "HOME": home, **given})
 
 
-def _find_user(name: str, passwd: str) -> tuple[tuple[int, int], str]:
-    """Return the ids and the home of a user, given by name or number. Raises: `ConfigError`."""
+def _find_user(user: str, passwd: str) -> tuple[tuple[int, int], str]:
+    """Return the ids and the home of a user, given by name or number. A group counts only if it is a number.
+    Raises: `ConfigError`."""
+    name, _, group = user.partition(":")
+    name, group = name or "0", group if _NUMBER.fullmatch(group) else ""
     for line in passwd.splitlines():
         parts = line.split(":")
-        if len(parts) >= 6 and name in (parts[0], parts[2]) and parts[2].isdigit() and parts[3].isdigit():
-            return (int(parts[2]), int(parts[3])), parts[5]
-    if name.isdigit():
-        return (int(name), 0), "/root" if name == "0" else "/"
+        if len(parts) >= 6 and name in (parts[0], parts[2]) and all(map(_NUMBER.fullmatch, parts[2:4])):
+            return (int(parts[2]), int(group or parts[3])), parts[5]
+    if _NUMBER.fullmatch(name):
+        return (int(name), int(group or 0)), "/root" if name == "0" else "/"
     raise ConfigError(f"its image has no user {name!r} in /etc/passwd")
 
 
@@ -281,12 +306,9 @@ def _unpacked(name: str) -> ImageRoot | None:
         found = msgspec.json.decode((place / "image.json").read_bytes(), type=ImageRoot)
     except FileNotFoundError:
         return None
+    except (msgspec.MsgspecError, OSError) as error:
+        raise SandboxError(f"the image in {str(place)!r} is damaged ({error}); remove that folder") from error
     return replace(found, folder=str(place / "root"), is_layered=True)
-
-
-def _container(image_id: str) -> str:
-    """Return the name of the container that an image is exported from."""
-    return f"treadle-{_hex(image_id)[:32]}"
 
 
 def _hex(image_id: str) -> str:
@@ -314,12 +336,18 @@ def _folder() -> Path:
 
 
 @contextmanager
-def _locked(name: str) -> Iterator[Path]:
-    """Hold a lock of the folder of images, which other processes respect too."""
+def _locked(name: str) -> Iterator[tuple[Path, int]]:
+    """Hold a lock of the folder of images, which other processes respect too. Yield the folder, and the lock's
+    descriptor. Raises: `SandboxError` for any `OSError` meanwhile."""
     folder = _folder()
-    with (folder / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
+    try:
+        with (folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder, lock.fileno()
+    except SandboxError:
+        raise
+    except OSError as error:
+        raise SandboxError(f"an image cannot be made or unpacked in {str(folder)!r}: {error}") from error
 
 
 def _digest(context: Path) -> str:
@@ -349,8 +377,9 @@ def _need_builder() -> str:
     return builder
 
 
-def _call(argv: Sequence[str], seconds: float) -> "subprocess.CompletedProcess[str]":
-    """Run a program, and return its output with what it said about errors. It fails if its time is over."""
+def _call(argv: Sequence[str], seconds: float, lock: int | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run a program, and return its output with what it said about errors. It fails if its time is over, and is
+    ended with all that it has started. It holds a `lock` too, in case this process is killed."""
     with subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -358,12 +387,12 @@ def _call(argv: Sequence[str], seconds: float) -> "subprocess.CompletedProcess[s
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        pass_fds=[] if lock is None else [lock],
     ) as process:
         try:
             out, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            out = _stop(process)
-            out += f"\nstopped after {seconds:g} seconds"
+            out = f"{_stop(process)}\nstopped after {seconds:g} seconds"
         except BaseException:
             process.kill()
             raise
@@ -371,15 +400,16 @@ def _call(argv: Sequence[str], seconds: float) -> "subprocess.CompletedProcess[s
 
 
 def _stop(process: "subprocess.Popen[str]") -> str:
-    """End a program, and what it has started if that does not end with it. Return its output."""
-    family = descendants(process.pid)
+    """End a program with all that it has started. Return its output."""
+    # A build whose command ends cleans up, which it does not do if it is ended itself.
+    kill_all(started := descendants(process.pid)[1:])
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_PATIENCE_SECONDS if started else 0)
     process.terminate()
     try:
         return process.communicate(timeout=_GRACE_SECONDS)[0]
     except subprocess.TimeoutExpired:
-        for pid in family:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_all(descendants(process.pid))
         return process.communicate()[0]
 
 

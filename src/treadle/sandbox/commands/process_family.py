@@ -9,6 +9,7 @@ import json
 import os
 import resource
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -31,7 +32,7 @@ MARK = "TREADLE_COMMAND"
 _FIRST = """\
 read -r go || exit 1
 { echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null
-%s || exit 1
+LIMITS || exit 1
 exec </dev/null 2>&1
 /bin/sh -c "$0"
 exit $?
@@ -108,7 +109,7 @@ class IsolatedFamily(ProcessFamily):
         try:
             argv = wrap(
                 self._root,
-                _first_command(self._text, self._limits, self._root, is_alone=True),
+                _first_command(self._text, self._limits, self._root, is_alone=True, image=self._image),
                 info_fd=info_end,
                 filter_fd=filter_end,
                 has_network=self._has_network,
@@ -161,20 +162,23 @@ class BareFamily(ProcessFamily):
         family = descendants(self.pid)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        _kill_all(family)
+        kill_all(family)
 
     def end(self) -> tuple[int, str]:
         self.kill()
         # A process that was found may have started others since the search began.
         while found := find_marked(f"{MARK}={self._mark}"):
-            _kill_all(found)
+            kill_all(found)
         return super().end()
 
 
-def _first_command(text: str, limits: Limits, root: Path, *, is_alone: bool) -> list[str]:
+def _first_command(
+    text: str, limits: Limits, root: Path, *, is_alone: bool, image: ImageRoot | None = None
+) -> list[str]:
     """Return the command line of the first process. `is_alone`: no other process belongs to its user.
 
-    It ends with `root`, which identifies the process if this process is killed.
+    It ends with `root`, which identifies the process if this process is killed. In an image, a command may have
+    removed the folder where commands begin.
     """
     # -f counts in units of 512 bytes. The letter for the number of processes is -p in dash and -u in bash.
     lines = [
@@ -186,7 +190,12 @@ def _first_command(text: str, limits: Limits, root: Path, *, is_alone: bool) -> 
     if is_alone and _counts_by_namespace():
         count = _lower(resource.RLIMIT_NPROC, limits.processes + 1)
         lines.append(f"{{ ulimit -u {count} 2>/dev/null || ulimit -p {count}; }}")
-    return ["/bin/sh", "-c", _FIRST % " && ".join(lines), text, str(root)]
+    if image is not None:
+        lines.append(
+            f"{{ cd {shlex.quote(image.begin)} 2>/dev/null || "
+            f"echo {shlex.quote(f'[there is no folder {image.begin}; this command begins in /]')}; }}"
+        )
+    return ["/bin/sh", "-c", _FIRST.replace("LIMITS", " && ".join(lines)), text, str(root)]
 
 
 def _lower(kind: int, wanted: int) -> int:
@@ -253,7 +262,8 @@ def _open_filter() -> int | None:
     return end
 
 
-def _kill_all(pids: Iterable[int]) -> None:
+def kill_all(pids: Iterable[int]) -> None:
+    """Kill the processes that still run."""
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)

@@ -41,6 +41,8 @@ _OPAQUE = "user.overlay.opaque"
 """The attribute of a folder in a layer that hides all that the image has in it. Source: Linux, overlayfs.rst."""
 _WHITEOUT = os.makedev(0, 0)
 """The number of the device that stands for a removed path in a layer."""
+_MAX_LINKS = 40
+"""How many links are followed on the way to a file, as by Linux."""
 _LOOK = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _KINDS = {
@@ -105,12 +107,13 @@ class _Held(Struct):
 class RunFolder:
     """A folder on disk for one sandbox. Its methods block."""
 
-    def __init__(self, path: Path, owner: int | None = None, *, is_layer: bool = False) -> None:
+    def __init__(self, path: Path, owner: int | None = None, image: Path | None = None) -> None:
         self.path = path
         self._owner = owner
         """User and group id of the files written there. `None`: those of this process."""
-        self._is_layer = is_layer
-        """Whether the folder is a layer over an image."""
+        self._image = image
+        """The content of the image over which the folder is a layer, if it is one."""
+        self._is_layer = image is not None
         self._held: dict[str, _Held] = {}
         self._state: bytes | None = None
         self._is_fresh = True
@@ -140,6 +143,7 @@ class RunFolder:
         try:
             for path in extras.removed:
                 writer.hide(path)
+            self._follow_image(sandbox)
             paths = sandbox.paths()
             for path in self._held.keys() - set(paths):
                 if self._is_layer:
@@ -173,12 +177,26 @@ class RunFolder:
             self.links = frozenset(extras.links)
         self._is_fresh = False
 
-    def make_folders(self, paths: Iterable[str]) -> None:
-        """Make folders that may have no files. Raises: `OSError`."""
+    def _follow_image(self, sandbox: Sandbox) -> None:
+        """Move new files to where commands find them if the image has links on the way, such as from /bin to
+        /usr/bin. As a folder of the layer, `bin` would hide all programs."""
+        if self._image is None:
+            return
+        for path in sandbox.paths():
+            if path not in self._held and (place := _find_place(path, self.path, self._image)) != path:
+                content = sandbox.read(path)
+                sandbox.delete(path)
+                sandbox.write(place, content)
+
+    def make_folders(self, paths: Iterable[str], covered: Iterable[str] = ()) -> None:
+        """Make folders that may have no files. In the way to the paths `covered`, where bubblewrap mounts, and
+        makes what is missing, links are replaced by folders, as it would follow them. Raises: `OSError`."""
         writer = self._writer()
         try:
             for path in paths:
                 writer.make_folder(path)
+            for path in covered:
+                writer.remove_link(path)
         finally:
             writer.close()
 
@@ -317,8 +335,7 @@ class _Writer:
 
     def write(self, path: str, content: bytes, can_run: bool) -> None:
         """Write a new file, and replace anything at its path. Raises: `OSError`."""
-        folder, _, name = path.rpartition("/")
-        fd = self._enter(folder)
+        fd, name = self._find(path)
         self._make_room(path, name, fd)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(name, flags, 0o644, dir_fd=fd)
@@ -337,8 +354,7 @@ class _Writer:
 
     def link(self, path: str, target: str) -> None:
         """Make a symbolic link. Raises: `OSError`."""
-        folder, _, name = path.rpartition("/")
-        fd = self._enter(folder)
+        fd, name = self._find(path)
         self._make_room(path, name, fd)
         os.symlink(target, name, dir_fd=fd)
         if self._owner is not None:
@@ -350,16 +366,15 @@ class _Writer:
         if path.endswith("/"):
             os.setxattr(self._enter(path[:-1]), _OPAQUE, b"y")
             return
-        folder, _, name = path.rpartition("/")
-        fd = self._enter(folder)
+        fd, name = self._find(path)
         self._make_room(path, name, fd)
         os.mknod(name, stat.S_IFCHR, _WHITEOUT, dir_fd=fd)
 
     def set_mode(self, path: str, mode: int) -> None:
         """Set the permissions of a file or folder, if there is one. Raises: `OSError`."""
-        folder, _, name = path.rpartition("/")
         with suppress(FileNotFoundError, NotADirectoryError):
-            fd = os.open(name, _LOOK, dir_fd=self._enter(folder, may_make=False))
+            folder, name = self._find(path, may_make=False)
+            fd = os.open(name, _LOOK, dir_fd=folder)
             try:
                 if not stat.S_ISLNK(os.fstat(fd).st_mode):
                     os.chmod(f"/proc/self/fd/{fd}", mode & 0o1777)
@@ -368,12 +383,18 @@ class _Writer:
 
     def remove(self, path: str) -> None:
         """Remove the file, link or folder at `path`, if there is one. Raises: `OSError`."""
-        folder, _, name = path.rpartition("/")
         try:
-            fd = self._enter(folder, may_make=False)
+            fd, name = self._find(path, may_make=False)
         except (FileNotFoundError, NotADirectoryError):
             return
         self._make_room(path, name, fd)
+
+    def remove_link(self, path: str) -> None:
+        """Make the folder of `path`, and remove the link there, if there is one. Raises: `OSError`."""
+        fd, name = self._find(path)
+        with suppress(FileNotFoundError):
+            if stat.S_ISLNK(os.lstat(name, dir_fd=fd).st_mode):
+                os.unlink(name, dir_fd=fd)
 
     def remove_empty(self, path: str) -> None:
         """Remove a folder and its parents as long as they are empty, as a sandbox has no empty folders."""
@@ -398,14 +419,19 @@ class _Writer:
                 os.close(inner)
             os.rmdir(name, dir_fd=fd)
 
+    def _find(self, path: str, *, may_make: bool = True) -> tuple[int, str]:
+        """Return the open folder of the thing at `path`, and its name there."""
+        folder, _, name = path.rpartition("/")
+        _check_name(path, name)
+        return self._enter(folder, may_make=may_make), name
+
     def _enter(self, path: str, *, may_make: bool = True) -> int:
         """Return the open folder at `path`, and make it if it is missing."""
         if path == self._last[0]:
             return self._last[1]
         self._leave_last()
         for name in path.split("/") if path else ():
-            if name in ("", ".", ".."):
-                raise SandboxError(f"{path!r} is not a path in a sandbox")
+            _check_name(path, name)
             before = self._last[1]
             inner = self._step(name, before, may_make)
             self._leave_last()
@@ -441,6 +467,41 @@ class _Writer:
         if self._last[1] != self._root:
             os.close(self._last[1])
         self._last = ("", self._root)
+
+
+def _check_name(path: str, name: str) -> None:
+    if name in ("", ".", ".."):
+        raise SandboxError(f"{path!r} is not a path in a sandbox")
+
+
+def _find_place(path: str, layer: Path, image: Path) -> str:
+    """Return `path` with the links of an image followed that lead to its folder, unless the layer has replaced
+    them."""
+    *folders, name = path.split("/")
+    found: list[str] = []
+    pending, links = folders[::-1], 0
+    while pending:
+        part = pending.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            found = found[:-1]
+            continue
+        here = "/".join((*found, part))
+        is_link, is_replaced = (image / here).is_symlink(), os.path.lexists(layer / here)
+        if is_replaced and (is_link or (layer / here).is_symlink()):
+            # What is below is only in the layer.
+            return "/".join((*found, part, *reversed(pending), name))
+        if not is_link:
+            found.append(part)
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            return path
+        target = os.readlink(image / here)
+        found = [] if target.startswith("/") else found
+        pending += target.split("/")[::-1]
+    return "/".join((*found, name))
 
 
 def _is_whiteout(status: os.stat_result) -> bool:

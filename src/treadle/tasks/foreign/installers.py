@@ -169,7 +169,7 @@ def _has_program(root: Path | None, name: str) -> bool:
 def _debian_packages(root: Path | None) -> frozenset[str]:
     if root is not None:
         status = root / "var" / "lib" / "dpkg" / "status"
-        text = status.read_text("utf-8", "replace") if status.is_file() and not status.is_symlink() else ""
+        text = status.read_text("utf-8", "replace") if status.is_file() and _is_inside(status, root) else ""
         return frozenset(re.findall(r"^Package: (.+)\nStatus: install ok", text, re.MULTILINE))
     if shutil.which("dpkg-query") is None:
         return frozenset()
@@ -187,11 +187,18 @@ def _plain_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def _is_inside(path: Path, root: Path) -> bool:
+    """Return whether no link of the image in `root` leads out of it, to files of this machine."""
+    return path.resolve().is_relative_to(root.resolve())
+
+
 @cache
 def _image_packages(root: Path) -> frozenset[str]:
     """Return the names of the Python packages of an unpacked image, from the folders that pip leaves."""
     folders = [path for place in NAMES.package_folders for path in root.glob(place)]
-    found = [path.name for folder in folders for path in folder.glob("*.dist-info")]
+    found = [
+        path.name for folder in folders if _is_inside(folder, root) for path in folder.glob("*.dist-info")
+    ]
     return frozenset(_plain_name(name.partition("-")[0]) for name in found)
 
 
