@@ -130,6 +130,8 @@ class _RowPrinter(EventPrinter):
             write_cost(sample.cost_usd),
             f"seed {sample.seed}",
         ]
+        if sample.repairs:
+            parts.insert(1, f"answers asked for again: {sample.repairs}")
         if self._simulated:
             parts.insert(1, f"{write_count(len(self._simulated), 'simulated result')}")
         self.say(" · ".join(parts), "bold")
@@ -166,6 +168,9 @@ def _print_stats(found: DatasetStats) -> None:
     )
     facts = {
         "verified": f"{found.verified:,} of {write_count(found.with_calls, 'row')} with calls",
+        "with an answer that was asked for again": write_count(found.repaired, "row")
+        if found.repaired
+        else "",
         "duplicates": f"{found.duplicates:,}",
         "repeated ids": f"{found.repeated_ids:,}" if found.repeated_ids else "",
         "simulated": f"{write_count(found.simulated, 'row')}, {write_count(found.simulated_calls, 'result')}"

@@ -32,6 +32,7 @@ from treadle.datagen.generation_progress import GenerationProgress, SampleBegun,
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.jobs.progress import JobNotice
 from treadle.viewer import write_page
+from treadle.viewer.bundle import HOW_TO_BUILD, is_built
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -145,6 +146,8 @@ def run(
             print_note(note.rstrip("."))
     if job.says_more and result.progress.kept:
         print_note(f"rows: {folder.rows}   card: {folder.card}   report: {folder.report}")
+        if not is_built():
+            print_note(f"the report says only that {HOW_TO_BUILD}")
         print_note(f"look at them: {write_command('dataset', 'show', where)}")
         print_note(f"check them: {write_command('dataset', 'verify', where)}")
     return code

@@ -115,6 +115,11 @@ def _intro(config: GenerationConfig, stats: DatasetStats) -> str:
             f"{stats.verified:,} of the {stats.with_calls:,} rows with tool calls are verified: the calls were "
             "made again in a fresh sandbox and gave the recorded results."
         )
+    if stats.repaired:
+        lines.append(
+            f"In {stats.repaired:,} rows, an answer that a filter rejected was asked for again with the reasons. "
+            "The rows have the last answers; the runs in the journal have all of them."
+        )
     return "\n".join(lines)
 
 
