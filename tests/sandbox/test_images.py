@@ -413,7 +413,12 @@ def import_image(links: Mapping[str, str], devices: Sequence[str], place: Path) 
 
 async def test_images_with_links_and_devices(image_folder: Path, tmp_path: Path) -> None:
     target = open_to_all(tmp_path)
-    links = {"etc/resolv.conf": f"/oldroot{target}/x", "etc/passwd": f"/oldroot{target}/x", "srv": "/etc", "opt/über": "x"}
+    links = {
+        "etc/resolv.conf": f"/oldroot{target}/x",
+        "etc/passwd": f"/oldroot{target}/x",
+        "srv": "/etc",
+        "opt/über": "x",
+    }
     made = [import_image(links, ["opt/null", "null"], tmp_path)]
     commands = HostCommands(root=made[0], has_network=True)
     async with commands.open() as folder:

@@ -139,11 +139,11 @@ def test_a_task_set_in_a_file_needs_trust(project: Cli) -> None:
     )
     # So does a folder of tasks, whose images would be built.
     place = "tests/agent_runs/task.run.json"
-    project.write(place, (project.folder / place).read_text().replace("sets.py:tasks", "harbor:tasks"))
+    project.write(place, (project.folder / place).read_text().replace("sets.py:tasks", "harbor:./tasks"))
     refused = project("test", "-k", "task", "--agent", "agents.py:clerk")
-    assert "load the task set 'harbor:tasks'" in refused.out
+    assert "load the task set 'harbor:./tasks'" in refused.out
     trusted = project("test", "-k", "task", "--agent", "agents.py:clerk", "--trust")
-    assert "there is no folder 'tasks'" in trusted.out + trusted.err
+    assert "there is no folder './tasks'" in trusted.out + trusted.err
 
 
 def test_a_model_without_its_key_is_not_asked(project: Cli) -> None:
