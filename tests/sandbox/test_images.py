@@ -11,7 +11,8 @@ import re
 import signal
 import stat
 import subprocess
-from collections.abc import Mapping
+import tarfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -408,3 +409,44 @@ async def test_a_variable_of_an_image_that_disturbs_its_programs(image: str) -> 
     assert told.exit_code == 0
     assert "on\n" in told.text
     assert "/none.so" in told.text
+
+
+def import_image(links: Mapping[str, str], devices: Sequence[str], place: Path) -> str:
+    """Return the id of an image with `PROGRAMS`, links and devices, which no Dockerfile is needed for."""
+    with tarfile.open(place / "image.tar", "w") as archive:
+        write_root(place)
+        archive.add(place / "root", ".")
+        for name in (*links, *devices):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = (
+                (tarfile.SYMTYPE, links[name]) if name in links else (tarfile.CHRTYPE, "")
+            )
+            entry.devmajor, entry.devminor = 1, 3
+            archive.addfile(entry)
+    builder = find_builder()
+    assert builder is not None
+    made = subprocess.run(
+        [builder, "import", str(place / "image.tar")], capture_output=True, text=True, check=True
+    )
+    return f"sha256:{made.stdout.split()[-1].removeprefix('sha256:')}"
+
+
+async def test_images_with_links_and_devices(image_folder: Path, tmp_path: Path) -> None:
+    target = open_to_all(tmp_path)
+    links = {
+        "etc/resolv.conf": f"/oldroot{target}/x",
+        "etc/passwd": f"/oldroot{target}/x",
+        "srv": "/etc",
+        "opt/über": "x",
+    }
+    made = [import_image(links, ["opt/null", "null"], tmp_path)]
+    commands = HostCommands(root=made[0], has_network=True)
+    async with commands.open() as folder:
+        told = await folder.run("cat /etc/resolv.conf > /dev/null; ls /opt /srv", MemorySandbox(), Limits())
+        assert told.text == "/opt:\nüber\n\n/srv:\nhosts\npasswd\nresolv.conf\n"
+    for name in ("dev", "proc"):
+        made.append(import_image({name: f"/oldroot{target}/x"}, [], tmp_path))
+        with pytest.raises(ConfigError, match=f"/{name} is a link"):
+            open_image(made[-1])
+    assert not [*target.iterdir()]
+    subprocess.run([find_builder() or "", "rmi", "--force", *made], capture_output=True, check=True)

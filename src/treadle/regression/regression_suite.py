@@ -39,7 +39,6 @@ from treadle.regression.request_differences import Divergence, Normalize
 from treadle.runs.agent_parts import demands_of
 from treadle.runs.resume import load_task_of
 from treadle.scoring.registry import read_rewards
-from treadle.tools.resolve import is_code
 from treadle.tools.toolset_parts import load_reference, told
 from treadle.tools.user_code import place_of
 
@@ -204,12 +203,13 @@ def find_agent(suite: Suite, recorded: RecordedRun) -> Agent[Any]:
     """Return today's agent for a recording: the one that the suite names, or the one that the recording describes,
     made again. Blocks.
 
-    Raises: `ConfigError` if it cannot be made; `UntrustedError` if making it starts programs or imports files that
-    nobody named.
+    Raises: `ConfigError` if it cannot be made; `UntrustedError` if making it starts programs, imports files, or
+    loads a task set from a place that nobody named.
     """
     table, task = suite.table, recorded.started.task
-    if task is not None and is_code(task.task_set):
-        _require_trust(suite, recorded, (f"import the task set {task.task_set!r}",))
+    if task is not None and ":" in task.task_set:
+        # Whoever wrote the recording named a place, from which code may be imported or an image built.
+        _require_trust(suite, recorded, (f"load the task set {task.task_set!r}",))
     named = [agent for pattern, agent in table.agents.items() if fnmatchcase(recorded.name, pattern)]
     reference = next(iter(named), table.agent)
     if reference is None:

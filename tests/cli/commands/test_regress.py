@@ -133,10 +133,17 @@ def test_a_task_set_in_a_file_needs_trust(project: Cli) -> None:
     assert project("test", "record", "last", "--name", "task").code == 0
     refused = project("test", "-k", "task", "--agent", "agents.py:clerk")
     assert refused.code == 1
-    assert "import the task set 'sets.py:tasks'" in refused.out
+    assert "load the task set 'sets.py:tasks'" in refused.out
     assert (
         "request 1 of 1 differs" in project("test", "-k", "task", "--agent", "agents.py:clerk", "--trust").out
     )
+    # So does a folder of tasks, whose images would be built.
+    place = "tests/agent_runs/task.run.json"
+    project.write(place, (project.folder / place).read_text().replace("sets.py:tasks", "harbor:./tasks"))
+    refused = project("test", "-k", "task", "--agent", "agents.py:clerk")
+    assert "load the task set 'harbor:./tasks'" in refused.out
+    trusted = project("test", "-k", "task", "--agent", "agents.py:clerk", "--trust")
+    assert "there is no folder './tasks'" in trusted.out + trusted.err
 
 
 def test_a_model_without_its_key_is_not_asked(project: Cli) -> None:

@@ -50,6 +50,7 @@ _CANNOT_START = re.compile("error running container|OCI runtime|create message f
 """What Podman prints where it cannot start containers. It can then build with no more than `chroot`."""
 _GRACE_SECONDS = 3
 """How long a program that is told to end may take."""
+_NO_DEVICE = re.compile("Cannot mknod: Operation not permitted|Exiting with failure status due to previous")
 _LINES = 8
 """How many of the last lines of a program's output an error shows."""
 _PATIENCE_SECONDS = 10
@@ -225,7 +226,8 @@ def _export(builder: str, image_id: str, target: Path, note: Path, lock: int) ->
     if made.returncode != 0:
         raise SandboxError(f"the image {image_id} cannot be exported: {_tail(made)}")
     # The user of commands owns all files, so it must be allowed to read and change them.
-    script = 'tar -x -p -f - --anchored --exclude "dev/*" --exclude "./dev/*" && chmod -R u+rwX .'
+    options = '--anchored --exclude "dev/*" --exclude "./dev/*" --warning no-timestamp'
+    script = f"tar -x -p -f - {options}; code=$?; chmod -R u+rwX . && exit $code"
     argv = [*as_other_user(), "/bin/sh", "-c", script]
     try:
         with subprocess.Popen(
@@ -243,14 +245,18 @@ def _export(builder: str, image_id: str, target: Path, note: Path, lock: int) ->
                 errors="replace",
                 check=False,
                 pass_fds=[lock],
+                env={**os.environ, "LC_ALL": "C"},
             )
             assert exported.stdout is not None
             exported.stdout.close()
             _, trouble = exported.communicate()
     finally:
         _remove_container(builder, note)
-    if done.returncode != 0 or exported.returncode != 0:
-        said = (done.stderr or trouble.decode(errors="replace")).strip()
+    # The user of commands cannot make devices, nor use them in a sandbox, so they are left out.
+    said = "\n".join(line for line in done.stderr.splitlines() if not _NO_DEVICE.search(line))
+    is_unpacked = done.returncode == 0 or (done.returncode == 2 and not said)
+    if not is_unpacked or exported.returncode != 0:
+        said = (said or trouble.decode(errors="replace")).strip()
         raise SandboxError(f"the image {image_id} cannot be unpacked: {said[-500:]}")
 
 
@@ -263,6 +269,10 @@ def _remove_container(builder: str, note: Path) -> None:
 
 def _prepare(image: ImageRoot, settings: ImageSettings) -> ImageRoot:
     """Make what every container has, and return the image with its settings. Raises: `ConfigError`."""
+    for name in ("proc", "dev"):
+        # Bubblewrap mounts there, and follows links also out of the image.
+        if Path(image.folder, name).is_symlink():
+            raise ConfigError(f"its image cannot be used: /{name} is a link")
     workdir = shlex.quote(settings.workdir)
     script = (
         f"[ -d {workdir} ] || mkdir -p {workdir}; [ -d /tmp ] || mkdir -m 1777 /tmp; [ -d /etc ] || mkdir /etc; "
