@@ -1,6 +1,7 @@
 """The generated task sets: the oracle solves every template, checks refuse what is wrong, and no shape of a test
 task is in training."""
 
+import json
 import re
 from collections import defaultdict
 from functools import cache
@@ -16,6 +17,7 @@ from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
 from treadle.runs.run import Run
 from treadle.runs.task import check_task
+from treadle.sandbox.protocol import RunFiles
 from treadle.tasks import task_set
 from treadle.tasks.generated import LEVELS, GeneratedSet
 from treadle.testbed import oracle_for
@@ -233,6 +235,9 @@ async def test_the_hidden_tests_decide_about_a_repair():
     calls = [call for module, call in task._drawn[0].goal.calls if f"{module}.py" == path]
     assert calls
     assert not [call for call in calls if call.encode() in task.files["tests.py"]]
+    moved = {"other/moved.py" if name == path else name: content for name, content in files.items()}
+    kept = {"shell": json.dumps({"links": {path: "other/moved.py", "hidden_calls.py": "tests.py"}}).encode()}
+    assert (await check_task(task, run.output, RunFiles(moved, kept.get))).reward == 1.0
 
 
 async def test_what_is_in_the_articles_decides():

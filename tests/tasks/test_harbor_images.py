@@ -5,6 +5,7 @@ Each folder has an image of its own, whose build takes more CPU time than most t
 
 import shutil
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 from tests.sandbox.small_images import BASE, image_folder, needs_images, write_root
@@ -73,6 +74,22 @@ async def test_the_reference_solution_and_one_that_does_nothing(tasks: str, name
     assert verified.is_verified, verified.differences
     assert (await run(f"{tasks}:{name}", "true")).reward == 0.0
     assert set(load_task(f"{tasks}:{name}").files) == set()
+
+
+async def test_an_image_that_is_there_already(tasks: str, tmp_path: Path) -> None:
+    (tool,) = load_task(f"{tasks}:run").tools
+    shutil.copytree(f"{tasks.partition(':')[2]}/run", tmp_path / "given")
+    (tmp_path / "given" / "environment" / "Dockerfile").unlink()
+    image_id = parse_qs(tool.partition("?")[2])["root"][0]
+    settings = f'[environment]\ndocker_image = "{image_id}"\nworkdir = "/srv"\n'
+    write(
+        tmp_path / "given",
+        task_dot_toml=settings,
+        tests__test_dot_sh="[ $PWD = /srv ] && echo 1 > /logs/verifier/reward.txt\n",
+    )
+    made = await run(f"harbor:{tmp_path}:given", "pwd; /opt/tool/go")
+    assert made.results[0].content == "/srv\nmade\n"
+    assert made.reward == 1.0
 
 
 async def test_a_run_cannot_bring_its_own_tests(tasks: str) -> None:

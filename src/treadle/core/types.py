@@ -157,6 +157,13 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
         except RecursionError:
             raise msgspec.DecodeError("the text is nested too deeply") from None
 
+    def parsed_or(self, otherwise: Json) -> Json:
+        """Return the decoded arguments; `otherwise` if `parsed` raises an error."""
+        try:
+            return self.parsed
+        except msgspec.DecodeError:
+            return otherwise
+
 
 class Artifact(Struct, frozen=True, omit_defaults=True, gc=False):
     """Content that belongs to a tool result or a message, kept in the store by its hash or, if small, inline."""

@@ -1,11 +1,9 @@
 """The parts of an agent that a recording stands in for: model, tools, memories, judge, clock and compactions."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -182,10 +180,7 @@ def read_calls(recorded: RecordedRun) -> dict[str, RecordedCall]:
         body = event.body
         if isinstance(body, e.InferenceCompleted):
             for call in body.completion.message.tool_calls:
-                arguments: Json = call.arguments
-                with suppress(msgspec.DecodeError):
-                    arguments = call.parsed
-                found[call.call_id] = RecordedCall(call.name, arguments, [])
+                found[call.call_id] = RecordedCall(call.name, call.parsed_or(call.arguments), [])
         elif isinstance(body, e.SnapshotTaken):
             snapshots = [body]
         elif isinstance(body, e.ToolStarted | e.ToolCompleted):
@@ -256,10 +251,7 @@ class RecordedTools:
     def _find(self, order: Order) -> RecordedCall | None:
         if self._by_id:
             return self._calls.get(order.call.call_id)
-        try:
-            asked = order.call.name, order.call.parsed
-        except msgspec.DecodeError:
-            return None
+        asked = order.call.name, order.call.parsed_or(order.call.arguments)
         return next((own for own in self._calls.values() if (own.name, own.arguments) == asked), None)
 
     def _restore(self, body: e.SnapshotTaken) -> None:

@@ -19,7 +19,7 @@ from treadle.core.events import InferenceCompleted
 from treadle.core.types import Json
 from treadle.scoring.call_matching import ExpectedCall, pair_up
 from treadle.scoring.call_scorers import ComparedCalls, find_schema_fault
-from treadle.scoring.expectations import find_expectation, read_arguments
+from treadle.scoring.expectations import find_expectation
 from treadle.scoring.protocol import Score, Subject
 
 _DEFINITIONS = ("value", "deepfabric")
@@ -102,7 +102,7 @@ def _find_first_turn(subject: Subject) -> tuple[list[tuple[str, Set[str]]], str]
         if not answer.tool_calls:
             break
         for call in answer.tool_calls:
-            arguments = read_arguments(call)
+            arguments = call.parsed_or(None)
             made.append((call.name, arguments.keys() if isinstance(arguments, dict) else frozenset()))
     return made, text
 

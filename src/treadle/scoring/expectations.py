@@ -67,15 +67,7 @@ class CallMade(Struct, frozen=True):
     @property
     def arguments(self) -> Json:
         """The decoded arguments; `None` if they are not JSON."""
-        return read_arguments(self.call)
-
-
-def read_arguments(call: ToolCall) -> Json:
-    """Return the decoded arguments of a call; `None` if they are not JSON."""
-    try:
-        return call.parsed
-    except msgspec.DecodeError:
-        return None
+        return self.call.parsed_or(None)
 
 
 def find_made_calls(bodies: Iterable[DurableBody]) -> list[CallMade]:

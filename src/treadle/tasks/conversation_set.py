@@ -23,7 +23,7 @@ from treadle.export.rows import Row
 from treadle.runs.task import Grade, TaskSet
 from treadle.scoring.call_matching import ExpectedCall
 from treadle.scoring.call_scorers import ComparedCalls, score_calls
-from treadle.scoring.expectations import CallMade, Expectation, read_arguments
+from treadle.scoring.expectations import CallMade, Expectation
 from treadle.tasks.solver import Ask, Solver, Step, WantedCall
 from treadle.tools.context import ToolContext
 from treadle.tools.protocol import ToolOutput
@@ -58,7 +58,7 @@ def iterate_rows(path: Path) -> Iterator[Row]:
 
 def read_recorded_calls(message: Message) -> list[ExpectedCall] | None:
     """Return the calls of an answer; `None` if the arguments of one are not a JSON object."""
-    read = [(call.name, read_arguments(call)) for call in message.tool_calls]
+    read = [(call.name, call.parsed_or(None)) for call in message.tool_calls]
     calls = [ExpectedCall(name, arguments) for name, arguments in read if isinstance(arguments, dict)]
     return calls if len(calls) == len(read) else None
 

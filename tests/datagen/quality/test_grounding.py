@@ -19,7 +19,7 @@ from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
 from treadle.datagen.quality import statement_features
 from treadle.datagen.quality.derivations import evaluate
 from treadle.datagen.quality.doubts import DoubtKind
-from treadle.datagen.quality.filters.grounding import GroundingFilter, GroundingSettings
+from treadle.datagen.quality.filters.grounding import DOUBTFUL, Finding, GroundingFilter, GroundingSettings
 from treadle.datagen.quality.protocol import Candidate, Resources
 from treadle.datagen.quality.statements import StatementKind
 from treadle.datagen.scenarios.scenario import Kind
@@ -337,3 +337,88 @@ def test_what_was_seen_has_no_features_and_each_weight_is_finite() -> None:
     kinds = {f"{kind}={doubt}" for kind in StatementKind for doubt in DoubtKind}
     assert {name.partition(":")[0] for name in weights if "=" in name} <= kinds
     assert statement_features.weigh(frozenset()) == 0
+
+
+@pytest.mark.parametrize(
+    ("layout", "value", "wrong"),
+    [
+        ("2.) Peak level: {}.", "95", "75"),
+        ("Bytes in file: {}", "1893", "1793"),
+        ("The drill score is {}.", "12", "17"),
+        ("1、The peak level is {}.\n2、Total sheets are 22085.", "95", "75"),
+        ("§ 4. Peak level: {}", "95", "59"),
+        ("Peak level ....... close to {}", "95", "75"),
+        ("Peak level · · · · · {}", "95", "59"),
+        ('[cols="1,1"]\n|===\n|Paper|about {} kg\n|===', "1,100", "1,400"),
+        ("> The peak level is {}.\n> Total sheets: 22085\n> Paper: 1144 kg", "95", "94"),
+        ("| Peak level | {} | — |\n| Total sheets | 22085 | — |", "95", "91"),
+        ("🍀 Hot off the press: {} kg of paper 📰 The peak level is 95.", "1144", "1344"),
+        ("Read from top to bottom, since that reads faster: the peak level is {}.", "95", "59"),
+        ("Once more, since it is easily missed: binding minutes are abt. {}.", "2,700", "3,500"),
+        ("Binding minutes: {} (plus or minus 10 at most).", "2,680", "7,990"),
+        ("It was noted that the peak level is {}.", "95", "59"),
+        ('```json\n{{\n  "Peak level": "{}",\n  "Drill score": 12\n}}\n```', "95", "59"),
+        ('```sh\nexport "Peak level={}"\nexport "Drill score=12"\n```', "95", "59"),
+        ("- key: Peak level\n  val: {}\n- key: Drill score\n  val: 12", "95", "59"),
+    ],
+)
+def test_layouts(layout: str, value: str, wrong: str) -> None:
+    filter = GroundingFilter(GroundingSettings(), Resources(config=config()))
+    made = ToolCall("c1", "get_record", '{"id": "X17"}')
+    result = "total sheets: 22085\npaper_kg: 1144.0\nbytes in file: 1893\nbinding_minutes: 2675\n"
+    result += "peak level: 95\ndrill score: 12\n"
+    before = [
+        Message(Role.USER, "Tell me about the run."),
+        Message(Role.ASSISTANT, "", (made,)),
+        Message(Role.TOOL, result, call_id="c1", name=made.name),
+    ]
+    tools = (ToolSpec(made.name, "", {}, effect=Effect.PURE),)
+    for said, is_untrue in ((value, False), (wrong, True)):
+        found = filter.read([*before, Message(Role.ASSISTANT, layout.format(said))], tools, None)
+        doubted = [item.describe() for item in found if item.doubt.degree >= DOUBTFUL]
+        assert bool(doubted) is is_untrue, (said, doubted)
+
+
+def read_answer(code: str, result: str, answer: str) -> list[Finding]:
+    """Return the findings about an answer after one call."""
+    made = ToolCall("c1", "python", json.dumps({"code": code}))
+    messages = [
+        Message(Role.USER, "Have a look."),
+        Message(Role.ASSISTANT, "", (made,)),
+        Message(Role.TOOL, result, call_id="c1", name=made.name),
+        Message(Role.ASSISTANT, answer),
+    ]
+    filter = GroundingFilter(GroundingSettings(), Resources(config=config()))
+    return filter.read(messages, (ToolSpec(made.name, "", {}, effect=Effect.PURE),), None)
+
+
+CODE = "before = [9, 4]\nafter = [5, 2]\nprint('old_best:', min(before))\nprint('new_best:', min(after))"
+BOARDS = '{"round": "R5", "boards": [{"player": "Ada"}, {"player": "Bo"}, {"player": "Cy"}], "state": "open"}'
+ROWS = "name,score\nSeven Bridges,14\nHarbour Lights,31\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "result", "answer", "is_open"),
+    [
+        ("", BOARDS, "There are 3 boards listed for round R5.", False),
+        ("", BOARDS, "There are 4 boards listed for round R5.", True),
+        ("", BOARDS, "How many boards: 3", False),
+        ("", BOARDS, "How many boards: 4", True),
+        ("open('scores.csv')", ROWS, "scores.csv runs to 2 items.", False),
+        ("open('scores.csv')", ROWS, "scores.csv runs to 4 items.", True),
+        ("open('scores.csv')", ROWS, "I count 2 rows.", False),
+        ("open('scores.csv')", ROWS, "I count 5 rows.", True),
+        ("open('scores.csv')", ROWS, "It lists Seven Bridges first.", False),
+        (CODE, "old_best: 4\nnew_best: 2\n", "The smallest value before was 4.", False),
+        (CODE, "old_best: 4\nnew_best: 2\n", "The smallest value before was 6.", True),
+        ("", BOARDS, "State (round R5): open", False),
+        ("", BOARDS, "State (round R5): postponed", True),
+        ("", BOARDS, "Mood (round R5): gloomy", True),
+        ("", BOARDS, "The state of round R5 I can not find.", True),
+        ("", BOARDS, "The referee of round R5 I can not find.", False),
+    ],
+)
+def test_counts_values_and_absences(code: str, result: str, answer: str, *, is_open: bool) -> None:
+    kinds = (StatementKind.QUANTITY, StatementKind.RELATION)
+    found = [item for item in read_answer(code, result, answer) if item.statement.kind in kinds]
+    assert any(item.doubt.is_open for item in found) is is_open, [item.describe() for item in found]

@@ -7,6 +7,7 @@ from tests.datagen.quality.candidates import config, play
 
 from treadle.core.errors import ProviderError, UserCodeError
 from treadle.datagen.quality import (
+    count_rules,
     doubts,
     evidence,
     figure_dates,
@@ -111,7 +112,13 @@ PATTERNS = {
     "sentence": kinds._SENTENCE,
     "file": evidence.FILE,
     "object": support._OBJECT,
-    "counted": quantity_rules._COUNTED,
+    "counted": count_rules._COUNTED,
+    "number of": doubts.shape("answers", "number_of"),
+    "order of moments": doubts.shape("answers", "order_of_moments"),
+    "printed": evidence._PRINTED,
+    "paired": statements._PAIRED,
+    "pair in two lines": statements._SPLIT_PAIR,
+    "data": statements._DATA_LINES,
     "separator": quantity_rules._SEPARATOR,
     "items": quantity_rules._ITEMS,
     "advice": doubts.shape("answers", "advice"),
@@ -130,6 +137,7 @@ TEXTS = {
     "spaces": " " * 8,
     "questions": "? " * 4,
     "brackets": "lines(" * 2,
+    "quotes": '"a" ' * 2,
 }
 
 

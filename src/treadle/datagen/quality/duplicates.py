@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import msgspec
 from msgspec import Struct
 from pydantic import Field
 
@@ -214,10 +213,7 @@ def tool_shape(row: Row) -> frozenset[int]:
     """
     calls: list[str] = []
     for item in exchanges(row.messages):
-        try:
-            arguments = item.call.parsed
-        except msgspec.DecodeError:
-            arguments = {}
+        arguments = item.call.parsed_or({})
         keys = ",".join(sorted(arguments)) if isinstance(arguments, dict) else ""
         calls.append(f"{item.call.name}({keys}){'!' if item.result.is_error else ''}")
     pairs = [f"{one}>{two}" for one, two in pairwise(calls) if one != two]

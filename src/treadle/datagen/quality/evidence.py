@@ -20,11 +20,23 @@ from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.datagen.quality.exchanges import leaves_of
 from treadle.datagen.quality.languages import WORDS
 from treadle.datagen.quality.quantities import UNITS, Quantity, QuantityKind, lexicon, unit_of
-from treadle.datagen.quality.result_records import Cell, Record, read_records, stem, stems_of
+from treadle.datagen.quality.result_records import Cell, Record, label_stems, read_records, stem, stems_of
 
 FILE = re.compile(r"(?<![\w.-])[\w.-]*+/[\w./-]*+|(?<![\w-])[\w-]++\.[a-z]\w{1,4}\b")
 """What looks like a path or the name of a file."""
 _AMONG = re.compile(lexicon("answers")["among"])
+_PRINTED = re.compile(
+    r"print\(f?['\"]([\w ]{2,60}?)\s*[:=]\s*(?:['\"],\s*|\{)([^\n]{1,120}?)(?:\)|\}['\"]\))\s*(?:$|[;\n])"
+)
+"""A value that a program prints with its name."""
+_FUNCTIONS = {
+    "max": ("order", "most"),
+    "min": ("order", "least"),
+    "sum": ("answers", "aggregate"),
+    "mean": ("answers", "mean"),
+    "len": ("answers", "number_of"),
+}
+"""The patterns of the words by which answers name what functions return."""
 _QUOTATION = str.maketrans("’‘“”«»", '\'\'""""')
 
 
@@ -235,29 +247,43 @@ class Evidence:
         """Return the labels of cells with quantities of a kind that a text names: in full, or else by half, unless
         `is_full` is true.
 
-        The words of tools say what a record is, and name no half of a label.
+        The words of tools and of their arguments say what a record is, and name no label.
         """
         words = stems_of(FILE.sub(" ", text))
         found: dict[frozenset[str], float] = {}  # how far each is named
+        printed = {} if is_full else self._printed
         for label in self._labels_by_kind.get(kind, ()):
             plain = plain_label(label)
-            if label and plain <= words:
+            if label and plain <= words and not plain <= self.call_words:
                 found[label] = 1.0
-            elif label and not is_full and len(plain & words - self._tool_words) * 2 >= len(plain):
+            elif label and not is_full and len(plain & words - self.call_words) * 2 >= len(plain):
                 found[label] = 0.5
+            if label in printed:
+                found[label] = found.get(label, 0.0) + 0.6 * _name_code(printed[label], words, text)
         best = max(found.values(), default=0.0)
-        chosen = [label for label, share in found.items() if share == best]
+        chosen = [label for label, share in found.items() if share == best and share]
         return frozenset(
             [
                 label
                 for label in chosen
-                if not any(label < other and (other - label) & words for other in chosen)
+                if not any(label < other and (plain_label(other) - label) & words for other in chosen)
             ]
         )
 
     @cached_property
-    def _tool_words(self) -> frozenset[str]:
-        return stems_of(" ".join([item.call.name.replace("_", " ") for item in self.calls])) | self.subjects
+    def _printed(self) -> dict[frozenset[str], str]:
+        """Return the expressions whose values the code of calls printed, by the labels that it gave them."""
+        codes = [str(leaf) for item in self.calls for leaf in leaves_of(_arguments(item.call))]
+        found = {label_stems(found[1]): found[2] for code in codes for found in _PRINTED.finditer(code)}
+        return found if len(found) > 1 else {}
+
+    @cached_property
+    def call_words(self) -> frozenset[str]:
+        """Return the stems of the names of tools and of their arguments, and of what these were."""
+        names = [item.call.name.replace("_", " ") for item in self.calls]
+        given = [_arguments(item.call) for item in self.calls]
+        keys = [key for one in given if isinstance(one, dict) for key in one if len(one) < 4]
+        return stems_of(" ".join([*names, *keys])) | self.subjects
 
     @cached_property
     def _labels_by_kind(self) -> dict[QuantityKind, set[frozenset[str]]]:
@@ -350,6 +376,15 @@ class Evidence:
         return items[bisect_left(values, low) : bisect_left(values, high)]
 
 
+def _name_code(expression: str, words: frozenset[str], text: str) -> int:
+    """Return how many names and functions of an expression a text names, as in `shortest` for `min(lengths)`."""
+    names = stems_of(expression.replace("_", " "))
+    shapes = [(section, name) for function, (section, name) in _FUNCTIONS.items() if function in names]
+    return len(names & words) + sum(
+        [re.search(lexicon(section)[name], text) is not None for section, name in shapes]
+    )
+
+
 def _named_values(records: Sequence[Record], words: frozenset[str]) -> _Values:
     """Return the values without numbers that words name."""
     found: _Values = defaultdict(set)
@@ -420,12 +455,22 @@ def _arguments(call: ToolCall) -> Json:
 def plain_label(label: frozenset[str]) -> frozenset[str]:
     """Return the words of a label by which an answer names it: without units, and without `is` and `on`."""
     words = frozenset([name for name in label if name.isalnum()])
-    return words - unit_stems() - WORDS["en"] or words or label
+    plain = words - unit_stems() - WORDS["en"]
+    is_size = plain <= word_list("answers", "measured")  # as in `bytes in file`
+    return (words - WORDS["en"] if is_size else plain) or words or label
 
 
 def plain(text: str) -> str:
     """Return a text in lower case with single spaces and plain quotation marks."""
     return " ".join(text.casefold().translate(_QUOTATION).split())
+
+
+@cache
+def word_list(section: str, name: str) -> frozenset[str]:
+    """Return the stems of a list of words of `grounding.toml`, or of the keys of a table."""
+    words = lexicon(section)[name]
+    words = words.split() if isinstance(words, str) else words
+    return frozenset([stem(word) for word in words])
 
 
 @cache

@@ -13,8 +13,9 @@ MONTHS = {name: month for month, names in enumerate(lexicon("dates")["months"], 
 _DAY = r"(?:0?[1-9]|[12]\d|3[01])"
 DATE_FORM = re.compile(
     rf"""(?P<y>[12]\d{{3}})(?P<s>[-/.])(?P<m>0?[1-9]|1[0-2])(?P=s)(?P<d>{_DAY})(?!\d)
-    | (?:(?P<from>{_DAY})(?:st|nd|rd|th|\.)?\s?[-–—]\s?)?(?P<d2>{_DAY})(?:st|nd|rd|th|\.)?(?:\s+|-)(?:of\s+)?
-        (?P<M>{"|".join(sorted(MONTHS, key=len, reverse=True))})\b\.?(?:(?:,?\s+|-)(?P<y2>[12]\d{{3}}|['’]\d\d)\b)?
+    | (?:(?P<from>{_DAY})(?:st|nd|rd|th|\.)?\s?[-–—]\s?)?(?P<d2>{_DAY})(?:st|nd|rd|th|\.)?(?:\s+|[-/])(?:of\s+)?
+        (?P<M>{"|".join(sorted(MONTHS, key=len, reverse=True))})\b\.?
+        (?:(?:,?\s+|[-/])(?P<y2>[12]\d{{3}}|['’]\d\d)\b)?
     | (?P<a>{_DAY})(?P<s2>[./-])(?P<b>{_DAY})(?P=s2)(?P<y4>[12]\d{{3}}|\d\d)(?![\d:]|[.-]\d)""",
     re.IGNORECASE | re.VERBOSE,
 )

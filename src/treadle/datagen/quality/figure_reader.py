@@ -114,7 +114,8 @@ _SLASH = re.compile(r"(?P<a>\d{1,3})(?P<s>[/:])(?P<b>\d{1,3})(?![\w/:]|[.,]\d)")
 _CURRENCY = re.compile(rf"(?:(?<!\w)(?P<c>{_any([*_CODES, 'kr'])})|(?P<s>[{_SIGNS}]))[^\S\n]?\Z")
 _CLOCK = re.compile(r"(?P<h>[01]\d|2[0-3])(?P<m>[0-5]\d)(?:\s?(?:h|hrs|hours|Uhr)\b)")
 """A time of day without a sign between hours and minutes."""
-_H_CLOCK = re.compile(r"(?P<h>[01]?\d|2[0-4])\s?h(?P<m>[0-5]\d)(?!\w)")
+_H_CLOCK = re.compile(r"(?P<h>[01]?\d|2[0-4])\s?h(?P<m>[0-5]\d)(?:m(?:in)?)?(?!\w)")
+_ROUNDED = re.compile(r"(?i)\b(?:nearest|rounded\sto(?:\san?)?)\s(?:an?\s)?\Z")
 _NOTE = _words("clock", "notes")
 _MINUTES = re.compile(r"[1-5]?\d(?=\s(?:minutes?\s|past\s))|(?:1[3-9]|[2-5]\d)(?=\sto\s)")
 _LENGTH_AFTER = re.compile(r"\s?(?:(?P<h>h|hrs?|hours|timer|Stunden|Std)|min|mins|minutes|m)\b")
@@ -341,7 +342,8 @@ class _Reader:
     ) -> Quantity:  # fmt: skip
         sort = self._how_exact(start)
         if (more := _MORE.match(self._text, end)) is not None:
-            sort = sort or ("over" if "+" in more[0] or "more" in more[0] or "plus" in more[0] else "about")
+            is_over = re.search(r"\+|(?:more|plus)\b(?! or )", more[0], re.IGNORECASE) is not None
+            sort = sort or ("over" if is_over else "about")
         low, high = _bounds(abs(value), half, sort, is_share=False)
         named = UNITS.get(unit)
         if named is not None and named[0] == "share":
@@ -377,6 +379,8 @@ class _Reader:
             return [shift_date(text, item, _NUMBERS) for item in read_days(MONTHS[lower], found, start)]
         if lower in _HOURS:
             return [self._to_time(0, _HOURS[lower], start, end, is_whole=True)]
+        if lower in _SCALES and len(lower) < 5:
+            return []  # short names of scales need a number in digits before them
         if lower in _NUMBERS or lower in _SCALES:
             return self._read_number_words(lower, start, end)
         return self._read_fraction(lower, start, end) if lower in _FRACTIONS else []
@@ -465,6 +469,8 @@ class _Reader:
 
     def _read_fraction(self, lower: str, start: int, end: int) -> list[Quantity]:
         text = self._text
+        if _ROUNDED.search(text, max(0, start - 24), start) is not None:
+            return []
         if (clock := self._read_towards(60 * _FRACTIONS[lower], start, end, is_number=False)) is not None:
             return [clock]
         following = _NEXT.match(text, end)

@@ -1,12 +1,12 @@
 """The rules for quantities: where a value was seen, in which rounding and unit, and from what it follows."""
 
 import re
-from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import accumulate, combinations, combinations_with_replacement, permutations
+from itertools import permutations
 
 from msgspec.structs import replace
 
+from treadle.datagen.quality.count_rules import CountRules
 from treadle.datagen.quality.derivations import Figures, solve_equations
 from treadle.datagen.quality.doubts import (
     SEEN,
@@ -18,24 +18,19 @@ from treadle.datagen.quality.doubts import (
     rank,
     shape,
     show_record,
-    word_list,
 )
-from treadle.datagen.quality.evidence import FILE, Evidence, Occurrence, plain_label
+from treadle.datagen.quality.evidence import Evidence, Occurrence, plain_label, word_list
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, unit_of
 from treadle.datagen.quality.result_records import stem, stems_of
 from treadle.datagen.quality.sightings import find_sightings, has_label, is_at, other_readings
 from treadle.datagen.quality.statements import AnswerStatement
 
-_COUNTED = re.compile(r"(?i)\b(lines?|rows?|matches|files?)(?:\s*+\([^()]{0,80}\))?\s*+[|:]\W*+$")
-_NOUN = re.compile(r"[\s*_`]*+((?:[^\W\d_]+ ){0,2}[^\W\d_]+)")
-_HOLDING = re.compile(r"(?i)\b(?:occur|contain|match|mention|hold)")
+_OF = re.compile(r"[\s*_`]*+of (?:the|all|its|these|those|them)\b")
 _SIGNED = re.compile(r"[\w#]++(?:[-./:_–][\w#]++)++")
-_PATH = re.compile(r"[\w./-]++")
-_HIT = re.compile(r"\A[\w./-]++:\d++:")
+_CAPITAL_BEFORE, _CAPITAL_AFTER = re.compile(r"([A-Z][\w'’-]+)\s\Z"), re.compile(r"\s([A-Z][\w'’-]+)")
 _ITEMS = re.compile(r"\A(?:[^\S\n]*+(?:\n[^\S\n]*+)++(?:[-*•]|\d++[.)])\s[^\n]*+)++")
 _SEPARATOR = re.compile(r",\s++(?:and\s++)?|(?<!\s)\s++(?:and|og)\s++")
-_LISTED = re.compile(r"\A\s*+(?:[-*]\s)?[\w./-]+\.\w{1,5}(?:\s.{0,30})?")
 _UNREAD_BEFORE, _UNREAD_AFTER = re.compile(r"\d[^\w+*=-][€$£]?$"), re.compile(r"\s?\(?[±…]|[^\w\s:;)-]?\d")
 """What stands beside a figure that is only a part of another."""
 _MAX_COUNT = 50
@@ -48,6 +43,7 @@ class QuantityRules:
     def __init__(self, seen: Evidence, answer: str) -> None:
         self._seen = seen
         self._answer = answer
+        self._counts = CountRules(seen)
         self._solved = {value for text in seen.work for value in solve_equations(text, has_parts=True)}
         self._solved.update(solve_equations(answer))
         self._figures: dict[frozenset[str], Figures] = {}
@@ -73,6 +69,14 @@ class QuantityRules:
         start, end = statement.place, statement.place + len(statement.text)
         if start and statement.sentence[start - 1] in "!#№§&":
             return statement.sentence[start - 1 : end].casefold() in self._seen.text
+        rest = statement.sentence[end:]
+        said = statement.sentence[start:end].strip()
+        for pair in (
+            f"{found[1]} {said}" if (found := _CAPITAL_BEFORE.search(statement.sentence[:start])) else "",
+            f"{said} {found[1]}" if said[:1].isupper() and (found := _CAPITAL_AFTER.match(rest)) else "",
+        ):
+            if pair and pair.casefold() in self._seen.text:
+                return True  # a part of a name, such as `Seven Bridges`
         for found in _SIGNED.finditer(statement.sentence):
             if found.start() <= start < end <= found.end():
                 name = found[0].strip(".,:-–/")
@@ -89,8 +93,8 @@ class QuantityRules:
 
     def _doubt(self, statement: AnswerStatement, item: Quantity) -> Doubt:
         seen = self._seen
-        if (counted := self._doubt_count(statement, item)) is not None:
-            return counted
+        if (counted := self._counts.doubt(statement, item)) is not None:
+            return self._note(item) if counted is SEEN else counted
         if item.value in (0, 1) and item.kind is QuantityKind.NUMBER and not item.unit:
             return SEEN
         if (portion := self._doubt_portion(statement, item)) is not None:
@@ -106,9 +110,15 @@ class QuantityRules:
         is_total = (
             shape("answers", "aggregate").search(statement.clause) is not None and len(seen.records) > 1
         )
-        is_here = any(is_at(place, anchors, places) and has_label(place, labels) for place in own)
+        is_here = any(
+            is_at(place, frozenset() if _is_printed(place) else anchors, places) and has_label(place, labels)
+            for place in own
+        )
         if is_here and not (is_total and item.kind is QuantityKind.NUMBER and not _is_of_total(own)):
-            return self._note(item)
+            self._note(item)
+            is_named = is_alone and any(plain_label(one) <= stems_of(statement.sentence) for one in labels)
+            is_loose = not is_named and item.kind is QuantityKind.NUMBER and all(map(_is_printed, own))
+            return Doubt(DoubtKind.UNPLACED, "may belong to something else") if is_loose else SEEN
         told = [place for place in find_sightings(self._seen, item, is_told=True) if has_label(place, labels)]
         if told and not own:
             return self._note(item)
@@ -137,7 +147,9 @@ class QuantityRules:
             if (len(seen.records) == 1 and not labels) or (
                 any(is_at(place, anchors, places) for place in own) and not is_named
             ):
-                return self._note(item)
+                self._note(item)
+                is_loose = bool(labels) and all(map(_is_printed, own))
+                return Doubt(DoubtKind.UNPLACED, "may belong to something else") if is_loose else SEEN
             if any(self._may_be(place, item, statement, (anchors, places)) for place in own):
                 return Doubt(DoubtKind.UNPLACED, "may belong to something else")
             return Doubt(DoubtKind.ELSEWHERE, f"belongs to something else: {show_record(own[0].record)}")
@@ -187,6 +199,9 @@ class QuantityRules:
 
     def _doubt_portion(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
         """Check a share of the records that have a value, such as `3 of 8` or `40 %`; `None` if it is none."""
+        after = statement.sentence[statement.place + len(statement.text) :]
+        if item.kind is QuantityKind.NUMBER and 0 < item.value < 1 and not item.unit and _OF.match(after):
+            item = replace(item, kind=QuantityKind.SHARE)
         is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
         if not is_share and item.whole is None:
             return None
@@ -213,6 +228,8 @@ class QuantityRules:
             is_right = any(low <= one.part / one.whole * size <= high for one in found)
         if is_right:
             return self._note(item)
+        if is_share and not stated:
+            return Doubt(DoubtKind.UNLIKE, f"is not right: it is {found[0].part:g} of {found[0].whole:g}")
         if any(True for _ in find_sightings(self._seen, item, is_told=False)) or self._seen.named_labels(
             statement.sentence, QuantityKind.NUMBER
         ):
@@ -233,105 +250,6 @@ class QuantityRules:
             for place in self._seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told)
         ]
         return bool(units) and all(other is not None and other != unit for other in units)
-
-    def _doubt_count(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
-        """Check a number of lines, rows or matches of a file, or of the items of a list; `None` if it is none."""
-        if item.kind is not QuantityKind.NUMBER or item.unit or item.value != int(item.value):
-            return None
-        after = statement.sentence[statement.place + len(statement.text) :]
-        before = statement.sentence[: statement.place]
-        lengths = self._lengths(before, after)
-        is_named = lengths is None and bool(
-            self._seen.named_labels(statement.clause, item.kind, is_full=True)
-        )
-        found = shape("answers", "lines").match(after) or _COUNTED.search(before)
-        if found is None and lengths is None and (files := self._doubt_files(statement, item)) is not None:
-            return files
-        if is_named and found is None:
-            return None
-        if found is not None and not is_named and (path := self._failed_path(statement.sentence.casefold())):
-            return Doubt(DoubtKind.UNABLE, f"is about {path!r}, of which every call failed")
-        anchors = self._seen.anchors(statement.sentence) - self._seen.subjects
-        if found is not None:
-            allowed = set() if anchors else self._count_lines(found[1].lower(), f"{before}{after}".casefold())
-        else:
-            allowed = lengths or set()
-            anchors |= {""} if shape("answers", "part").search(f"{before[-12:]}¤{after[:12]}") else set()
-        is_sum = shape("answers", "aggregate").search(statement.sentence) is not None
-        sums = [*combinations_with_replacement(allowed, 2), *combinations(allowed, 3)] if is_sum else []
-        if abs(item.value) in {*allowed, *map(sum, sums)}:
-            return self._note(item)
-        if found is not None and _HOLDING.search(statement.sentence):
-            return None  # it may count a part of a file
-        is_other = found is not None and found[1].lower().startswith("file")
-        is_near = 2 * abs(item.value) >= min(allowed, default=0.0)
-        if is_named or (is_other and not is_near and len({call.call.name for call in self._seen.calls}) > 1):
-            return None  # a result names it, or it may count the files that other calls had
-        return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not anchors else None
-
-    def _lengths(self, before: str, after: str) -> set[float] | None:
-        """Return how many items the lists have that the words after a number name, as in `3 billed lines`, or those
-        before it, as in `number of billed lines: 3`; `None` if no list has this name."""
-        named = shape("answers", "number_of").search(before)
-        noun = named or _NOUN.match(after)
-        names = [stem(word) for word in noun[1].lower().split()] if noun else []
-        for size in range(len(names), 0, -1):
-            joined = "_".join(names[:size])
-            if (found := self._seen.lengths.get(joined)) is not None:
-                return found
-        return None
-
-    def _doubt_files(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
-        """Check a number of files in a sentence that names none, such as `File count: 12`; `None` if it is none."""
-        words = stems_of(statement.sentence)
-        if not words & word_list("answers", "files") or FILE.search(statement.sentence) or item.value < 2:
-            return None
-        allowed = self._count_lines("files", "")
-        if abs(item.value) in allowed:
-            return self._note(item)
-        is_part = _HOLDING.search(statement.sentence) or self._seen.anchors(statement.sentence)
-        return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not is_part else None
-
-    def _failed_path(self, text: str) -> str:
-        """Return a path of a text that only calls that failed were given; empty if there is none."""
-        given: dict[bool, set[str]] = {True: set(), False: set()}
-        for call in self._seen.calls:
-            given[call.is_error] |= {
-                word.strip("./-") for word in _PATH.findall(call.call.arguments.casefold())
-            }
-        return next((word for word in given[True] - given[False] if "." in word and word in text), "")
-
-    def _count_lines(self, noun: str, text: str) -> set[float]:
-        """Return how many lines, rows or matches the files that a text names have."""
-        allowed: set[float] = set(self._seen.lengths.get(stem(noun), ()))
-        used: defaultdict[str, set[str]] = defaultdict(set)
-        """The files that each tool was given."""
-        for number, call in enumerate(self._seen.calls):
-            words = [word.strip("./-") for word in _PATH.findall(call.call.arguments.casefold())]
-            paths = [word for word in words if "." in word and word in text]
-            lines = call.result.splitlines()
-            if noun.startswith("file") and call.result.startswith('["'):
-                lines = [name.strip('" ') for name in call.result.strip("[]").split(",")]
-            if noun.startswith("file"):
-                used[call.call.name] |= set() if call.is_error else {word for word in words if "." in word}
-                if len(lines) > 1 and all(_LISTED.fullmatch(line) for line in lines):
-                    folders = [
-                        part for line in lines for part in accumulate(line.split("/")[:-1], "{}/{}".format)
-                    ]
-                    allowed |= {float(len(lines)), *map(float, Counter(folders).values())}
-            elif noun[0] in "mht":
-                hits = [line for line in lines if _HIT.match(line)]
-                named = [line for line in hits if line.partition(":")[0].casefold() in text]
-                allowed |= {float(len(named) or len(hits))} if hits else set()
-            elif named := [
-                line for line in lines if _HIT.match(line) and line.partition(":")[0].casefold() in text
-            ]:
-                allowed.add(float(len(named)))
-            elif paths and not call.is_error and len(lines) > 1:
-                filled = [line for line in lines if line.strip()]
-                records = sum([record.source == number for record in self._seen.records])
-                allowed |= {float(len(lines)), float(len(filled))} if noun[0] == "l" else {float(records)}
-        return allowed | {float(len(paths)) for paths in used.values() if paths and allowed}
 
     def _note(self, item: Quantity) -> Doubt:
         if item.kind is QuantityKind.NUMBER:
@@ -463,7 +381,7 @@ class QuantityRules:
             low, high = min(item.low, value - near) * minutes, max(item.high, value + near) * minutes
             is_wide = is_difference or shape("answers", "aggregate").search(statement.sentence) is not None
             if any(low <= span <= high for span in figures.spans(is_wide=is_wide)):
-                return "span"
+                return "" if self._is_reversed(statement) else "span"
             if is_whole and unit[1] >= 86400 and value in figures.counts():
                 return "count"
         is_mean = shape("answers", "mean").search(statement.sentence) is not None
@@ -493,7 +411,34 @@ class QuantityRules:
             if value in figured:
                 return "sum"
             return "gap" if is_difference and value in figures.gaps() else ""
+        if labels and item.is_about and not (is_total or is_mean or is_difference):
+            return ""  # a rounded figure equals nearly any sum
         return "amount" if self._is_amount(figures, statement, item, labels, is_strict=is_strict) else ""
+
+    def _is_reversed(self, statement: AnswerStatement) -> bool:
+        """Return whether a sentence puts two moments of a record in the wrong order, as in `from the end until the
+        start`."""
+        found = shape("answers", "order_of_moments").search(statement.sentence)
+        if found is None:
+            return False
+        places = stems_of(statement.sentence) & self._seen.places
+        before = statement.sentence[: found.start()]
+        texts = (found["first"], found["last"]) if found["first"] else (found["earlier"], before)
+        moments: list[set[float]] = []
+        for text in texts:
+            labels = self._seen.named_labels(text, QuantityKind.TIME)
+            moments.append(
+                {
+                    item.value
+                    for record in self._seen.records
+                    if not places or places & (record.context | record.stems)
+                    for cell in record.cells
+                    if cell.label in labels
+                    for item in cell.quantities
+                    if item.kind is QuantityKind.TIME
+                }
+            )
+        return all(len(values) == 1 for values in moments) and max(moments[0]) > max(moments[1])
 
     def _is_amount(
         self,
@@ -584,6 +529,12 @@ def _is_listed(statement: AnswerStatement, item: Quantity, answer: str) -> bool:
     )
     block = _ITEMS.match(after)
     return block is not None and len(block[0].strip().splitlines()) == item.value
+
+
+def _is_printed(place: Occurrence) -> bool:
+    """Return whether a value stands among others that a program printed with their names, and with nothing else."""
+    cells = place.record.cells
+    return len(cells) > 1 and all(cell.label and len(cell.quantities) == 1 for cell in cells)
 
 
 def _is_of_total(places: list[Occurrence]) -> bool:

@@ -4,17 +4,24 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
-from treadle.datagen.quality.doubts import SEEN, Doubt, DoubtKind, entities_of, shape, show_record, word_list
-from treadle.datagen.quality.evidence import FILE, Evidence, plain_label
+from treadle.datagen.quality.doubts import SEEN, Doubt, DoubtKind, entities_of, shape, show_record
+from treadle.datagen.quality.evidence import FILE, Evidence, plain_label, word_list
 from treadle.datagen.quality.figure_reader import find_quantities
+from treadle.datagen.quality.languages import WORDS
 from treadle.datagen.quality.quantities import QuantityKind, unit_of
 from treadle.datagen.quality.result_records import Cell, Record, stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, glue
 
+_NO_VALUE = re.compile(r"[=:|]\W*((?:no|without|not|missing|none) [^\W\d_]+)\W*$")
+"""A value that denies something, such as `no shed`."""
 _PAIR = re.compile(r"(?<=\w)[\s*`)]*(?:[:=|]|->|\b(?:is|are|was|were|says?|lists|reads|er)\b)")
 _QUOTED = re.compile(r"[“\"«][^“”\"«»\n]++[”\"»]")
 _FLAGS = {"true": "yes", "false": "no", "yes": "true", "no": "false", "ja": "true", "nei": "false"}
 """How the values of flags are said."""
+_MOST_NEW = 2
+"""How many words of a sentence that says that a field is missing may be new."""
+_LONG = 4
+"""The length of words from which on they may be parts of others."""
 _PATH = re.compile(r"\A[\s`'\"]*+(?:(?:file|folder|path)\s+[`'\"]?)?([\w./-]*\w[./]\w[\w./-]*\w)")
 
 
@@ -27,9 +34,9 @@ class RelationRules:
     def doubt_relation(self, statement: AnswerStatement) -> Doubt:
         """Hold the words of a clause against each other: what belongs to one record is not said of another."""
         seen, clause = self._seen, statement.clause
-        if (doubt := self._paired(statement.sentence)) is not None:
-            return doubt
-        if (doubt := self._denied(statement.sentence)) is not None:
+        paired = self._paired(statement.sentence)
+        is_other = paired is not None and paired.kind is DoubtKind.UNLIKE
+        if (doubt := (None if is_other else self._denied(statement.sentence)) or paired) is not None:
             return doubt
         if (found := shape("answers", "negation").search(clause)) is not None:
             return self._negation(clause[found.end() :], found[0], clause)
@@ -84,31 +91,63 @@ class RelationRules:
 
     def _paired(self, sentence: str) -> Doubt | None:
         """Check the text that a short sentence gives for a column, such as `Status: open`."""
-        sign = _PAIR.search(sentence)
-        if sign is None or find_quantities(sentence):
-            return None
-        name, value = stems_of(sentence[: sign.start()]), stems_of(sentence[sign.end() :])
-        anchors = self._seen.anchors(sentence) - value
-        said = value - anchors - self._seen.subjects - glue() | value & _FLAGS.keys()
+        signs = [] if find_quantities(sentence) else [*_PAIR.finditer(sentence)][:3]
+        found: Doubt | None = None
+        for sign in signs:
+            name, text = stems_of(sentence[: sign.start()]), sentence[sign.end() :]
+            found = self._doubt_pair(name, text, self._seen.anchors(sentence)) or found
+            if found is not None and found.kind is DoubtKind.UNLIKE:
+                break
+            is_word = sign[0].strip(" *`)").isalpha()
+            is_said = not is_word or any(plain_label(one) <= name for one in self._texts)
+            if found is None and is_said and self._is_strange(text, name | glue() if is_word else name):
+                found = Doubt(DoubtKind.STRANGE, "gives a value that nothing says")
+        return found
+
+    def _is_strange(self, text: str, name: frozenset[str]) -> bool:
+        """Return whether a short value has only words that were not seen."""
+        value = stems_of(text) - WORDS["en"]
+        is_new = not any(
+            word in self._seen.stems or (len(word) > _LONG and word in self._seen.text)
+            for word in value - name
+        )
+        return 0 < len(value) <= 4 and is_new and shape("answers", "absent").search(f": {text}") is None
+
+    def _doubt_pair(self, name: frozenset[str], text: str, anchors: frozenset[str]) -> Doubt | None:
+        """Check the text that is given for the column that a name contains."""
+        value, seen = stems_of(text), self._seen
+        anchors = anchors - value | {
+            word for word in name if word[0].isdigit() and 0 < seen.frequency[word] < len(seen.records)
+        }
+        said = value - anchors - seen.subjects - glue() | value & _FLAGS.keys()
+        is_plain = bool(said)  # else it is made of words that every answer has
+        said = said or (value - anchors if len(value) <= 3 else frozenset())
         for label, cells in self._texts.items() if 0 < len(said) <= 4 else ():
             label = plain_label(label)
-            if not label <= name or len(name - label - anchors - self._seen.subjects - glue()) > 1:
+            if not label <= name or len(name - label - anchors - seen.subjects - glue()) > 1:
                 continue
             if any(cell.stems and cell.stems <= name for _, cell in cells):
                 continue  # the value tells which record is meant
             own = [(record, cell) for record, cell in cells if record.stems & anchors - cell.stems]
             own = own or (cells if len(cells) == 1 else [])
             is_shown = any(
-                said & (record.stems | {_FLAGS.get(name, "") for name in cell.stems}) for record, cell in own
+                said & (record.stems | {_FLAGS.get(one, "") for one in cell.stems}) for record, cell in own
             )
             if own and not is_shown:
-                return Doubt(DoubtKind.UNLIKE, f"gives another value than {own[0][1].text!r}")
+                kind = DoubtKind.UNLIKE if is_plain else DoubtKind.PARTLY
+                return Doubt(kind, f"gives another value than {own[0][1].text!r}")
         return None
 
     def _denied(self, sentence: str) -> Doubt | None:
         """Check that a field that is said to be missing is not among those of the results."""
-        if shape("answers", "absent").search(_QUOTED.sub(" ", sentence)) is None:
+        text = _QUOTED.sub(" ", sentence)
+        absent = shape("answers", "absent").search(text)
+        if absent is None:
             return None
+        beside = stems_of(" ".join([*text[: absent.start()].split()[-4:], *text[absent.end() :].split()[:3]]))
+        value = _NO_VALUE.search(sentence.casefold())
+        if value is not None and value[1] in self._seen.plain_text:
+            return None  # a result has these words
         words = stems_of(shape("answers", "absent").sub(" ", FILE.sub(" ", sentence)))
         anchors = self._seen.anchors(sentence)
         rest = words - glue() - self._seen.subjects - anchors
@@ -117,15 +156,22 @@ class RelationRules:
             if anchors and not anchors & (record.stems | record.context):
                 continue
             for cell in record.cells:
+                if cell.stems and cell.stems <= words | anchors:
+                    continue  # it tells which record is meant
                 label = plain_label(cell.label)
                 is_given = cell.text.strip(' -"[]{}').casefold() not in ("", "null", "none", "no", "n/a", "0")
-                if label and is_given and label <= words and rest - label <= self._seen.stems:
+                new = rest - label - self._seen.stems
+                if label and is_given and label <= words and (not new or self._is_beside(label, beside, new)):
                     kind = DoubtKind.DENIED if rest - label else DoubtKind.UNLIKE
                     return Doubt(kind, f"denies what was seen: {show_record(record)}")
                 named = label & rest
                 if is_given and named and len(named) * 2 >= max(len(label), len(rest)):
                     found = Doubt(DoubtKind.POSSIBLE, f"may deny what was seen: {show_record(record)}")
         return found
+
+    def _is_beside(self, label: frozenset[str], beside: frozenset[str], new: frozenset[str]) -> bool:
+        """Return whether what is denied is a column, although a sentence has words that were not seen."""
+        return label <= beside and len(new) <= _MOST_NEW
 
     @cached_property
     def _texts(self) -> dict[frozenset[str], list[tuple[Record, Cell]]]:

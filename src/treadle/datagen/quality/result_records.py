@@ -22,7 +22,7 @@ _CAMEL = re.compile(r"(?<=[a-z\d])(?=[A-Z])")
 _ENDING = re.compile(r"(?:['’]s|ies|ing|ed|es|s)$")
 _FIELD = re.compile(
     r"^[^\S\n]*+(?:[-*][^\S\n]++)?(?P<key>(?![^:=]*\d{4})"
-    r"[^\W\d][\w.-]{0,40}(?: [\w.-]{1,30}){0,2})\s*[:=]\s*(?P<value>\S.*)?$"
+    r"[^\W\d][\w.-]{0,40}(?: [\w.-]{1,30}){0,4})\s*[:=]\s*(?P<value>\S.*)?$"
 )
 _BOX = {"[ ]": "open", "[x]": "done", "[X]": "done"}
 _NAME = re.compile(r"^\s*[#\[>]|[.!?:=]\s*$|[:=]\s|\d{4}")

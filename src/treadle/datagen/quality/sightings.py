@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from treadle.datagen.quality.doubts import word_list
-from treadle.datagen.quality.evidence import Evidence, Occurrence
+from treadle.datagen.quality.evidence import Evidence, Occurrence, word_list
 from treadle.datagen.quality.quantities import SIZES, Quantity, QuantityKind, day_of, lexicon, unit_of
 
 

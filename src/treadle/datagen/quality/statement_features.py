@@ -5,6 +5,7 @@ looks like. None of them is a word of the results: weights must hold for texts t
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
@@ -12,7 +13,7 @@ from math import exp
 
 import msgspec
 
-from treadle.datagen.quality.doubts import Doubt, DoubtKind, find_anchors, find_labels
+from treadle.datagen.quality.doubts import Doubt, DoubtKind, find_anchors, find_labels, shape
 from treadle.datagen.quality.evidence import Evidence, plain_label
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.quantities import QuantityKind, lexicon, unit_of
@@ -33,6 +34,8 @@ _FIGURES = (StatementKind.QUANTITY, StatementKind.IDENTIFIER, StatementKind.PATH
 _UNREAD = (DoubtKind.UNREAD, DoubtKind.UNNAMED)
 _TEXTS = (StatementKind.PATH, StatementKind.IDENTIFIER, StatementKind.TEXT)
 _SIGNS = {"/": "slash", "@": "address", " ": "space", ".": "dot", "_": "underscore"}
+_CALCULATED = ("aggregate", "mean", "differs", "doubled", "yearly", "whole", "number_of")
+"""The patterns of sentences that say that a figure was calculated."""
 _SIZES = ((3, "tiny"), (12, "small"), (50, "count"), (1000, "middle"))
 
 
@@ -53,6 +56,11 @@ class StatementFeatures:
         self._answer = {f"answer:{state}" if said else "answer:no"}
         if seen.new_calls and all(item.is_error for item in seen.new_calls):
             self._answer.add("answer:failed")
+        self._values: dict[float, list[tuple[str, frozenset[str]]]] = defaultdict(list)
+        """The sentences of each number, with the words that say what they are about."""
+        for item, _ in pairs:
+            if item.quantity is not None:
+                self._values[item.quantity.value].append((item.sentence, content_of(item.sentence)))
         self._known: dict[str, frozenset[str]] = {}
 
     def of(self, statement: AnswerStatement, doubt: Doubt) -> frozenset[str]:
@@ -64,7 +72,9 @@ class StatementFeatures:
         if (shared := self._known.get(statement.sentence)) is None:
             shared = frozenset([*self._of_sentence(statement.sentence), *self._answer])
             self._known[statement.sentence] = shared
-        own = {*self._of_kind(statement), *([f"by {doubt.way}"] if doubt.way else [])}
+        own = {*self._of_kind(statement)}
+        if doubt.way:
+            own |= {f"by {doubt.way}", *_of_way(doubt.way, own, statement.sentence)}
         if statement.is_advice:
             own.add("advice")
         names |= shared
@@ -181,6 +191,9 @@ class StatementFeatures:
         ):
             if is_so:
                 yield name
+        others = [words for said, words in self._values[item.value] if said != sentence]
+        if any(words.isdisjoint(content_of(sentence)) for words in others):
+            yield "twice"
         yield from self._of_rivals(statement)
         noun = _NOUN.match(sentence[statement.place + len(statement.text) :])
         yield (
@@ -216,6 +229,16 @@ class StatementFeatures:
         size = abs(item.value)
         near = min([abs(one - size) / max(one, size, 1e-9) for one in sizes], default=1.0)
         yield "near" if near < 0.02 else "close" if near < 0.1 else "far"
+
+
+def _of_way(way: str, own: set[str], sentence: str) -> Iterator[str]:
+    """Yield whether a sentence says that a figure was calculated, and whether the results have another one."""
+    is_told = any(shape("answers", name).search(sentence) for name in _CALCULATED)
+    told = "told" if is_told else "untold"
+    yield f"by {way} {told}"
+    for name in ("full label", "rival", "in words", "about"):
+        if name in own:
+            yield f"by {way} {told}, {name}"
 
 
 def weigh(features: frozenset[str]) -> float:

@@ -90,17 +90,37 @@ _CELL = re.compile(r"</?\w[^<>\n]{0,80}>")
 _NOTE = re.compile(r"\[\^\w{1,8}\]|[\d#*]\ufe0f?\u20e3")
 """Marks of footnotes, and digits in boxes."""
 _LIST_MARK = re.compile(
-    r"(?m)((?:^[^\S\n]*+|(?<=[.!?]\s))(?:(?:[-*•>|]|\#{1,6})\s)*+)"
-    r"(?:\d+[.)]|\d{1,2}:|(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|[(\[][\w ]{1,3}[)\]])\s"
+    r"(?m)((?:^[^\S\n]*+|(?<=[.!?]\s)(?!\d{3}|\d++\.\s*+$))(?:(?:[-*•>|]|\#{1,6})\s)*+)"
+    r"(?:\d+[.)]{1,2}|\d{1,2}[:/°º]|[§¶#]\s?\d{1,2}[.:)]?|"
+    r"(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|[(\[][\w ]{1,3}[)\]])\s"
 )
 _NESTED = re.compile(
-    r"(?m)^([^\n]{2,79}[^\s.!?:,;|])\n[^\S\n]{1,8}(?:[-*•+]\s)?([^\s|][^\n]{0,79})$(?!\n[^\S\n]+[-*•+]\s)"
+    r"(?m)^([^\S\n]*+)(\S[^\n]{0,78}[^\s.!?:,;|])\n\1[^\S\n]{1,8}(?:[-*•+]\s)?([^\s|][^\n]{0,79})$(?!\n[^\S\n]+[-*•+]\s)"
 )
 """A line with the only item of a list below it, such as a name with its value."""
+_LEADER = re.compile(r"(?<=\S)[^\S\n]*+(?:\.{4,}|(?:\s\.){4,}|_{4,}|…{2,}|·{4,})[^\S\n]*+(?=\S)")
+"""The dots between a name and its value."""
+_WIDE_MARK = re.compile(r"(?m)^([^\S\n]*+\d{1,2})[、．][^\S\n]*+")
+_BLOCK = re.compile(r"(?m)^>[^\S\n]*+(?=\S)")
+"""What begins a line of a quotation. Many such lines are a layout, and quote nothing."""
+_TIGHT = re.compile(r"(?<=\|)(?=[^\s|:-])")
+_PAIRED = re.compile(
+    r"""(?m)^(?P<start>[^\S\n]*+(?:[-*+]\s|export\s)?)
+    (?:(?P<q>["'])(?P<key>[^"'\n]{1,80}?)(?P=q)(?P<sign>[^\S\n]*+(?::|=>?)[^\S\n]*+)
+        (?:(?P<r>["'])(?P<value>[^\n]*?)(?P=r)|(?P<bare>[^\n"',]+)),?
+    |(?P<e>["'])(?P<both>[^"'=\n]{1,80}=[^"'\n]*+)(?P=e))[^\S\n]*+$""",
+    re.VERBOSE,
+)
+"""A line with a name and its value in quotation marks, as in JSON, YAML, TOML and shells."""
+_SPLIT_PAIR = re.compile(r"(?m)^([^\S\n]*+-\s(?:key|name|label|field):[^\n]+)\n[^\S\n]++(?=val(?:ue)?:\s)")
+"""A name and its value in two lines of YAML."""
+_STRING = re.compile(r"\"[^\"\n]*+\"|'[^'\n]*+'")
+_DATA_LINES = re.compile(r"(?:[^\S\n]*+(?:export\s)?[\w¤.:={}\[\],\s-]*+)*+")
+"""What is left of a block of names and values without its strings."""
 _LATEX = re.compile(r"\\(?:text|textbf|mathbf|mathrm|boxed)\{([^{}\n]*+)\}|\$(?=\\)|(?<=\})\$|\\[()\[\]]")
 _MARKUP = re.compile(r"\*\*|__|(?<!\w)\*(?=\S)|(?<=\S)\*(?!\w)")
 _SPEECH = re.compile(r"([“\"«‘])[^“”\"«»‘\n]{2,400}[”\"»’]")
-_POSSESSIVE = re.compile(r"['’]s?$")
+_POSSESSIVE = re.compile(r"['’](?:s|re|ll|ve|d|m)?$")
 _SALUTES = word_lists("answers")["salutes"]
 _MAX_CAPITALS = 0.35
 _MAX_CHARS = 1000
@@ -158,10 +178,15 @@ def find_statements(answer: str) -> tuple[AnswerStatement, ...]:
 def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     """Yield the statements of an answer, in the order of their kinds within each sentence."""
     text = _FENCE.sub(lambda found: "\n" if _is_program(found[1], found[2]) else found[2], answer)
+    text = _SPLIT_PAIR.sub(r"\1 ", _PAIRED.sub(_unquote, text))
     text = _NOTE.sub(" ", _CELL.sub(" | ", text) if "</" in text else text)
     text = _LATEX.sub(r"\1", text) if "\\" in text else text
+    text = _WIDE_MARK.sub(r"\1. ", text)
     text = _LIST_MARK.sub(r"\1", _MARKUP.sub("", text))
-    text = _NESTED.sub(r"\1: \2", text)
+    text = _BLOCK.sub("", text) if len(_BLOCK.findall(text)) > 2 else text
+    text = _TIGHT.sub(" ", text)
+    text = _LEADER.sub(": ", _shape("answers", "directives").sub("", text))
+    text = _NESTED.sub(r"\1\2: \3", text)
     capitals = _read_capitals(text)
     before = ""
     for sentence in _sentences(text):
@@ -226,7 +251,17 @@ def _sentences(text: str) -> Iterator[str]:
         start = following
 
 
+def _unquote(found: re.Match[str]) -> str:
+    """Return a line with a name and its value without their quotation marks."""
+    if found["both"]:
+        return f"{found['start']}{found['both']}"
+    return f"{found['start']}{found['key']}{found['sign']}{found['value'] or found['bare'] or ''}"
+
+
 def _is_program(language: str, code: str) -> bool:
+    plain = _STRING.sub("¤", code)
+    if 2 * plain.count("¤") >= len(code.split("\n")) - 1 and _DATA_LINES.fullmatch(plain):
+        return False
     if _shape("answers", "shells").match(language) is not None or "import " in code or "();" in code:
         return True
     is_named = _shape("answers", "words_of_code").match(language) is not None
@@ -283,7 +318,7 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
         rest = _blank(rest, item.start, item.end)
     for word, place in _names(rest, capitals):
         yield at(StatementKind.NAME, word, place=place)
-    for topic, shape in () if gate("order").isdisjoint(words) else _topics("order"):
+    for topic, shape in () if "?" in sentence or gate("order").isdisjoint(words) else _topics("order"):
         for found in shape.finditer(sentence):
             yield at(StatementKind.ORDER, found[0], place=found.start(), topic=topic)
     yield from _read_implied(sentence, at, words)

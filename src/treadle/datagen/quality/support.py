@@ -16,9 +16,8 @@ from treadle.datagen.quality.doubts import (
     DoubtKind,
     rank,
     shape,
-    word_list,
 )
-from treadle.datagen.quality.evidence import Evidence, MadeCall, plain
+from treadle.datagen.quality.evidence import Evidence, MadeCall, plain, word_list
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.languages import WORDS, pattern
 from treadle.datagen.quality.quantities import lexicon
@@ -116,9 +115,10 @@ class Support:
                 return new
         if statement.kind is StatementKind.PATH:
             name, _, field = said.rpartition(".")
-            is_field = (
-                "/" not in said and not _EXTENSION.fullmatch(f".{field}") and name in seen and field in seen
-            )
+            is_key = (
+                re.search(r"\d", name) is not None and field.isalpha()
+            )  # a field, by the name of its record
+            is_field = not _EXTENSION.fullmatch(f".{field}") and name in seen and (is_key or field in seen)
             return SEEN if is_field or self._is_joined(said) else new
         return self._doubt_parts(statement, said, new)
 

@@ -7,6 +7,7 @@ once, into a cache folder under the image's id, and belongs to the user that com
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 import shlex
@@ -48,9 +49,15 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CANNOT_START = re.compile("error running container|OCI runtime|create message from subprocess")
 """What Podman prints where it cannot start containers. It can then build with no more than `chroot`."""
 _NO_DEVICE = re.compile("Cannot mknod: Operation not permitted|Exiting with failure status due to previous")
+_GRACE_SECONDS = 3
+"""How long a program that is told to end may take."""
 _LINES = 8
 """How many of the last lines of a program's output an error shows."""
 _PATIENCE_SECONDS = 10
+"""How long a program may clean up whose own programs were ended."""
+
+
+_LOG = logging.getLogger("treadle")
 
 
 class NoBuilderError(ConfigError):
@@ -98,6 +105,7 @@ def build_image(context: Path, seconds: float) -> str:
         if (image_id := _read_built(known)) is not None:
             return image_id
         note = folder / f"{known.name}.id"
+        _LOG.warning("an image is built from %s, which can take minutes", context)
         command = [_need_builder(), "build", "--iidfile", str(note), str(context.resolve())]
         made = _call(command, seconds, lock)
         if made.returncode != 0 and _CANNOT_START.search(made.stdout) and "podman" in command[0]:
@@ -135,6 +143,7 @@ def open_image(name: str) -> ImageRoot:
             raise ConfigError(
                 f"the image {name} is not on this machine; load the task that it was built for again"
             )
+        _LOG.warning("the image %s is pulled, which can take minutes", name)
         pulled = _call([builder, "pull", name], 3600)
         if pulled.returncode != 0:
             raise ConfigError(f"there is no image {name!r}: {_tail(pulled)}")
@@ -393,17 +402,25 @@ def _call(argv: Sequence[str], seconds: float, lock: int | None = None) -> "subp
         try:
             out, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            # A build whose command ends cleans up, which it does not do if it is ended itself.
-            kill_all(started := descendants(process.pid)[1:])
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_PATIENCE_SECONDS if started else 0)
-            process.terminate()
-            out, _ = process.communicate()
-            out += f"\nstopped after {seconds:g} seconds"
+            out = f"{_stop(process)}\nstopped after {seconds:g} seconds"
         except BaseException:
             process.kill()
             raise
     return subprocess.CompletedProcess(argv, process.returncode or ("stopped after" in out[-40:]), out, "")
+
+
+def _stop(process: "subprocess.Popen[str]") -> str:
+    """End a program with all that it has started. Return its output."""
+    # A build whose command ends cleans up, which it does not do if it is ended itself.
+    kill_all(started := descendants(process.pid)[1:])
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_PATIENCE_SECONDS if started else 0)
+    process.terminate()
+    try:
+        return process.communicate(timeout=_GRACE_SECONDS)[0]
+    except subprocess.TimeoutExpired:
+        kill_all(descendants(process.pid))
+        return process.communicate()[0]
 
 
 def _tail(done: "subprocess.CompletedProcess[str]") -> str:

@@ -27,8 +27,9 @@ from treadle.sandbox.commands.untrusted import (
     size_of,
     walk,
 )
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.sandbox.paths import normalize_file
-from treadle.sandbox.protocol import Sandbox
+from treadle.sandbox.protocol import RunFiles, Sandbox
 
 STATE = "shell"
 """The name under which the sandbox stores the state."""
@@ -66,23 +67,32 @@ class Extras(Struct, frozen=True, omit_defaults=True):
     """The permissions of files and folders over an image, where they are unusual."""
 
 
-def put_scripts(state: bytes, folders: Iterable[str], files: Mapping[str, bytes]) -> bytes:
-    """Return the content of a state without what it says about `folders`, in which `files` are put. Of these,
-    scripts can be run."""
+def open_for_check(
+    files: Mapping[str, bytes], held: Mapping[str, bytes], hidden: Iterable[str]
+) -> MemorySandbox:
+    """Return a sandbox with a run's files, and what else commands left if they are `RunFiles`.
 
-    def is_outside(path: str) -> bool:
-        return not f"{path.rstrip('/')}/".startswith(tuple(f"{folder}/" for folder in folders))
+    All that the run has at the top-level paths `hidden` is replaced by the files `held`; scripts among these can be
+    run.
+    """
 
-    found = msgspec.json.decode(state, type=Extras)
-    scripts = [path for path, content in files.items() if content.startswith(b"#!")]
-    kept = Extras(
-        executable=(*filter(is_outside, found.executable), *scripts),
-        folders=tuple(filter(is_outside, found.folders)),
-        links={path: target for path, target in found.links.items() if is_outside(path)},
-        removed=tuple(filter(is_outside, found.removed)),
-        modes={path: mode for path, mode in found.modes.items() if is_outside(path)},
-    )
-    return msgspec.json.encode(kept)
+    def is_kept(path: str) -> bool:
+        return path.partition("/")[0] not in hidden
+
+    box = MemorySandbox({**{path: content for path, content in files.items() if is_kept(path)}, **held})
+    state = files.read_state(STATE) if isinstance(files, RunFiles) else None
+    if state is not None:
+        found = msgspec.json.decode(state, type=Extras)
+        scripts = [path for path, content in held.items() if content.startswith(b"#!")]
+        kept = Extras(
+            executable=(*filter(is_kept, found.executable), *scripts),
+            folders=tuple(filter(is_kept, found.folders)),
+            links={path: target for path, target in found.links.items() if is_kept(path)},
+            removed=tuple(filter(is_kept, found.removed)),
+            modes={path: mode for path, mode in found.modes.items() if is_kept(path)},
+        )
+        box.write_state(STATE, msgspec.json.encode(kept))
+    return box
 
 
 class _Held(Struct):

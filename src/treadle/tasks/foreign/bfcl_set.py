@@ -22,7 +22,6 @@ from treadle.core.registry import did_you_mean
 from treadle.core.types import Effect, Json, Message, Role, ToolSpec
 from treadle.runs.task import Grade, Task, TaskSet
 from treadle.scoring.call_matching import ExpectedCall, MatchRules, find_call_fault, pair_up
-from treadle.scoring.expectations import read_arguments
 from treadle.tasks.foreign.bfcl_worlds import BfclWorld, check_turns, read_call
 from treadle.tasks.solver import Ask, Solver, Step, WantedCall
 from treadle.tools.context import ToolContext
@@ -191,7 +190,7 @@ class BfclTask:
             return Grade(float(valid), detail)
         answers = [message for message in messages if message.role is Role.ASSISTANT]
         calls = answers[0].tool_calls if answers else ()
-        return self.grade_calls([(call.name, read_arguments(call)) for call in calls])
+        return self.grade_calls([(call.name, call.parsed_or(None)) for call in calls])
 
     def grade_calls(self, calls: Sequence[tuple[str, Json]]) -> Grade:
         """Grade the calls of an answer, each a name and decoded arguments."""

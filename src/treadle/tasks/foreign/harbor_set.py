@@ -33,9 +33,9 @@ from treadle.runs.task import Grade, TaskSet
 from treadle.sandbox.commands.bubblewrap import ImageRoot
 from treadle.sandbox.commands.host import HostCommands
 from treadle.sandbox.commands.images import IMAGE_ID
-from treadle.sandbox.commands.run_folder import STATE, put_scripts
+from treadle.sandbox.commands.run_folder import open_for_check
 from treadle.sandbox.in_memory import MemorySandbox
-from treadle.sandbox.protocol import CommandOutcome, Limits, RunFiles
+from treadle.sandbox.protocol import CommandOutcome, Limits
 from treadle.tasks.foreign.harbor_image import Image, find_image, place_mounts
 from treadle.tasks.foreign.installers import find_binds, find_obstacle, read_functions
 from treadle.tasks.solver import Solver, Step, WantedCall
@@ -198,11 +198,7 @@ class HarborTask:
             aliases |= {"/tests": f"{_HIDDEN}/tests", "/logs": f"{_HIDDEN}/logs"}
             commands = HostCommands(aliases=aliases, binds=find_binds())
         # Nothing that the run has left in these folders may take part in its grading.
-        own = {path: content for path, content in files.items() if path.partition("/")[0] not in hidden}
-        held = {**self._read_tests(base), script: self._script}
-        box = MemorySandbox({**own, **held})
-        if isinstance(files, RunFiles) and (state := files.read_state(STATE)) is not None:
-            box.write_state(STATE, put_scripts(state, hidden, held))
+        box = open_for_check(files, {**self._read_tests(base), script: self._script}, hidden)
         seconds = layout.seconds("verifier", "max_test_timeout_sec", 600.0 if layout.is_harbor else 60.0)
         async with commands.open() as place:
             outcome = await place.run(command, box, Limits(seconds=seconds))

@@ -230,10 +230,7 @@ def write_messages(messages: Sequence[Message]) -> list[Any]:
 
 
 def _arguments(call: ToolCall) -> dict[str, Json]:
-    try:
-        found = call.parsed
-    except msgspec.DecodeError:
-        return {}
+    found = call.parsed_or({})
     return found if isinstance(found, dict) else {}
 
 

@@ -13,7 +13,7 @@ from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, SandboxError
 from treadle.runs.task import Grade
 from treadle.sandbox.commands.host import HostCommands
-from treadle.sandbox.in_memory import MemorySandbox
+from treadle.sandbox.commands.run_folder import open_for_check
 from treadle.sandbox.protocol import Limits
 from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import edit_file, final, find_paths, read_files
@@ -154,7 +154,7 @@ class RepairGoal(Struct, frozen=True):
         if (fault := commands.find_fault()) is not None:
             raise ConfigError(f"the tests of a repair cannot be run here: {fault}")
         script = _RUNNER.format(calls=repr(list(self.calls)))
-        box = MemorySandbox({**files, _HIDDEN: script.encode()})
+        box = open_for_check(files, {_HIDDEN: script.encode()}, [_HIDDEN])
         async with commands.open() as folder:
             outcome = await folder.run(f"python3 -B {_HIDDEN}", box, _LIMITS)
         try:

@@ -14,7 +14,7 @@ from treadle.testbed.mediocre.falsehoods import WHOLE_LIES, Falsehood
 from treadle.testbed.mediocre.mock_world import record_tools
 from treadle.testbed.request_facts import Facts, objects_of, text_of, texts_of
 
-_MARKS = re.compile(r"[*`|]")
+_MARKS = re.compile(r"[*`|\"']")
 MAX_REPAIRS = 3
 """How many repairs of an answer are tried."""
 MAX_STEPS = 40

@@ -145,10 +145,7 @@ def _take(call: ToolCall, text: str, seen: Observed, known: Mapping[str, RecordT
 
 
 def _arguments(call: ToolCall) -> dict[str, Json]:
-    try:
-        found = call.parsed
-    except msgspec.DecodeError:
-        return {}
+    found = call.parsed_or({})
     return found if isinstance(found, dict) else {}
 
 

@@ -1,0 +1,145 @@
+"""The rules for counts: how many lines, rows and matches a file has, how many items a list has, and how many files
+there are."""
+
+import re
+from collections import Counter, defaultdict
+from itertools import accumulate, combinations, combinations_with_replacement
+
+from treadle.datagen.quality.doubts import SEEN, Doubt, DoubtKind, shape
+from treadle.datagen.quality.evidence import FILE, Evidence, word_list
+from treadle.datagen.quality.quantities import Quantity, QuantityKind
+from treadle.datagen.quality.result_records import stem, stems_of
+from treadle.datagen.quality.statements import AnswerStatement
+
+_COUNTED = re.compile(
+    r"(?i)\b(lines?|rows?|records?|entries|items|matches|files?)(?:,?\s(?:counted|count))?(?:\s*+\([^()]{0,80}\))?"
+    r"\s*+(?:[|:=→–—]|->|(?:is|are|being)\s)\W*+$"
+)
+_NOUN = re.compile(r"[\s*_`]*+((?:[^\W\d_]+ ){0,2}[^\W\d_]+)")
+_HOLDING = re.compile(r"(?i)\b(?:occur|contain|match|mention|hold)")
+_PATH = re.compile(r"[\w./-]++")
+_TOGETHER = re.compile(r"(?i)\b(?:together|altogether|combined|both|across|all (?:the )?files)\b")
+_HIT = re.compile(r"\A[\w./-]++:\d++:")
+_LISTED = re.compile(r"\A\s*+(?:[-*]\s)?[\w./-]+\.\w{1,5}(?:\s.{0,30})?")
+
+
+class CountRules:
+    """The rules for the counts of one answer."""
+
+    def __init__(self, seen: Evidence) -> None:
+        self._seen = seen
+
+    def doubt(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
+        """Check a number of lines, rows or matches of a file, or of the items of a list; `None` if it is none."""
+        if item.kind is not QuantityKind.NUMBER or item.unit or item.value != int(item.value):
+            return None
+        after = statement.sentence[statement.place + len(statement.text) :]
+        before = statement.sentence[: statement.place]
+        lengths = self._lengths(before, after)
+        is_named = lengths is None and bool(
+            self._seen.named_labels(statement.clause, item.kind, is_full=True)
+        )
+        found = shape("answers", "lines").match(after) or _COUNTED.search(before)
+        if found is None and lengths is None and (files := self._doubt_files(statement, item)) is not None:
+            return files
+        if is_named and found is None:
+            return None
+        if found is not None and not is_named and (path := self._failed_path(statement.sentence.casefold())):
+            return Doubt(DoubtKind.UNABLE, f"is about {path!r}, of which every call failed")
+        anchors = self._seen.anchors(statement.sentence) - self._seen.subjects
+        if found is not None:
+            allowed = set() if anchors else self._count_lines(found[1].lower(), f"{before}{after}".casefold())
+        else:
+            allowed = lengths or set()
+            anchors |= {""} if shape("answers", "part").search(f"¤{after[:24]}") else set()
+        is_sum = len(FILE.findall(statement.sentence)) > 1 or _TOGETHER.search(statement.sentence) is not None
+        sums = [*combinations_with_replacement(allowed, 2), *combinations(allowed, 3)] if is_sum else []
+        if abs(item.value) in {*allowed, *map(sum, sums)}:
+            return SEEN
+        if found is not None and _HOLDING.search(statement.sentence):
+            return None  # it may count a part of a file
+        is_other = found is not None and found[1].lower().startswith("file")
+        is_near = 2 * abs(item.value) >= min(allowed, default=0.0)
+        if is_named or (is_other and not is_near and len({call.call.name for call in self._seen.calls}) > 1):
+            return None  # a result names it, or it may count the files that other calls had
+        return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not anchors else None
+
+    def _lengths(self, before: str, after: str) -> set[float] | None:
+        """Return how many items the lists have that the words after a number name, as in `3 billed lines`, or those
+        before it, as in `number of billed lines: 3`; `None` if no list has this name."""
+        named = shape("answers", "number_of").search(before)
+        noun = named or _NOUN.match(after)
+        names = [stem(word) for word in next(filter(None, noun.groups())).lower().split()] if noun else []
+        for size in range(len(names), 0, -1):
+            joined = "_".join(names[:size])
+            if (found := self._seen.lengths.get(joined)) is not None:
+                return found
+        return None
+
+    def _doubt_files(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
+        """Check a number of files in a sentence that names none, such as `File count: 12`; `None` if it is none."""
+        words = stems_of(statement.sentence)
+        if not words & word_list("answers", "files") or FILE.search(statement.sentence) or item.value < 2:
+            return None
+        if self._seen.named_labels(statement.sentence, item.kind, is_full=True):
+            return None  # a result has this name, as in `bytes in file`
+        allowed = self._count_lines("files", "")
+        if abs(item.value) in allowed:
+            return SEEN
+        is_part = _HOLDING.search(statement.sentence) or self._seen.anchors(statement.sentence)
+        return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not is_part else None
+
+    def _failed_path(self, text: str) -> str:
+        """Return a path of a text that only calls that failed were given; empty if there is none."""
+        given: dict[bool, set[str]] = {True: set(), False: set()}
+        for call in self._seen.calls:
+            given[call.is_error] |= {
+                word.strip("./-") for word in _PATH.findall(call.call.arguments.casefold())
+            }
+        return next((word for word in given[True] - given[False] if "." in word and word in text), "")
+
+    def _count_lines(self, noun: str, text: str) -> set[float]:
+        """Return how many lines, rows or matches the files that a text names have."""
+        allowed: set[float] = set(self._seen.lengths.get(stem(noun), ()))
+        used: defaultdict[str, set[str]] = defaultdict(set)
+        """The files that each tool was given."""
+        given = [
+            [word.strip("./-") for word in _PATH.findall(call.call.arguments.casefold())]
+            for call in self._seen.calls
+        ]
+        new = {call.call.call_id for call in self._seen.new_calls if not call.is_error}
+        files = {
+            word
+            for call, words in zip(self._seen.calls, given, strict=True)
+            for word in words
+            if call.call.call_id in new and FILE.fullmatch(word)
+        }
+        if len(files) == 1 and not FILE.search(text):
+            text += f" {min(files)}"  # there is only one that can be meant
+        for number, (call, words) in enumerate(zip(self._seen.calls, given, strict=True)):
+            paths = [word for word in words if "." in word and word in text]
+            lines = call.result.splitlines()
+            if noun.startswith("file") and call.result.startswith('["'):
+                lines = [name.strip('" ') for name in call.result.strip("[]").split(",")]
+            if noun.startswith("file"):
+                used[call.call.name] |= set() if call.is_error else {word for word in words if "." in word}
+                if len(lines) > 1 and all(_LISTED.fullmatch(line) for line in lines):
+                    folders = [
+                        part for line in lines for part in accumulate(line.split("/")[:-1], "{}/{}".format)
+                    ]
+                    allowed |= {float(len(lines)), *map(float, Counter(folders).values())}
+            elif noun[0] in "mht":
+                hits = [line for line in lines if _HIT.match(line)]
+                named = [line for line in hits if line.partition(":")[0].casefold() in text]
+                allowed |= {float(len(named) or len(hits))} if hits else set()
+            elif named := [
+                line for line in lines if _HIT.match(line) and line.partition(":")[0].casefold() in text
+            ]:
+                allowed.add(float(len(named)))
+            elif paths and not call.is_error and len(lines) > 1:
+                filled = [line for line in lines if line.strip()]
+                records = sum([record.source == number for record in self._seen.records])
+                is_table = noun[0] == "r" or paths[0].endswith((".csv", ".tsv"))
+                allowed |= {float(len(lines)), float(len(filled))} if noun[0] == "l" else set()
+                allowed |= {float(records)} if noun[0] != "l" and is_table else set()
+        return allowed | {float(len(paths)) for paths in used.values() if paths and allowed}
