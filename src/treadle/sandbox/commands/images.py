@@ -48,15 +48,9 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CANNOT_START = re.compile("error running container|OCI runtime|create message from subprocess")
 """What Podman prints where it cannot start containers. It can then build with no more than `chroot`."""
-<<<<<<< HEAD
 _GRACE_SECONDS = 3
 """How long a program that is told to end may take."""
 _NO_DEVICE = re.compile("Cannot mknod: Operation not permitted|Exiting with failure status due to previous")
-=======
-_NO_DEVICE = re.compile("Cannot mknod: Operation not permitted|Exiting with failure status due to previous")
-_GRACE_SECONDS = 3
-"""How long a program that is told to end may take."""
->>>>>>> w-review
 _LINES = 8
 """How many of the last lines of a program's output an error shows."""
 _PATIENCE_SECONDS = 10
