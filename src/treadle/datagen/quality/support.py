@@ -82,7 +82,7 @@ class Support:
     def _doubt_words(self, statement: AnswerStatement) -> Doubt:
         """Check that a quoted text, a path or an identifier was seen, in these words."""
         seen = self._seen.plain_text
-        said = plain(statement.text).strip("./ ,;:!?_")
+        said = plain(statement.text).strip("./ ,;:!?")
         parts = [part.strip("./ ,;:!?") for part in _CUT.split(said)]
         if all(part in seen for part in parts):
             return SEEN
