@@ -399,6 +399,30 @@ async def test_a_remark_is_weighed_by_what_kind_of_sentence_it_is() -> None:
         assert judged.is_passed is is_grounded, judged.reason
 
 
+@pytest.mark.parametrize(
+    ("answer", "is_grounded"),
+    [
+        ("notes/a.md now exists with your text.", True),
+        ("`notes/a.md` now holds the sentence, and b.csv is gone.", True),
+        ("notes/memo.md now exists with your text.", False),
+        ("The file `notes/memo.md` is now in place.", False),
+        ("It is there: memo.md now contains the sentence.", False),
+        ("c.csv is now gone.", False),
+    ],
+)
+async def test_a_file_that_is_said_to_exist_now_was_written_or_shown(answer: str, is_grounded: bool) -> None:
+    made = [
+        {"tool": "write_note", "arguments": {"file_path": "notes/a.md"}, "result": "wrote notes/a.md"},
+        {"tool": "delete_file", "arguments": {"file_path": "b.csv"}, "result": "deleted b.csv"},
+    ]
+    calls: list[dict[str, Any]] = [{**item, "effect": "idempotent"} for item in made]
+    calls.append({"tool": "read_file", "arguments": {"file_path": "c.csv"}, "result": "a,b"})
+    request = "Write the sentence to notes/a.md and notes/memo.md, and delete b.csv."
+    base = await read_scene({"request": request, "calls": calls})
+    judged = await verdict(with_answer(base, answer), "grounding")
+    assert judged.is_passed is is_grounded, judged.reason
+
+
 def test_what_was_seen_has_no_features_and_each_weight_is_finite() -> None:
     weights = statement_features.load_weights()
     assert len(weights) > 300

@@ -364,6 +364,9 @@ def _read_implied(
             yield at(StatementKind.RELATION, clause.strip(), place=place)
     if re.search(r"\w", sentence):
         yield at(StatementKind.CLAIM, sentence.strip(), place=0)
+    for topic, shape in () if "?" in sentence else _topics("states"):
+        for found in shape.finditer(sentence):
+            yield at(StatementKind.ACTION, found[1], place=found.start(1), topic=f"{topic}/passive/state")
     if gate("actions").isdisjoint(words) and not any(word.endswith("ed") for word in words):
         return
     for verb, place, topic in _actions(_SPEECH.sub(lambda found: "¤" * len(found[0]), sentence)):
