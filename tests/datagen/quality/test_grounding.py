@@ -21,7 +21,7 @@ from treadle.datagen.quality.derivations import evaluate
 from treadle.datagen.quality.doubts import DoubtKind
 from treadle.datagen.quality.filters.grounding import DOUBTFUL, Finding, GroundingFilter, GroundingSettings
 from treadle.datagen.quality.protocol import Candidate, Resources
-from treadle.datagen.quality.statements import StatementKind
+from treadle.datagen.quality.statements import StatementKind, strip_emphasis
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.models import call
 from treadle.tasks.files.task_set import FAMILIES
@@ -197,6 +197,75 @@ async def test_long_results_are_not_searched_for_derivations() -> None:
     assert not (await verdict(found, "grounding")).is_passed
 
 
+STOCK = (
+    "time,product,change,note\n15:59,tape,+6,\n13:20,wedge,-11,void\n12:45,wedge,+2,void\n11:09,gauge,-8,\n"
+)
+LISTED = '["README.txt","src/pricing/__init__.py","src/pricing/rates_old.py"]'
+SPARSE = [
+    "n,note\n1,cancelled\n2,\n3,\n",
+    '{"rows": [{"id": "a", "note": "cancelled"}, {"id": "b"}, {"id": "c"}]}',
+    "id: a\nnote: cancelled\n\nid: b\n\nid: c\n",
+]
+"""Three records, of which two leave a cell empty, or out."""
+READ_TWICE = [
+    ("read_file", {"file_path": "a.csv"}, STOCK),
+    ("read_file", {"limit": 9, "file_path": "a.csv"}, STOCK),
+]
+HITS = '[{"file": "a.csv", "change": 60}, {"file": "b.csv", "change": 8}]'
+FOUND_TWICE = [("search_files", {"pattern": "void"}, HITS), ("search_files", {"pattern": "VOID"}, HITS)]
+EQUAL = [("read_file", {"file_path": name}, "ash\nelm\noak") for name in ("a.txt", "b.txt")]
+
+
+@pytest.mark.parametrize(
+    ("calls", "answer", "is_grounded"),
+    [
+        (READ_TWICE, "Everything summed, change reaches -11.", True),
+        (READ_TWICE, "The sum of change is -22.", False),
+        (READ_TWICE[:1] * 2, "The sum of change is -22.", False),
+        (READ_TWICE, "Two of the four rows are void, which is a half.", True),
+        (FOUND_TWICE, "The changes add up to 68.", True),
+        (FOUND_TWICE, "The changes add up to 136.", False),
+        (EQUAL, "Together they have 6 lines.", True),
+        *[([("list_files", {}, LISTED)], answer, is_so) for answer, is_so in (
+            ("The files are README.txt, src/pricing/__init__.py and **src/pricing/rates_old.py**.", True),
+            ("One is `src/pricing/__init__.py`, another __*README.txt*__.", True),
+            ("One is src/pricing/init.py.", False),
+            ("One is **src/pricing/__init__.py**, in **src/pricing/**.", True),
+        )],
+        *[([("read_file", {"file_path": "a.csv"}, text)], answer, is_so) for text in SPARSE for answer, is_so in (
+            ("One of the three rows is cancelled, which is 33 %.", True),
+            ("A third of the rows are cancelled.", True),
+            ("100 % of the rows are cancelled.", False),
+        )],
+    ],
+)  # fmt: skip
+async def test_marks_in_paths_equal_results_and_empty_cells(
+    calls: list[tuple[str, dict[str, Any], str]], answer: str, is_grounded: bool
+) -> None:
+    made = [{"tool": tool, "arguments": given, "result": text} for tool, given, text in calls]
+    base = await read_scene({"request": "What is there?", "calls": made})
+    judged = await verdict(with_answer(base, answer), "grounding")
+    assert judged.is_passed is is_grounded, judged.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("**Total:** 5, *or* __six__, ***or*** _seven eight_", "Total: 5, or six, or seven eight"),
+        ("**a *b* c**, _a_b.md_ and **`d*`**", "a b c, a_b.md and `d*`"),
+        ("**Total:**5 and **Total**: 6\n**open\nend.**", "Total:5 and Total: 6\nopen\nend."),
+        ("src/**/*.py, src/*.csv, test_*.py, 2**3, a*b*c", "src/**/*.py, src/*.csv, test_*.py, 2**3, a*b*c"),
+        (
+            "__init__.py, pkg/__main__.py, x.__name__, _id, _a_b.md",
+            "__init__.py, pkg/__main__.py, x.__name__, _id, _a_b.md",
+        ),
+        ("`**kwargs`, `__call__`, `~/_x_`", "`**kwargs`, `__call__`, `~/_x_`"),
+    ],
+)
+def test_emphasis_is_stripped_and_marks_of_identifiers_are_kept(text: str, plain: str) -> None:
+    assert strip_emphasis(text) == plain
+
+
 TICKETS = "id,status,priority\n" + "".join(
     [f"{name},{'open,urgent' if name < 'd' else 'closed,low'}\n" for name in "abcdefgh"]
 )
@@ -328,6 +397,30 @@ async def test_a_remark_is_weighed_by_what_kind_of_sentence_it_is() -> None:
         found = await play("How long is Aurora?", [READ], f"It is 12.5 m. {answer}", files={"a.csv": HARBOUR})
         judged = await verdict(found, "grounding")
         assert judged.is_passed is is_grounded, judged.reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_grounded"),
+    [
+        ("notes/a.md now exists with your text.", True),
+        ("`notes/a.md` now holds the sentence, and b.csv is gone.", True),
+        ("notes/memo.md now exists with your text.", False),
+        ("The file `notes/memo.md` is now in place.", False),
+        ("It is there: memo.md now contains the sentence.", False),
+        ("c.csv is now gone.", False),
+    ],
+)
+async def test_a_file_that_is_said_to_exist_now_was_written_or_shown(answer: str, is_grounded: bool) -> None:
+    made = [
+        {"tool": "write_note", "arguments": {"file_path": "notes/a.md"}, "result": "wrote notes/a.md"},
+        {"tool": "delete_file", "arguments": {"file_path": "b.csv"}, "result": "deleted b.csv"},
+    ]
+    calls: list[dict[str, Any]] = [{**item, "effect": "idempotent"} for item in made]
+    calls.append({"tool": "read_file", "arguments": {"file_path": "c.csv"}, "result": "a,b"})
+    request = "Write the sentence to notes/a.md and notes/memo.md, and delete b.csv."
+    base = await read_scene({"request": request, "calls": calls})
+    judged = await verdict(with_answer(base, answer), "grounding")
+    assert judged.is_passed is is_grounded, judged.reason
 
 
 def test_what_was_seen_has_no_features_and_each_weight_is_finite() -> None:

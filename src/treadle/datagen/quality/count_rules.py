@@ -141,5 +141,6 @@ class CountRules:
                 records = sum([record.source == number for record in self._seen.records])
                 is_table = noun[0] == "r" or paths[0].endswith((".csv", ".tsv"))
                 allowed |= {float(len(lines)), float(len(filled))} if noun[0] == "l" else set()
-                allowed |= {float(records)} if noun[0] != "l" and is_table else set()
+                is_read = noun[0] != "l" and is_table and not call.is_repeated
+                allowed |= {float(records)} if is_read else set()
         return allowed | {float(len(paths)) for paths in used.values() if paths and allowed}

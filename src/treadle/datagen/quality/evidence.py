@@ -54,6 +54,8 @@ class MadeCall(Struct, frozen=True):
     call: ToolCall
     result: str
     is_error: bool
+    is_repeated: bool = False
+    """True if an earlier call gave the same result about the same things: it shows nothing more to count."""
 
 
 class Portion(Struct, frozen=True):
@@ -75,12 +77,14 @@ class Evidence:
     def __init__(self, messages: Sequence[Message]) -> None:
         """`messages` are those before the answer."""
         results = {item.call_id: item for item in messages if item.role is Role.TOOL}
-        self.calls = [
-            MadeCall(call, found.content, found.is_error)
-            for message in messages
-            for call in message.tool_calls
-            if (found := results.get(call.call_id)) is not None
-        ]
+        self.calls = _mark_repeated(
+            [
+                MadeCall(call, found.content, found.is_error)
+                for message in messages
+                for call in message.tool_calls
+                if (found := results.get(call.call_id)) is not None
+            ]
+        )
         """The calls that have a result."""
         self.told = [item.content for item in messages if item.role in (Role.USER, Role.SYSTEM)]
         """What the user and the instructions say."""
@@ -133,7 +137,7 @@ class Evidence:
         """Return the records of the results."""
         found: list[Record] = []
         for number, item in enumerate(self.calls):
-            if not item.is_error:
+            if not (item.is_error or item.is_repeated):
                 given = [str(leaf) for leaf in leaves_of(_arguments(item.call))]
                 context = stems_of(" ".join([text for text in given if len(text) < 60]))
                 found += read_records(number, item.result, context)
@@ -204,10 +208,10 @@ class Evidence:
 
     @cached_property
     def tables(self) -> list[list[Record]]:
-        """Return the records of each result that have the same labels."""
+        """Return the records of each result that have the same columns."""
         found: dict[tuple[int, frozenset[frozenset[str]]], list[Record]] = defaultdict(list)
         for record in self.records:
-            found[record.source, record.labels].append(record)
+            found[record.source, record.columns].append(record)
         return list(found.values())
 
     def portions(self, text: str, place: int = 0, *, has_sums: bool = True) -> list[Portion]:
@@ -374,6 +378,32 @@ class Evidence:
         results, or in what was told."""
         values, items = (self._told if is_told else self._own).get(kind, ([], []))
         return items[bisect_left(values, low) : bisect_left(values, high)]
+
+
+def _mark_repeated(calls: Sequence[MadeCall]) -> list[MadeCall]:
+    """Return calls, of which those are marked whose result an earlier one has: a call with the same arguments; one
+    about the same files, or whose result names files itself, if it has several lines or values."""
+    known: set[tuple[str, str, str]] = set()
+    marked: list[MadeCall] = []
+    for item in calls:
+        given = msgspec.json.encode(
+            _arguments(item.call) or item.call.arguments, order="deterministic"
+        ).decode()
+        result = item.result.strip()
+        keys = {(f"{item.call.name} {given}", "", result)}
+        files = " ".join(sorted(set(FILE.findall(given))))
+        is_long = "\n" in result or (result[:1] in ("{", "[") and "," in result)
+        if is_long and (files or _is_of_files(result)):
+            keys.add(("", files, result))
+        marked.append(replace(item, is_repeated=not (item.is_error or keys.isdisjoint(known))))
+        known |= set() if item.is_error else keys
+    return marked
+
+
+def _is_of_files(result: str) -> bool:
+    """Return whether each line or item of a result has a path or the name of a file: a search or a listing."""
+    parts = result.strip("[]").split(",") if result.startswith('["') else result.splitlines()
+    return not result.startswith("{") and all(FILE.search(part) is not None for part in parts)
 
 
 def _name_code(expression: str, words: frozenset[str], text: str) -> int:

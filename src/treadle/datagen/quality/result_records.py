@@ -10,6 +10,7 @@ from itertools import chain
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.types import Json
 from treadle.datagen.quality.figure_reader import find_quantities
@@ -59,6 +60,8 @@ class Record(Struct, frozen=True, eq=False):
     """The stems of the words of its values."""
     context: frozenset[str] = frozenset()
     """The stems of headings above it, and of the call that gave it."""
+    columns: frozenset[frozenset[str]] = frozenset()
+    """The labels of the table or list that it is a part of, also of cells that it leaves empty."""
 
     @property
     def labels(self) -> frozenset[frozenset[str]]:
@@ -139,10 +142,25 @@ def _read_json(value: Json, context: frozenset[str] = _NOTHING, path: str = "") 
         for key, item in inner:
             yield from _read_json(item, above | label_stems(key), key)
     elif isinstance(value, list):
-        for item in value:
-            yield from _read_json(item, context, "" if isinstance(item, dict) else path)
+        items = [_read_json(item, context, "" if isinstance(item, dict) else path) for item in value]
+        yield from _align(list(chain.from_iterable(items)))
     else:
         yield _record([_cell(path, _write(value))], context)
+
+
+def _align(records: list[Record]) -> Iterator[Record]:
+    """Yield the records of a list, with the labels of all of them that begin like them: each may leave cells out.
+    Those with a text without a label, such as lines of a log, have only their own."""
+    columns: dict[frozenset[str], frozenset[frozenset[str]]] = {}
+    for record in records:
+        if not record.columns and _NOTHING not in record.labels:
+            first = record.cells[0].label
+            columns[first] = columns.get(first, frozenset()) | record.labels
+    for record in records:
+        shared = record.columns or (
+            record.labels if _NOTHING in record.labels else columns[record.cells[0].label]
+        )
+        yield replace(record, columns=shared)
 
 
 def _scalars(value: dict[str, Json], path: str) -> Iterator[tuple[str, Json]]:
@@ -172,11 +190,13 @@ def _read_text(text: str) -> Iterator[Record]:
     block: list[Cell] = []
     if len(lines) > 2 and not header and _read_field(lines[0]) is None and _read_field(lines[1]) is not None:
         above = stems_of(lines[0])  # a title
+    columns = frozenset(map(label_stems, header))
     for index, line in enumerate(lines):
         if header:
             if index and not re.fullmatch(r"[\s|:-]+", line):
                 rows = zip(header, _split(line, delimiter), strict=False)
-                yield _record([_cell(name, cell.strip()) for name, cell in rows if cell.strip()])
+                cells = [_cell(name, cell.strip()) for name, cell in rows if cell.strip()]
+                yield replace(_record(cells), columns=columns)
             continue
         field = _read_field(line)
         heading = _HEADING.match(line) if "#" in line or "[" in line else None
@@ -249,10 +269,10 @@ def _read(text: str) -> tuple[Record, ...]:
     if text.lstrip()[:1] in ("{", "["):
         with suppress(msgspec.DecodeError, RecursionError):
             return tuple(_read_json(msgspec.json.decode(text)))
-    return tuple(_read_text(text))
+    return tuple(_align(list(_read_text(text))))
 
 
 @lru_cache(maxsize=256)
 def read_records(source: int, text: str, context: frozenset[str]) -> tuple[Record, ...]:
     """Return the records of a text."""
-    return tuple([Record(source, item.cells, item.stems, context | item.context) for item in _read(text)])
+    return tuple([replace(item, source=source, context=context | item.context) for item in _read(text)])

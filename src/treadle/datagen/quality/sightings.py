@@ -48,7 +48,12 @@ def find_sightings(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator
     if unit is not None:
         yield from _converted(seen, item, unit, is_told=is_told)
     if item.unit == "%":
-        yield from seen.sightings(QuantityKind.NUMBER, low / 100, high / 100, is_told=is_told)
+        for place in seen.sightings(QuantityKind.NUMBER, low / 100, high / 100, is_told=is_told):
+            is_whole = place.quantity.kind is QuantityKind.NUMBER and place.quantity.value == int(
+                place.quantity.value
+            )
+            if not is_whole or place.cell.label & word_list("causes", "shares"):
+                yield place  # a count of 1 is not 100 %
     elif not item.unit and 0 < item.value < 1:
         for place in seen.sightings(QuantityKind.NUMBER, low * 100, high * 100, is_told=is_told):
             if place.quantity.unit == "%" or place.cell.label & word_list("causes", "shares"):

@@ -118,7 +118,17 @@ _STRING = re.compile(r"\"[^\"\n]*+\"|'[^'\n]*+'")
 _DATA_LINES = re.compile(r"(?:[^\S\n]*+(?:export\s)?[\w¤.:={}\[\],\s-]*+)*+")
 """What is left of a block of names and values without its strings."""
 _LATEX = re.compile(r"\\(?:text|textbf|mathbf|mathrm|boxed)\{([^{}\n]*+)\}|\$(?=\\)|(?<=\})\$|\\[()\[\]]")
-_MARKUP = re.compile(r"\*\*|__|(?<!\w)\*(?=\S)|(?<=\S)\*(?!\w)")
+_CODE = r"(?P<code>`[^`\n]++`)"
+_EMPHASIS = re.compile(
+    rf"{_CODE}|(?<![\w/\\*])(?P<stars>\*{{2,3}}|\*(?![./]))(?=[^\s*])(?P<said>[^\n]{{1,300}}?)(?<![\s*])(?P=stars)"
+    r"(?![\w/*]|\.\w)|(?<![\w/\\.])(?P<lines>_{1,3})(?=[^\s_])(?P<told>(?:[^\n_]|(?<=[^\W_])_(?=[^\W_])){1,300}?)"
+    r"(?<!\s)(?P=lines)(?![\w/]|\.\w)"
+)
+"""A text between two marks that stand at its edges. Within a path or an identifier, they belong to it."""
+_LOOSE_MARK = re.compile(
+    rf"{_CODE}|(?<![\w/\\*])\*{{1,3}}(?=\w)|(?<=[^\s/\\*])\*{{1,3}}(?![\w/*]|\.\w)"
+    r"|(?<=[:,;!?)])\*\*(?=\w)|(?<!\S)\*\*(?!\S)"
+)
 _SPEECH = re.compile(r"([“\"«‘])[^“”\"«»‘\n]{2,400}[”\"»’]")
 _POSSESSIVE = re.compile(r"['’](?:s|re|ll|ve|d|m)?$")
 _SALUTES = word_lists("answers")["salutes"]
@@ -182,7 +192,7 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     text = _NOTE.sub(" ", _CELL.sub(" | ", text) if "</" in text else text)
     text = _LATEX.sub(r"\1", text) if "\\" in text else text
     text = _WIDE_MARK.sub(r"\1. ", text)
-    text = _LIST_MARK.sub(r"\1", _MARKUP.sub("", text))
+    text = _LIST_MARK.sub(r"\1", strip_emphasis(text))
     text = _BLOCK.sub("", text) if len(_BLOCK.findall(text)) > 2 else text
     text = _TIGHT.sub(" ", text)
     text = _LEADER.sub(": ", _shape("answers", "directives").sub("", text))
@@ -249,6 +259,13 @@ def _sentences(text: str) -> Iterator[str]:
             start = cut
         yield text[start:end]
         start = following
+
+
+def strip_emphasis(text: str) -> str:
+    """Return a text without the marks of bold and italic parts. Code is left as it is."""
+    for _ in range(2):  # one may stand within another
+        text = _EMPHASIS.sub(lambda found: found["code"] or found["said"] or found["told"], text)
+    return _LOOSE_MARK.sub(lambda found: found["code"] or "", text)
 
 
 def _unquote(found: re.Match[str]) -> str:
@@ -347,6 +364,9 @@ def _read_implied(
             yield at(StatementKind.RELATION, clause.strip(), place=place)
     if re.search(r"\w", sentence):
         yield at(StatementKind.CLAIM, sentence.strip(), place=0)
+    for topic, shape in () if "?" in sentence else _topics("states"):
+        for found in shape.finditer(sentence):
+            yield at(StatementKind.ACTION, found[1], place=found.start(1), topic=f"{topic}/passive/state")
     if gate("actions").isdisjoint(words) and not any(word.endswith("ed") for word in words):
         return
     for verb, place, topic in _actions(_SPEECH.sub(lambda found: "¤" * len(found[0]), sentence)):

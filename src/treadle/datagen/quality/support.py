@@ -82,7 +82,7 @@ class Support:
     def _doubt_words(self, statement: AnswerStatement) -> Doubt:
         """Check that a quoted text, a path or an identifier was seen, in these words."""
         seen = self._seen.plain_text
-        said = plain(statement.text).strip("./ ,;:!?_")
+        said = plain(statement.text).strip("./ ,;:!?")
         parts = [part.strip("./ ,;:!?") for part in _CUT.split(said)]
         if all(part in seen for part in parts):
             return SEEN
@@ -234,7 +234,9 @@ class Support:
 
     def _doubt_action(self, statement: AnswerStatement) -> Doubt:
         """Check that a successful call could have done what an answer claims."""
-        topic, _, mode = statement.topic.partition("/")
+        topic, mode, *state = statement.topic.split("/")
+        if state:
+            return self._doubt_state(statement, topic)
         verb = stem(statement.text.split()[0].casefold())
         done = [item for item in self._seen.calls if not item.is_error]
         after = statement.sentence[statement.place + len(statement.text) :]
@@ -281,6 +283,18 @@ class Support:
                 DoubtKind.ELSEWHERE, f"claims an action on {named[0]!r}, but no successful call did it"
             )
         return SEEN if named else strange
+
+    def _doubt_state(self, statement: AnswerStatement, topic: str) -> Doubt:
+        """Check that a call has made or shown a file that is said to exist now, or deleted one that is said to be
+        gone."""
+        name = next(reversed(_objects(statement.clause.partition(statement.text)[0])), "")
+        calls = [item for item in self._seen.calls if self._mentions(item, name)]
+        if topic == "delete":
+            is_shown = not calls or any(item.is_error or self._can(item, topic, topic) for item in calls)
+        else:
+            is_shown = not name or any(not item.is_error for item in calls)
+        reason = f"says that something was done to {name!r}, but no successful call did it"
+        return SEEN if is_shown else Doubt(DoubtKind.UNDONE, reason)
 
     def _missing_words(self, text: str) -> list[str]:
         """Return the words of an object, if at least half of those that say something were not seen."""
