@@ -15,6 +15,8 @@ from treadle.export.rows import load_row
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import ScriptedModel, call
 from treadle.runs.task import find_tasks, task_set
+from treadle.scoring.grade import grade
+from treadle.scoring.registry import make_scorers, read_rewards
 from treadle.testbed import oracle_for
 
 READ = {
@@ -140,3 +142,24 @@ def test_rows_that_cannot_be_run_are_left_out_and_mistakes_are_told(tmp_path: Pa
         write_rows(tmp_path / "r.jsonl", ["hello", user("go"), "hi"])
         with pytest.raises(ConfigError, match=r"give (a|another) file of rows"):
             task_set(f"conversations:{text}")
+
+
+async def test_calls_that_are_not_trained_on_may_be_made_and_need_not_be(tmp_path: Path) -> None:
+    made = [[["read", {"path": path}, path]] for path in "abab"]
+    name = write_rows(tmp_path / "r.jsonl", [user("go"), *made, "done"])
+    row = json.loads((tmp_path / "r.jsonl").read_text())
+    row["messages"][1]["weight"] = 0  # the first call of "a"
+    row["messages"][3]["weight"] = 0  # the first call of "b"
+    (tmp_path / "r.jsonl").write_text(json.dumps(row))
+    task, journal = load_task(f"{name}:row-1"), MemoryJournal()
+    rewards = read_rewards({"check": 1.0, "calls": {"ordered": True}, "trajectory": {"mode": "exact"}})
+    for said, value in (("abab", 1.0), ("ab", 1.0), ("aab", 1.0), ("ba", 0.0), ("ababa", 0.0), ("a", 0.0)):
+        calls = [[call("read", {"path": path})] for path in said]
+        run = await Agent(ScriptedModel([*calls, "done"]), journal=journal).run(task)
+        scores = (await grade(journal, run.run_id, make_scorers(rewards))).rewards
+        expected = dict.fromkeys(scores, value)
+        if said == "ba":
+            expected["check"] = 1.0
+        assert scores == expected, said
+    run = await Agent(oracle_for(task), journal=journal).run(task)
+    assert run.reward == 1.0

@@ -106,12 +106,17 @@ class ConversationTask:
         )
         self.results = _read_results(row)
         answers = [message for message in row.messages if message.role is Role.ASSISTANT]
-        made = [read_recorded_calls(item) for at, item in enumerate(answers) if at not in row.untrained]
-        calls = [call for found in made if found is not None for call in found]
+        calls: list[ExpectedCall] = []
+        allowed: list[ExpectedCall] = []
+        for at, item in enumerate(answers):
+            (allowed if at in row.untrained else calls).extend(read_recorded_calls(item) or ())
         last = row.messages[-1]
         is_answered = last.role is Role.ASSISTANT and not last.tool_calls
         self.data = Expectation(
-            calls=calls, answer=last.content if is_answered else None, is_conversation=True
+            calls=calls,
+            allowed=allowed,
+            answer=last.content if is_answered else None,
+            is_conversation=True,
         )
 
     def reply(self, messages: Sequence[Message]) -> str | None:
@@ -130,8 +135,9 @@ class ConversationTask:
         """Return 1 if the calls are those of the row, by value, and else 0."""
         schemas = {spec.name: spec.parameters for spec in self.specs}
         made = [CallMade(call, 0, None) for message in messages for call in message.tool_calls]
-        assert self.data.calls is not None
-        score = score_calls(ComparedCalls(self.data.calls, made, schemas))
+        compared = ComparedCalls.make(self.data, made, schemas)
+        assert compared is not None
+        score = score_calls(compared)
         return Grade(score.reward, score.detail)
 
     def find_solver(self, prompt: str) -> Solver | None:
