@@ -125,6 +125,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         (("--task", "files:tset", "--model", "oracle"), "has no split 'tset'; did you mean 'test'"),
         (("--model", "oracle"), "give tasks, such as 'files:test'"),
         (("--task", "files:test"), "models"),
+        (("--rows", "r.jsonl", "--model", "oracle"), "whole conversations: --task conversations:r.jsonl"),
         (("--rows", "none.jsonl", "--model", "mock:echo"), "there is no file 'none.jsonl'"),
     ):
         result = cli("eval", *arguments)
