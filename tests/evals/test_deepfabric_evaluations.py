@@ -122,7 +122,7 @@ def test_with_multi_turn_a_sample_is_a_whole_conversation(tmp_path):
 
 
 def test_the_section_of_a_generation(tmp_path):
-    config, notes = read(tmp_path, SECTION, {"models": ["oracle"]})
+    config, notes = read(tmp_path, SECTION, {"models": ["mock:echo"]})
     assert (config.rows, config.path) == (["rows.jsonl"], Path("checked"))
     assert config.reports == [f"{form}=checked/report.{form}" for form in ("json", "html", "csv")]
     assert (config.window, config.max_tasks) == (8, 10)
@@ -151,8 +151,8 @@ def test_each_backend_is_a_provider(tmp_path, monkeypatch, given, name, options)
 def test_weights_that_deepfabric_does_not_know_do_not_make_the_score_zero(tmp_path):
     """DeepFabric's own command gives these, so that its overall score is 0 for every model."""
     weights = {"accuracy": 1.0, "exact_match": 1.0, "f1_score": 0.5}
-    given = {"dataset_path": "x.jsonl", "model": "oracle", "metric_weights": weights}
-    config, notes = read(tmp_path, yaml.safe_dump(given), {"models": ["oracle"]})
+    given = {"dataset_path": "x.jsonl", "model": "mock:echo", "metric_weights": weights}
+    config, notes = read(tmp_path, yaml.safe_dump(given), {"models": ["mock:echo"]})
     counted = {spec.name: spec.weight for spec in config.scorers() if spec.weight}
     assert counted == {
         "tool_selection_accuracy": 0.4, "parameter_accuracy": 0.35, "execution_success_rate": 0.25,
@@ -173,7 +173,7 @@ def test_weights_that_deepfabric_does_not_know_do_not_make_the_score_zero(tmp_pa
 )
 def test_mistakes_are_told_with_their_line(tmp_path, more, text):
     with pytest.raises(ConfigError, match=rf"eval.yaml:\d+: .*{text}"):
-        read(tmp_path, yaml.safe_dump({"dataset_path": "x.jsonl", **more}), {"models": ["oracle"]})
+        read(tmp_path, yaml.safe_dump({"dataset_path": "x.jsonl", **more}), {"models": ["mock:echo"]})
 
 
 @pytest.mark.parametrize("wrong", ["text", 3, True, [], {}, [3], {"a": [None]}, -1.5, [{"a": 1}], None])

@@ -51,6 +51,8 @@ def test_the_table_says_what_was_measured(made: Cli) -> None:
     assert re.search(r"oracle\s+8\s+1\.000 \[0\.\d+, 1\.000\]\s+1\.000", out)
     assert re.search(r"oracle - oracle:0\.6: \+0\.\d+ \[", out)
     assert "calls are well-formed and not repeated  (oracle:0.6 " in out
+    # The scorers are lines, because models are few.
+    assert re.search(r"scorer +oracle +oracle:0\.6 *\n─+\ncheck +1\.000 \[.*\ntool_use +1\.000 \[", out)
     assert "pass@2" in out
     assert "pass^2" in out
     both = made("eval", "report", "one", "two").out
@@ -111,6 +113,9 @@ def test_expectations_of_a_users_tasks(tmp_path: Path) -> None:
         "trips.py:trips:right": {"calls": 1.0, "final_answer": 1.0},
         "trips.py:trips:wrong": {"calls": 0.0, "final_answer": 1.0},
     }
+    view = json.loads(cli("eval", "report", "e", "--format", "json").out)
+    (kind,) = view["evaluations"][0]["failures"]
+    assert kind["kind"] == "'weather' has the argument 'days', which is …"
     again = cli("eval", *given, "--reward", "arguments", "--rescore", "--json")
     assert again.code == 0, again
     # A number as text means the same, and does not fit the schema.
@@ -125,6 +130,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         (("--task", "files:tset", "--model", "oracle"), "has no split 'tset'; did you mean 'test'"),
         (("--model", "oracle"), "give tasks, such as 'files:test'"),
         (("--task", "files:test"), "models"),
+        (("--rows", "r.jsonl", "--model", "oracle"), "whole conversations: --task conversations:r.jsonl"),
         (("--rows", "none.jsonl", "--model", "mock:echo"), "there is no file 'none.jsonl'"),
     ):
         result = cli("eval", *arguments)
@@ -140,6 +146,15 @@ def test_reports_are_written_at_the_end(made: Cli) -> None:
     result = made("eval", *again, "--json", *[part for given in files for part in ("--report", given)])
     assert result.code == 0, result
     assert all(json.loads(line) for line in result.out.splitlines())
+    written = [line.removeprefix("report written: ") for line in result.err.splitlines() if "written" in line]
+    assert [*map(Path, written)] == [
+        *(Path("reports") / f"one.{form}" for form in ("csv", "json", "markdown")),
+        *(
+            Path("reports") / f"one_oracle{rest}.{form}"
+            for form in ("deepfabric", "inspect")
+            for rest in ("", "_0.6")
+        ),
+    ]
     folder = made.folder / "reports"
     heads, *lines = csv.reader(io.StringIO((folder / "one.csv").read_text()))
     wanted = ["run_id", "task", "model", "epoch", "score", "check", "tool_use", "stop_reason", "failure"]

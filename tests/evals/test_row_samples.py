@@ -95,3 +95,32 @@ def test_files_without_answers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     with pytest.raises(ConfigError, match="has no answer after a message of a user"):
         read_answers([str(tmp_path)])
+
+
+def test_a_file_of_rows_that_changed_is_told(tmp_path: Path) -> None:
+    """The samples of an evaluation are known by their numbers, which now mean other rows."""
+    path = tmp_path / "r.jsonl"
+    for key, place in (("rows", str(path)), ("tasks", f"conversations:{path}")):
+        given: dict[str, Any] = {key: [place], "models": ["mock:echo"], "path": str(tmp_path / key)}
+        said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hi"}]
+        line = json.dumps({"messages": said})
+        path.write_text(f"{line}\n{line}\n")
+        before = asyncio.run(evaluate(**given))
+        assert asyncio.run(evaluate(**given)).results.models == before.results.models
+        path.write_text(line.replace("hi", "ho") + f"\n{line}\n")
+        with pytest.raises(ConfigError, match=r"the file '.*r\.jsonl' changed since the evaluation"):
+            asyncio.run(evaluate(**given))
+        path.write_text(line)
+        with pytest.raises(ConfigError, match="and the list of tasks changed since"):
+            asyncio.run(evaluate(**given))
+
+
+def test_calls_of_unknown_tools_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "r.jsonl"
+    calls = [{"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "tool_calls": calls}]
+    said.append({"role": "tool", "tool_call_id": "1", "content": "seen"})
+    path.write_text("\n".join([json.dumps({"messages": said}), json.dumps({"messages": said[:1]})]))
+    assert len(read_answers([str(path)])) == 1
+    assert "no model can make the calls of 1 of its rows: line 1: it calls 'look'" in caplog.text
+    assert "left out 1 of its rows: line 2: " in caplog.text

@@ -152,6 +152,21 @@ def test_the_test_of_signs_is_exact_for_few_tasks() -> None:
     assert compare_paired(one, {}) is None
 
 
+def test_the_interval_of_a_difference_stays_within_what_scores_allow() -> None:
+    for scores in (
+        ([1.0] * 12, [0.0] * 11 + [1.0]),
+        ([1.0, 0.0, 0.0], [0.0, 0.0, 0.0]),
+        ([1.0] * 3, [0.0] * 3),
+    ):
+        one, other = ({str(at): [score] for at, score in enumerate(side)} for side in scores)
+        for found in (compare_paired(one, other), compare_paired(other, one)):
+            assert found is not None
+            assert -1 <= found.low <= found.mean <= found.high <= 1
+    points = compare_paired({"a": [10.0], "b": [0.0]}, {"a": [0.0], "b": [0.0]})
+    assert points is not None
+    assert points.high > 10
+
+
 def test_equal_models_rarely_differ() -> None:
     draw, wrong = random.Random(8), 0
     for _ in range(200):

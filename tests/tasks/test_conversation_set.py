@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from treadle import Agent, load_task
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, ExportError
 from treadle.core.events import ToolCompleted
 from treadle.core.types import Message, Role
 from treadle.export.exporter import FORMATS, encode_row
@@ -15,6 +15,8 @@ from treadle.export.rows import load_row
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import ScriptedModel, call
 from treadle.runs.task import find_tasks, task_set
+from treadle.scoring.grade import grade
+from treadle.scoring.registry import make_scorers, read_rewards
 from treadle.testbed import oracle_for
 
 READ = {
@@ -126,11 +128,18 @@ async def test_the_user_says_what_he_said_and_two_messages_are_one(tmp_path: Pat
     assert task.reply([Message(Role.USER, "one\n\ntwo"), Message(Role.USER, "a nudge")]) == "one"  # type: ignore[attr-defined]
 
 
-def test_rows_that_cannot_be_run_are_left_out_and_mistakes_are_told(tmp_path: Path) -> None:
-    name = write_rows(tmp_path / "r.jsonl", ["hello", user("go"), "hi"], [user("go"), "hi"])
+def test_rows_that_cannot_be_run_are_left_out_and_mistakes_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "r.jsonl"
+    name = write_rows(path, ["hello", user("go"), "hi"], [user("go"), "hi"], [user("go")])
     assert find_tasks([name]) == [f"{name}:row-2"]
+    assert (
+        "left out 2 of its rows: line 1: it does not begin with a message of the user; line 3:" in caplog.text
+    )
     for given, text in (
-        (f"{name}:row-3", "no conversation 'row-3'; did you mean 'row-2'"),
+        (f"{name}:row-1", "row-1 cannot be run: line 1: it does not begin"),
+        (f"{name}:row-4", "no conversation 'row-4'; did you mean 'row-2'"),
         (f"{name}:x", "no conversation 'x'; ids are such as 'row-2'"),
         ("conversations:none.jsonl:row-1", "there is no file 'none.jsonl'"),
     ):
@@ -140,3 +149,47 @@ def test_rows_that_cannot_be_run_are_left_out_and_mistakes_are_told(tmp_path: Pa
         write_rows(tmp_path / "r.jsonl", ["hello", user("go"), "hi"])
         with pytest.raises(ConfigError, match=r"give (a|another) file of rows"):
             task_set(f"conversations:{text}")
+    with pytest.raises(ConfigError, match="give a file of rows, as in"):
+        find_tasks(["conversations:"])
+    path.write_text('{"messages": []}\nnothing')
+    with pytest.raises(ExportError, match=r"r\.jsonl': line 2 is not JSON"):
+        task_set(name)
+
+
+async def test_calls_that_are_not_trained_on_may_be_made_and_need_not_be(tmp_path: Path) -> None:
+    made = [[["read", {"path": path}, path]] for path in "abab"]
+    name = write_rows(tmp_path / "r.jsonl", [user("go"), *made, "done"])
+    row = json.loads((tmp_path / "r.jsonl").read_text())
+    row["messages"][1]["weight"] = 0  # the first call of "a"
+    row["messages"][3]["weight"] = 0  # the first call of "b"
+    (tmp_path / "r.jsonl").write_text(json.dumps(row))
+    task, journal = load_task(f"{name}:row-1"), MemoryJournal()
+    rewards = read_rewards({"check": 1.0, "calls": {"ordered": True}, "trajectory": {"mode": "exact"}})
+    for said, value in (("abab", 1.0), ("ab", 1.0), ("aab", 1.0), ("ba", 0.0), ("ababa", 0.0), ("a", 0.0)):
+        calls: list[Any] = [[call("read", {"path": path})] for path in said]
+        run = await Agent(ScriptedModel([*calls, "done"]), journal=journal).run(task)
+        scores = (await grade(journal, run.run_id, make_scorers(rewards))).rewards
+        expected = dict.fromkeys(scores, value)
+        if said == "ba":
+            expected["check"] = 1.0
+        assert scores == expected, said
+    run = await Agent(oracle_for(task), journal=journal).run(task)
+    assert run.reward == 1.0
+
+
+async def test_a_call_of_an_unknown_tool_is_no_task(tmp_path: Path) -> None:
+    """If the call failed, it was a mistake of the recorded model, which is not expected of others."""
+    path = tmp_path / "r.jsonl"
+    rows: list[list[Any]] = [[user("go"), [["open", {}, result]], "done"] for result in ("yes", "no")]
+    name = write_rows(path, *rows)
+    first, second = map(json.loads, path.read_text().splitlines())
+    lineage = {"run_id": "r", "model": None, "stop_reason": "completed", "tools_hash": ""}
+    second["lineage"] = {**lineage, "tool_errors": ["call-1-0"]}
+    path.write_text("\n".join(map(json.dumps, [first, second])))
+    assert find_tasks([name]) == [f"{name}:row-2"]
+    with pytest.raises(ConfigError, match="row-1 cannot be run: line 1: it calls 'open', which is not among"):
+        load_task(f"{name}:row-1")
+    task = load_task(f"{name}:row-2")
+    for model in (ScriptedModel(["done"]), oracle_for(task)):
+        assert model is not None
+        assert (await Agent(model, journal=MemoryJournal()).run(task)).reward == 1.0

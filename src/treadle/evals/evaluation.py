@@ -25,6 +25,7 @@ from treadle.evals.evaluation_folder import (
     EvaluationFolder,
     SampleDetails,
     check_continued,
+    check_tasks,
     finish_rescoring,
     is_grading_again,
 )
@@ -235,7 +236,9 @@ async def evaluate(
             is_grading_again=is_grading_again(job.ledger),
         )
         answers = await asyncio.to_thread(read_answers, config.rows, config.max_tasks)
-        plan = EvaluationPlan(config, [*choose(find_tasks(config.tasks), config.max_tasks), *answers])
+        tasks = [*choose(find_tasks(config.tasks), config.max_tasks), *answers]
+        check_tasks(config, job.ledger, tasks)
+        plan = EvaluationPlan(config, tasks)
         work = EvaluationWork(config, job, driver, plan, answers)
         progress.wanted = plan.wanted
         job.ledger.set("wanted", str(plan.wanted))

@@ -138,6 +138,12 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
     if twice := [name for name, count in names.items() if count > 1]:
         text = f"{twice[0]!r} is given twice; give each model once, with another name in treadle.toml"
         problems.append(Problem(("models",), text))
+    if config.rows and (solvers := [name for name in names if name.partition(":")[0] == "oracle"]):
+        text = (
+            f"{solvers[0]!r} solves tasks, and an answer of a row is none; give another model, or run the whole "
+            f"conversations: --task conversations:{config.rows[0]}"
+        )
+        problems.append(Problem(("models",), text))
     if config.rows and config.workers != "here":
         problems.append(Problem(("workers",), "the answers of rows are asked for here; write 'here'"))
     checks: dict[KeyPath, Callable[[], object]] = {

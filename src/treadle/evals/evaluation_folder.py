@@ -1,6 +1,7 @@
 """The folder of an evaluation: its files, its configuration, and the samples that its ledger has counted."""
 
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -15,11 +16,14 @@ from treadle.jobs.sections import hide_secrets
 from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
+from treadle.tasks.conversation_set import find_row_files, hash_rows
 
 _SEAL = "evaluation"
 """The fact of the ledger that proves who wrote its settings."""
 _RESCORING = "rescoring"
 """The fact of the ledger that samples are being graded again."""
+_TASKS = "tasks"
+"""The fact of the ledger that has the hashes of the list of tasks and of the files of rows."""
 _FIXED = {"name", "seed", "tasks", "rows", "models", "max_tasks", "epochs", "agent", "journal"}
 """The keys that cannot change when an evaluation is continued: the runs, and what they are about, follow from
 them."""
@@ -159,6 +163,22 @@ def check_continued(
         ledger.set(_RESCORING, "yes")
     # Samples that failed because of the infrastructure are always tried again.
     ledger.reopen(ItemStatus.FAILED, ItemStatus.REJECTED)
+
+
+def check_tasks(config: EvaluationConfig, ledger: Ledger, tasks: Sequence[str]) -> None:
+    """Check that an evaluation is continued with the tasks and files of rows that it was begun with, and record
+    them if it is new. Raises: `ConfigError` that names what has changed."""
+    paths = [*map(Path, config.rows), *find_row_files(tasks)]
+    facts = {f"the file {str(path)!r}": hash_rows(path) for path in paths}
+    facts["the list of tasks"] = sha256("\n".join(tasks).encode()).hexdigest()
+    known = ledger.get(_TASKS)
+    before = facts if known is None else msgspec.json.decode(known, type=dict[str, str])
+    if changed := [name for name, value in facts.items() if before.get(name) != value]:
+        raise ConfigError(
+            f"{' and '.join(changed)} changed since the evaluation in {str(config.path)!r} was begun; put back "
+            "what was there, or give another folder (--out)"
+        )
+    ledger.set(_TASKS, msgspec.json.encode(facts).decode())
 
 
 def is_grading_again(ledger: Ledger) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -21,6 +21,7 @@ from treadle.evals.evaluation_folder import (
     read_stored,
 )
 from treadle.runs.run import Run
+from treadle.scoring.expectations import find_made_calls
 from treadle.scoring.registry import RewardSpec, total_reward
 from treadle.scoring.statistics import (
     MeanEstimate,
@@ -32,7 +33,7 @@ from treadle.scoring.statistics import (
 )
 
 _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\S*[/.]\w\S*|[-+$€£]?\d[\d.,:]*")
-"""What differs between two reasons of the same kind: quoted texts, paths and numbers."""
+"""What differs between two reasons of the same kind: quoted texts, other than names, paths and numbers."""
 
 
 def describe_sample(run: Run[Any], specs: Sequence[RewardSpec], solved_at: float) -> SampleDetails:
@@ -51,7 +52,8 @@ def describe_sample(run: Run[Any], specs: Sequence[RewardSpec], solved_at: float
         reasons = {name: given[name] for name in rewards if given.get(name)}
         worst = min(rewards, key=lambda name: rewards[name])
         is_cut = run.stop_reason is not StopReason.COMPLETED and not run.state.is_relayed
-        kind = name_failure(run.stop_reason if is_cut else None, reasons.get(worst, worst))
+        stopped = run.stop_reason if is_cut else None
+        kind = name_failure(stopped, reasons.get(worst, worst), _find_names(run, bodies))
     return SampleDetails(
         score=score,
         stop_reason=run.stop_reason,
@@ -73,9 +75,23 @@ def _find_seconds(bodies: Sequence[DurableBody]) -> float:
     return round(ended[-1].at - bodies[0].at if worked is None else worked, 3)
 
 
-def name_failure(stop_reason: StopReason | None, reason: str) -> str:
-    """Return the kind of a failure: the reason without what varies, after what stopped the run, if anything did."""
-    first = _VARYING.sub("…", reason.partition("; ")[0]).strip()
+def _find_names(run: Run[Any], bodies: Sequence[DurableBody]) -> set[str]:
+    """Return the names of tools and of their arguments that the reason of a failure may have."""
+    names = {call.call.name for call in find_made_calls(bodies)}
+    for spec in run.state.tools:
+        names |= {spec.name, *spec.parameters.get("properties", {})}
+    return names
+
+
+def name_failure(stop_reason: StopReason | None, reason: str, names: Collection[str] = ()) -> str:
+    """Return the kind of a failure: the reason without what varies, after what stopped the run, if anything did.
+
+    `names` are those of tools and arguments, which stay if they are quoted.
+    """
+    first = _VARYING.sub(
+        lambda found: found[0] if found[0][:1] in "'\"`" and found[0][1:-1] in names else "…",
+        reason.partition("; ")[0],
+    ).strip()
     return first if stop_reason is None else f"{stop_reason.value}: {first}"
 
 

@@ -26,7 +26,13 @@ from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.runs.task import SimpleTask
 from treadle.scoring.expectations import LABEL
-from treadle.tasks.conversation_set import find_row_file, iterate_rows, read_recorded_calls
+from treadle.tasks.conversation_set import (
+    find_expected_calls,
+    find_row_file,
+    find_undefined,
+    iterate_rows,
+    warn_of_rows,
+)
 from treadle.tools.client_tools import ClientTools
 from treadle.tools.schema.tool_definitions import Shape, write_definitions
 
@@ -60,10 +66,16 @@ def read_answers(paths: Sequence[str], most: int | None = None) -> dict[str, Row
 
 def _read_file(given: Path) -> Iterator[tuple[str, RowAnswer]]:
     path, count = find_row_file(given), 0
-    for number, row in enumerate(iterate_rows(path), 1):
+    left_out: dict[int, str] = {}
+    undefined: dict[int, str] = {}
+    for number, at, row in iterate_rows(path, left_out):
+        if fault := find_undefined(row):
+            undefined[number] = f"{at}: {fault}"
         for place, answer in _split(row, f"{path.name}#{number}"):
             count += 1
             yield f"{number}.{place}", answer
+    warn_of_rows(path, left_out)
+    warn_of_rows(path, undefined, "no model can make the calls of")
     if not count:
         raise ConfigError(f"{str(path)!r} has no answer after a message of a user; give another file of rows")
 
@@ -78,8 +90,8 @@ def _split(row: Row, name: str) -> Iterator[tuple[int, RowAnswer]]:
     answers = [at for at, message in enumerate(messages) if message.role is Role.ASSISTANT]
     for number, at in enumerate(answers):
         asked = max([place for place in range(at) if messages[place].role is Role.USER], default=None)
-        made = read_recorded_calls(messages[at])
-        if asked is None or made is None or number in row.untrained:
+        made = find_expected_calls(row, number, messages[at])
+        if asked is None or made is None:
             continue
         calls: Json = [{"name": call.name, "arguments": call.arguments} for call in made]
         yield (

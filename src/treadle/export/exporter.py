@@ -333,7 +333,7 @@ def read_row(raw: dict[str, Json], row_format: RowFormat) -> Row:
     except (ValueError, AttributeError, LookupError, TypeError, RecursionError) as error:
         raise ExportError(f"it lacks a part or has one of another type: {error!r}") from error
     if not any(message.role is Role.ASSISTANT for message in row.messages):
-        raise ExportError("it has no answer of an assistant, so that there is nothing to train on")
+        raise ExportError("it has no answer of an assistant")
     return row
 
 

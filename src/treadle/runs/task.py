@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import Registry, did_you_mean
 from treadle.core.types import Message
 
@@ -209,7 +209,7 @@ def task_set(name: str) -> TaskSet:
     found, is_installed = _load(name)
     try:
         made = found() if callable(found) else found
-    except ConfigError:
+    except (ConfigError, ExportError):
         raise
     except Exception as error:
         raise ConfigError(f"the task set {name!r} cannot be loaded: {error!r}") from error
@@ -354,6 +354,8 @@ def find_tasks(references: Iterable[str]) -> list[str]:
     found: dict[str, None] = {}
     for reference in references:
         if reference.endswith(":"):
+            if reference in TASK_SETS:
+                task_set(reference)  # its error says which text is missing
             raise ConfigError(
                 f"{reference!r} has no task; write a task set without a colon, SET:ID, or a pattern"
             )

@@ -9,12 +9,13 @@ from fnmatch import fnmatchcase
 from statistics import fmean
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.events import QuestionAsked
 from treadle.core.types import Json
 from treadle.scoring.call_matching import ExpectedCall, MatchRules, count_in_order, find_call_fault, pair_up
-from treadle.scoring.expectations import CallMade, find_expectation, find_made_calls, schemas_of
+from treadle.scoring.expectations import CallMade, Expectation, find_expectation, find_made_calls, schemas_of
 from treadle.scoring.protocol import Score, Subject
 from treadle.scoring.reference_runs import find_reference
 from treadle.tools.schema.validation import ArgumentChecker
@@ -25,6 +26,7 @@ class ComparedCalls(Struct, frozen=True):
 
     expected: list[ExpectedCall]
     made: list[CallMade]
+    """The calls without those that are allowed and not expected."""
     schemas: Mapping[str, Mapping[str, Json]]
     """The schemas of the parameters of the run's tools, by name."""
     rules: MatchRules = MatchRules()
@@ -35,10 +37,35 @@ class ComparedCalls(Struct, frozen=True):
     ) -> "ComparedCalls | None":
         """Return the calls of a run with those that are expected of it, by default as its task or label says;
         `None` if nothing is known."""
-        wanted = find_expectation(subject).calls if expected is None else expected
-        if wanted is None:
+        expectation = find_expectation(subject) if expected is None else Expectation(calls=expected)
+        return cls.make(expectation, find_made_calls(subject.bodies), schemas_of(subject), rules)
+
+    @classmethod
+    def make(
+        cls,
+        expectation: Expectation,
+        made: list[CallMade],
+        schemas: Mapping[str, Mapping[str, Json]],
+        rules: MatchRules = MatchRules(),
+    ) -> "ComparedCalls | None":
+        """Return calls with those that are expected; `None` if nothing is known."""
+        if expectation.calls is None:
             return None
-        return cls(wanted, find_made_calls(subject.bodies), schemas_of(subject), rules)
+        found = cls(expectation.calls, list(made), schemas, rules)
+        for allowed in expectation.allowed:
+            for call in [item for item in found.made if found.is_same(allowed, item)]:
+                rest = replace(found, made=[item for item in found.made if item is not call])
+                # A call that is expected too stays where its place in the order counts.
+                if rest._count_matches() == found._count_matches():
+                    found = rest
+                    break
+        return found
+
+    def _count_matches(self) -> tuple[int, int]:
+        return (
+            len(pair_up(self.expected, self.made, self.is_same)),
+            count_in_order(self.expected, self.made, self.is_same),
+        )
 
     def find_fault(self, wanted: ExpectedCall, call: CallMade) -> str | None:
         """Return how a call differs from an expected one; `None` if it is the same."""
@@ -145,15 +172,13 @@ class TrajectoryScorer:
 
     async def score(self, subject: Subject) -> Score | None:
         """See `Scorer.score`."""
-        expected = find_expectation(subject).calls
-        if expected is None:
+        compared = ComparedCalls.of(subject)
+        if compared is None:
             reference = await find_reference(self._reference, subject)
-            if reference is None:
-                return None
-            expected = reference.calls
-        compared = ComparedCalls.of(subject, expected=expected)
-        assert compared is not None
-        made, is_same = compared.made, compared.is_same
+            compared = None if reference is None else ComparedCalls.of(subject, expected=reference.calls)
+        if compared is None:
+            return None
+        expected, made, is_same = compared.expected, compared.made, compared.is_same
         if self._mode in ("exact", "in_order"):
             count = count_in_order(expected, made, is_same)
         else:
@@ -221,7 +246,8 @@ class AbstainScorer:
 
     async def score(self, subject: Subject) -> Score | None:
         """See `Scorer.score`."""
-        if find_expectation(subject).calls != []:
+        expectation = find_expectation(subject)
+        if expectation.calls != [] or expectation.allowed:
             return None
         made = find_made_calls(subject.bodies)
         detail = f"{made[0].call.name!r} was called, although no tool fits" if made else "no tool was called"

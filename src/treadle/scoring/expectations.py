@@ -25,6 +25,8 @@ class Expectation(Struct, frozen=True, omit_defaults=True):
 
     calls: list[ExpectedCall] | None = None
     """The calls; an empty list if no tool fits."""
+    allowed: list[ExpectedCall] = []
+    """Calls that are neither demanded nor wrong, each once."""
     answer: Json = None
     """The final answer: a text, a number, or a list of texts or numbers that are all right."""
     files: dict[str, str | None] | None = None
@@ -51,7 +53,7 @@ def find_expectation(subject: Subject) -> Expectation:
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"what is expected of run {subject.run.run_id!r} cannot be read: {error}; give 'calls' (each with "
-            "'name' and 'arguments'), 'answer', 'files' or 'missing'"
+            "'name' and 'arguments'), 'allowed', 'answer', 'files' or 'missing'"
         ) from error
 
 

@@ -148,9 +148,9 @@ def compare_paired(
 ) -> ScoreDifference | None:
     """Return the mean difference of the scores of `one` and `other` by task; `None` if no task has both.
 
-    The interval is Student's over the differences of the tasks' means. If all are 0, it says how often the models
-    may still differ on further tasks. The test changes the signs of differences at random, or in all ways if these
-    are few.
+    The interval is Student's over the differences of the tasks' means, from -1 to 1 at most for scores from 0 to 1.
+    If all are 0, it says how often the models may still differ on further tasks. The test changes the signs of
+    differences at random, or in all ways if these are few.
     """
     names = [name for name, scores in one.items() if scores and other.get(name)]
     if not names:
@@ -166,6 +166,8 @@ def compare_paired(
     else:
         half = student_quantile((1 + level) / 2, tasks - 1) * math.sqrt(variance / tasks)
         low, high = mean - half, mean + half
+    if all(0 <= score <= 1 for name in names for score in (*one[name], *other[name])):
+        low, high = max(low, -1.0), min(high, 1.0)
     needed = None if mean == 0 else find_needed_tasks(mean, variance, level)
     return ScoreDifference(mean, low, high, _test_signs(found), tasks, needed)
 

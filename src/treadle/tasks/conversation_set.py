@@ -5,8 +5,10 @@ is run: a call gets the result that the row has for it. What is expected are the
 answer.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Effect, Json, Message, Role, ToolSpec
 from treadle.export.exporter import FORMATS, read_row
 from treadle.export.row_files import detect_format, read_objects
 from treadle.export.rows import Row
-from treadle.runs.task import Grade, TaskSet
+from treadle.runs.task import Grade, TaskSet, split_reference
 from treadle.scoring.call_matching import ExpectedCall
 from treadle.scoring.call_scorers import ComparedCalls, score_calls
 from treadle.scoring.expectations import CallMade, Expectation
@@ -31,6 +33,9 @@ from treadle.tools.schema.validation import ArgumentChecker
 
 _SET = "conversations:"
 _STATE = "conversation"
+_LOG = logging.getLogger("treadle")
+_TOLD = 3
+"""How many faults of rows a warning has."""
 _NOT_FOUND = ToolOutput('{"error": "Tool not found in ground truth"}', is_error=True, is_simulated=True)
 """The result of a call of a tool that the row never calls. Source: DeepFabric 4.13, `evaluation/evaluator.py`."""
 
@@ -47,13 +52,74 @@ def find_row_file(path: Path) -> Path:
     return path
 
 
-def iterate_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a file in any format. Raises: `ConfigError` if it has none; `ExportError` if it is
-    damaged."""
-    format = detect_format(path)
-    row_format = FORMATS.load(format)
-    for _, raw in read_objects(path, format):
-        yield read_row(raw, row_format)
+def iterate_rows(path: Path, left_out: dict[int, str]) -> Iterator[tuple[int, str, Row]]:
+    """Yield the rows of a file in any format, each with its number, from 1, and its place in words. `left_out` gets
+    the place and the fault of each row that cannot be read, by number.
+
+    Raises: `ConfigError` if the file has no rows; `ExportError` if a line is not a JSON object.
+    """
+    try:
+        format = detect_format(path)
+        row_format = FORMATS.load(format)
+        for number, (place, raw) in enumerate(read_objects(path, format), 1):
+            try:
+                row = read_row(raw, row_format)
+            except ExportError as error:
+                left_out[number] = f"{place}: {error}"
+                continue
+            yield number, place, row
+    except ExportError as error:
+        raise ExportError(f"{str(path)!r}: {error}") from error
+
+
+def warn_of_rows(path: Path, faults: Mapping[int, str], what: str = "left out") -> None:
+    """Log how many rows of a file have faults, and the first of them."""
+    if faults:
+        told = "; ".join([fault for _, fault in sorted(faults.items())[:_TOLD]])
+        _LOG.warning("%s: %s %s of its rows: %s", path, what, f"{len(faults):,}", told)
+
+
+def hash_rows(path: Path) -> str:
+    """Return the SHA-256 of a file of rows, or of the files in a folder of rows. Raises: `ConfigError`."""
+    path, digest = find_row_file(path), sha256()
+    for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
+        with file.open("rb") as opened:
+            digest.update(file_digest(opened, "sha256").digest())
+    return digest.hexdigest()
+
+
+def find_row_files(tasks: Iterable[str]) -> list[Path]:
+    """Return the files that have the conversations among tasks."""
+    sets = dict.fromkeys([split_reference(task)[0] for task in tasks if task.startswith(_SET)])
+    return [Path(name.removeprefix(_SET)) for name in sets]
+
+
+def find_undefined(row: Row) -> str | None:
+    """Return the fault of a row that calls a tool which it does not define, so that no model can; else `None`.
+
+    A call that failed is a mistake of the recorded model, and no fault of the row.
+    """
+    known = {spec.name for spec in row.tools}
+    answers = [message for message in row.messages if message.role is Role.ASSISTANT]
+    trained = [item for at, item in enumerate(answers) if at not in row.untrained]
+    failed = find_failed(row)
+    for call in [call for message in trained for call in message.tool_calls]:
+        if call.name not in known and call.call_id not in failed:
+            return f"it calls {call.name!r}, which is not among its tools"
+    return None
+
+
+def find_failed(row: Row) -> set[str | None]:
+    """Return the ids of the calls of a row whose results are errors."""
+    return {message.call_id for message in row.messages if message.role is Role.TOOL and message.is_error}
+
+
+def find_expected_calls(row: Row, number: int, message: Message) -> list[ExpectedCall] | None:
+    """Return the calls of an answer that a good model makes; `None` if the row is not trained on it, or if a call
+    is not readable or failed because there is no such tool. `number` is that of the answer, from 0."""
+    known, failed = {spec.name for spec in row.tools}, find_failed(row)
+    is_misnamed = any(call.name not in known and call.call_id in failed for call in message.tool_calls)
+    return None if number in row.untrained or is_misnamed else read_recorded_calls(message)
 
 
 def read_recorded_calls(message: Message) -> list[ExpectedCall] | None:
@@ -106,12 +172,19 @@ class ConversationTask:
         )
         self.results = _read_results(row)
         answers = [message for message in row.messages if message.role is Role.ASSISTANT]
-        made = [read_recorded_calls(item) for at, item in enumerate(answers) if at not in row.untrained]
-        calls = [call for found in made if found is not None for call in found]
+        calls: list[ExpectedCall] = []
+        allowed: list[ExpectedCall] = []
+        for at, item in enumerate(answers):
+            expected = find_expected_calls(row, at, item)
+            calls += expected or ()
+            allowed += (read_recorded_calls(item) or ()) if expected is None else ()
         last = row.messages[-1]
         is_answered = last.role is Role.ASSISTANT and not last.tool_calls
         self.data = Expectation(
-            calls=calls, answer=last.content if is_answered else None, is_conversation=True
+            calls=calls,
+            allowed=allowed,
+            answer=last.content if is_answered else None,
+            is_conversation=True,
         )
 
     def reply(self, messages: Sequence[Message]) -> str | None:
@@ -130,8 +203,9 @@ class ConversationTask:
         """Return 1 if the calls are those of the row, by value, and else 0."""
         schemas = {spec.name: spec.parameters for spec in self.specs}
         made = [CallMade(call, 0, None) for message in messages for call in message.tool_calls]
-        assert self.data.calls is not None
-        score = score_calls(ComparedCalls(self.data.calls, made, schemas))
+        compared = ComparedCalls.make(self.data, made, schemas)
+        assert compared is not None
+        score = score_calls(compared)
         return Grade(score.reward, score.detail)
 
     def find_solver(self, prompt: str) -> Solver | None:
@@ -178,9 +252,8 @@ def _read_results(row: Row) -> dict[str, dict[bytes, list[RecordedResult]]]:
         for call, read in zip(message.tool_calls, read_recorded_calls(message) or (), strict=False):
             waiting[call.call_id] = read
         if message.role is Role.TOOL and (made := waiting.pop(message.call_id, None)) is not None:
-            is_error = message.is_error or message.call_id in row.lineage.tool_errors
             results = found.setdefault(made.name, {}).setdefault(_key(made.arguments), [])
-            results.append(RecordedResult(message.content, is_error))
+            results.append(RecordedResult(message.content, message.is_error))
     return found
 
 
@@ -192,16 +265,23 @@ class ConversationSet:
     """The conversations of a file. Ids are `row-N`, from 1."""
 
     def __init__(self, name: str, path: Path) -> None:
-        """Read a file. Rows that do not begin with the user are left out. Raises: `ConfigError` if none is left;
-        `ExportError` if the file is damaged."""
+        """Read a file. Rows that cannot be read or run are left out, with a warning. Raises: `ConfigError` if none
+        is left; `ExportError` if the file is damaged."""
         self.name = name
-        self._rows = {
-            f"row-{number}": row for number, row in enumerate(iterate_rows(path), 1) if _begins_with_user(row)
-        }
+        self._rows: dict[str, Row] = {}
+        left_out: dict[int, str] = {}
+        for number, place, row in iterate_rows(path, left_out):
+            if fault := _find_fault(row):
+                left_out[number] = f"{place}: {fault}"
+            else:
+                self._rows[f"row-{number}"] = row
+        self._left_out = {f"row-{number}": told for number, told in left_out.items()}
         if not self._rows:
             raise ConfigError(
-                f"{str(path)!r} has no conversation that begins with a message of a user; give another file of rows"
+                f"{str(path)!r} has no conversation that can be run; give another file of rows. "
+                f"{next(iter(left_out.values()))}"
             )
+        warn_of_rows(path, left_out)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -213,6 +293,8 @@ class ConversationSet:
         """See `TaskSet.get`."""
         row = self._rows.get(task_id)
         if row is None:
+            if task_id in self._left_out:
+                raise ConfigError(f"{self.name}:{task_id} cannot be run: {self._left_out[task_id]}")
             hint = (
                 did_you_mean(task_id, list(self._rows)[:1000])
                 or f"; ids are such as {next(iter(self._rows))!r}"
@@ -221,9 +303,12 @@ class ConversationSet:
         return ConversationTask(self.name, task_id, row)
 
 
-def _begins_with_user(row: Row) -> bool:
+def _find_fault(row: Row) -> str | None:
+    """Return why a conversation cannot be run; `None` if it can."""
     first, *rest = row.messages
-    return (rest[0] if first.role is Role.SYSTEM and rest else first).role is Role.USER
+    if (rest[0] if first.role is Role.SYSTEM and rest else first).role is not Role.USER:
+        return "it does not begin with a message of the user"
+    return find_undefined(row)
 
 
 class ConversationTool:

@@ -75,7 +75,8 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
     else:
         print_json({"event": "results", **_brief(result.results)})
     if result.results.samples:
-        write_reports(config, result.results)
+        for given in write_reports(config, result.results):
+            print_note(f"report written: {given}")
     if job.says_more:
         folder = str(result.folder.path)
         print_note(f"journal: {hide_password(config.journal or str(result.folder.journal))}")
@@ -83,18 +84,21 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
     return code
 
 
-def write_reports(config: EvaluationConfig, results: Results) -> None:
-    """Write the reports that a configuration names. Raises: `ConfigError`."""
+def write_reports(config: EvaluationConfig, results: Results) -> list[str]:
+    """Write the reports that a configuration names, and return the files and curves. Raises: `ConfigError`."""
+    written: list[str] = []
     curves = [given for given in config.reports if given.partition("=")[0] not in REPORTS]
     for given in config.reports:
         name, _, place = given.partition("=")
         if name in REPORTS:
             Path(place).parent.mkdir(parents=True, exist_ok=True)
-            write_report(config.path, None, name, Path(place), config.journal)
+            by_model = write_report(config.path, None, name, Path(place), config.journal)
+            written += [*map(str, by_model)] or [place]
     if curves:
         settings: dict[str, Json] = {"models": list(config.model_names()), "epochs": config.epochs}
         with open_curves(curves, config.name, settings) as opened:
             opened.write(0, {f"eval/{name}": value for name, value in read_curves(results).items()})
+    return written + curves
 
 
 def _brief(results: Results) -> dict[str, object]:
@@ -138,9 +142,9 @@ def print_results(results: Results) -> None:
     print_table(table)
     if any(len(item.scorers) > 1 for item in results.models):
         names = list(dict.fromkeys([name for item in results.models for name in item.scorers]))
-        scorers = make_table("model", *names)
-        for item in results.models:
-            scorers.add_row(clean(item.model), *[write_estimate(item.scorers.get(name)) for name in names])
+        scorers = make_table("scorer", *[clean(item.model) for item in results.models])
+        for name in names:
+            scorers.add_row(clean(name), *[write_estimate(item.scorers.get(name)) for item in results.models])
         print_table(scorers)
     print_pairs(results.pairs)
     for kind in results.failures[:_SHOWN_KINDS]:
