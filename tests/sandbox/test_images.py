@@ -269,7 +269,8 @@ def test_images_that_cannot_be_used(
 ) -> None:
     write_root(tmp_path)
     for docker, why in (
-        (f"{BASE}RUN echo 'a clear reason' && exit 3\n", "cannot be built: .*a clear reason"),
+        (f"{BASE}RUN echo 'a clear reason' && exit 3\n", "built: `RUN echo .*` fails: a clear reason"),
+        ("FROM scratch\nCOPPY a b\n", r'built: `COPPY a b` fails: Unknown instruction: "COPPY"$'),
         ("FROM scratch\nCOPY root/bin/ls /ls\n", "cannot be used, which needs a /bin/sh: .*/bin/sh"),
         (f"{BASE}USER nobody-here\n", "has no user 'nobody-here'"),
     ):
@@ -286,8 +287,9 @@ def test_images_that_cannot_be_used(
             open_image(name)
     monkeypatch.setenv("TREADLE_IMAGE_BUILDER", "none")
     unknown = f"sha256:{'0' * 64}"
-    assert "neither Docker nor Podman works here" in (find_image_fault(unknown) or "")
-    with pytest.raises(ConfigError, match="'shell' cannot be used here: neither Docker nor Podman"):
+    for name in ("", unknown):
+        assert "TREADLE_IMAGE_BUILDER is 'none'" in (find_image_fault(name) or "")
+    with pytest.raises(ConfigError, match="'shell' cannot be used here: TREADLE_IMAGE_BUILDER is 'none'"):
         Shell(root=unknown).tools()
     monkeypatch.setenv("TREADLE_IMAGE_BUILDER", "no-such-program")
     with pytest.raises(ConfigError, match="TREADLE_IMAGE_BUILDER is 'no-such-program'"):
@@ -331,6 +333,7 @@ def test_folders_of_images(image: str, tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="set TREADLE_IMAGE_FOLDER"):
         open_image(image)
+    assert "set TREADLE_IMAGE_FOLDER" in (find_image_fault("") or "")
     with pytest.raises(ConfigError, match="folders of the run's files cannot have other paths"):
         Shell(root=image, folders={"/data": "data"})
 

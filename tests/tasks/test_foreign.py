@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from treadle.agent.agent import Agent
-from treadle.core.errors import ConfigError, SandboxError
+from treadle.cli.jobs.job_command import find_program_workers
+from treadle.core.errors import ConfigError
 from treadle.core.types import Message, Role, ToolCall
+from treadle.evals import evaluate
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import ScriptedModel
 from treadle.runs.task import find_tasks, load_task, split_reference, task_set
@@ -19,7 +21,7 @@ from treadle.scoring.outcome_scorers import FinalStateScorer
 from treadle.scoring.protocol import Subject
 from treadle.scoring.scorers import CheckScorer
 from treadle.tasks.foreign.installers import _debian_packages, _image_packages, find_obstacle
-from treadle.testbed import oracle_for
+from treadle.testbed import named_oracle, oracle_for
 
 SCRIPT = """#!/bin/bash
 if grep -qx "Hello" /app/hello.txt && [ -f /app/data/data.txt ] && [ -f /tests/test.sh ]
@@ -157,19 +159,53 @@ echo 1 > /logs/verifier/reward.txt
         ("0.5", 0.5),
         ('{"a": 1, "b": 0}', 0.5),
         ("true", 1.0),
-        ("NaN", None),
-        ("{}", None),
-        ('"x"', None),
+        ("NaN", "wrote a reward that is no number, 'NaN'"),
+        ("{}", "wrote a reward that is no number, '{}'"),
+        ('"x"', "wrote a reward that is no number, '\"x\"': great"),
+        (None, "wrote no reward"),
     ],
 )
 async def test_rewards_in_json(tmp_path, text, reward):
-    write_harbor(tmp_path / "hello", script=f"echo '{text}' > /logs/verifier/reward.json\n")
+    script = "true\n" if text is None else f"echo '{text}' > /logs/verifier/reward.json\n"
+    write_harbor(tmp_path / "hello", script=script + ("echo great\n" if text == '"x"' else ""))
     task = load_task(f"harbor:{tmp_path}:hello")
-    if reward is None:
-        with pytest.raises(SandboxError, match="reward of hello is"):
-            await task.check("", task.files)
+    grade = await task.check("", task.files)
+    if isinstance(reward, str):
+        assert (grade.reward, grade.detail) == (0.0, f"its tests {reward}")
     else:
-        assert (await task.check("", task.files)).reward == reward
+        assert grade.reward == reward
+
+
+async def test_a_task_without_a_solution_is_left_out_by_the_oracle_alone(tmp_path, caplog):
+    for name in ("nosol", "sol"):
+        write_harbor(tmp_path / "tasks" / name)
+    write(tmp_path / "tasks" / "sol", solution__solve_dot_sh="echo Hello > /app/hello.txt\n")
+    given = {"tasks": [f"harbor:{tmp_path}/tasks"], "path": tmp_path / "out"}
+    made = await evaluate(**given, models=["oracle", "mock:echo"])
+    assert made.end.reason == "done"
+    assert [(item.spec.task[-5:], item.spec.model) for item in made.results.samples] == [
+        ("nosol", "mock:echo"),
+        ("s:sol", "oracle"),
+        ("s:sol", "mock:echo"),
+    ]
+    assert made.results.models[0].score.mean == 1.0
+    assert "1 of 2 tasks have no reference solution, and the oracle leaves them out: harbor:" in caplog.text
+    with pytest.raises(ConfigError, match="nosol has no reference solution; give another model"):
+        named_oracle("oracle", load_task(f"harbor:{tmp_path}/tasks:nosol"))
+    shutil.rmtree(tmp_path / "tasks" / "sol")
+    with pytest.raises(ConfigError, match="no task has a reference solution, such as harbor:"):
+        await evaluate(**{**given, "path": tmp_path / "none"}, models=["oracle"])
+
+
+def test_a_named_task_alone_is_loaded_and_warnings_come_once(tmp_path, caplog):
+    write_harbor(tmp_path / "good")
+    write_harbor(tmp_path / "bad", "RUN make install\n")
+    assert find_program_workers([f"harbor:{tmp_path}:good"]) is None
+    assert not caplog.text
+    for _ in range(3):
+        find_tasks([f"harbor:{tmp_path}"])
+        find_program_workers([f"harbor:{tmp_path}"])
+    assert caplog.text.count("cannot be run here") == caplog.text.count("1 of the 2 tasks of harbor:") == 1
 
 
 async def test_a_script_of_an_image_can_be_run(tmp_path):

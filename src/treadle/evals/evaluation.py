@@ -1,8 +1,9 @@
 """The work of an evaluation: from its configuration to graded samples. It continues after any interruption."""
 
 import asyncio
+import logging
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,8 @@ from treadle.evals.evaluation_config import (
     EvaluationPlan,
     EvaluationSpec,
     choose,
+    find_oracles,
+    find_unsolved,
     make_config,
 )
 from treadle.evals.evaluation_folder import (
@@ -236,9 +239,9 @@ async def evaluate(
             is_grading_again=is_grading_again(job.ledger),
         )
         answers = await asyncio.to_thread(read_answers, config.rows, config.max_tasks)
-        tasks = [*choose(find_tasks(config.tasks), config.max_tasks), *answers]
-        check_tasks(config, job.ledger, tasks)
-        plan = EvaluationPlan(config, tasks)
+        tasks = await asyncio.to_thread(lambda: choose(find_tasks(config.tasks), config.max_tasks))
+        check_tasks(config, job.ledger, [*tasks, *answers])
+        plan = await asyncio.to_thread(_make_plan, config, tasks, answers)
         work = EvaluationWork(config, job, driver, plan, answers)
         progress.wanted = plan.wanted
         job.ledger.set("wanted", str(plan.wanted))
@@ -247,6 +250,18 @@ async def evaluate(
             finish_rescoring(job.ledger)
         job.refresh()
     return Evaluated(end, progress, folder, read_results(config.path))
+
+
+def _make_plan(config: EvaluationConfig, tasks: Sequence[str], answers: Iterable[str]) -> EvaluationPlan:
+    """Return the plan, and warn of tasks that oracles leave out. Raises: `ConfigError`."""
+    unsolved = find_unsolved(tasks) if find_oracles(config) else []
+    plan = EvaluationPlan(config, [*tasks, *answers], unsolved)
+    if unsolved:
+        logging.getLogger("treadle").warning(
+            "%d of %d tasks have no reference solution, and the oracle leaves them out: %s",
+            *(len(unsolved), len(tasks), ", ".join(unsolved[:5])),
+        )
+    return plan
 
 
 def _runs_of(config: EvaluationConfig, item: PlannedItem) -> RunFilter:

@@ -4,7 +4,7 @@ Field docstrings are the descriptions in the JSON Schema.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,10 +21,13 @@ from treadle.evals.deepfabric_evaluations import map_deepfabric_evaluation
 from treadle.jobs.attempt import find_model
 from treadle.jobs.ledger import PlannedItem
 from treadle.jobs.sections import AttemptSection, ConfigReader, Count, JobName, find_mistakes
+from treadle.models.config.presets import is_oracle
+from treadle.models.config.recipe import load_config
 from treadle.models.config.tables import ModelTable
-from treadle.runs.task import find_tasks
+from treadle.runs.task import find_tasks, load_task
 from treadle.scoring.registry import RewardSpec, make_scorers, read_rewards
 from treadle.tasks.draws import fraction
+from treadle.tasks.solver import Solvable
 from treadle.telemetry.curves import CURVES
 from treadle.workers.registry import WORKERS
 
@@ -90,18 +93,49 @@ class EvaluationSpec(Struct, frozen=True):
 class EvaluationPlan:
     """The plan of the samples of an evaluation. All tasks are attempted once before one is attempted again."""
 
-    def __init__(self, config: EvaluationConfig, tasks: list[str]) -> None:
-        self._tasks = tasks
-        self._models = list(config.model_names())
-        self.wanted = len(tasks) * len(self._models) * config.epochs
+    def __init__(self, config: EvaluationConfig, tasks: list[str], unsolved: Collection[str] = ()) -> None:
+        """Make a plan. `unsolved` are the tasks that oracles do not attempt.
+
+        Raises: `ConfigError` if none is left.
+        """
+        oracles = find_oracles(config) if unsolved else []
+        models = config.model_names()
+        self._pairs = [
+            (task, model)
+            for task in tasks
+            for model in models
+            if task not in unsolved or model not in oracles
+        ]
+        if not self._pairs and tasks:
+            raise ConfigError(f"no task has a reference solution, such as {tasks[0]}; give another model")
+        self.wanted = len(self._pairs) * config.epochs
         """How many samples are wanted."""
 
     def make_item(self, number: int) -> PlannedItem:
         """Return the item with this number, from 1."""
-        rest, model = divmod(number - 1, len(self._models))
-        epoch, task = divmod(rest, len(self._tasks))
-        spec = EvaluationSpec(self._tasks[task], self._models[model], epoch)
+        epoch, place = divmod(number - 1, len(self._pairs))
+        spec = EvaluationSpec(*self._pairs[place], epoch)
         return PlannedItem(number, spec.model, spec.task, msgspec.to_builtins(spec))
+
+
+def find_oracles(config: EvaluationConfig) -> list[str]:
+    """Return the models that solve tasks by their reference solutions. Raises: `ConfigError`."""
+    file = load_config()
+    tables = {name: file.table_of(given) for name, given in config.model_names().items()}
+    return [name for name, table in tables.items() if is_oracle(table.model, {"base_url": table.base_url})]
+
+
+def find_unsolved(tasks: Iterable[str]) -> list[str]:
+    """Return the tasks of sets with solutions that have none of their own. It loads all.
+
+    Raises: `ConfigError`.
+    """
+    loaded = {reference: load_task(reference) for reference in tasks}
+    return [
+        reference
+        for reference, task in loaded.items()
+        if isinstance(task, Solvable) and task.find_solver(task.input) is None
+    ]
 
 
 def check_reports(reports: Iterable[str]) -> None:

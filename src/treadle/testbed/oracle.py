@@ -40,6 +40,11 @@ def named_oracle(name: str, task: Task, *, seed: int = 0) -> Model:
     mistake_rate = read_rate(name)
     if not isinstance(task, Solvable):
         raise ConfigError(f"the task {task.task_set}:{task.task_id} has no oracle; give another model")
+    if task.find_solver(task.input) is None:
+        raise ConfigError(
+            f"the task {task.task_set}:{task.task_id} has no reference solution; give another model, or leave the "
+            "task out"
+        )
     return OracleModel(task.find_solver, mistake_rate=mistake_rate, seed=seed)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from itertools import islice
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +20,7 @@ from treadle.cli.terminal.output import (
     write_command,
     write_count,
 )
+from treadle.core.errors import ConfigError
 from treadle.core.overrides import read_change
 from treadle.core.registry import require
 from treadle.core.types import Json
@@ -59,13 +60,24 @@ _FLAGS = {
 def find_program_workers(tasks: Sequence[str], command: str | None = None) -> "ProgramWorkers | None":
     """Return the workers for attempts that a command plays, or the environments that tasks come with; `None` if
     Treadle's own loop plays all. Raises: `ConfigError`."""
-    sets = [task_set(name) for name in {split_reference(reference)[0] for reference in tasks}]
-    if command is None and all(find_environment(task) is None for found in sets for task in islice(found, 1)):
+    first = {split_reference(reference)[0]: reference for reference in tasks}.values()
+    if command is None and not any(map(_has_environment, first)):
         return None
     require("uvicorn", "serve")
     from treadle.server.gateway.programs import ProgramWorkers
 
     return ProgramWorkers(command)
+
+
+def _has_environment(reference: str) -> bool:
+    """Return whether the named task, or the first one of its set, comes with an environment."""
+    name, task_id = split_reference(reference)
+    found, task = task_set(name), None
+    if task_id:
+        with suppress(ConfigError):  # a split, or a pattern
+            task = found.get(task_id)
+    task = task or next(iter(found), None)
+    return task is not None and find_environment(task) is not None
 
 
 class ConfigChanges(Struct, frozen=True):

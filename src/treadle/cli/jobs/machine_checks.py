@@ -193,7 +193,7 @@ def _check_sandbox() -> Iterator[MachineCheck]:
 
 
 def _check_images() -> MachineCheck:
-    """Check what commands and tasks with an image of their own need."""
+    """Check what commands and tasks with an image of their own need, the folder of images included."""
     from treadle.sandbox.commands.images import find_builder, find_image_fault
 
     fault = find_image_fault("")

@@ -51,6 +51,12 @@ _CANNOT_START = re.compile("error running container|OCI runtime|create message f
 _GRACE_SECONDS = 3
 """How long a program that is told to end may take."""
 _NO_DEVICE = re.compile("Cannot mknod: Operation not permitted|Exiting with failure status due to previous")
+_STEP = re.compile(r"(?:STEP \d+(?:/\d+)?:| ?> \[.*?\d+/\d+\]) (.+?):?")
+"""How Podman and Docker name the line of the Dockerfile that they work on."""
+_NOISE = re.compile(r'-{2,}|time="|(sub)?process exited with|\d+ \||$')
+"""How lines of a build begin that do not say why it fails."""
+_WRAPPING = re.compile(r'^Error: building at STEP ".*?": (?:Build error: )?| &imagebuilder\.Step\{.*')
+"""What Podman puts around the reason."""
 _LINES = 8
 """How many of the last lines of a program's output an error shows."""
 _PATIENCE_SECONDS = 10
@@ -98,7 +104,7 @@ def build_image(context: Path, seconds: float) -> str:
 
     Raises: `ConfigError` with the last lines of the output if it cannot be built within the time.
     """
-    known = _folder() / "built" / _digest(context)
+    known = _folder() / "built" / digest_folder(context)
     if (image_id := _read_built(known)) is not None:
         return image_id
     with _locked(f"built-{known.name}") as (folder, lock):
@@ -111,7 +117,7 @@ def build_image(context: Path, seconds: float) -> str:
         if made.returncode != 0 and _CANNOT_START.search(made.stdout) and "podman" in command[0]:
             made = _call([*command[:2], "--isolation=chroot", *command[2:]], seconds, lock)
         if made.returncode != 0:
-            raise ConfigError(f"its image cannot be built: {_tail(made)}")
+            raise ConfigError(f"its image cannot be built: {_explain(made)}")
         image_id = note.read_text().strip()
         note.unlink()
         known.parent.mkdir(exist_ok=True)
@@ -164,13 +170,17 @@ def open_image(name: str) -> ImageRoot:
 
 def find_image_fault(name: str | None = None) -> str | None:
     """Return why the image with a name or id, or any image, cannot be used here, as far as can be said without
-    opening it."""
+    opening it, or pulling or building it. With an empty name, a program must be there that could do so."""
     for program in ("unshare", "mount", "tar"):
         if shutil.which(program) is None:
             return f"an image needs the program `{program}`; install it"
     try:
         _prove_layers()
-        _ = name is None or _unpacked(name) or _need_builder()
+        folder = _folder()
+        if name is None or _unpacked(name) is None:
+            if not os.access(folder, os.W_OK):
+                return f"images cannot be unpacked in {str(folder)!r}: it is read-only; set {FOLDER_VARIABLE}"
+            _ = name is None or _need_builder()
     except (ConfigError, SandboxError) as error:
         return str(error)
     return None
@@ -360,7 +370,7 @@ def _locked(name: str) -> Iterator[tuple[Path, int]]:
         raise SandboxError(f"an image cannot be made or unpacked in {str(folder)!r}: {error}") from error
 
 
-def _digest(context: Path) -> str:
+def digest_folder(context: Path) -> str:
     """Return a hash of all files of a folder, with their names and modes."""
     found = [(path, path.lstat()) for path in sorted(context.rglob("*"))]
     return _hash_files(
@@ -381,6 +391,11 @@ def _hash_files(found: tuple[tuple[Path, int, int, int], ...], context: Path) ->
 def _need_builder() -> str:
     builder = find_builder()
     if builder is None:
+        if os.environ.get(BUILDER_VARIABLE):
+            raise NoBuilderError(
+                f"{BUILDER_VARIABLE} is 'none', and a program must provide the image; remove that variable, or "
+                "set it to 'docker' or 'podman'"
+            )
         raise NoBuilderError(
             "neither Docker nor Podman works here, and one must provide the image; install one"
         )
@@ -421,6 +436,17 @@ def _stop(process: "subprocess.Popen[str]") -> str:
     except subprocess.TimeoutExpired:
         kill_all(descendants(process.pid))
         return process.communicate()[0]
+
+
+def _explain(made: "subprocess.CompletedProcess[str]") -> str:
+    """Return the line of the Dockerfile at which a build failed, with what was printed about it."""
+    lines = [line.strip() for line in made.stdout.splitlines()]
+    steps = [(place, found[1]) for place, line in enumerate(lines) if (found := _STEP.fullmatch(line))]
+    if not steps:
+        return _tail(made)
+    place, step = steps[-1]
+    said = [_WRAPPING.sub("", line) for line in lines[place + 1 :] if not _NOISE.match(line)]
+    return f"`{step[:200]}` fails: {' | '.join(said[-_LINES:])[-1000:]}"
 
 
 def _tail(done: "subprocess.CompletedProcess[str]") -> str:

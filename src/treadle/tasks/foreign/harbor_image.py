@@ -4,8 +4,10 @@ Files, folders and variables are read from the Dockerfile. What it installs must
 apt, and packages of the task's Python for pip. Versions are not compared. Anything else needs the image.
 """
 
+import os
 import re
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -15,7 +17,15 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError, SandboxError
 from treadle.sandbox.commands.bubblewrap import ImageRoot
 from treadle.sandbox.commands.host import find_fault
-from treadle.sandbox.commands.images import NoBuilderError, build_image, find_image_fault, open_image
+from treadle.sandbox.commands.images import (
+    BUILDER_VARIABLE,
+    FOLDER_VARIABLE,
+    NoBuilderError,
+    build_image,
+    digest_folder,
+    find_image_fault,
+    open_image,
+)
 from treadle.tasks.foreign.installers import NAMES, find_missing, split_commands
 
 OUTER = ".root"
@@ -23,6 +33,10 @@ OUTER = ".root"
 _IGNORED = frozenset(("LABEL", "CMD", "ENTRYPOINT", "ARG", "EXPOSE", "SHELL", "HEALTHCHECK", "STOPSIGNAL"))
 _TESTS = ("/tests", "/logs", "/solution", "/oracle")
 """Folders that only the tests or the reference solution use; what an image copies there is left out."""
+REMEMBERED_SECONDS = 600
+"""How long a failure of an image is remembered. A command lists the same tasks several times."""
+_FAILED: dict[tuple[object, ...], tuple[float, str]] = {}
+"""When images could not be made, and why, by all that an image is made from."""
 
 
 class Image(Struct):
@@ -70,13 +84,14 @@ def place_mounts(folder: str, mounts: Sequence[str]) -> dict[str, str]:
 
 def needs_image(why: str) -> ConfigError:
     """Return the error of a task that needs its image."""
-    return ConfigError(f"it needs its image, and neither Docker nor Podman works here to make it: {why}")
+    return ConfigError(f"it needs its image: {why}")
 
 
 def find_image(context: Path, settings: Mapping[str, object]) -> Image:
     """Return what the Dockerfile in `context` makes: as files for the sandbox if these will do, else as an image
     that Docker or Podman builds or pulls. `settings` are those of the environment in `task.toml`.
 
+    An image that could not be made is not tried again for `REMEMBERED_SECONDS`, unless its folder changes.
     Raises: `ConfigError` that says why neither can be had.
     """
     try:
@@ -86,16 +101,21 @@ def find_image(context: Path, settings: Mapping[str, object]) -> Image:
     given = settings.get("docker_image")
     if not given and not (context / "Dockerfile").is_file():
         raise refusal
+    if (fault := find_fault() or find_image_fault()) is not None:
+        raise ConfigError(f"it needs its image, which cannot be used here: {fault}")
+    seconds = settings.get("build_timeout_sec", 600.0)
+    limit = float(seconds) if isinstance(seconds, int | float) else 600.0
+    place = [os.environ.get(name) for name in (BUILDER_VARIABLE, FOLDER_VARIABLE)]
+    key = (given or digest_folder(context), limit, *place)
+    failed_at, why = _FAILED.get(key, (0.0, ""))
+    if why and time.monotonic() - failed_at < REMEMBERED_SECONDS:
+        raise ConfigError(why)
     try:
-        if (fault := find_fault() or find_image_fault()) is not None:
-            raise ConfigError(f"it needs its image, which cannot be used here: {fault}")
-        if not given:
-            seconds = settings.get("build_timeout_sec", 600.0)
-            given = build_image(context, float(seconds) if isinstance(seconds, int | float) else 600.0)
-        root = open_image(str(given))
-    except NoBuilderError:
-        raise refusal from None
-    except SandboxError as error:
+        root = open_image(str(given or build_image(context, limit)))
+    except NoBuilderError as error:
+        raise ConfigError(f"{refusal}; {error}") from None
+    except (ConfigError, SandboxError) as error:
+        _FAILED[key] = time.monotonic(), str(error)
         raise ConfigError(str(error)) from error
     folder = settings.get("workdir")
     return Image(folder=folder if isinstance(folder, str) else root.begin, root=root)

@@ -15,6 +15,7 @@ import logging
 import math
 import re
 import shlex
+import time
 import tomllib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from urllib.parse import parse_qsl, urlencode
 from msgspec import Struct
 
 from treadle.core.documents import decode_document
-from treadle.core.errors import ConfigError, SandboxError
+from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 from treadle.runs.task import Grade, TaskSet
@@ -36,7 +37,7 @@ from treadle.sandbox.commands.images import IMAGE_ID
 from treadle.sandbox.commands.run_folder import open_for_check
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.sandbox.protocol import CommandOutcome, Limits
-from treadle.tasks.foreign.harbor_image import Image, find_image, place_mounts
+from treadle.tasks.foreign.harbor_image import REMEMBERED_SECONDS, Image, find_image, place_mounts
 from treadle.tasks.foreign.installers import find_binds, find_obstacle, read_functions
 from treadle.tasks.solver import Solver, Step, WantedCall
 from treadle.tools.shell import Shell
@@ -49,6 +50,14 @@ _BUILDS = 4
 _SUMMARY = re.compile(r"=+\s*short test summary info\s*=+", re.IGNORECASE)
 _RESULT = re.compile(r"^(PASSED|SKIPPED|XFAIL|FAILED|XPASS|ERROR):?\s+\S", re.MULTILINE)
 _PASSING = ("PASSED", "SKIPPED", "XFAIL")
+_TOLD: dict[str, float] = {}
+"""When each warning was last given, since a command lists the same tasks several times."""
+
+
+def _warn(text: str) -> None:
+    if time.monotonic() - _TOLD.get(text, -REMEMBERED_SECONDS) >= REMEMBERED_SECONDS:
+        _TOLD[text] = time.monotonic()
+        logging.getLogger("treadle").warning("%s", text)
 
 
 def open_harbor(folder: str) -> TaskSet:
@@ -177,7 +186,10 @@ class HarborTask:
         return _run_solution(self._layout, self._image)
 
     async def check(self, output: str, files: Mapping[str, bytes]) -> Grade:
-        """Run the tests on the final files. Raises: `SandboxError` if they cannot be run, or give no reward."""
+        """Run the tests on the final files. What they leave without a valid reward has a grade of 0.
+
+        Raises: `treadle.core.errors.SandboxError` if they cannot be run.
+        """
         folder, layout = self._image.folder, self._layout
         given = layout.section("verifier").get("env")
         variables = {
@@ -218,7 +230,8 @@ class HarborTask:
         return {**found, f"{base}tests/.installers.sh": read_functions(), f"{base}logs/verifier/.keep": b""}
 
     def _read_reward(self, box: MemorySandbox, logs: str, outcome: CommandOutcome) -> Grade:
-        """Return the reward that the tests wrote. Raises: `SandboxError` if it is no number."""
+        """Return the reward that the tests wrote; 0 if they wrote none, or what is no number."""
+        fault = "wrote no reward"
         for name in ("reward.json", "reward.txt"):
             if f"{logs}/{name}" not in box.paths():
                 continue
@@ -231,17 +244,20 @@ class HarborTask:
                     else found
                 )
                 reward = float(found)
-            except (ValueError, TypeError, ZeroDivisionError) as error:
-                raise SandboxError(f"the reward of {self.task_id} is no number: {text!r:.80}") from error
-            if not math.isfinite(reward):
-                raise SandboxError(f"the reward of {self.task_id} is {reward}")
-            return Grade(min(1.0, max(0.0, reward)), f"its tests gave {reward:g}: {_last(outcome)}")
-        return Grade(0.0, f"its tests gave no reward: {_last(outcome)}")
+            except (ValueError, TypeError, ZeroDivisionError):
+                reward = math.nan
+            if math.isfinite(reward):
+                return Grade(min(1.0, max(0.0, reward)), f"its tests gave {reward:g}{_last(outcome)}")
+            fault = f"wrote a reward that is no number, {text!r:.80}"
+            break
+        return Grade(0.0, f"its tests {fault}{_last(outcome)}")
 
 
 def _last(outcome: CommandOutcome) -> str:
-    stopped = "" if outcome.stop is None else f"[stopped: {outcome.reason or outcome.stop}] "
-    return f"{stopped}{outcome.text.strip()[-200:]}"
+    """Return why a command was stopped and the end of its output, after a colon; nothing if there is neither."""
+    stopped = "" if outcome.stop is None else f"[stopped: {outcome.reason or outcome.stop}]"
+    said = f"{stopped} {outcome.text.strip()[-200:]}".strip()
+    return said and f": {said}"
 
 
 def _read_summary(outcome: CommandOutcome) -> Grade:
@@ -249,10 +265,10 @@ def _read_summary(outcome: CommandOutcome) -> Grade:
     parts = _SUMMARY.split(outcome.text, maxsplit=1)
     results = _RESULT.findall(parts[1]) if len(parts) > 1 else []
     if not results:
-        return Grade(0.0, f"its tests printed no summary: {_last(outcome)}")
+        return Grade(0.0, f"its tests printed no summary{_last(outcome)}")
     failed = [result for result in results if result not in _PASSING]
     detail = f"{len(results) - len(failed)} of {len(results)} tests pass"
-    return Grade(float(not failed), f"{detail}: {_last(outcome)}" if failed else detail)
+    return Grade(float(not failed), f"{detail}{_last(outcome)}" if failed else detail)
 
 
 def _export(variables: Mapping[str, object]) -> str:
@@ -327,7 +343,11 @@ class HarborSet:
         if not found:
             raise refused[0]
         for reason in refused:
-            logging.getLogger("treadle").warning("%s", reason)
+            _warn(str(reason))
+        if refused:
+            _warn(
+                f"{len(refused)} of the {len(tried)} tasks of {self.name} are left out, for the reasons above"
+            )
         return found
 
     def _try(self, task_id: str) -> HarborTask | ConfigError:
