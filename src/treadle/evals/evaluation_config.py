@@ -24,7 +24,7 @@ from treadle.jobs.sections import AttemptSection, ConfigReader, Count, JobName, 
 from treadle.models.config.presets import is_oracle
 from treadle.models.config.recipe import load_config
 from treadle.models.config.tables import ModelTable
-from treadle.runs.task import find_tasks, load_task
+from treadle.runs.task import find_tasks, load_task, split_reference
 from treadle.scoring.registry import RewardSpec, make_scorers, read_rewards
 from treadle.tasks.draws import fraction
 from treadle.tasks.solver import Solvable
@@ -126,16 +126,16 @@ def find_oracles(config: EvaluationConfig) -> list[str]:
 
 
 def find_unsolved(tasks: Iterable[str]) -> list[str]:
-    """Return the tasks of sets with solutions that have none of their own. It loads all.
+    """Return the tasks of sets with solutions that have none of their own. Raises: `ConfigError`.
 
-    Raises: `ConfigError`.
+    Only tasks of sets with a text or a place in their name are loaded; the others of Treadle all have solutions.
     """
-    loaded = {reference: load_task(reference) for reference in tasks}
-    return [
-        reference
-        for reference, task in loaded.items()
-        if isinstance(task, Solvable) and task.find_solver(task.input) is None
-    ]
+    return [reference for reference in tasks if ":" in split_reference(reference)[0] and _lacks(reference)]
+
+
+def _lacks(reference: str) -> bool:
+    task = load_task(reference)
+    return isinstance(task, Solvable) and task.find_solver(task.input) is None
 
 
 def check_reports(reports: Iterable[str]) -> None:
