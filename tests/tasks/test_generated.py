@@ -50,6 +50,11 @@ async def test_the_oracle_solves_every_template_at_every_level(name, template):
         assert run.reward == 1.0, (run.output, run.events[-1])
 
 
+async def test_a_shop_without_an_order_takes_its_first_one():
+    run = await solve("shop", "haggle-easy-0084")
+    assert run.reward == 1.0, run.output
+
+
 @pytest.mark.parametrize(("name", "template"), TEMPLATES)
 async def test_the_oracle_recovers_from_its_mistakes(name, template):
     failed = 0

@@ -111,7 +111,8 @@ class Books:
         for line in lines:
             wanted[line["sku"]] += line["count"]
         prices = {sku: self._take(sku, count) for sku, count in wanted.items()}
-        order_id: int = self.find("SELECT max(order_id) AS newest FROM orders")[0]["newest"] + 1
+        newest = self.find("SELECT max(order_id) AS newest FROM orders")[0]["newest"]
+        order_id: int = 10_000 if newest is None else newest + 1
         self.add(
             "orders",
             order_id=order_id,
