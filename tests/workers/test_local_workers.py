@@ -135,10 +135,10 @@ async def test_a_run_without_a_queue_is_continued_here(journal: Journal, gate: G
 
 
 async def work_on(worker: Worker, run_ids: list[str]) -> None:
-    """Let a worker work until these runs are over."""
+    """Let a worker work until these runs are over, and it has counted them."""
     working = asyncio.ensure_future(worker.work())
     over = RunFilter(run_ids=run_ids, is_finished=True, is_driven=False)
-    while len(worker.journal.runs(over)) < len(run_ids) and not working.done():
+    while (len(worker.journal.runs(over)) < len(run_ids) or worker._running) and not working.done():
         await asyncio.sleep(0.01)
     working.cancel()
     with contextlib.suppress(asyncio.CancelledError):
