@@ -174,7 +174,8 @@ class SampleWork:
 
     async def _make(self, item: PlannedItem, attempt: int) -> JudgedSample:
         spec = msgspec.convert(item.spec, SampleSpec)
-        made = await make_sample(self._studio, spec, attempt, item.feedback, check=self._check_answer)
+        check = self._check_answer if self._studio.config.generation.answer_repairs else None
+        made = await make_sample(self._studio, spec, attempt, item.feedback, check=check)
         if made.fault is Fault.USER:
             raise ProviderError(f"sample {spec.sample_id} cannot be made: {made.error}")
         if made.row is None or (dialogue := made.dialogue) is None:
@@ -196,9 +197,7 @@ class SampleWork:
         return count_repairs(events)[-1] < self._studio.config.generation.answer_repairs
 
     async def _check_answer(self, dialogue: Dialogue, held: Held) -> AnswerFindings | Failed:
-        """Check the newest answer of a dialogue that goes on, if answers may be asked for again."""
-        if not self._studio.config.generation.answer_repairs:
-            return AnswerFindings()
+        """Check the newest answer of a dialogue that goes on."""
         row = await show_dialogue(self._studio, dialogue, held, Tally())
         if isinstance(row, Failed):
             return row

@@ -102,13 +102,13 @@ AnswerCheck = Callable[[Dialogue, Held], Awaitable[AnswerFindings | Failed]]
 
 
 async def hold_dialogue(
-    studio: Studio, dialogue: Dialogue, tally: Tally, check: AnswerCheck
+    studio: Studio, dialogue: Dialogue, tally: Tally, check: AnswerCheck | None
 ) -> Held | Failed:
     """Hold a dialogue until it ends, or continue one that was interrupted. Return its events, or why it failed.
 
-    Each answer is checked before the user goes on, and asked for again if that can help. If the sample could not be
-    kept with it, the dialogue ends. The last answer is left to the caller. Raises: `RunExistsError` if the
-    dialogue was said to be new and is not.
+    If there is a `check`, each answer is checked before the user goes on, and asked for again if that can help. If
+    the sample could not be kept with it, the dialogue ends. The last answer is left to the caller.
+    Raises: `RunExistsError` if the dialogue was said to be new and is not.
     """
     spec = dialogue.spec
     async with AsyncExitStack() as stack:
@@ -119,9 +119,13 @@ async def hold_dialogue(
         user: WorkedSession | None = None
         said: Run[UserTurn] | None = None
         failed = failure_of(run, "the agent", needs_answer=False)
-        turns = sum([not repairs for repairs in count_repairs(await session.read_events())])
+        turns = 1
+        if not dialogue.is_new:
+            turns = sum([not repairs for repairs in count_repairs(await session.read_events())])
         while failed is None and run.stop_reason is StopReason.COMPLETED and turns < spec.turns:
-            checked = await check(dialogue, Held(await session.read_events(), run.state))
+            checked: AnswerFindings | Failed = AnswerFindings()
+            if check is not None:
+                checked = await check(dialogue, Held(await session.read_events(), run.state))
             if isinstance(checked, Failed):
                 failed = checked
                 break

@@ -12,7 +12,6 @@ from treadle.core.tally import Charge, Tally
 from treadle.core.types import Fault, Usage
 from treadle.datagen.conversations.dialogue import (
     AnswerCheck,
-    AnswerFindings,
     Dialogue,
     Failed,
     Held,
@@ -57,24 +56,19 @@ class MadeSample(Struct, frozen=True, kw_only=True):
     same attempt can be made again, and continues what is there. `None` if there is no error."""
 
 
-async def _pass(_dialogue: Dialogue, _held: Held) -> AnswerFindings:
-    """Find nothing wrong with an answer."""
-    return AnswerFindings()
-
-
 async def make_sample(
     studio: Studio,
     spec: SampleSpec,
     attempt: int = 1,
     feedback: Sequence[str] = (),
     *,
-    check: AnswerCheck = _pass,
+    check: AnswerCheck | None = None,
 ) -> MadeSample:
     """Make a sample, or continue one that was interrupted.
 
     `feedback` has the reasons for which earlier attempts were rejected. `check` looks at each answer before the
-    user goes on. A cancelled sample can be continued by the
-    same call. Raises: `JournalError` if the store fails, and `LeaseHeldError` if the sample is made elsewhere.
+    user goes on. A cancelled sample can be continued by the same call. Raises: `JournalError` if the store fails,
+    and `LeaseHeldError` if the sample is made elsewhere.
     """
     sample_id.set(spec.sample_id)
     try:
@@ -88,7 +82,7 @@ async def _make(
     spec: SampleSpec,
     attempt: int,
     feedback: Sequence[str],
-    check: AnswerCheck,
+    check: AnswerCheck | None,
     *,
     is_new: bool,
 ) -> MadeSample:

@@ -73,6 +73,8 @@ def _play(facts: Facts, reply: Reply, tools: Sequence[ToolSpec]) -> list[tuple[s
         fitting = sum([any([_plain(sentence) in _plain(text) for text, _ in played]) for sentence in said])
         if fitting > most:
             best, most = played, fitting
+        if fitting == len(said):
+            break
     return [(text, lie) for text, lie in best if lie is not None]
 
 
@@ -86,11 +88,13 @@ def _answers(
     tools: Sequence[ToolSpec],
     before: Sequence[Message],
 ) -> Iterator[list[_Answer]]:
-    """Yield the possible answers to all requests: for each one, those after different numbers of repairs whose
-    calls the conversation has."""
+    """Yield the possible answers to all requests: those after different numbers of repairs whose calls the
+    conversation has. Of an earlier request, one is tried for each number of calls, since the answers differ in
+    words only, and all combinations would be too many."""
     if not requests:
         yield []
         return
+    tried: set[int] = set()
     for repairs in range(MAX_REPAIRS + 1):
         left, messages, asked_again = list(calls), [*before, Message(Role.USER, requests[0])], 0
         for _ in range(MAX_STEPS):
@@ -100,8 +104,10 @@ def _answers(
                 continue
             messages.append(message)
             if not message.tool_calls:
-                for others in _answers(requests[1:], left, reply, tools, messages):
-                    yield [(message.content, lie), *others]
+                if len(requests) == 1 or len(left) not in tried:
+                    tried.add(len(left))
+                    for others in _answers(requests[1:], left, reply, tools, messages):
+                        yield [(message.content, lie), *others]
                 break
             if not _take_results(message.tool_calls, left, messages):
                 break
