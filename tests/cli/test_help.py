@@ -106,6 +106,8 @@ def test_the_help_of_a_command_has_two_examples_and_loads_no_client_store_or_val
     for words, out, loaded in helps_of(ALL):
         check_examples(words, out)
         assert not loaded & heavy, words
+        if words == ("memory", "list"):
+            assert out.count("[chat]") == 2
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,8 @@ class AttemptSection(ConfigSection):
     seed: int = 0
     """The seed of the tasks, of the sampling of each run, and of the forks."""
     tasks: Annotated[list[str], Field(min_length=1)] = ["files"]
-    """The tasks: a task set, `SET:ID`, or a pattern such as `files:csv_sum-*`. `SET` is the name of an installed
-    set, or `file.py:ATTRIBUTE` or `package.module:ATTRIBUTE`."""
+    """The tasks: a task set, `SET:ID`, `SET:SPLIT` such as `files:train`, or a pattern such as `files:csv_sum-*`.
+    `SET` is the name of an installed set, or `file.py:ATTRIBUTE` or `package.module:ATTRIBUTE`."""
     window: Annotated[int, Field(ge=1, le=100_000)] = 64
     """How many runs are driven at the same time."""
     workers: str = "here"

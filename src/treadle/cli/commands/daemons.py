@@ -49,7 +49,7 @@ def serve(
     new_key: str | None = None,
     is_json: bool = False,
 ) -> int:
-    """Serve agents and models over HTTP, in the wire formats of OpenAI, and record what they do.
+    """Serve agents and models over HTTP, as OpenAI's and Anthropic's APIs and others, and record what they do.
 
     Clients name an agent or a model of treadle.toml, or the one of --model. Every response and conversation is a
     run of the journal. A run that is under way when the server stops goes on when it starts again, and several

@@ -37,7 +37,7 @@ def export(
     """Export runs as rows for training, or as a journal.
 
     Each row is a line of JSON, or a row of a Parquet file if --out ends in .parquet. The rows of hf_trace are files
-    in the folder --out. The rows of tokens, atropos, trl_grpo, trl_sft, verl, skyrl and verifiers have the token
+    in the folder --out. The rows of the formats from tokens to prime_rl have the token
     ids that the engine sampled, in groups. `treadle import` reads a journal.
 
     Examples:

@@ -23,16 +23,17 @@ def view(
     is_open: bool = True,
     is_json: bool = False,
 ) -> int:
-    """Open a page in the browser that shows runs as they happen, or a dataset, two of them, or rollouts.
+    """Open a page in the browser that shows runs as they happen, datasets, rollouts, evaluations or topics.
 
     The page lists the runs of a journal, and shows their messages, calls, prompts, files and times. It can answer
-    questions, approve calls, stop and fork runs, and talk to the agents of treadle.toml. It shows the rows of a
-    dataset, compares two datasets, and shows the rollouts of a group side by side, down to their tokens. The
-    address has a key, and nobody without it can ask the server. Ctrl-C ends it.
+    questions, approve calls, stop and fork runs, and talk to the agents of treadle.toml. It also
+    shows the rows of a dataset, the scores of an evaluation while its samples are made, and the rollouts of a group
+    side by side, down to their tokens. It compares two datasets or two evaluations. The address has a key, and
+    nobody without it can ask the server. Ctrl-C ends it.
 
     Examples:
         treadle view
-        treadle view dataset other-dataset --no-open
+        treadle view evaluation/first evaluation/second --no-open
     """
     from treadle.server.api_server import load_viewed, serve_api
     from treadle.viewer.bundle import read_bundle

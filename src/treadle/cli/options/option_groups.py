@@ -6,6 +6,7 @@ stands for all options of that group; the function gets one value.
 
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
@@ -66,7 +67,7 @@ class OptionRow(NamedTuple):
     def declare(self, name: str, kind: Any, default: Any) -> inspect.Parameter:
         """Return a keyword parameter of the type `kind` that typer reads as this option or argument."""
         complete = COMPLETERS.get(self.properties.get("complete", ""))
-        help = self.help
+        help = _TAG.sub(r"\\[", self.help)
         if complete is not None and "{values}" in help:
             help = help.replace("{values}", ", ".join(complete("")))
         if self.flags:
@@ -104,6 +105,8 @@ class OptionRow(NamedTuple):
 
 
 _DASH = Path("-")
+_TAG = re.compile(r"\[(?=[a-z#/@])")
+"""What begins a tag in the markup of rich, such as `[chat]`. Without a backslash, a help would not show it."""
 SHARED = "shared"
 """The section of `options.txt` with the options that many commands have."""
 
