@@ -212,8 +212,8 @@ def _check_keys() -> MachineCheck:
         return MachineCheck("keys", True, f"set: {', '.join(names)}")
     seen = f"set, but not used by 'openai': {', '.join(names)}" if names else "no key for a model is set"
     advice = (
-        "set OPENAI_API_KEY, or OPENAI_BASE_URL for your own server; the model 'oracle' of `treadle demo` needs "
-        "neither"
+        "set OPENAI_API_KEY, or OPENAI_BASE_URL for your own server; the models mock:echo, "
+        "mock:teacher and oracle need neither"
     )
     return MachineCheck("keys", False, seen, advice)
 
