@@ -155,6 +155,7 @@ approve waits call_1 yes --reason x        | --reason comes with no             
 chat --session abc1                        | run 'abc1' is not a session                        | 2
 chat --continue                            | there is no session; begin one with: treadle chat  | 2
 run --task files:csv_sm-0001 -m oracle     | near ids are csv_sum-0001                          | 2
+run --task files:test -m oracle            | stands for several tasks, and here one is needed      | 2
 run --task fles:csv_sum-0001 -m oracle     | did you mean 'files'?                              | 2
 eval --task shop:tset -m mock:echo         | 'shop' has no split 'tset'; did you mean 'test'?    | 2
 eval --task shop:valid -m mock:echo        | its splits are train, test                         | 2

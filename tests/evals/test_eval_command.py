@@ -128,7 +128,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     for arguments, text in (
         ((), "give a configuration, or options: treadle eval --task files:test"),
         (("--task", "files:tset", "--model", "oracle"), "has no split 'tset'; did you mean 'test'"),
-        (("--model", "oracle"), "give tasks, such as 'files:test'"),
+        (("--model", "oracle"), "give tasks, such as 'files:test' (--task)"),
         (("--task", "files:test"), "models"),
         (("--rows", "r.jsonl", "--model", "oracle"), "whole conversations: --task conversations:r.jsonl"),
         (("--rows", "none.jsonl", "--model", "mock:echo"), "there is no file 'none.jsonl'"),

@@ -227,7 +227,7 @@ def test_mistakes_of_a_configuration_are_all_named() -> None:
     with pytest.raises(ConfigError) as caught:
         asyncio.run(evaluate(models=["oracle", "oracle", "nobody:x"], rewards={"chek": 1}))
     for part in (
-        "give tasks, such as 'files:test'",
+        "give tasks, such as 'files:test' (--task), or rows",
         "'oracle' is given twice",
         "nobody",
         "did you mean 'check'",

@@ -166,7 +166,7 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
     """Return what cannot work: values that exclude each other, and names that do not exist."""
     problems: list[Problem] = []
     if not config.tasks and not config.rows:
-        text = "give tasks, such as 'files:test', or rows, a file of a dataset"
+        text = "give tasks, such as 'files:test' (--task), or rows, a file of a dataset (--rows)"
         problems.append(Problem(("tasks",), text))
     names = Counter([item if isinstance(item, str) else item.model for item in config.models])
     if twice := [name for name, count in names.items() if count > 1]:
@@ -174,8 +174,8 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
         problems.append(Problem(("models",), text))
     if config.rows and (solvers := [name for name in names if name.partition(":")[0] == "oracle"]):
         text = (
-            f"{solvers[0]!r} solves tasks, and an answer of a row is none; give another model, or run the whole "
-            f"conversations: --task conversations:{config.rows[0]}"
+            f"{solvers[0]!r} solves tasks, and the answers of rows are not tasks; give another model, or run the "
+            f"whole conversations: --task conversations:{config.rows[0]}"
         )
         problems.append(Problem(("models",), text))
     if config.rows and config.workers != "here":

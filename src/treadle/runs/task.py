@@ -233,7 +233,14 @@ def load_task(reference: str) -> Task:
         if ":" in reference.strip(":"):
             task_set(reference.partition(":")[0])  # its error names similar sets
         raise ConfigError(f"{reference!r} is not a task; write SET:ID, such as 'files:csv_sum-0042'")
-    return task_set(name).get(task_id)
+    found = task_set(name)
+    try:
+        return found.get(task_id)
+    except ConfigError:
+        if task_id not in splits_of(found) and not set(task_id) & set("*?["):
+            raise
+        text = f"{reference!r} stands for several tasks, and here one is needed; `treadle tasks {name}` lists them"
+        raise ConfigError(text) from None
 
 
 def _load(name: str) -> tuple[object, bool]:
