@@ -67,11 +67,13 @@ class AgentSection(ConfigSection):
 
 class RetrySection(ConfigSection):
     """What happens after a fault of the infrastructure: a server that fails, a lost connection, a grader that
-    cannot reach its service. Such a fault is never a reward of 0. A mistake in the code of a grader,
-    a reward, a task or a tool stops the job, with the file and the line, also in other processes; the same command
-    goes on once it is mended. A mistake is an exception such as a `KeyError` (in a tool: an unknown name, or a
-    `TypeError` or `AttributeError` that the first three calls end with), or any exception with which the first
-    three attempts end at the same line. What a tool raises otherwise is a result for the model."""
+    cannot reach its service. Such a fault never counts as a reward of 0.
+
+    A mistake in the code of a grader, a reward, a task or a tool stops the job, in all its processes, with an error
+    that names the file and the line. After the code is mended, the same command continues the job. Which exceptions
+    count as a mistake: those such as `KeyError`, and any exception that ends the first three attempts at the same
+    line. In a tool, only an unknown name counts, and a `TypeError` or `AttributeError` that ends the first three
+    calls; any other exception of a tool is a result for the model."""
 
     attempts: Count = 4
     """How often each rollout is tried, the first time included."""

@@ -68,7 +68,7 @@ class HeldOutSection(ConfigSection):
     when the work begins, when the version changes, and at the end."""
 
     tasks: Annotated[list[str], Field(min_length=1)]
-    """The tasks, written as those of the rollouts. None of them may be one of those."""
+    """The tasks, written like the key `tasks` of the rollouts. The rollouts must not use any of them."""
     epochs: Count = 1
     """How often each version attempts each task."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.25

@@ -163,7 +163,7 @@ def count_lines(path: Path) -> int:
 
 
 def demo(rows: int = 200, kill_after: int | None = None, window: int = 32, out: Path = Path("demo")) -> int:
-    """Generate training data from a topic, kill that with SIGKILL, go on and verify every row, all offline.
+    """Generate training data from a topic, kill the process, continue, and verify every row, all offline.
 
     A server plays the models over HTTP, slow now and then and with faults, and a worker generates the dataset, each
     in its own process. Then `treadle generate` does the same with your own models and tools.

@@ -62,7 +62,7 @@ def replay_recordings(
     *,
     options: TestOptions,
 ) -> int:
-    """Replay recorded runs against the agent of today, and show the first request to the model that differs.
+    """Replay recorded runs with the current agent, and show the first request to the model that differs.
 
     The model is not asked: the recording has its answers and, unless --tools says otherwise, the results of the
     tools. The exit code is 1 if an agent differs from its recordings. `treadle test --live` asks the model anew,

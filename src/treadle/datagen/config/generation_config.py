@@ -108,10 +108,10 @@ class Generation(ConfigSection):
     max_attempts: Count = 3
     """How many samples are planned for each wanted row, on average, before the generation stops."""
     answer_repairs: Annotated[int, Field(ge=0, le=5)] = 2
-    """How often each answer alone is asked for again, with the reasons, if a filter says that another answer could
-    pass: before the simulated user goes on, and at the end. A conversation ends at an answer that cannot be kept.
-    The row has neither the rejected answers nor the messages that asked for others. With 0, answers are checked at
-    the end only."""
+    """How often the agent is asked again for a single answer, with the reasons, if a filter rejects it and another
+    answer could pass. Answers are checked before the simulated user continues, and at the end. If an answer cannot
+    be kept, the conversation ends. The row contains neither the rejected answers nor the messages that asked for
+    others. With 0, answers are checked only at the end."""
     sample_attempts: Count = 2
     """How often a planned sample is attempted, including the first attempt. A rejected sample is made again with
     the reasons as feedback."""
