@@ -232,7 +232,7 @@ class ClientTurn:
         check_history(messages)
         at = max([number for number, item in enumerate(messages) if item.role is Role.USER], default=-1)
         if at < 0 or messages[-1].role is Role.ASSISTANT:
-            raise ConfigError("the newest message is none of the user, and no result of a call")
+            raise ConfigError("the newest message is neither from the user nor the result of a call")
         labels: dict[str, Json] = {**self._named.labels, **self._host.labels(self._caller, self._asked.model)}
         if not self._is_agent:
             labels.pop(QUEUE, None)  # nobody would wait for its answer
