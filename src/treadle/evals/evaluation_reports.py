@@ -212,7 +212,7 @@ def _write_prediction(place: int, sample: Sample, run: Run[Any]) -> dict[str, An
     wanted: dict[str, Any] = next(iter(expected.get("calls") or ()), {})
     made = next(iter(find_made_calls([event.body for event in run.events])), None)
     arguments = None if made is None else made.arguments
-    asked = [message.content for message in run.messages if message.role is Role.USER]
+    asked = [item.content for item in run.messages if item.role is Role.USER and not item.is_own]
     return {
         "sample_id": place,
         "query": asked[0 if expected.get("is_conversation") else -1] if asked else "",
