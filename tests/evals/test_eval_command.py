@@ -136,7 +136,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         result = cli("eval", *arguments)
         assert (result.code, text in result.err) == (2, True), result
     missing = cli("eval", "report", "nothing")
-    assert (missing.code, "has no evaluation; give the folder" in missing.err) == (2, True), missing
+    assert (missing.code, "has no evaluations; give the folder" in missing.err) == (2, True), missing
 
 
 def test_reports_are_written_at_the_end(made: Cli) -> None:

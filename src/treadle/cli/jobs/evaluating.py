@@ -28,7 +28,7 @@ from treadle.core.masking import hide_password
 from treadle.core.types import Json
 from treadle.evals.evaluation import EvaluationProgress, SampleGraded, evaluate
 from treadle.evals.evaluation_config import READER, REPORTS, EvaluationConfig
-from treadle.evals.evaluation_folder import find_journal, read_stored
+from treadle.evals.evaluation_folder import EvaluationFolder, read_stored
 from treadle.evals.evaluation_reports import (
     make_deepfabric_result,
     make_evaluation_view,
@@ -212,8 +212,9 @@ def _write_by_model(
         raise ConfigError(
             f"--format {format} writes a file for each model; name one with --out, such as log.json"
         )
+    address = EvaluationFolder(folder).find_journal(read_stored(folder), journal)
     make = make_inspect_log if format == "inspect" else make_deepfabric_result
-    with closing(open_journal(find_journal(folder, read_stored(folder), journal), must_exist=True)) as opened:
+    with closing(open_journal(address, must_exist=True)) as opened:
         for model in results.models:
             safe = re.sub(r"[^\w.-]+", "_", model.model)
             path = out if len(results.models) == 1 else out.with_stem(f"{out.stem}_{safe}")
