@@ -71,6 +71,10 @@ def test_markdown_and_json(made: Cli) -> None:
     )
     for part in parts:
         assert part in text
+    # A table of models with a column for each scorer cannot be read.
+    heads = [line for line in text.splitlines() if line.startswith("| model |")]
+    assert [head for head in heads if "tool_use" in head] == []
+    assert re.search(r"## Scores by scorer\n\n\| scorer \| oracle \| oracle:0\.6 \|\n.*\n\| check \|", text)
     view = json.loads(made("eval", "report", "one", "--format", "json").out)
     (found,) = view["evaluations"]
     assert len(found["samples"]) == found["planned"] == 16

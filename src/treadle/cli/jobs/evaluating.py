@@ -34,9 +34,9 @@ from treadle.evals.evaluation_reports import (
     make_evaluation_view,
     make_inspect_log,
     make_rows,
+    make_scorer_rows,
     read_curves,
     write_csv,
-    write_estimate,
     write_markdown,
 )
 from treadle.evals.evaluation_results import ModelPair, Results, read_results
@@ -140,11 +140,10 @@ def print_results(results: Results) -> None:
         table.add_row(*map(clean, row))
     console.print()
     print_table(table)
-    if any(len(item.scorers) > 1 for item in results.models):
-        names = list(dict.fromkeys([name for item in results.models for name in item.scorers]))
+    if scored := make_scorer_rows(results):
         scorers = make_table("scorer", *[clean(item.model) for item in results.models])
-        for name in names:
-            scorers.add_row(clean(name), *[write_estimate(item.scorers.get(name)) for item in results.models])
+        for row in scored:
+            scorers.add_row(*map(clean, row))
         print_table(scorers)
     print_pairs(results.pairs)
     for kind in results.failures[:_SHOWN_KINDS]:
