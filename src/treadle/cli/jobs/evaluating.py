@@ -1,7 +1,6 @@
 """The work of `treadle eval`: applies the options to the configuration, makes the evaluation, shows its tables."""
 
 import re
-from collections import deque
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ import msgspec
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.job_command import ConfigChanges, JobCommand, find_program_workers
 from treadle.cli.options import common as o
+from treadle.cli.terminal.job_view import NewestFeed
 from treadle.cli.terminal.output import (
     clean,
     make_table,
@@ -41,15 +41,14 @@ from treadle.evals.evaluation_reports import (
 )
 from treadle.evals.evaluation_results import ModelPair, Results, read_results
 from treadle.export.whole import write_whole
-from treadle.jobs.progress import JobNotice
 from treadle.journal.registry import open_journal
 from treadle.telemetry.curves import open_curves
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-_SHOWN_SAMPLES, _SHOWN_KINDS = 6, 8
-"""How many of the newest samples, and of the kinds of failures, are shown."""
+_SHOWN_KINDS = 8
+"""How many of the kinds of failures are shown."""
 
 
 def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_rescored: bool) -> int:
@@ -59,7 +58,13 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
             "give a configuration, or options: treadle eval --task files:test --model oracle --epochs 4"
         )
     config = READER.load(path, changes.by_key(), changes.flags, print_note)
-    job = JobCommand(config.name, EvaluationProgress(), ScoreFeed(), changes.command("eval", path), shown)
+    job = JobCommand(
+        config.name,
+        EvaluationProgress(),
+        NewestFeed(SampleGraded, _write_sample),
+        changes.command("eval", path),
+        shown,
+    )
     workers = find_program_workers(config.tasks)
     result = job.run(
         lambda stop: evaluate(
@@ -105,30 +110,14 @@ def _brief(results: Results) -> dict[str, object]:
     return {"models": results.models, "pairs": results.pairs, "failed": len(results.failed)}
 
 
-class ScoreFeed:
-    """The newest samples with their scores; see `Feed`."""
+def _write_sample(sample: SampleGraded) -> "Text":
+    """Return one sample as a line: its score, its task and its model."""
+    from rich.text import Text
 
-    def __init__(self) -> None:
-        self._samples: deque[SampleGraded] = deque(maxlen=_SHOWN_SAMPLES)
-
-    def note(self, notice: JobNotice) -> None:
-        """See `Feed.note`."""
-        if isinstance(notice, SampleGraded):
-            self._samples.append(notice)
-
-    def lines(self, height: int) -> list["Text"]:
-        """See `Feed.lines`."""
-        from rich.text import Text
-
-        lines = []
-        for sample in list(self._samples)[-height:] if height else ():
-            score = "-" if sample.score is None else f"{sample.score:.2f}"
-            style = "yellow" if sample.score is None else "green" if sample.score >= 1 else "red"
-            line = (
-                Text("  ").append(f"{score:5}", style=style).append(clean(f"{sample.task}  "), style="cyan")
-            )
-            lines.append(line.append(clean(sample.model), style="dim"))
-        return lines
+    score = "-" if sample.score is None else f"{sample.score:.2f}"
+    style = "yellow" if sample.score is None else "green" if sample.score >= 1 else "red"
+    line = Text("  ").append(f"{score:5}", style=style).append(clean(f"{sample.task}  "), style="cyan")
+    return line.append(clean(sample.model), style="dim")
 
 
 def print_results(results: Results) -> None:
