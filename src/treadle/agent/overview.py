@@ -101,7 +101,7 @@ class SessionMatch(Struct, frozen=True):
     title: str
     turn: int
     role: str
-    """The author of the message: `user` or `assistant`."""
+    """The author of the message: `user`, `assistant` or `treadle`."""
     line: str
 
 
@@ -130,4 +130,5 @@ def find_lines(journal: Journal, info: RunInfo, text: str) -> Iterator[SessionMa
             continue
         for line in message.content.splitlines() if wanted in message.content.casefold() else ():
             if wanted in line.casefold():
-                yield SessionMatch(info.run_id, info.title, turn, message.role, line)
+                role = "treadle" if message.is_own else message.role.value
+                yield SessionMatch(info.run_id, info.title, turn, role, line)
