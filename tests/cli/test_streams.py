@@ -98,6 +98,7 @@ SILENT = {
     ("init",),
     ("backup",),
     ("journal", "slim"),
+    ("images",),
     ("serve",),
     ("worker",),
     ("cancel",),

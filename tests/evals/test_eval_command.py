@@ -71,6 +71,10 @@ def test_markdown_and_json(made: Cli) -> None:
     )
     for part in parts:
         assert part in text
+    # A table of models with a column for each scorer cannot be read.
+    heads = [line for line in text.splitlines() if line.startswith("| model |")]
+    assert [head for head in heads if "tool_use" in head] == []
+    assert re.search(r"## Scores by scorer\n\n\| scorer \| oracle \| oracle:0\.6 \|\n.*\n\| check \|", text)
     view = json.loads(made("eval", "report", "one", "--format", "json").out)
     (found,) = view["evaluations"]
     assert len(found["samples"]) == found["planned"] == 16
@@ -136,7 +140,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         result = cli("eval", *arguments)
         assert (result.code, text in result.err) == (2, True), result
     missing = cli("eval", "report", "nothing")
-    assert (missing.code, "has no evaluation; give the folder" in missing.err) == (2, True), missing
+    assert (missing.code, "has no evaluations; give the folder" in missing.err) == (2, True), missing
 
 
 def test_reports_are_written_at_the_end(made: Cli) -> None:

@@ -108,7 +108,7 @@ def test_a_file_of_rows_that_changed_is_told(tmp_path: Path) -> None:
         before = asyncio.run(evaluate(**given))
         assert asyncio.run(evaluate(**given)).results.models == before.results.models
         path.write_text(line.replace("hi", "ho") + f"\n{line}\n")
-        with pytest.raises(ConfigError, match=r"the file '.*r\.jsonl' changed since the evaluation"):
+        with pytest.raises(ConfigError, match=r"the file '.*r\.jsonl' changed since the evaluations"):
             asyncio.run(evaluate(**given))
         path.write_text(line)
         with pytest.raises(ConfigError, match="and the list of tasks changed since"):

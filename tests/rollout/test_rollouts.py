@@ -599,6 +599,24 @@ def test_an_answer_that_was_cut_off_is_no_fault_of_a_lost_connection(
     }
 
 
+@pytest.mark.parametrize("part", ["tasks", "held_out"])
+def test_a_file_of_rows_that_changed_is_told(tmp_path: Path, part: str) -> None:
+    """The groups of rollouts are known by their tasks, which now mean other rows."""
+    rows = tmp_path / "r.jsonl"
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hi"}]
+    rows.write_text(json.dumps({"messages": said}))
+    of_rows = [f"conversations:{rows}"]
+    given: dict[str, Any] = {"tasks": of_rows} if part == "tasks" else {"held_out": {"tasks": of_rows}}
+    given = {"tasks": TASKS, "model": "mock:echo", "groups": 1, "group_size": 2, "path": tmp_path, **given}
+    assert asyncio.run(Rollouts(**given).run()).end.reason == "done"
+    given["groups"] = 2
+    assert asyncio.run(Rollouts(**given).run()).end.reason == "done"
+    rows.write_text(rows.read_text().replace("hi", "ho"))
+    with pytest.raises(ConfigError, match=r"the file '.*r\.jsonl' changed since the rollouts"):
+        asyncio.run(Rollouts(**given).run())
+    assert [line["number"] for line in lines(tmp_path)] == [1, 2]
+
+
 def test_the_folder_has_no_secrets(tmp_path: Path) -> None:
     """Rules out that headers of the model and passwords in addresses stay in the ledger."""
     secret = "s3cret-abcdefgh"

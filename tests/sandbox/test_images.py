@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.cli.command import Cli
 from tests.sandbox.small_images import BASE, image_folder, needs_images, write_root
 
 from treadle import Agent, ScriptedModel, open_journal
@@ -32,7 +33,9 @@ from treadle.sandbox.commands.images import (
     build_image,
     find_builder,
     find_image_fault,
+    list_unpacked,
     open_image,
+    remove_unpacked,
 )
 from treadle.sandbox.commands.untrusted import remove_tree
 from treadle.sandbox.in_memory import MemorySandbox
@@ -287,8 +290,8 @@ def test_images_that_cannot_be_used(
             open_image(name)
     monkeypatch.setenv("TREADLE_IMAGE_BUILDER", "none")
     unknown = f"sha256:{'0' * 64}"
-    for name in ("", unknown):
-        assert "TREADLE_IMAGE_BUILDER is 'none'" in (find_image_fault(name) or "")
+    for fault in (find_image_fault(needs_builder=True), find_image_fault(unknown)):
+        assert "TREADLE_IMAGE_BUILDER is 'none'" in (fault or "")
     with pytest.raises(ConfigError, match="'shell' cannot be used here: TREADLE_IMAGE_BUILDER is 'none'"):
         Shell(root=unknown).tools()
     monkeypatch.setenv("TREADLE_IMAGE_BUILDER", "no-such-program")
@@ -328,12 +331,45 @@ def test_an_image_whose_unpacking_was_killed_is_unpacked_again(
     assert not left.exists()
 
 
+def test_images_that_nothing_uses_are_removed(
+    image: str, image_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = image_folder / "listed"
+    folder.mkdir()
+    monkeypatch.setenv("TREADLE_IMAGE_FOLDER", str(folder))
+    made = Path(open_image(image).folder)
+    (listed,) = list_unpacked()
+    assert (listed.image_id, listed.is_in_use) == (image, False)
+    assert listed.size_bytes > 1_000_000
+    cli, seen = Cli(tmp_path), list[tuple[bool, bool]]()
+    cli.env["TREADLE_IMAGE_FOLDER"] = str(folder)  # and never the images of this machine
+
+    def remove(_: str) -> None:
+        (now,) = list_unpacked()
+        seen.append((now.is_in_use, remove_unpacked(now)))
+
+    async def run() -> None:
+        box = MemorySandbox()
+        async with HostCommands(root=image).open() as opened:
+            await opened.run("echo begun; sleep 0.5", box, Limits(), remove)
+
+    asyncio.run(run())
+    assert (True, False) in seen
+    assert "  used " in cli("images", "--remove").out
+    assert made.exists()
+    assert not remove_unpacked(replace(listed, used_at=0.0)), "it was used since"
+    gone = cli("images", "--remove", "--unused-days", "0", "--json")
+    assert [item["is_removed"] for item in gone.lines] == [True]
+    assert not [*folder.glob(f"{made.parent.name}*/root")]
+    assert Path(open_image(image).folder, "srv/one").read_text() == "one\n"
+
+
 def test_folders_of_images(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TREADLE_IMAGE_FOLDER", str(tmp_path / "file" / "x"))
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="set TREADLE_IMAGE_FOLDER"):
         open_image(image)
-    assert "set TREADLE_IMAGE_FOLDER" in (find_image_fault("") or "")
+    assert "set TREADLE_IMAGE_FOLDER" in (find_image_fault() or "")
     with pytest.raises(ConfigError, match="folders of the run's files cannot have other paths"):
         Shell(root=image, folders={"/data": "data"})
 

@@ -12,6 +12,7 @@ from tests.sandbox.small_images import BASE, image_folder, needs_images, write_r
 from tests.tasks.test_foreign import run, write
 
 from treadle.agent.agent import Agent
+from treadle.cli.jobs.job_command import find_program_workers
 from treadle.core.errors import ConfigError
 from treadle.journal.memory import MemoryJournal
 from treadle.runs.task import find_tasks, load_task
@@ -34,6 +35,18 @@ def write_task(place: Path, docker: str, solution: str, test: str, settings: str
         solution__solve_dot_sh=f"#!/bin/sh\n{solution}\n",
         tests__test_dot_sh=f"#!/bin/sh\nif ({test}); then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n",
     )
+
+
+def test_a_pattern_builds_only_the_images_of_its_tasks(image_folder: Path, tmp_path: Path) -> None:
+    for name in ("good", "other"):
+        write_task(tmp_path / name, f"RUN mkdir /opt && echo {name} > /opt/name\nWORKDIR /app\n", "", "true")
+    known = {*image_folder.glob("built/*")}
+    pattern = f"harbor:{tmp_path}:g*"
+    assert find_tasks([pattern]) == [f"harbor:{tmp_path}:good"]
+    assert find_program_workers([pattern]) is None
+    assert len({*image_folder.glob("built/*")} - known) == 1
+    with pytest.raises(ConfigError, match=r"has no task that fits 'z\*'; ids are such as 'good'"):
+        find_tasks([f"harbor:{tmp_path}:z*"])
 
 
 @pytest.fixture(scope="module")

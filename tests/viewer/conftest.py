@@ -86,7 +86,7 @@ class ServedJournal(Struct, frozen=True):
 async def _fill(path: Path) -> dict[str, str]:
     made = {}
     with open_journal(path) as journal:
-        for name in ("tidy", "failed", "asking", "approving", "talk", "hostile"):
+        for name in ("tidy", "failed", "asking", "approving", "talk", "repaired", "hostile"):
             made[name] = (await getattr(sample_runs, f"make_{name}")(journal)).run_id
         made["words"] = (await sample_runs.make_hostile(journal, "Donaudampfschifffahrt" * 60)).run_id
         made["long"] = (await sample_runs.make_long(journal, LONG_STEPS)).run_id

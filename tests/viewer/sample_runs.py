@@ -96,6 +96,16 @@ async def make_talk(journal: Journal, turns: int = 3) -> Run[Any]:
     return run
 
 
+async def make_repaired(journal: Journal) -> Run[Any]:
+    """Return a session of two turns, whose first answer was asked for again, and whose second reached a limit."""
+    script = ["It is 41.", "It is 42.", [call("look", {"path": "notes"})], "It is written in the notes."]
+    agent = Agent(ScriptedModel(script), tools=[look], policy=Policy(max_steps=1), journal=journal)
+    async with agent.session() as session:
+        await session.send("How much is it?")
+        await session.send("The number 41 does not occur before.", is_own=True)
+        return await session.send("Where is it written?")
+
+
 async def make_hostile(journal: Journal, text: str = EVIL) -> Run[Any]:
     """Return a run with `text` wherever a model, a tool or a user can put it."""
 

@@ -156,6 +156,19 @@ def test_texts_are_shown_as_text_and_leave_no_place(
     assert [url for url in browser.requests if not url.startswith((own, "about:", "data:"))] == []
 
 
+def test_what_treadle_says_is_not_shown_as_the_users(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['repaired']}"), ".block.message")
+    titles = "[...document.querySelectorAll('.block.message.%s .head b')].map(one => one.textContent)"
+    wait(browser, f"{titles % 'treadle'}.length === 2")
+    assert browser.evaluate(titles % "treadle") == [
+        "Treadle asked again",
+        "Treadle, at the limit max_steps",
+    ]
+    assert browser.evaluate(titles % "user") == ["User", "User"]
+    assert "2 turns" in text_of(browser)
+    assert "Turn 3" not in text_of(browser)
+
+
 def test_only_what_is_in_view_is_drawn(browser: Chromium, served: ServedJournal) -> None:
     show(browser, served.address(f"run/{served.runs['long']}"), ".run[data-loaded=true] .block")
     assert browser.evaluate("document.querySelectorAll('.block').length") < 60

@@ -312,7 +312,7 @@ async def test_a_message_in_the_last_instant_of_a_session_is_answered() -> None:
     agent = Agent("mock:echo", journal=journal)
     async with agent.session("s", metadata={QUEUE: "default"}):
         pass
-    await hand_over(agent, "s", Given(), None, "say first")
+    await hand_over(agent, "s", Given(), None, Message(Role.USER, "say first"))
     journal.texts = ("say late",)
     worker = Worker(journal)
     working = asyncio.ensure_future(worker.work())

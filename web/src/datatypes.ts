@@ -101,6 +101,8 @@ export interface ShownMessage {
   text: string;
   thought?: string;
   calls?: ShownCall[];
+  /** Whether an answer and its calls are not trained on. */
+  is_untrained?: boolean;
 }
 
 export interface RowBody {

@@ -21,6 +21,7 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     title: str
     """The label `title` of the session, or the beginning of its first message."""
     turns: int
+    """Turns that the user began. Requests of Treadle to answer again are not counted."""
     steps: int
     """Inferences that were completed."""
     messages: int
@@ -50,7 +51,7 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
 def summarize_session(run_id: str, bodies: Iterable[e.DurableBody]) -> SessionSummary:
     """Return the summary of a session from the bodies of its events, which are read once."""
     state = State()
-    messages = calls = failed = 0
+    turns = messages = calls = failed = 0
     began_at, title = 0.0, ""
     errors: list[str] = []
     steered: set[int] = set()
@@ -58,7 +59,8 @@ def summarize_session(run_id: str, bodies: Iterable[e.DurableBody]) -> SessionSu
         advance(state, body)
         began_at = began_at or body.at
         if isinstance(body, e.TurnStarted):
-            messages += body.queued_seq not in steered
+            turns += not body.message.is_own
+            messages += not (body.message.is_own or body.queued_seq in steered)
             title = title or make_title(body.message.content)
         elif isinstance(body, e.InferenceCompleted):
             messages += 1
@@ -76,7 +78,7 @@ def summarize_session(run_id: str, bodies: Iterable[e.DurableBody]) -> SessionSu
     return SessionSummary(
         run_id=run_id,
         title=str(metadata.get("title") or title),
-        turns=state.turn.number,
+        turns=turns,
         steps=state.step,
         messages=messages,
         tool_calls=calls,
@@ -99,7 +101,7 @@ class SessionMatch(Struct, frozen=True):
     title: str
     turn: int
     role: str
-    """The author of the message: `user` or `assistant`."""
+    """The author of the message: `user`, `assistant` or `treadle`."""
     line: str
 
 
@@ -128,4 +130,5 @@ def find_lines(journal: Journal, info: RunInfo, text: str) -> Iterator[SessionMa
             continue
         for line in message.content.splitlines() if wanted in message.content.casefold() else ():
             if wanted in line.casefold():
-                yield SessionMatch(info.run_id, info.title, turn, message.role, line)
+                role = "treadle" if message.is_own else message.role.value
+                yield SessionMatch(info.run_id, info.title, turn, role, line)

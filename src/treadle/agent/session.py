@@ -164,7 +164,8 @@ class Session(Generic[T_co]):
         attach, on_event = options.get("attach", ()), options.get("on_event")
         delivery = Delivery(options.get("delivery") or Delivery.QUEUE)
         parts, blobs = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
-        driver, message = self._open_driver(), Message(Role.USER, text, parts=parts)
+        own = options.get("is_own", False)
+        driver, message = self._open_driver(), Message(Role.USER, text, parts=parts, is_own=own)
         check_message(self._agent, message)
         blobs = {**blobs, **options.get("blobs", {})}
         state, is_quiet = driver.state, self._users == 0 and not driver.mail.is_waiting

@@ -258,6 +258,9 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     unchanged, and what follows them as `foreign.let_in` returns it."""
     is_partial: bool = False
     """True for an answer that was stopped while its text came; rows do not have it."""
+    is_own: bool = False
+    """True for a message that Treadle wrote and the model reads as the user's, such as a nudge or a request to
+    answer again."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.evals.evaluation_config import (
     READER,
@@ -22,13 +21,11 @@ from treadle.evals.evaluation_config import (
     choose,
     find_oracles,
     find_unsolved,
-    make_config,
 )
 from treadle.evals.evaluation_folder import (
     EvaluationFolder,
     SampleDetails,
     check_continued,
-    check_tasks,
     finish_rescoring,
     is_grading_again,
 )
@@ -42,7 +39,7 @@ from treadle.jobs.attempt import (
     SeededAgents,
     outcome_of,
 )
-from treadle.jobs.job import Expected, Job, JobEnd, JobOptions, JobSettings, open_job
+from treadle.jobs.job import Expected, Job, JobEnd, JobSettings, open_job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, PlannedItem
 from treadle.jobs.progress import Average, JobListener, JobNotice, JobProgress, JobWords
 from treadle.journal.run_info import RunFilter
@@ -214,15 +211,9 @@ async def evaluate(
     Raises: `ConfigError` if another process works in the folder, or if a key was changed that cannot change;
     `ProviderError` for a fault of the user, such as a wrong key; `JournalError`.
     """
-    if config is None:
-        config = make_config(options)
-    elif isinstance(config, str | Path):
-        config = READER.load(config, options)
-    elif options:
-        raise ConfigError(f"give a configuration or options, not both: {', '.join(options)}")
+    config = READER.resolve(config, options)
     folder, progress = EvaluationFolder(config.path), EvaluationProgress()
-    given = JobOptions.of_attempts(config, {}, workers=workers, stop=stop, listener=listener)
-    given = msgspec.structs.replace(given, ledger=folder.ledger)
+    given = folder.options(config, workers=workers, stop=stop, listener=listener)
     async with AsyncExitStack() as stack:
         check = partial(check_continued, config, is_rescored=is_rescored)
         job = open_job(stack, given, progress, partial(_runs_of, config), check=check)
@@ -240,7 +231,7 @@ async def evaluate(
         )
         answers = await asyncio.to_thread(read_answers, config.rows, config.max_tasks)
         tasks = await asyncio.to_thread(lambda: choose(find_tasks(config.tasks), config.max_tasks))
-        check_tasks(config, job.ledger, [*tasks, *answers])
+        folder.check_tasks(job.ledger, [*tasks, *answers], rows=config.rows)
         plan = await asyncio.to_thread(_make_plan, config, tasks, answers)
         work = EvaluationWork(config, job, driver, plan, answers)
         progress.wanted = plan.wanted

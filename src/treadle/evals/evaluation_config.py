@@ -4,10 +4,10 @@ Field docstrings are the descriptions in the JSON Schema.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Struct
@@ -203,8 +203,3 @@ READER: ConfigReader[EvaluationConfig] = ConfigReader(
     translate=map_deepfabric_evaluation,
 )
 """The reader of configuration files, and their JSON Schema."""
-
-
-def make_config(given: Mapping[str, Any]) -> EvaluationConfig:
-    """Return the configuration with these values. Raises: `ConfigError` that lists all mistakes."""
-    return READER.load(None, given)

@@ -78,22 +78,27 @@ def make_rows(results: Results) -> tuple[list[str], list[list[str]]]:
     return heads, rows
 
 
+def make_scorer_rows(results: Results) -> list[list[str]]:
+    """Return a row for each scorer, with its mean for each model; none if there is only one scorer."""
+    names = list(dict.fromkeys([name for item in results.models for name in item.scorers]))
+    rows = [[name, *[write_estimate(item.scorers.get(name)) for item in results.models]] for name in names]
+    return rows if len(rows) > 1 else []
+
+
 def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
     """Return the report of an evaluation as Markdown, with `pairs` of a comparison after its own."""
     done = sum([item.samples for item in results.models])
     heads, rows = make_rows(results)
-    names = list(dict.fromkeys([name for item in results.models for name in item.scorers]))
-    if len(names) > 1:
-        heads += names
-        rows = [
-            [*row, *[write_estimate(item.scorers.get(name)) for name in names]]
-            for row, item in zip(rows, results.models, strict=True)
-        ]
     parts = [
         f"# {results.name}",
         f"{done:,} of {results.planned:,} samples. Intervals are of 95 %, over tasks.",
     ]
     parts.append(_write_table(heads, rows))
+    if lines := make_scorer_rows(results):
+        parts += [
+            "## Scores by scorer",
+            _write_table(["scorer", *[item.model for item in results.models]], lines),
+        ]
     if found := [*results.pairs, *pairs]:
         lines = [
             [
@@ -212,7 +217,7 @@ def _write_prediction(place: int, sample: Sample, run: Run[Any]) -> dict[str, An
     wanted: dict[str, Any] = next(iter(expected.get("calls") or ()), {})
     made = next(iter(find_made_calls([event.body for event in run.events])), None)
     arguments = None if made is None else made.arguments
-    asked = [message.content for message in run.messages if message.role is Role.USER]
+    asked = [item.content for item in run.messages if item.role is Role.USER and not item.is_own]
     return {
         "sample_id": place,
         "query": asked[0 if expected.get("is_conversation") else -1] if asked else "",

@@ -1,8 +1,9 @@
 """What a page in one file holds of many rows: the bodies of a sample, and the words of the others for searches."""
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from hashlib import blake2b
+from itertools import count
 from typing import TypeAlias
 
 import msgspec
@@ -75,17 +76,25 @@ def find_words(texts: Iterable[str]) -> str:
 
 
 def write_conversation(
-    messages: Sequence[Message], simulated: frozenset[str] = frozenset(), max_chars: int = _MAX_CHARS
+    messages: Sequence[Message],
+    simulated: frozenset[str] = frozenset(),
+    max_chars: int = _MAX_CHARS,
+    untrained: Collection[int] = (),
 ) -> list[Json]:
-    """Return messages as a page shows them, with the result of each call beside the call."""
+    """Return messages as a page shows them, with the result of each call beside the call. `untrained` are the
+    numbers of the answers, from 0, that are not trained on."""
+    answers = count()
     results = {message.call_id: message for message in messages if message.role is Role.TOOL}
     written: list[Json] = []
     for message in messages:
         if message.role is Role.TOOL:
             continue
-        raw: dict[str, Json] = {"role": message.role.value, "text": cut_text(message.content, max_chars)}
+        role = "treadle" if message.is_own else message.role.value
+        raw: dict[str, Json] = {"role": role, "text": cut_text(message.content, max_chars)}
         if message.reasoning:
             raw["thought"] = cut_text(message.reasoning, max_chars)
+        if message.role is Role.ASSISTANT and next(answers) in untrained:
+            raw["is_untrained"] = True
         for call in message.tool_calls:
             shown: dict[str, Json] = {"name": call.name, "arguments": cut_text(call.arguments, max_chars)}
             if (result := results.get(call.call_id)) is not None:

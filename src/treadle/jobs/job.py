@@ -23,12 +23,12 @@ from treadle.core.errors import ConfigError, JournalError, UserCodeError
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
 from treadle.jobs.meter import JobMeter, open_meter
 from treadle.jobs.progress import JobListener, JobNotice, JobProgress
-from treadle.jobs.sections import AttemptSection, LimitSection
+from treadle.jobs.sections import LimitSection
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.ensure import collecting_less
-from treadle.runs.retries import NO_RETRIES, RetryPolicy
+from treadle.runs.retries import RetryPolicy
 from treadle.tools.toolset_parts import forget_files
 from treadle.workers.protocol import LOSSES_ALONE, MAX_LOSSES, WorkerOptions, Workers
 from treadle.workers.queued import QueueWorkers
@@ -485,32 +485,6 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     nothing stops it."""
     listener: JobListener = lambda notice, progress: None
     """The function that is called for each notice, with the counts after it."""
-
-    @classmethod
-    def of_attempts(
-        cls,
-        config: AttemptSection,
-        files: Mapping[str, Path],
-        *,
-        workers: Workers | None = None,
-        stop: asyncio.Event | None = None,
-        listener: JobListener = lambda notice, progress: None,
-    ) -> "JobOptions":
-        """Return the options of a job that attempts tasks, whose attempts are made again by the job itself.
-
-        `workers` take the place of the configured ones.
-        """
-        return cls(
-            ledger=config.path / "ledger.db",
-            files=files,
-            journal=config.journal or config.path / "runs.db",
-            limits=config.limits,
-            window=config.window,
-            workers=workers or config.workers,
-            worker_retries=NO_RETRIES,
-            stop=stop,
-            listener=listener,
-        )
 
 
 def open_job(

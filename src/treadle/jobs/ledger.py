@@ -500,20 +500,3 @@ def connect(path: Path, *, is_readonly: bool) -> "sqlite3.Connection":
             f"the ledger {str(path)!r} has the layout {found!r}; use the Treadle that wrote it"
         )
     return connection
-
-
-def check_unchanged(ledger: Ledger, described: Mapping[str, Json], place: object) -> None:
-    """Check that a job is continued with the facts that it was begun with, and record them if it is new.
-
-    `place` is where the job is kept, for the message. Raises: `ConfigError` that names the keys that have changed.
-    """
-    known = ledger.get("config")
-    before = described if known is None else msgspec.json.decode(known)
-    changed = [key for key in described if before.get(key) != described[key]]
-    if changed:
-        told = "; ".join([f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed])
-        raise ConfigError(
-            f"the work in {str(place)!r} was begun with another configuration: {told}. Give the same values, or "
-            "another folder (--out)"
-        )
-    ledger.set("config", msgspec.json.encode(described).decode())

@@ -14,14 +14,11 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treadle.core.errors import ConfigError
-from treadle.core.masking import MASK
 from treadle.core.mistakes import Keys
 from treadle.core.overrides import apply_changes
 from treadle.core.places import Document, KeyPath, Mapped, Problem, parse_document
 from treadle.core.policy import Policy
 from treadle.core.types import Json
-from treadle.models.config.model_parts import is_secret_url
-from treadle.models.config.tables import ModelTable
 from treadle.runs.retries import RetryPolicy
 
 Count = Annotated[int, Field(ge=1)]
@@ -185,6 +182,17 @@ class ConfigReader(Generic[C]):
             tell(note)
         return config
 
+    def resolve(self, given: C | str | Path | None, options: Mapping[str, Json]) -> C:
+        """Return the configuration that a program gives: one, or the path of one with `options`, or these alone.
+
+        Raises: `ConfigError`, also for a configuration together with options.
+        """
+        if not isinstance(given, ConfigSection):
+            return self.load(given, options)
+        if options:
+            raise ConfigError(f"give a configuration or options, not both: {', '.join(options)}")
+        return given
+
     def validate(
         self, value: dict[str, Any], find_conflicts: Callable[[C], list[Problem]] | None = None
     ) -> tuple[C | None, list[Problem]]:
@@ -194,14 +202,6 @@ class ConfigReader(Generic[C]):
         except ValidationError as error:
             return None, self._keys.explain(error.errors(include_url=False), value)
         return config, (find_conflicts or self._find_conflicts)(config)
-
-
-def hide_secrets(model: str | ModelTable | None) -> str | ModelTable | None:
-    """Return a model of a configuration without what may be secret, for a file that others may read."""
-    if not isinstance(model, ModelTable):
-        return model
-    hidden = {"base_url": MASK} if model.base_url is not None and is_secret_url(model.base_url) else {}
-    return model.model_copy(update={"headers": None, "extra": None, **hidden})
 
 
 def find_mistakes(checks: Mapping[KeyPath, Callable[[], object]]) -> list[Problem]:

@@ -143,7 +143,9 @@ def _on_run_started(facts: Facts, body: e.RunStarted) -> bool:
 
 def _on_turn_started(facts: Facts, body: e.TurnStarted) -> bool:
     facts.status, facts.stop_reason = _RUNNING, None
+    count = facts.turns + (not body.message.is_own)
     TURN_CHANGES[e.TurnStarted](facts, body)
+    facts.turns = count
     facts.reward = None
     if facts.input is None:
         facts.input = body.message.content[:_SHOWN_CHARS]

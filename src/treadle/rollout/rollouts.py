@@ -15,7 +15,7 @@ from treadle.agent.sync import iterate_blocking
 from treadle.core.errors import ConfigError
 from treadle.export.groups import Group
 from treadle.jobs.attempt import AttemptDriver, MakeModel, SeededAgents
-from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, open_job
+from treadle.jobs.job import Job, JobEnd, JobSettings, open_job
 from treadle.jobs.ledger import PlannedItem
 from treadle.jobs.progress import JobNotice, TokenRate
 from treadle.journal.run_info import RunFilter
@@ -89,12 +89,7 @@ class Rollouts:
             options["workers"], workers = workers, None
         if isinstance(model, str | Mapping):
             options["model"], model = model, None
-        if config is None:
-            config = make_config(options)
-        elif isinstance(config, str | Path):
-            config = READER.load(config, options)
-        elif options:
-            raise ConfigError(f"give a configuration or options, not both: {', '.join(options)}")
+        config = make_config(options) if config is None else READER.resolve(config, options)
         if config.command is not None and workers is None:
             raise ConfigError(
                 "a command needs workers that start it: give workers=ProgramWorkers(command), of "
@@ -207,7 +202,7 @@ class Rollouts:
         if self._work is not None:
             raise ConfigError("these rollouts are being made already; make another object with another path")
         folder, config = self.folder, self.config
-        options = JobOptions.of_attempts(
+        options = folder.options(
             config, {GROUPS: folder.groups}, workers=self._workers, stop=stop, listener=self._listener
         )
         job = open_job(
@@ -281,6 +276,8 @@ class _Work:
             )
             self._held_out.restore(job.ledger)
             self._versions.on_change = job.wake
+        held_out = () if config.held_out is None else find_tasks(config.held_out.tasks)
+        RolloutFolder(config.path).check_tasks(job.ledger, self._tasks, held_out)
         entries = list(job.ledger.entries())
         self._plan.restore(entries, [item for item in job.ledger.open_items() if item.number > 0])
         self.groups.restore(entries)

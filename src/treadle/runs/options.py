@@ -206,6 +206,9 @@ class SendOptions(TypedDict, total=False):
     is_last: bool
     """True if the session is closed after this turn. The end of the turn is then durable only when `close` returns,
     which is faster."""
+    is_own: bool
+    """True if a program, and not the user, asks for the answer again. The message is shown as such, and its turn is
+    not counted as one of the user's."""
 
 
 class Given(Struct, frozen=True):

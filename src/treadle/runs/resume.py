@@ -157,18 +157,19 @@ def _read_decisions(
 
 
 async def hand_over(
-    agent: AgentParts, run_id: str, given: Given, task: Task | None = None, text: str | None = None
+    agent: AgentParts, run_id: str, given: Given, task: Task | None = None, message: Message | None = None
 ) -> State:
     """Leave a run to the workers of its queue, and return its state.
 
-    With `text`, the next turn of the session is opened; without, the turn that failed or was interrupted goes on.
+    With `message`, the next turn of the session is opened; without, the turn that failed or was interrupted goes
+    on.
     Raises: as `reopen` does.
     """
     state, writer = await reopen(agent, run_id, trust=given.trust)
     try:
         driver = await go_on(agent, state, writer, given, task)
-        if text is not None:
-            driver.put(await open_turn(agent, driver, Message(Role.USER, text)))
+        if message is not None:
+            driver.put(await open_turn(agent, driver, message))
         await driver.leave()
     except BaseException:
         await see_through(writer.release)

@@ -114,7 +114,8 @@ def find_step_rewards(task: Task, messages: Sequence[Message]) -> tuple[float, .
 
 class TaskSet(Protocol):
     """A collection of tasks under one name. If it has an attribute `splits`, a mapping of names to the ids of
-    tasks, `SET:SPLIT` stands for these tasks."""
+    tasks, `SET:SPLIT` stands for these tasks. If tasks are costly to make, it may have a method `match`, which
+    returns the tasks whose ids fit a pattern and makes no others."""
 
     @property
     def name(self) -> str:
@@ -383,7 +384,9 @@ def find_tasks(references: Iterable[str]) -> list[str]:
                 ) from error
             found[reference] = None
             continue
-        ids = [task.task_id for task in task_set(name)]
+        chosen_from = task_set(name)
+        match = getattr(chosen_from, "match", None) if task_id else None
+        ids = [task.task_id for task in (chosen_from if match is None else match(task_id))]
         chosen = [item for item in ids if not task_id or fnmatchcase(item, task_id)]
         if not chosen:
             if not ids:

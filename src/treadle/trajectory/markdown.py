@@ -35,7 +35,7 @@ def write_markdown(
     Attachments are named. `None` as `result_chars` cuts nothing. Events are read once, in order.
     """
     calls: dict[str, ToolCall] = {}
-    is_titled = False
+    is_titled, turns = False, 0
     for body in bodies:
         if isinstance(body, e.RunStarted):
             given = str((body.metadata or {}).get("title", ""))
@@ -52,8 +52,12 @@ def write_markdown(
                 is_titled = True
             if body.turn == 1:
                 yield f"\n{head}\n"
-            yield f"\n## Turn {body.turn}\n"
-            yield from _write_message("User", body.message)
+            if body.message.is_own:
+                yield from _write_message("Treadle asked again", body.message)
+            else:
+                turns += 1
+                yield f"\n## Turn {turns}\n"
+                yield from _write_message("User", body.message)
         elif isinstance(body, e.MessageInjected):
             if body.delivery in (None, "steer"):
                 yield from _write_message("Treadle" if body.delivery is None else "User", body.message)

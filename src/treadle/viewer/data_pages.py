@@ -17,7 +17,7 @@ from treadle.datagen.dataset.dataset_view import DatasetView, make_dataset_view
 from treadle.datagen.dataset.row_index import ComparedDatasets, compare_datasets
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.datagen.topics.topics_view import TopicsView, make_topics_view
-from treadle.evals.evaluation_folder import EvaluationFolder, find_journal
+from treadle.evals.evaluation_folder import EvaluationFolder
 from treadle.evals.evaluation_folder import read_stored as read_evaluation
 from treadle.evals.evaluation_reports import EvaluationView, choose_runs, make_evaluation_view
 from treadle.evals.evaluation_results import make_results
@@ -99,7 +99,7 @@ def make_evaluation_page(paths: Sequence[Path], *, journal: str | None = None) -
     each kind first, as many as fit. Raises: `ConfigError`; `JournalError`."""
     stored = [read_evaluation(path) for path in paths]
     view = make_evaluation_view(*map(make_results, paths, stored))
-    address = find_journal(paths[0], stored[0], journal)
+    address = EvaluationFolder(paths[0]).find_journal(stored[0], journal)
     answers: dict[str, object] = {}
     with closing(open_journal(address, must_exist=True)) as opened:
         ids = choose_runs(view.evaluations[0], _RUNS)

@@ -11,13 +11,12 @@ from threading import Lock
 from typing import Any
 
 from treadle.core.errors import ConfigError
-from treadle.core.masking import hide_password
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_view import DatasetView
 from treadle.datagen.dataset.row_index import ComparedRows, FoundRows, RowIndex, compare_rows
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.datagen.topics.topics_view import TopicsView, make_topics_view
-from treadle.evals.evaluation_folder import find_journal
+from treadle.evals.evaluation_folder import EvaluationFolder
 from treadle.evals.evaluation_folder import read_stored as read_evaluation
 from treadle.evals.evaluation_reports import EvaluationView, make_evaluation_view
 from treadle.evals.evaluation_results import read_results
@@ -70,18 +69,10 @@ class ViewedData:
             found = DatasetFolder(self._paths[0]).journal
             return str(found) if self._paths[0].is_dir() and found.exists() else None
         if self._kind is DataKind.EVALUATION:
-            return str(find_journal(self._paths[0], read_evaluation(self._paths[0])))
+            return str(EvaluationFolder(self._paths[0]).find_journal(read_evaluation(self._paths[0])))
         if self._kind is not DataKind.ROLLOUTS:
             return None
-        stored = read_stored(self._paths[0])
-        if stored.config.journal is None:
-            return str(RolloutFolder(self._paths[0]).journal)
-        if not stored.is_trusted:
-            raise ConfigError(
-                f"the rollouts in {str(self._paths[0])!r} come from elsewhere, and their runs are in the journal "
-                f"{hide_password(stored.config.journal)!r}: name it with --journal if you trust it"
-            )
-        return stored.config.journal
+        return str(RolloutFolder(self._paths[0]).find_journal(read_stored(self._paths[0])))
 
     def describe(self) -> dict[str, Any]:
         """Return the pages that have data, and the first one."""

@@ -20,7 +20,7 @@ from treadle.agent.session import Session
 from treadle.core.errors import ConfigError, RunExistsError, TreadleError, UserCodeError, WorkerError
 from treadle.core.events import SET_ASIDE
 from treadle.core.events.narrowing import Event
-from treadle.core.types import StopReason, Usage
+from treadle.core.types import Message, Role, StopReason, Usage
 from treadle.journal.protocol import Journal, News
 from treadle.journal.run_info import QUEUE, RunFilter, RunInfo, queue_of
 from treadle.loop.wayout import see_through
@@ -352,11 +352,11 @@ class QueuedSession:
             return await self._await(run.usage, run.cost_usd)
         return await self._hand_over(None) if run.state.has_failed_turn else run
 
-    async def send(self, text: str, *, is_last: bool = False) -> Run[Any]:
+    async def send(self, text: str, *, is_last: bool = False, is_own: bool = False) -> Run[Any]:
         """See `Session.send`."""
         if self._local is not None:
-            return await self._local.send(text, is_last=is_last)
-        return await self._hand_over(text)
+            return await self._local.send(text, is_last=is_last, is_own=is_own)
+        return await self._hand_over(Message(Role.USER, text, is_own=is_own))
 
     async def grade(self) -> float | None:
         """See `Session.grade`."""
@@ -377,9 +377,9 @@ class QueuedSession:
         self._on_used(*used_since((usage, cost_usd), run))
         return run
 
-    async def _hand_over(self, text: str | None) -> Run[Any]:
+    async def _hand_over(self, message: Message | None) -> Run[Any]:
         """Open the next turn, or the one that failed, and leave it to the workers. Return the run at its end."""
-        state = await hand_over(self._agent, self._run_id, self._given, self._task, text)
+        state = await hand_over(self._agent, self._run_id, self._given, self._task, message)
         return await self._await(state.usage, state.cost_usd)
 
     async def _load(self) -> Run[Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from shutil import copytree
 
 import pytest
+from msgspec.structs import replace
 from tests.cli.command import Cli
 from tests.datagen.dataset import made
 
@@ -142,6 +143,13 @@ def test_show_has_messages_calls_results_and_verdicts(cli: Cli) -> None:
     ):
         missing = cli("dataset", "show", "d", which)
         assert (missing.code, said in missing.err) == (2, True), missing
+
+
+def test_show_marks_what_is_not_trained_on(cli: Cli, tmp_path: Path) -> None:
+    row = replace(made.plain_row(1), untrained=(0,))
+    shown = cli("dataset", "show", str(made.write_rows(tmp_path / "rows.jsonl", [row])), "1").out
+    assert shown.index("(these calls are not trained on)") < shown.index("● read_file")
+    assert "this answer is not trained on" not in shown
 
 
 def test_stats_count_what_is_there(cli: Cli) -> None:

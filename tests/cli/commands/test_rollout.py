@@ -13,8 +13,8 @@ from tests.testbed.threaded import ThreadedServer
 from tests.viewer.pages import NEEDS_VIEWER, read_answers
 
 from treadle import open_journal
-from treadle.cli.jobs.rolling import GroupFeed
-from treadle.cli.terminal.job_view import JobBoard, Pace, TextLines, write_counts
+from treadle.cli.jobs.rolling import write_group
+from treadle.cli.terminal.job_view import JobBoard, NewestFeed, Pace, TextLines, write_counts
 from treadle.rollout.rollout_progress import GroupEnded, RolloutProgress, RolloutRetried, Started
 from treadle.testbed.engines import ENGINES, EngineSettings
 from treadle.viewer.viewed_data import ViewedData
@@ -143,7 +143,7 @@ def test_the_report_shows_the_groups(cli: Cli) -> None:
 
 
 def draw(width: int, height: int, progress: RolloutProgress, *, is_over: bool = False) -> list[str]:
-    board = JobBoard("parcels", progress, GroupFeed())
+    board = JobBoard("parcels", progress, NewestFeed(GroupEnded, write_group))
     try:
         board.on_notice(Started(groups=4, done=0, tasks=9), progress)
         for number in range(3):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from treadle.core.types import Message, Role, ToolCall
 from treadle.datagen.config.generation_config import GenerationConfig
-from treadle.datagen.conversations.dialogue import REPAIR, count_repairs, drop_repaired, is_repair
+from treadle.datagen.conversations.dialogue import REPAIR, count_repairs, drop_repaired
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.entries import read_entries
 from treadle.datagen.dataset.verification import verify_rows
@@ -16,9 +16,8 @@ from treadle.journal.registry import open_journal
 def test_a_repaired_answer_is_left_out_with_the_message_about_it() -> None:
     user, made = Message(Role.USER, "How many?"), Message(Role.ASSISTANT, "", (ToolCall("c", "count", "{}"),))
     result = Message(Role.TOOL, "3", call_id="c", name="count")
-    again = Message(Role.USER, REPAIR.format(reasons="- the number '5' does not occur before"))
+    again = Message(Role.USER, REPAIR.format(reasons="- the number '5' does not occur before"), is_own=True)
     wrong, right = Message(Role.ASSISTANT, "5"), Message(Role.ASSISTANT, "3")
-    assert is_repair(again)
     assert drop_repaired([user, made, result, wrong, again, wrong, again, right]) == (
         user,
         made,
@@ -46,7 +45,7 @@ async def test_a_generation_repairs_answers_before_it_makes_samples_again(tmp_pa
     rows = [entry.row for entry in read_entries(tmp_path, is_rejected=False)]
     repaired = [row for row in rows if row.lineage.sample is not None and row.lineage.sample.repairs]
     assert repaired, "no answer was asked for again"
-    assert not any(is_repair(message) for row in rows for message in row.messages)
+    assert not any(message.is_own for row in rows for message in row.messages)
     with closing(open_journal(tmp_path / "journal.db")) as journal:
         assert [item.problems async for item in verify_rows(tmp_path, journal)] == [()] * 8
         turns = [count_repairs(journal.read(row.lineage.run_id)) for row in repaired]

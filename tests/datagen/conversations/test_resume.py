@@ -8,7 +8,7 @@ from tests.datagen.conversations.cast import NOTES, SCENARIO, Cast, make_studio,
 from treadle.core import events as e
 from treadle.core.state import fold
 from treadle.core.types import Request, Role
-from treadle.datagen.conversations.dialogue import AnswerFindings, Dialogue, Held, count_repairs, is_repair
+from treadle.datagen.conversations.dialogue import AnswerFindings, Dialogue, Held, count_repairs
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.journal.memory import MemoryJournal
@@ -102,7 +102,7 @@ async def test_a_sample_continues_after_every_event():
 def read_badly(request: Request) -> Answer:
     """Answer wrongly until the answer is asked for again."""
     last = request.messages[-1]
-    if last.role is Role.USER and is_repair(last):
+    if last.is_own:
         return "It says: milk"
     answer = read_notes(request)
     return "It says: cream" if isinstance(answer, str) else answer

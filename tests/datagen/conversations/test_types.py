@@ -7,7 +7,6 @@ from tests.datagen.conversations.cast import NOTES, SCENARIO, Cast, facts_of, ma
 
 from treadle import ScriptedModel
 from treadle.core.types import Fault, OutputMode, Request, Role
-from treadle.datagen.conversations.dialogue import is_repair
 from treadle.datagen.conversations.make import make_sample, repair_sample
 from treadle.datagen.quality.exchanges import find_missing_thought
 from treadle.datagen.quality.pipeline import Pipeline
@@ -134,7 +133,7 @@ async def test_a_repaired_answer_in_the_users_own_schema_is_shown():
     """Rules out that the row has the answer that was rejected."""
 
     def agent(request: Request):
-        return json.dumps({"city": "Oslo", "degrees": 7 if is_repair(request.messages[-1]) else 70})
+        return json.dumps({"city": "Oslo", "degrees": 7 if request.messages[-1].is_own else 70})
 
     config = conversation(type="basic", output_schema=WEATHER)
     studio = make_studio(config, models={"agent": ScriptedModel(agent)})

@@ -53,10 +53,14 @@ def test_results_stand_at_their_calls_whatever_their_order(tmp_path: Path) -> No
         Message(Role.TOOL, f"text {number}", call_id=f"c{number}", name="read_file") for number in (2, 0, 1)
     ]
     row = made.plain_row(1)
-    row = replace(row, messages=(row.messages[0], Message(Role.ASSISTANT, "", calls), *results))
+    row = replace(
+        row, messages=(row.messages[0], Message(Role.ASSISTANT, "", calls), *results), untrained=(0,)
+    )
     view = make_dataset_view(made.write_rows(tmp_path / "rows.jsonl", [row]))
     assert view.rows is not None
-    shown = msgspec.json.decode(view.rows.bodies[0])["messages"][1]["calls"]
+    answer = msgspec.json.decode(view.rows.bodies[0])["messages"][1]
+    shown = answer["calls"]
+    assert answer["is_untrained"]
     assert [(call["arguments"][-3], call["result"]) for call in shown] == [
         (str(number), f"text {number}") for number in range(3)
     ]

@@ -81,7 +81,7 @@ def name_other_run(row: Row) -> Row:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (change_result, "message 3 is not that of its run"),
+        (change_result, "result 1 ('something else') is not that of its run"),
         (swap_results, "is not that of its run"),
         (drop_result, "its transcript is faulty"),
         (change_answer, "is not that of its run"),

@@ -238,7 +238,7 @@ async def test_the_language_is_the_wanted_one_or_the_users() -> None:
         await play(english, german),
         await play(english, "The total of the files is 12.50 for all."),
     )
-    assert "message 1 is in 'de' and not in 'en'" in (await verdict(mixed, "language")).reason
+    assert "is in 'de' and not in 'en'" in (await verdict(mixed, "language")).reason
     assert (await verdict(plain, "language")).is_passed
     assert not (await verdict(plain, "language", {"language": "de"})).is_passed
     assert (await verdict(await play("x = 1; y = 2", german), "language")).is_passed

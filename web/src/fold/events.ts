@@ -26,6 +26,7 @@ export interface Message {
   server_calls?: { call_id: string; name: string; arguments?: string; result?: string; is_error?: boolean }[];
   parts?: Artifact[];
   is_partial?: boolean;
+  is_own?: boolean;
 }
 
 export interface Usage {

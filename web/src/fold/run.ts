@@ -80,6 +80,7 @@ export class RunFold {
   events: RunEvent[] = [];
   version = 0;
   seq = 0;
+  /** How many turns the user began. */
   turn = 0;
   step = 0;
   model = "";
@@ -189,7 +190,7 @@ export class RunFold {
 
   private addMessage(event: RunEvent, message: Message, title: string): Item {
     return this.add("message", event, title, 1, {
-      role: message.role, text: message.content ?? "", reasoning: message.reasoning ?? "", parts: message.parts ?? [],
+      role: message.is_own ? "treadle" : message.role, text: message.content ?? "", reasoning: message.reasoning ?? "", parts: message.parts ?? [],
     });
   }
 
@@ -246,10 +247,11 @@ export class RunFold {
   }
 
   private startTurn(event: RunEvent): void {
-    this.turn = event.turn ?? this.turn + 1;
+    const isOwn = event.message?.is_own ?? false;
+    if (!isOwn) this.turn += 1;
     this.state = "running";
-    this.turnItem = this.add("turn", event, `Turn ${this.turn}`, 0, { state: "running", end: null });
-    const item = this.addMessage(event, event.message ?? { role: "user" }, "User");
+    this.turnItem = this.add("turn", event, isOwn ? "Asked again" : `Turn ${this.turn}`, 0, { state: "running", end: null });
+    const item = this.addMessage(event, event.message ?? { role: "user" }, isOwn ? "Treadle asked again" : "User");
     item.id += "-m";
     if (event.recalled) item.notes.push("with recalled memories");
     if (event.hint) item.notes.push(`hint: ${event.hint}`);
@@ -425,7 +427,7 @@ export class RunFold {
       if (this.inference.state === "running") this.inference.state = "bad";
       this.inference.version += 1;
     }
-    if (event.error) this.note(event, `Turn ${event.turn ?? ""} ended: ${event.stop_reason ?? ""}`, event.error, "bad");
+    if (event.error) this.note(event, `${this.turnItem?.title ?? "Turn"} ended: ${event.stop_reason ?? ""}`, event.error, "bad");
     this.turnItem = null;
     this.state = "open";
   }
@@ -471,7 +473,7 @@ export class RunFold {
 
   private inject(event: RunEvent): void {
     const message = event.message ?? { role: "user" };
-    const title = event.delivery ? `User, ${LABELS[event.delivery] ?? event.delivery}` : event.limit ? `Treadle, at the limit ${event.limit}` : event.is_nudge ? "Treadle, a nudge" : "Treadle";
+    const title = event.delivery && message.role !== "user" ? `${message.role} (before this run)` : event.delivery ? `User, ${LABELS[event.delivery] ?? event.delivery}` : event.limit ? `Treadle, at the limit ${event.limit}` : event.is_nudge ? "Treadle, a nudge" : "Treadle";
     const item = this.addMessage(event, message, title);
     if (!event.delivery) item.role = "treadle";
     if (event.output_fault) item.notes.push(event.output_fault);

@@ -25,7 +25,7 @@ export const Message = memo(function Message({ message }: { message: ShownMessag
   const calls = message.calls ?? [];
   return (
     <div className={`msg ${message.role}`}>
-      <div className="role">{message.role}</div>
+      <div className="role">{message.role}{message.is_untrained && <span className="chip warn">not trained on</span>}</div>
       {message.thought && <pre className="msg-thought" aria-label="reasoning">{message.thought}</pre>}
       {(message.text || !(message.thought || calls.length)) && <pre className="msg-text" tabIndex={reach(message.text)}>{message.text || "(empty)"}</pre>}
       {calls.map((call, index) => <Call key={index} call={call} />)}

@@ -29,6 +29,7 @@ from treadle.cli.terminal.format import exit_code
 from treadle.cli.terminal.output import clean, is_live, print_error, print_note, spinner, stdout, write_count
 from treadle.cli.terminal.session_meter import SessionMeter, TurnView
 from treadle.cli.terminal.terminal_asker import find_person
+from treadle.cli.terminal.transcripts import EventPrinter
 from treadle.cli.terminal.view import JsonView
 from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 from treadle.core.registry import did_you_mean
@@ -192,7 +193,8 @@ class Chat:
             self._meter = SessionMeter.of(run)
             newest = "" if state.turn.is_open else "; the newest one:"
             print_note(f"{write_count(state.turn.number, 'turn')} so far{newest}")
-            stdout().print("› " + clean(state.turn.said).replace("\n", "\n  "), style="cyan", soft_wrap=True)
+            if state.turn.opened is not None:
+                EventPrinter(is_full=True).print_said(state.turn.opened.message, "asked again")
             if not state.turn.is_open and run.output:
                 stdout().print(clean(run.output), soft_wrap=True)
 

@@ -24,7 +24,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.cli.terminal.transcripts import EventPrinter
 from treadle.core.errors import ConfigError
-from treadle.core.types import Message, Role, ToolResult
+from treadle.core.types import Role
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_stats import DatasetStats, Summary, collect, describe
 from treadle.datagen.dataset.entries import RowEntry, find_entry
@@ -67,8 +67,15 @@ class _RowPrinter(EventPrinter):
     def print(self) -> None:
         """Print the row."""
         self._print_head()
+        number = -1
         for message in self._row.messages:
-            self._print_message(message)
+            if message.role is Role.USER:
+                self.say("")
+            self.print_message(message, is_simulated=message.call_id in self._simulated)
+            number += message.role is Role.ASSISTANT
+            if message.role is Role.ASSISTANT and number in self._row.untrained:
+                what = "these calls are" if message.tool_calls else "this answer is"
+                self.say(f"({what} not trained on)", "yellow")
         self._print_verdicts()
 
     def _print_head(self) -> None:
@@ -92,21 +99,6 @@ class _RowPrinter(EventPrinter):
                 self.say(f"written by the built-in {who}, not by a language model", "yellow")
         if self._row.tools:
             self.say("tools: " + ", ".join([tool.name for tool in self._row.tools]), "dim")
-
-    def _print_message(self, message: Message) -> None:
-        if message.role is Role.SYSTEM:
-            self.print_instructions(message.content)
-        elif message.role is Role.USER:
-            self.say("")
-            self.print_said("› ", message, "cyan")
-        elif message.role is Role.TOOL:
-            call_id, is_simulated = message.call_id or "", message.call_id in self._simulated
-            name, is_error = message.name or "", message.is_error
-            result = ToolResult(call_id, name, message.content, is_error=is_error, is_simulated=is_simulated)
-            self.print_result(result)
-        else:
-            self.say("")
-            self.print_answer(message)
 
     def _print_verdicts(self) -> None:
         sample = self._row.lineage.sample

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode, join_codes
-from treadle.cli.jobs.driving import FollowUp, drive, print_follow_up
+from treadle.cli.jobs.driving import FollowUp, drive, print_follow_up, resume_shown
 from treadle.cli.jobs.execute import execute, run_limited
 from treadle.cli.jobs.journals import Apart, new_run_id, open_existing, open_or_make
 from treadle.cli.jobs.resumed_agents import ResumedAgents, make_agent, print_knowledge
@@ -228,15 +228,7 @@ def _resume_one(agents: ResumedAgents, run_id: str, shown: o.ViewOptions, follow
             + follow_up.write("chat", session=run_id)
         )
         return _show(run, shown)
-    agent = agents.agent_for_run(run_id)
-    return drive(
-        agent,
-        lambda emit: agent.resume(run_id, on_event=emit),
-        shown,
-        run_id,
-        follow_up,
-        calls=[item.call for item in run.state.turn.calls.values()],
-    )
+    return resume_shown(agents, run, shown, follow_up)
 
 
 def _is_between_turns(run: Run) -> bool:

@@ -7,7 +7,7 @@ from contextlib import closing
 import msgspec
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.driving import FollowUp, drive, write_answer
+from treadle.cli.jobs.driving import FollowUp, resume_shown, write_answer
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing
 from treadle.cli.jobs.resumed_agents import ResumedAgents
@@ -66,15 +66,8 @@ def answer(
             raise ConfigError(f"no question of run {run_id!r} is open; `{command}` shows the run")
         question_id, said = _read_answer(questions, words or [], option, is_declined=is_declined)
         if is_resumed and not _is_driven(opened, run_id):
-            runner = ResumedAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
-            return drive(
-                runner,
-                lambda emit: runner.resume(run_id, answers={question_id: said}, on_event=emit),
-                shown,
-                run_id,
-                follow_up,
-                calls=[item.call for item in loaded.state.turn.calls.values()],
-            )
+            agents = ResumedAgents(opened, agent, limits, is_trusted=is_trusted)
+            return resume_shown(agents, loaded, shown, follow_up, answers={question_id: said})
         if _give(opened, run_id, [answer_message(loaded.state, question_id, said)], "answer"):
             return ExitCode.DONE
         left = Run.load(run_id, opened)
@@ -286,20 +279,13 @@ def approve(
         calls = _find_calls(waiting, call)
         if said.arguments is not None and len(calls) > 1:
             raise ConfigError("edit is for one call; give its id instead of 'all'")
-        runner = ResumedAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
         approvals = dict.fromkeys(calls, said)
         if _is_driven(opened, run_id):
             if _give(opened, run_id, _decisions(approvals), "decision"):
                 return ExitCode.DONE
             approvals = {}  # they are recorded: the run was released meanwhile
-        return drive(
-            runner,
-            lambda emit: runner.resume(run_id, approvals=approvals, on_event=emit),
-            shown,
-            run_id,
-            follow_up,
-            calls=[item.call for item in loaded.state.turn.calls.values()],
-        )
+        agents = ResumedAgents(opened, agent, limits, is_trusted=is_trusted)
+        return resume_shown(agents, loaded, shown, follow_up, approvals=approvals)
 
 
 def _decisions(approvals: dict[str, Decision]) -> list[DecideCall]:

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import time
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
@@ -106,6 +107,35 @@ def _find_schema(what: SchemaOf) -> Json:
     from treadle.rollout.rollout_config import READER
 
     return READER.schema
+
+
+def images(is_removed: bool = False, days: int = 7, is_json: bool = False) -> int:
+    """List the unpacked images of containers with their sizes, or remove those that nothing uses.
+
+    Tasks and shells with an image of their own unpack it once. A removed image is unpacked again when it is needed.
+
+    Examples:
+        treadle images
+        treadle images --remove --unused-days 30
+    """
+    from treadle.cli.terminal.format import format_age
+    from treadle.sandbox.commands.images import list_unpacked, remove_unpacked
+
+    freed = 0
+    found = list_unpacked()
+    for image in found:
+        is_old = time.time() - image.used_at >= days * 86_400
+        is_gone = is_removed and is_old and not image.is_in_use and remove_unpacked(image)
+        freed += image.size_bytes if is_gone else 0
+        if is_json:
+            print_json({**msgspec.to_builtins(image), "is_removed": is_gone})
+            continue
+        state = "removed" if is_gone else "in use" if image.is_in_use else f"used {format_age(image.used_at)}"
+        stdout().print(f"{image.image_id}  {image.size_bytes:>14,} bytes  {state}", soft_wrap=True)
+    total = sum([image.size_bytes for image in found])
+    told = f"; {freed:,} bytes freed" if freed else ""
+    print_note(f"{write_count(len(found), 'image')}, {total:,} bytes{told}")
+    return ExitCode.DONE
 
 
 def doctor(journal: str | None = None, is_json: bool = False) -> int:

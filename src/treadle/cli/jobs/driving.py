@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from treadle.agent.agent import Agent
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
+from treadle.cli.jobs.resumed_agents import ResumedAgents
 from treadle.cli.options.common import ViewOptions
 from treadle.cli.terminal.format import exit_code, format_call
 from treadle.cli.terminal.output import (
@@ -82,6 +83,21 @@ def drive(
     view.finish(run, time.monotonic() - begin, describe(run) if describe else None)
     print_follow_up(run, follow_up)
     return exit_code(run)
+
+
+def resume_shown(
+    agents: ResumedAgents, run: Run, shown: ViewOptions, follow_up: FollowUp, **given: Any
+) -> int:
+    """Resume a run, show it while it works, and return the exit code. `given` are options of `Agent.resume`."""
+    agent = agents.agent_for_run(run.run_id)
+    return drive(
+        agent,
+        lambda emit: agent.resume(run.run_id, on_event=emit, **given),
+        shown,
+        run.run_id,
+        follow_up,
+        calls=[item.call for item in run.state.turn.calls.values()],
+    )
 
 
 def print_follow_up(run: Run, follow_up: FollowUp) -> None:

@@ -1,7 +1,6 @@
 """The work of `treadle eval`: applies the options to the configuration, makes the evaluation, shows its tables."""
 
 import re
-from collections import deque
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ import msgspec
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.job_command import ConfigChanges, JobCommand, find_program_workers
 from treadle.cli.options import common as o
+from treadle.cli.terminal.job_view import NewestFeed
 from treadle.cli.terminal.output import (
     clean,
     make_table,
@@ -28,28 +28,27 @@ from treadle.core.masking import hide_password
 from treadle.core.types import Json
 from treadle.evals.evaluation import EvaluationProgress, SampleGraded, evaluate
 from treadle.evals.evaluation_config import READER, REPORTS, EvaluationConfig
-from treadle.evals.evaluation_folder import find_journal, read_stored
+from treadle.evals.evaluation_folder import EvaluationFolder, read_stored
 from treadle.evals.evaluation_reports import (
     make_deepfabric_result,
     make_evaluation_view,
     make_inspect_log,
     make_rows,
+    make_scorer_rows,
     read_curves,
     write_csv,
-    write_estimate,
     write_markdown,
 )
 from treadle.evals.evaluation_results import ModelPair, Results, read_results
 from treadle.export.whole import write_whole
-from treadle.jobs.progress import JobNotice
 from treadle.journal.registry import open_journal
 from treadle.telemetry.curves import open_curves
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-_SHOWN_SAMPLES, _SHOWN_KINDS = 6, 8
-"""How many of the newest samples, and of the kinds of failures, are shown."""
+_SHOWN_KINDS = 8
+"""How many of the kinds of failures are shown."""
 
 
 def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_rescored: bool) -> int:
@@ -59,7 +58,13 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
             "give a configuration, or options: treadle eval --task files:test --model oracle --epochs 4"
         )
     config = READER.load(path, changes.by_key(), changes.flags, print_note)
-    job = JobCommand(config.name, EvaluationProgress(), ScoreFeed(), changes.command("eval", path), shown)
+    job = JobCommand(
+        config.name,
+        EvaluationProgress(),
+        NewestFeed(SampleGraded, _write_sample),
+        changes.command("eval", path),
+        shown,
+    )
     workers = find_program_workers(config.tasks)
     result = job.run(
         lambda stop: evaluate(
@@ -105,30 +110,14 @@ def _brief(results: Results) -> dict[str, object]:
     return {"models": results.models, "pairs": results.pairs, "failed": len(results.failed)}
 
 
-class ScoreFeed:
-    """The newest samples with their scores; see `Feed`."""
+def _write_sample(sample: SampleGraded) -> "Text":
+    """Return one sample as a line: its score, its task and its model."""
+    from rich.text import Text
 
-    def __init__(self) -> None:
-        self._samples: deque[SampleGraded] = deque(maxlen=_SHOWN_SAMPLES)
-
-    def note(self, notice: JobNotice) -> None:
-        """See `Feed.note`."""
-        if isinstance(notice, SampleGraded):
-            self._samples.append(notice)
-
-    def lines(self, height: int) -> list["Text"]:
-        """See `Feed.lines`."""
-        from rich.text import Text
-
-        lines = []
-        for sample in list(self._samples)[-height:] if height else ():
-            score = "-" if sample.score is None else f"{sample.score:.2f}"
-            style = "yellow" if sample.score is None else "green" if sample.score >= 1 else "red"
-            line = (
-                Text("  ").append(f"{score:5}", style=style).append(clean(f"{sample.task}  "), style="cyan")
-            )
-            lines.append(line.append(clean(sample.model), style="dim"))
-        return lines
+    score = "-" if sample.score is None else f"{sample.score:.2f}"
+    style = "yellow" if sample.score is None else "green" if sample.score >= 1 else "red"
+    line = Text("  ").append(f"{score:5}", style=style).append(clean(f"{sample.task}  "), style="cyan")
+    return line.append(clean(sample.model), style="dim")
 
 
 def print_results(results: Results) -> None:
@@ -140,11 +129,10 @@ def print_results(results: Results) -> None:
         table.add_row(*map(clean, row))
     console.print()
     print_table(table)
-    if any(len(item.scorers) > 1 for item in results.models):
-        names = list(dict.fromkeys([name for item in results.models for name in item.scorers]))
+    if scored := make_scorer_rows(results):
         scorers = make_table("scorer", *[clean(item.model) for item in results.models])
-        for name in names:
-            scorers.add_row(clean(name), *[write_estimate(item.scorers.get(name)) for item in results.models])
+        for row in scored:
+            scorers.add_row(*map(clean, row))
         print_table(scorers)
     print_pairs(results.pairs)
     for kind in results.failures[:_SHOWN_KINDS]:
@@ -212,8 +200,9 @@ def _write_by_model(
         raise ConfigError(
             f"--format {format} writes a file for each model; name one with --out, such as log.json"
         )
+    address = EvaluationFolder(folder).find_journal(read_stored(folder), journal)
     make = make_inspect_log if format == "inspect" else make_deepfabric_result
-    with closing(open_journal(find_journal(folder, read_stored(folder), journal), must_exist=True)) as opened:
+    with closing(open_journal(address, must_exist=True)) as opened:
         for model in results.models:
             safe = re.sub(r"[^\w.-]+", "_", model.model)
             path = out if len(results.models) == 1 else out.with_stem(f"{out.stem}_{safe}")

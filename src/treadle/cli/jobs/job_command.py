@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,13 +19,12 @@ from treadle.cli.terminal.output import (
     write_command,
     write_count,
 )
-from treadle.core.errors import ConfigError
 from treadle.core.overrides import read_change
 from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.jobs.job import JobEnd
 from treadle.jobs.progress import JobNotice, JobProgress
-from treadle.runs.task import find_environment, split_reference, task_set
+from treadle.runs.task import find_environment, find_tasks, load_task, split_reference
 from treadle.scoring.registry import parse_reward
 
 if TYPE_CHECKING:
@@ -70,14 +68,8 @@ def find_program_workers(tasks: Sequence[str], command: str | None = None) -> "P
 
 
 def _has_environment(reference: str) -> bool:
-    """Return whether the named task, or the first one of its set, comes with an environment."""
-    name, task_id = split_reference(reference)
-    found, task = task_set(name), None
-    if task_id:
-        with suppress(ConfigError):  # a split, or a pattern
-            task = found.get(task_id)
-    task = task or next(iter(found), None)
-    return task is not None and find_environment(task) is not None
+    """Return whether the first of the named tasks comes with an environment."""
+    return find_environment(load_task(find_tasks([reference])[0])) is not None
 
 
 class ConfigChanges(Struct, frozen=True):

@@ -196,7 +196,7 @@ def _check_images() -> MachineCheck:
     """Check what commands and tasks with an image of their own need, the folder of images included."""
     from treadle.sandbox.commands.images import find_builder, find_image_fault
 
-    fault = find_image_fault("")
+    fault = find_image_fault(needs_builder=True)
     if fault is None:
         return MachineCheck(
             "images", True, f"{find_builder()} works, and a sandbox can have an image as its root"

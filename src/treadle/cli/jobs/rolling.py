@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.job_command import ConfigChanges, JobCommand, find_program_workers
 from treadle.cli.options import common as o
+from treadle.cli.terminal.job_view import NewestFeed
 from treadle.cli.terminal.output import (
     clean,
     print_error,
@@ -17,16 +18,12 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
-from treadle.jobs.progress import JobNotice
 from treadle.rollout.rollout_config import READER
 from treadle.rollout.rollout_progress import GroupEnded
 from treadle.rollout.rollouts import Rollouts
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-_SHOWN_GROUPS = 6
-"""How many of the newest groups are shown."""
 
 
 def run(
@@ -45,7 +42,13 @@ def run(
         listener=lambda notice, progress: job.listen(notice, progress),
         retry_failed=retry_failed,
     )
-    job = JobCommand(config.name, rollouts.progress, GroupFeed(), changes.command("rollout", path), shown)
+    job = JobCommand(
+        config.name,
+        rollouts.progress,
+        NewestFeed(GroupEnded, write_group),
+        changes.command("rollout", path),
+        shown,
+    )
     result = job.run(rollouts.run)
     if result is None:
         return ExitCode.INTERRUPTED
@@ -72,24 +75,7 @@ def run(
     return code
 
 
-class GroupFeed:
-    """The newest groups with their rewards; see `Feed`."""
-
-    def __init__(self) -> None:
-        self._groups: tuple[GroupEnded, ...] = ()
-        """The newest groups, the newest one last."""
-
-    def note(self, notice: JobNotice) -> None:
-        """See `Feed.note`."""
-        if isinstance(notice, GroupEnded):
-            self._groups = (*self._groups[1 - _SHOWN_GROUPS :], notice)
-
-    def lines(self, height: int) -> list["Text"]:
-        """See `Feed.lines`."""
-        return [_write_group(group) for group in self._groups[-height:]] if height else []
-
-
-def _write_group(group: GroupEnded) -> "Text":
+def write_group(group: GroupEnded) -> "Text":
     """Return one group as a line: its id, a mark for each reward, and its task."""
     from rich.text import Text
 

@@ -3,8 +3,8 @@ comes from the job's notices and counts."""
 
 import time
 from collections import deque
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ from treadle.jobs.progress import JobNotice, JobProgress
 if TYPE_CHECKING:
     from rich.text import Text
 
+N = TypeVar("N", bound=JobNotice)
 _LINE_SECONDS = 5.0
 """How often a line with the counts is printed into a pipe."""
 _PACE_SECONDS, _PACE_ITEMS = 60.0, 20
@@ -65,6 +66,25 @@ class Feed(Protocol):
     def lines(self, height: int) -> list["Text"]:
         """Return at most `height` lines. Called by another thread than `note`."""
         ...
+
+
+class NewestFeed(Generic[N]):
+    """The newest notices of one kind, each as a line; see `Feed`."""
+
+    def __init__(self, kind: type[N], write: Callable[[N], "Text"], most: int = 6) -> None:
+        """Make a feed of at most `most` lines, which `write` returns."""
+        self._kind = kind
+        self._write = write
+        self._newest: deque[N] = deque(maxlen=most)
+
+    def note(self, notice: JobNotice) -> None:
+        """See `Feed.note`."""
+        if isinstance(notice, self._kind):
+            self._newest.append(notice)
+
+    def lines(self, height: int) -> list["Text"]:
+        """See `Feed.lines`."""
+        return [self._write(notice) for notice in self._newest.copy()][-height:] if height else []
 
 
 def make_job_view(name: str, progress: JobProgress, feed: Feed, *, is_json: bool, is_quiet: bool) -> JobView:

@@ -24,7 +24,7 @@ from treadle.cli.terminal.output import (
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
-from treadle.core.types import Delivery, Message, ServerCall, ToolCall, ToolResult
+from treadle.core.types import Delivery, Message, Role, ServerCall, ToolCall, ToolResult
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
@@ -55,8 +55,25 @@ class EventPrinter:
         shown = clean(text) if self._is_full else shorten(text, self._width - 14)
         self.say(f"instructions: {shown}", "dim")
 
-    def print_said(self, mark: str, message: Message, style: str) -> None:
-        """Print a message that is not of the model."""
+    def print_message(self, message: Message, *, is_simulated: bool = False) -> None:
+        """Print a message of a transcript."""
+        if message.role is Role.SYSTEM:
+            self.print_instructions(message.content)
+        elif message.role is Role.USER:
+            self.print_said(message)
+        elif message.role is Role.TOOL:
+            call_id, name, is_error = message.call_id or "", message.name or "", message.is_error
+            self.print_result(
+                ToolResult(call_id, name, message.content, is_error=is_error, is_simulated=is_simulated)
+            )
+        else:
+            self.say("")
+            self.print_answer(message)
+
+    def print_said(self, message: Message, did: str = "") -> None:
+        """Print a message of the user, or one of Treadle; `did` says in words what Treadle did with it."""
+        mark = f"! Treadle{did and ' '}{did}: " if message.is_own else "› "
+        style = "yellow" if message.is_own else "cyan"
         self.say(mark + clean(message.content.rstrip("\n")).replace("\n", "\n  "), style)
         for part in message.parts:
             self.say(f"  {format_artifact(part)}", "dim italic")
@@ -100,7 +117,7 @@ class EventPrinter:
     def print_event(self, body: e.DurableBody) -> None:
         """Print an event, if this view shows its type."""
         if isinstance(body, e.TurnStarted):
-            self.print_said("› ", body.message, "cyan")
+            self.print_said(body.message, "asked again")
         elif isinstance(body, e.InferenceStarted) and body.route is not None:
             self.say(format_route(body.route), "dim")
         elif isinstance(body, e.InferenceFailed) and body.next_tier is not None:
@@ -175,12 +192,19 @@ class _RunPrinter(EventPrinter):
             self.say("tools: " + ", ".join(clean(spec.name) for spec in started.tools), "dim")
         if started.system_message:
             self.print_instructions(started.system_message)
+        for message in started.history:
+            self.print_message(message)
 
     def print_event(self, body: e.DurableBody) -> None:
         """See `EventPrinter.print_event`."""
         self._print_event(body)
         super().print_event(body)
-        if isinstance(body, e.ToolCompleted):
+        if isinstance(body, e.TurnStarted):
+            told = {"recalled": body.recalled and body.recalled.text, "added a hint": body.hint}
+            for did, text in told.items():
+                if text:
+                    self.say(f"! Treadle {did}: {shorten(text, self._width - 24)}", "yellow")
+        elif isinstance(body, e.ToolCompleted):
             self._print_attached(body)
         self._is_paused = isinstance(body, e.RunPaused | e.RunFinished)
 
@@ -200,8 +224,7 @@ class _RunPrinter(EventPrinter):
         elif isinstance(body, e.MessageInjected):
             # Other messages of the user are shown when their turns begin.
             if body.delivery in (None, Delivery.STEER):
-                is_own = body.delivery is None
-                self.print_said("! " if is_own else "› ", body.message, "yellow" if is_own else "cyan")
+                self.print_message(body.message)
         elif isinstance(body, e.QuestionAsked):
             if body.call_id is not None:
                 self._asking.add(body.call_id)

@@ -1,6 +1,7 @@
 """The events of a turn: its start and its end, and the changes of the transcript between them."""
 
 from msgspec import field
+from msgspec.structs import force_setattr, replace
 
 from treadle.core.events.body import Body, BodyWithContents
 from treadle.core.judgement import Judgement
@@ -13,7 +14,7 @@ class TurnStarted(BodyWithContents, frozen=True, gc=False, tag="turn_started"):
     turn: int
     """The number of the turn, from 1."""
     message: Message
-    """The user's message."""
+    """The user's message, or Treadle's own request to answer again."""
     recalled: Recalled | None = None
     """What the model is told before the text of the message; `None`: nothing was recalled."""
     judgement: Judgement | None = None
@@ -42,6 +43,10 @@ class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_inje
     is_nudge: bool = False
     """True if the message asks the model to act, after an answer that had no content, or that says that an
     existing tool cannot be used."""
+
+    def __post_init__(self) -> None:
+        if self.delivery is None and not self.message.is_own:
+            force_setattr(self, "message", replace(self.message, is_own=True))
 
 
 class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_compacted"):

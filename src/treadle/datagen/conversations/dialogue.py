@@ -130,7 +130,7 @@ async def hold_dialogue(
                 failed = checked
                 break
             if checked.reasons:
-                run = await session.send(_ask_again(checked.reasons))
+                run = await session.send(_ask_again(checked.reasons), is_own=True)
                 failed = failure_of(run, "the agent", needs_answer=False)
                 continue
             if not checked.is_good:
@@ -164,7 +164,7 @@ async def repair_answer(
     """Ask the agent for its last answer again, and return the dialogue then, or why there is none."""
     async with _open_agent(studio, dialogue) as session:
         before = await session.finish_turn()
-        run = await session.send(_ask_again(reasons), is_last=True)
+        run = await session.send(_ask_again(reasons), is_last=True, is_own=True)
         tally.add(Charge(run.usage - before.usage, _subtract(run.cost_usd, before.cost_usd)))
         if (failed := failure_of(run, "the agent")) is not None:
             return failed
@@ -180,18 +180,13 @@ def _ask_again(reasons: Sequence[str]) -> str:
     return REPAIR.format(reasons="\n".join([f"- {reason}" for reason in reasons]))
 
 
-def is_repair(message: Message) -> bool:
-    """Return whether a message asks for an answer again."""
-    return message.role is Role.USER and message.content.startswith(REPAIR.partition("{")[0])
-
-
 def count_repairs(events: Iterable[Event]) -> list[int]:
     """Return for each turn of a run how often the answer before it was asked for again, this turn included; 0 for
     a turn that the user began."""
     found: list[int] = []
     for event in events:
         if isinstance(event.body, TurnStarted):
-            found.append((found[-1] if found else 0) + 1 if is_repair(event.body.message) else 0)
+            found.append((found[-1] if found else 0) + 1 if event.body.message.is_own else 0)
     return found
 
 
@@ -199,7 +194,7 @@ def drop_repaired(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return messages without the answers that were asked for again and the messages that did so."""
     shown: list[Message] = []
     for message in messages:
-        if is_repair(message):
+        if message.is_own:
             last = next(
                 index for index in range(len(shown) - 1, -1, -1) if shown[index].role is Role.ASSISTANT
             )

@@ -198,7 +198,7 @@ async def _write_scenario(
                 failed = Failed(f"the scenario was rejected {MAX_TRIES} times: {' '.join(faults)}")
                 break
             again = "\n".join(["The scenario cannot be used. Write it again.", *faults])
-            run = await session.send(again, is_last=True)
+            run = await session.send(again, is_last=True, is_own=True)
         tally.add(Charge(run.usage, run.cost_usd))
     if failed is not None:
         return failed

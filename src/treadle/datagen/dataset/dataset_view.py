@@ -261,7 +261,9 @@ def write_body(entry: RowEntry, *, is_whole: bool = False) -> dict[str, Json]:
         "facts": {
             name: cut_text(str(value), 300) for name, value in facts.items() if value not in (None, "")
         },
-        "messages": write_conversation(messages[:most], frozenset(lineage.simulated), chars),
+        "messages": write_conversation(
+            messages[:most], frozenset(lineage.simulated), chars, entry.row.untrained
+        ),
         "verdicts": _write_verdicts(verdicts, chars),
         "left_out": max(0, len(messages) - most),
     }

@@ -15,6 +15,7 @@ from treadle.datagen.config.loading import read_config
 from treadle.datagen.conversations.projection import project
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.entries import RowEntry, read_entries
+from treadle.datagen.quality.exchanges import name_message
 from treadle.datagen.scenarios.scenario import sample_id_of
 from treadle.export.rows import Row, SampleInfo
 from treadle.jobs.ledger import ItemStatus, Ledger
@@ -148,8 +149,10 @@ def compare(row: Row, projected: Row, output: OutputSection | None = None) -> li
     true_system, true_said = _split_system(projected.messages)
     if not _fits(system, true_system, row.lineage.sample, output):
         found.append("its system message is not that of its run")
-    pairs = enumerate(zip_longest(said, true_said), len(row.messages) - len(said))
-    found += [f"message {index} is not that of its run" for index, (one, two) in pairs if one != two][:1]
+    differing = [place for place, (one, two) in enumerate(zip_longest(said, true_said)) if one != two]
+    for place in differing[:1]:
+        shown = said if place < len(said) else true_said
+        found.append(f"{name_message(shown, place)} is not that of its run")
     if row.tools != projected.tools:
         found.append("its tools are not those of its run")
     for name in row.lineage.__struct_fields__:

@@ -8,6 +8,12 @@ from msgspec import Struct
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.export.rows import Row
 
+_NAMES = {
+    Role.SYSTEM: "system message",
+    Role.USER: "user message",
+    Role.ASSISTANT: "step",
+    Role.TOOL: "result",
+}
 WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 
 
@@ -44,6 +50,18 @@ def answers(messages: Sequence[Message]) -> list[int]:
         and not message.tool_calls
         and (index + 1 == len(messages) or messages[index + 1].role is Role.USER)
     ]
+
+
+def name_message(messages: Sequence[Message], index: int) -> str:
+    """Return the name of a message in a reason, as people count messages: `answer 2`, `step 3`, `user message 1`,
+    each with its first words."""
+    role, ends = messages[index].role, answers(messages)
+    if index in ends:
+        name = f"answer {ends.index(index) + 1}"
+    else:
+        number = sum([message.role is role for message in messages[: index + 1]])
+        name = f"{_NAMES[role]} {number}"
+    return f"{name} ({quote(messages[index].content, 40)})"
 
 
 def find_missing_thought(messages: Sequence[Message]) -> str | None:

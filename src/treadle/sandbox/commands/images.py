@@ -139,7 +139,7 @@ def open_image(name: str) -> ImageRoot:
     Raises: `ConfigError` if there is no such image, or it cannot be used; `SandboxError` if it cannot be unpacked.
     """
     if (found := _unpacked(name)) is not None:
-        return found
+        return _note_use(found)
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is not the name of an image")
     builder = _need_builder()
@@ -165,12 +165,13 @@ def open_image(name: str) -> ImageRoot:
     if (found := _unpacked(image_id)) is None:
         with _locked(_hex(image_id)) as (folder, lock):
             found = _unpacked(image_id) or _unpack(builder, image_id, settings, folder, lock)
-    return found
+    return _note_use(found)
 
 
-def find_image_fault(name: str | None = None) -> str | None:
+def find_image_fault(name: str | None = None, *, needs_builder: bool = False) -> str | None:
     """Return why the image with a name or id, or any image, cannot be used here, as far as can be said without
-    opening it, or pulling or building it. With an empty name, a program must be there that could do so."""
+    opening it, or pulling or building it. If it `needs_builder`, a program must be there that could do so, as for
+    an image that is not unpacked."""
     for program in ("unshare", "mount", "tar"):
         if shutil.which(program) is None:
             return f"an image needs the program `{program}`; install it"
@@ -180,10 +181,83 @@ def find_image_fault(name: str | None = None) -> str | None:
         if name is None or _unpacked(name) is None:
             if not os.access(folder, os.W_OK):
                 return f"images cannot be unpacked in {str(folder)!r}: it is read-only; set {FOLDER_VARIABLE}"
-            _ = name is None or _need_builder()
+            if needs_builder or name is not None:
+                _need_builder()
     except (ConfigError, SandboxError) as error:
         return str(error)
     return None
+
+
+class UnpackedImage(Struct, frozen=True):
+    """The content of an image in the folder of images."""
+
+    image_id: str
+    size_bytes: int
+    """What it takes on the disk."""
+    used_at: float
+    """When it was last asked for, in seconds since the epoch."""
+    is_in_use: bool
+    """True if commands run in it now, as far as this user can see."""
+
+
+def list_unpacked() -> list[UnpackedImage]:
+    """Return the unpacked images, the one that was used last first. Raises: `ConfigError`."""
+    mounted = "".join(map(_read_mounts, Path("/proc").glob("[0-9]*/mountinfo")))
+    found = [
+        UnpackedImage(f"sha256:{place.name}", _measure(place), _used_at(place), place.name in mounted)
+        for place in _folder().iterdir()
+        if IMAGE_ID.fullmatch(f"sha256:{place.name}")
+    ]
+    return sorted(found, key=lambda image: -image.used_at)
+
+
+def remove_unpacked(image: UnpackedImage) -> bool:
+    """Remove the content of an image, and return whether that was possible: commands may have begun to run in it
+    since it was listed. It is unpacked again when it is needed. Raises: `SandboxError`."""
+    with _locked(_hex(image.image_id)) as (folder, _):
+        place = folder / _hex(image.image_id)
+        mounted = "".join(map(_read_mounts, Path("/proc").glob("[0-9]*/mountinfo")))
+        if place.name in mounted or _used_at(place) > image.used_at:
+            return False
+        part = place.with_suffix(".part")
+        if part.exists():
+            remove_tree(part)
+        place.rename(part)  # what is left of it, if this process is killed, is removed by the next unpacking
+        remove_tree(part)
+        for note in folder.glob("built/*"):
+            if note.read_text() == image.image_id:
+                note.unlink()
+    return True
+
+
+def _read_mounts(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text(errors="replace")
+    return ""
+
+
+def _used_at(place: Path) -> float:
+    with suppress(OSError):
+        return (place / "image.json").stat().st_mtime
+    return 0.0
+
+
+def _measure(place: Path) -> int:
+    """Return what a folder takes on the disk, in bytes. A file with several names counts once."""
+    found = {(state.st_dev, state.st_ino): state.st_blocks * 512 for state in map(os.lstat, _walk(place))}
+    return sum(found.values())
+
+
+def _walk(place: Path) -> Iterator[str]:
+    for folder, folders, files in os.walk(place):
+        yield from [os.path.join(folder, name) for name in (*folders, *files)]
+
+
+def _note_use(image: ImageRoot) -> ImageRoot:
+    """Record that an image is used, and return it."""
+    with suppress(OSError):  # the folder may be read-only
+        os.utime(Path(image.folder).parent / "image.json")
+    return image
 
 
 @cache

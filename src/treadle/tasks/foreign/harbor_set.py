@@ -10,6 +10,7 @@ writes `/logs/verifier/reward.json` or `reward.txt`) and terminal-bench 0.2.18 (
 `solution.yaml`, `run-tests.sh`, `tests/`, whose results are in pytest's summary).
 """
 
+import fnmatch
 import json
 import logging
 import math
@@ -335,9 +336,19 @@ class HarborSet:
 
     @cached_property
     def _tasks(self) -> list[HarborTask]:
-        """Return the tasks that can be run here; the log says why others cannot."""
+        return self.match("*")
+
+    def match(self, pattern: str) -> list[HarborTask]:
+        """Return the tasks whose ids fit a pattern and that can be run here; the log says why others cannot.
+
+        Raises: `ConfigError` if there are none.
+        """
+        chosen = fnmatch.filter(self._places, pattern)
+        if not chosen:
+            known = min(self._places)
+            raise ConfigError(f"{self.name} has no task that fits {pattern!r}; ids are such as {known!r}")
         with ThreadPoolExecutor(_BUILDS) as pool:
-            tried = list(pool.map(self._try, self._places))
+            tried = list(pool.map(self._try, chosen))
         found = [task for task in tried if isinstance(task, HarborTask)]
         refused = [error for error in tried if isinstance(error, ConfigError)]
         if not found:

@@ -13,7 +13,7 @@ from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.types import Json, Role
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
-from treadle.datagen.quality.exchanges import WORD, quote, user_words
+from treadle.datagen.quality.exchanges import WORD, name_message, quote, user_words
 from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict, Resources
 from treadle.datagen.quality.signatures import hash_text
 from treadle.export.row_files import read_objects
@@ -77,7 +77,8 @@ class ContaminationFilter(Filter[ContaminationSettings]):
                 for start, run in enumerate(_hash_runs(words, size)):
                     if (place := bisect_left(known, run)) < len(known) and known[place] == run:
                         shared = " ".join(words[start : start + size])
-                        return self.reject(f"message {index} shares {quote(shared)} with an evaluation set")
+                        named = name_message(row.messages, index)
+                        return self.reject(f"{named} shares {quote(shared)} with an evaluation set")
         if self.settings.is_near and (found := self._near.find_text(user_words(row))):
             row_id, similarity = found
             return self.reject(

@@ -13,7 +13,14 @@ from treadle.core.answering import strip_answer
 from treadle.core.estimates import CHARS_PER_TOKEN
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Effect, Json, Message, Role, StopReason, ToolSpec
-from treadle.datagen.quality.exchanges import Exchange, answers, count_words, exchanges, find_missing_thought
+from treadle.datagen.quality.exchanges import (
+    Exchange,
+    answers,
+    count_words,
+    exchanges,
+    find_missing_thought,
+    name_message,
+)
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.export.rows import Row
@@ -42,7 +49,7 @@ class TranscriptFilter(BuiltinFilter[FilterSettings]):
         if not turns or len(ends) != turns:
             return self.reject(f"the conversation has {turns} user messages and {len(ends)} final answers")
         if empty := [index for index in ends if not messages[index].content.strip()]:
-            return self.reject(f"the final answer in message {empty[0]} is empty")
+            return self.reject(f"answer {ends.index(empty[0]) + 1} is empty")
         return self.accept()
 
 
@@ -284,10 +291,10 @@ class SchemaFilter(BuiltinFilter[FilterSettings]):
             try:
                 value = msgspec.json.decode(strip_answer(row.messages[index].content))
             except msgspec.DecodeError as error:
-                reason = f"the final answer in message {index} is not JSON: {error}"
+                reason = f"{name_message(row.messages, index)} is not JSON: {error}"
                 return self.reject_answer(candidate, [index], reason)
             if fault := find_output_fault(schema or {}, value):
-                reason = f"the final answer in message {index} does not fit the schema: {fault}"
+                reason = f"{name_message(row.messages, index)} does not fit the schema: {fault}"
                 return self.reject_answer(candidate, [index], reason)
         return self.accept()
 

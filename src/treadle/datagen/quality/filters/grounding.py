@@ -14,7 +14,7 @@ from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.roles import asks_about_statements
 from treadle.datagen.quality.doubts import Doubt, DoubtKind
 from treadle.datagen.quality.evidence import Evidence
-from treadle.datagen.quality.exchanges import answers, quote
+from treadle.datagen.quality.exchanges import answers, name_message, quote
 from treadle.datagen.quality.protocol import (
     BuiltinFilter,
     Candidate,
@@ -106,8 +106,7 @@ class Finding(Struct, frozen=True):
 
     def describe(self) -> str:
         """Return a sentence for a reason."""
-        text = quote(self.statement.text)
-        return f"the answer in message {self.index}: the {self.statement.kind} {text} {self.doubt.reason}"
+        return f"the {self.statement.kind} {quote(self.statement.text)} {self.doubt.reason}"
 
 
 class GroundingFilter(BuiltinFilter[GroundingSettings]):
@@ -133,7 +132,9 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
         if doubtful:
             found = doubtful[0].statement.text
             indexes = [item.index for item in doubtful]
-            return self.reject_answer(candidate, indexes, explain(doubtful), found=found, **counts)
+            return self.reject_answer(
+                candidate, indexes, explain(candidate.row.messages, doubtful), found=found, **counts
+            )
         return self.accept("" if findings else "nothing is stated", **counts)
 
     def find(self, candidate: Candidate) -> list[Finding]:
@@ -185,9 +186,9 @@ def _doubt_unfounded(
             yield item, Doubt(DoubtKind.UNCALLED, "is stated without a successful call")
 
 
-def explain(findings: Sequence[Finding]) -> str:
-    """Return the first findings as a reason."""
-    return "; ".join([item.describe() for item in findings[:3]])
+def explain(messages: Sequence[Message], findings: Sequence[Finding]) -> str:
+    """Return the first findings in the answers of a conversation as a reason."""
+    return "; ".join([f"{name_message(messages, item.index)}: {item.describe()}" for item in findings[:3]])
 
 
 def has_judge(resources: Resources) -> bool:
@@ -298,7 +299,8 @@ class StatementFilter(Filter[FilterSettings]):
             }
             if judged.denied:
                 indexes = [item.index for item in judged.denied]
-                found = self.reject_answer(candidate, indexes, explain(judged.denied), **counts)
+                reason = explain(candidate.row.messages, judged.denied)
+                found = self.reject_answer(candidate, indexes, reason, **counts)
                 break
         if found is None:
             reason = f"the judge confirmed {sentences} sentences"

@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json, Message, Role, ToolSpec
-from treadle.datagen.quality.exchanges import WORD, answers, exchanges, leaves_of, quote
+from treadle.datagen.quality.exchanges import WORD, answers, exchanges, leaves_of, name_message, quote
 from treadle.datagen.quality.languages import LANGUAGES, detect_language, pattern
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 from treadle.datagen.scenarios.kinds import is_question
@@ -33,7 +33,8 @@ class LeakFilter(BuiltinFilter[FilterSettings]):
     async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
         for index, found, what in _find_leaks(candidate):
-            return self.reject_answer(candidate, [index], f"message {index} {what}: {quote(found)}")
+            named = name_message(candidate.row.messages, index)
+            return self.reject_answer(candidate, [index], f"{named} {what}: {quote(found)}")
         return self.accept()
 
 
@@ -115,7 +116,7 @@ class PlaceholderFilter(BuiltinFilter[FilterSettings]):
             seen = [message.content for message in messages[:index]]
             for mark in _MARK.findall(messages[index].content):
                 if not any(mark in text for text in seen):
-                    reason = f"the answer in message {index} has the placeholder {quote(mark)}"
+                    reason = f"{name_message(messages, index)} has the placeholder {quote(mark)}"
                     return self.reject_answer(candidate, [index], reason)
         return self.accept()
 
@@ -171,11 +172,12 @@ class RefusalFilter(BuiltinFilter[FilterSettings]):
         for index in answers(candidate.row.messages):
             text = candidate.row.messages[index].content
             if (found := find_decline(text)) is not None:
-                reason = f"the answer in message {index} {found[0]}: {quote(found[1])}"
+                reason = f"{name_message(candidate.row.messages, index)} {found[0]}: {quote(found[1])}"
                 return self.reject_answer(candidate, [index], reason)
             has_tried = candidate.row.messages[index - 1].role is Role.TOOL
             if not has_tried and is_refusal(text) and not is_question(text, at_end=True):
-                reason = f"the answer in message {index} refuses without a tool call: {quote(text)}"
+                named = name_message(candidate.row.messages, index)
+                reason = f"{named} refuses without a tool call: {quote(text)}"
                 return self.reject_answer(candidate, [index], reason)
         return self.accept()
 
@@ -222,6 +224,6 @@ class LanguageFilter(BuiltinFilter[LanguageSettings]):
         for index in sorted(checked):
             found = detect_language(messages[index].content)
             if found not in (None, wanted):
-                reason = f"message {index} is in {found!r} and not in {wanted!r}"
+                reason = f"{name_message(messages, index)} is in {found!r} and not in {wanted!r}"
                 return self.reject_answer(candidate, [index], reason, language=found)
         return self.accept(language=wanted)
