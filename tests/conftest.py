@@ -194,7 +194,6 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         with _compiling_once(session.config):
             return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.enable()
 
