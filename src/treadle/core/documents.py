@@ -75,18 +75,19 @@ class _Plain:
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
-        self._left = MAX_YAML_VALUES
 
     def read(self, value: Any) -> Json:
-        self._left -= 1
-        if self._left < 0:
+        if _count(value, {}) > MAX_YAML_VALUES:
             raise ConfigError(
                 f"{self._origin} is too large: its aliases make more than {MAX_YAML_VALUES:,} values"
             )
+        return self._convert(value)
+
+    def _convert(self, value: Any) -> Json:
         if isinstance(value, dict):
-            return {self._key(key): self.read(item) for key, item in value.items()}
+            return {self._key(key): self._convert(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [self.read(item) for item in value]
+            return [self._convert(item) for item in value]
         if isinstance(value, date):
             return value.isoformat()
         if value is None or isinstance(value, str | int | float):
@@ -98,3 +99,13 @@ class _Plain:
         if isinstance(key, bool) or not isinstance(key, str | int):
             raise ConfigError(f"{self._origin}: the key {key!r} is not a text; put it in quotes")
         return str(key)
+
+
+def _count(value: Any, known: dict[int, int]) -> int:
+    """Return how many values a document has if those that aliases repeat count each time."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        items = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum([_count(item, known) for item in items])
+    return known[id(value)]
