@@ -62,12 +62,15 @@ def _read_yaml(data: bytes, origin: str) -> Any:
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_YAML_DEPTH:
                 raise RecursionError
-        return yaml.load(data, Loader=loader)
+        value = yaml.load(data, Loader=loader)
     except (yaml.YAMLError, ValueError) as error:
         # The newer of the fast loaders has a limit of its own, below the one here.
         if "nesting depth" in str(error):
             raise RecursionError from error
         raise ConfigError(f"{origin} is not valid YAML: {error}") from error
+    if _count(value, {}) > MAX_YAML_VALUES:
+        raise ConfigError(f"{origin} is too large: its aliases make more than {MAX_YAML_VALUES:,} values")
+    return value
 
 
 class _Plain:
@@ -77,17 +80,10 @@ class _Plain:
         self._origin = origin
 
     def read(self, value: Any) -> Json:
-        if _count(value, {}) > MAX_YAML_VALUES:
-            raise ConfigError(
-                f"{self._origin} is too large: its aliases make more than {MAX_YAML_VALUES:,} values"
-            )
-        return self._convert(value)
-
-    def _convert(self, value: Any) -> Json:
         if isinstance(value, dict):
-            return {self._key(key): self._convert(item) for key, item in value.items()}
+            return {self._key(key): self.read(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._convert(item) for item in value]
+            return [self.read(item) for item in value]
         if isinstance(value, date):
             return value.isoformat()
         if value is None or isinstance(value, str | int | float):
