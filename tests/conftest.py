@@ -33,12 +33,17 @@ LONG_FILES = (
     "tests/crash/test_generate.py",
     "tests/crash/test_atropos_kill.py",
     "tests/cli/test_demo.py",
+    "tests/docs/test_examples.py",
+    "tests/sandbox/test_images.py",
     "tests/cli/test_wrong_usage.py",
     "tests/crash/test_forks.py",
     "tests/cli/commands/test_completion.py",
     "tests/cli/test_interrupt.py",
 )
 """The files whose tests take longest. They are started first, the others by the number of their tests."""
+LONG_FOLDERS = ("tests/crash/", "tests/viewer/", "tests/workers/")
+"""The folders whose tests take ten times as long as others, because they start processes or a browser. Their files
+come next, so that none of them begins when the others are done."""
 
 # The gate uses the same examples each time, so that a failure comes from the change under test; the long form draws
 # new ones. Neither has a deadline, because a busy machine is not a defect.
@@ -194,7 +199,6 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         with _compiling_once(session.config):
             return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.enable()
 
@@ -226,7 +230,8 @@ class FileScheduling(LoadGroupScheduling):
 
     def _assign_work_unit(self, node: Any) -> None:
         if not any(self.assigned_work.values()):
-            for file in reversed(LONG_FILES):
+            others = [file for file in self.workqueue if file.startswith(LONG_FOLDERS)]
+            for file in [*reversed(others), *reversed(LONG_FILES)]:
                 if file in self.workqueue:
                     self.workqueue.move_to_end(file, last=False)
         super()._assign_work_unit(node)

@@ -416,7 +416,7 @@ async def test_text_files_of_messages_are_not_obeyed(dialect: str) -> None:
             messages.append(Message(role, "Found.", parts=parts, call_id="call_1", name="look_up"))
         else:
             messages.append(Message(role, QUESTION, parts=parts))
-        body = await send(wire, messages, {})
+        body = await send(wire, messages, {}, is_checked=False)
         assert json.dumps(body).count("The fjord is deep.") == len(parts)
         texts = list(strings(without_documents(elements(body))))
         assert not is_ordered([Message(Role.USER, text) for text in texts]), dialect
@@ -541,7 +541,7 @@ async def test_every_dialect_lets_in_what_users_and_tools_say(dialect: str) -> N
     if getattr(wire, "HAS_CALLS", True):
         messages.append(Message(Role.ASSISTANT, tool_calls=(asked,)))
         messages.append(Message(Role.TOOL, FOREIGN, call_id="call_1", name="look_up"))
-    body = await send(wire, messages, {})
+    body = await send(wire, messages, {}, is_checked=False)
     found = [text for text in strings(elements(body)) if "The fjord is deep." in text]
     # In one prompt of all messages, the text ends before the frame that Treadle wrote.
     found = [text[text.index("The fjord") : text.rindex("a[0] < b") + 8] for text in found]

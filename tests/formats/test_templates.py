@@ -3,15 +3,7 @@
 import json
 from pathlib import Path
 
-import mistral_common
 import pytest
-from mistral_common.protocol.instruct.messages import AssistantMessage, ToolMessage, UserMessage
-from mistral_common.protocol.instruct.request import ChatCompletionRequest
-from mistral_common.protocol.instruct.tool_calls import Function, FunctionCall, Tool
-from mistral_common.protocol.instruct.tool_calls import ToolCall as MistralCall
-from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
-from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
-from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
 from treadle.core.types import Message, Role, ToolCall
 from treadle.formats import parse, render, render_result, render_tools
@@ -29,6 +21,7 @@ MESSAGE = Message(Role.ASSISTANT, "I look.", CALLS)
 @pytest.fixture(scope="module")
 def vocabulary():
     """The vocabulary that comes with the package, short: the templates need only their marks."""
+    mistral_common = pytest.importorskip("mistral_common")
     raw = json.loads((Path(mistral_common.__file__).parent / "data" / "tekken_240911.json").read_text())
     marks = raw["config"]["default_num_special_tokens"]
     raw["vocab"] = raw["vocab"][:1000]
@@ -39,6 +32,14 @@ def vocabulary():
 @pytest.fixture(params=["v3", "v7", "v11", "v13"])
 def mistral(request, tmp_path, vocabulary):
     """Return the text of a conversation as one version's template writes it."""
+    from mistral_common.protocol.instruct.messages import AssistantMessage, ToolMessage, UserMessage
+    from mistral_common.protocol.instruct.request import ChatCompletionRequest
+    from mistral_common.protocol.instruct.tool_calls import Function, FunctionCall, Tool
+    from mistral_common.protocol.instruct.tool_calls import ToolCall as MistralCall
+    from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
+    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+
     raw = {**vocabulary, "config": dict(vocabulary["config"])}
     if request.param != "v3":
         # The vocabulary is of v3.

@@ -468,6 +468,8 @@ async def test_two_event_loops_in_turn_keep_their_connections():
 
 
 async def test_a_reset_of_a_waiting_connection_harms_nobody():
+    has_reset = asyncio.Event()
+
     async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(OK)
@@ -475,12 +477,15 @@ async def test_a_reset_of_a_waiting_connection_harms_nobody():
         linger = struct.pack("ii", 1, 0)
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         writer.transport.abort()
+        has_reset.set()
 
     async with listen(reset) as url:
         transport = HttpTransport(timeout_seconds=10)
         for _ in range(3):
             assert await whole(transport, url) == (200, b"ok")
-            await asyncio.sleep(0.05)
+            await has_reset.wait()
+            has_reset.clear()
+            await asyncio.sleep(0.05)  # both ends take notice, also on a busy machine
 
 
 @TRANSPORTS

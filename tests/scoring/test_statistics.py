@@ -196,13 +196,13 @@ def test_needed_tasks_show_the_difference_in_four_of_five_evaluations() -> None:
     draw, deviation, difference = random.Random(2), 0.4, 0.15
     needed = find_needed_tasks(difference, deviation**2)
     assert needed == math.ceil((1.959964 + 0.841621) ** 2 * 0.16 / 0.0225)
-    shown = 0
-    for _ in range(100):
+    shown, evaluations = 0, 100 if IS_FULL else 30
+    for _ in range(evaluations):
         one = {str(task): [draw.gauss(difference, deviation)] for task in range(needed)}
         found = compare_paired(one, {name: [0.0] for name in one})
         assert found is not None
         shown += found.is_significant
-    assert 0.68 <= shown / 100 <= 0.92
+    assert 0.68 <= shown / evaluations <= 0.92
     with pytest.raises(ValueError, match="a difference of 0"):
         find_needed_tasks(0.0, 1.0)
 

@@ -68,6 +68,7 @@ async def converse(options, split, tmp_path):
     return found
 
 
+@pytest.mark.sets(2)
 @pytest.mark.parametrize("split", TEXTS)
 async def test_the_ledger_names_the_sentence_of_every_lie(split, tmp_path):
     kinds = Counter()
@@ -86,6 +87,7 @@ async def test_the_ledger_names_the_sentence_of_every_lie(split, tmp_path):
     assert set(kinds) <= set(KINDS)
 
 
+@pytest.mark.sets(2)
 @pytest.mark.parametrize("split", TEXTS[1:])
 async def test_an_honest_model_says_nothing_untrue(split, tmp_path):
     sorts = Counter(

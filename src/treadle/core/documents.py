@@ -62,12 +62,15 @@ def _read_yaml(data: bytes, origin: str) -> Any:
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_YAML_DEPTH:
                 raise RecursionError
-        return yaml.load(data, Loader=loader)
+        value = yaml.load(data, Loader=loader)
     except (yaml.YAMLError, ValueError) as error:
         # The newer of the fast loaders has a limit of its own, below the one here.
         if "nesting depth" in str(error):
             raise RecursionError from error
         raise ConfigError(f"{origin} is not valid YAML: {error}") from error
+    if _count(value, {}) > MAX_YAML_VALUES:
+        raise ConfigError(f"{origin} is too large: its aliases make more than {MAX_YAML_VALUES:,} values")
+    return value
 
 
 class _Plain:
@@ -75,14 +78,8 @@ class _Plain:
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
-        self._left = MAX_YAML_VALUES
 
     def read(self, value: Any) -> Json:
-        self._left -= 1
-        if self._left < 0:
-            raise ConfigError(
-                f"{self._origin} is too large: its aliases make more than {MAX_YAML_VALUES:,} values"
-            )
         if isinstance(value, dict):
             return {self._key(key): self.read(item) for key, item in value.items()}
         if isinstance(value, list):
@@ -98,3 +95,13 @@ class _Plain:
         if isinstance(key, bool) or not isinstance(key, str | int):
             raise ConfigError(f"{self._origin}: the key {key!r} is not a text; put it in quotes")
         return str(key)
+
+
+def _count(value: Any, known: dict[int, int]) -> int:
+    """Return how many values a document has if those that aliases repeat count each time."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        items = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum([_count(item, known) for item in items])
+    return known[id(value)]

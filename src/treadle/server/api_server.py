@@ -1,8 +1,7 @@
 """The start and the end of `treadle serve`."""
 
-import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
@@ -100,26 +99,17 @@ async def serve_api(
     api = make_api(runs, table, host, served.viewed)
     if table.logs_requests:
         log_requests()
-    with _settled_memory():
-        # Streams end when their runs are paused.
-        await serve_app(
-            api, listener, lambda: on_ready(url), runs.close, STOP_SECONDS, table.body_timeout_seconds
-        )
+    # Streams end when their runs are paused.
+    await serve_app(
+        api, listener, lambda: on_ready(url), runs.close, STOP_SECONDS, table.body_timeout_seconds
+    )
 
 
-@contextlib.contextmanager
-def _settled_memory() -> Iterator[None]:
-    """Keep the garbage collector from visiting the 150,000 objects that the server has before its first request.
+def settle_memory() -> None:
+    """Keep the garbage collector from visiting the 150,000 objects that a server has before its first request.
 
-    To visit them takes up to 0.1 s, in which no request is answered. A process whose owner has frozen objects
-    himself is left as it is: to collect takes seconds in a large process, and to thaw would undo what he did.
+    To visit them takes up to 0.1 s, in which no request is answered. This is for a process that does nothing but
+    serve, once it is ready: what is garbage in another process would stay.
     """
-    if gc.get_freeze_count():
-        yield
-        return
     gc.collect()
     gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
+from tests.conftest import IS_FULL
 from tests.export.token_formats.groups import NAN, groups, make_group, make_trajectory
 
 from treadle import ExportError
@@ -92,7 +93,7 @@ def test_each_sampled_token_is_trained_on_once_with_its_logprob(name: str, group
     assert sorted(trained_in(rows, name), key=repr) == sorted(expected, key=repr)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100 if IS_FULL else 30)
 @given(group=groups())
 def test_native_rows_give_the_group_again(group: Group) -> None:
     rows = write(group, "tokens")

@@ -60,7 +60,7 @@ def serve(
         treadle serve --config treadle.toml --journal postgres://me@db.example/runs
     """
     from treadle.server.access import new_key as make_key
-    from treadle.server.api_server import load_served, serve_api
+    from treadle.server.api_server import load_served, serve_api, settle_memory
 
     if new_key is not None:
         key, hashed = make_key()
@@ -77,6 +77,7 @@ def serve(
     served = load_served(config, model)
 
     def tell(url: str) -> None:
+        settle_memory()
         if is_json:
             print_json({"url": url, "models": list(served.names)})
             return

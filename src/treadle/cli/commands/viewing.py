@@ -35,7 +35,7 @@ def view(
         treadle view
         treadle view evaluation/first evaluation/second --no-open
     """
-    from treadle.server.api_server import load_viewed, serve_api
+    from treadle.server.api_server import load_viewed, serve_api, settle_memory
     from treadle.viewer.bundle import read_bundle
     from treadle.viewer.data_pages import find_kind
     from treadle.viewer.viewed_data import ViewedData
@@ -51,6 +51,7 @@ def view(
     served = load_viewed(load_config(), data)
 
     def tell(url: str) -> None:
+        settle_memory()
         address = f"{url}/view#token={served.token}"
         if is_json:
             print_json({"url": address})
