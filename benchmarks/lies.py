@@ -36,7 +36,7 @@ FOLDER = Path(__file__).parent / "texts"
 """The texts that the package does not have."""
 KNOWN = (
     "tune", "held", "fresh", "later", "fourth", "fifth", "sixth", "seventh", "eighth",
-    "ninth", "tenth", "eleventh",
+    "ninth", "tenth", "eleventh", "thirteenth",
 )  # fmt: skip
 UNSEEN = ("twelfth",)
 """The splits that are kept for measuring: no filter is trained or tuned on them."""
