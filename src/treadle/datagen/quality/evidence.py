@@ -37,6 +37,8 @@ _FUNCTIONS = {
     "len": ("answers", "number_of"),
 }
 """The patterns of the words by which answers name what functions return."""
+_VAGUE = frozenset(("number",))
+"""Words of labels that alone do not name them."""
 _QUOTATION = str.maketrans("’‘“”«»", '\'\'""""')
 
 
@@ -260,7 +262,7 @@ class Evidence:
             plain = plain_label(label)
             if label and plain <= words and not plain <= self.call_words:
                 found[label] = 1.0
-            elif label and not is_full and len(plain & words - self.call_words) * 2 >= len(plain):
+            elif label and not is_full and len(plain & words - self.call_words - _VAGUE) * 2 >= len(plain):
                 found[label] = 0.5
             if label in printed:
                 named = found.get(label, 0.0)

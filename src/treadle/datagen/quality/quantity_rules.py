@@ -144,9 +144,11 @@ class QuantityRules:
             return self._note(item)
         known = labels or seen.named_labels(statement.sentence, item.kind, is_full=True)
         way = self._derive(statement, item, (anchors, places, known), is_strict=bool(own))
-        is_difference = shape("answers", "differs").search(statement.clause) is not None
+        is_reckoned = any(
+            shape("answers", name).search(statement.sentence) for name in ("differs", "aggregate")
+        )
         is_days = (unit_of(item.unit) or ("", 0.0))[1] >= 86400
-        is_found = own or is_days or (way and (is_difference or is_total))
+        is_found = own or is_days or (way and is_reckoned)
         if not is_found and any(self._clashes(item, is_told=is_told) for is_told in (False, True)):
             return Doubt(DoubtKind.UNIT, "has another unit")
         if way:
@@ -175,7 +177,7 @@ class QuantityRules:
         if found and not labels:
             return Doubt(DoubtKind.UNNAMED, "was seen, and is named by other words")
         before, _, after = statement.sentence.partition(statement.text)
-        if _UNREAD_BEFORE.search(before) or _UNREAD_AFTER.match(after):
+        if item.spread is None and (_UNREAD_BEFORE.search(before) or _UNREAD_AFTER.match(after)):
             return Doubt(DoubtKind.UNREAD, "is a part of a figure that is not read")
         return Doubt(DoubtKind.ABSENT, "does not occur before, and does not follow from it")
 
