@@ -59,7 +59,7 @@ RIDGE, STEPS = 6.0, 200
 LEAST_SEEN, LEAST_PARTS, LEAST_WEIGHT = 10, 4, 0.2
 """In how many examples, and in how many of the splits and other sources, a feature must occur: what only a few
 hands write says little about others. Smaller weights are left out: they change nothing that is measured."""
-LIMITS = (0.21, 0.25, DOUBTFUL, 0.35, 0.4)
+LIMITS = (0.21, 0.25, DOUBTFUL, 0.31, 0.35)
 """The degrees of doubt for which figures are printed."""
 MOST = 3
 """How often equal examples of a split count."""

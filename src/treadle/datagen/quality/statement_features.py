@@ -79,7 +79,7 @@ class StatementFeatures:
         if statement.is_advice:
             own.add("advice")
         names |= shared
-        if kind not in _FIGURES:
+        if kind not in (*_FIGURES, StatementKind.TEXT):
             names |= _words_of(statement.sentence)
         names |= {f"{kind}:{name}" for name in shared | own}
         names |= {f"{kind}={doubt.kind}:{name}" for name in own}
