@@ -4,9 +4,8 @@ The model's texts of the split `held` are never used to improve a filter, but th
 those of `fresh` were written by a hand that had not seen the filters, and are for measuring afterwards.
 Those of `later` were written by a hand that had not seen the filters either, and are not used for tuning; those of
 `fourth`, `fifth` and `sixth`, by another such hand, may be; those of `sixth` measured the filters once before that.
-Those of `seventh` to `eleventh` each measured the filters once before these were improved with them; the hand of
-`tenth` was asked for unusual layouts and constructions. Those of `twelfth` were written by a hand that had not seen
-the filters, and no filter was improved with them.
+Those of `seventh` to `thirteenth` each measured the filters once before these were improved with them; the hand of
+`tenth` was asked for unusual layouts and constructions.
 `TREADLE_TEXTS` chooses the split: one of `SPLITS`, or the path of a folder with another. Whether an answer is a
 lie, and of which kind, is known from the model itself.
 """
@@ -36,12 +35,12 @@ FOLDER = Path(__file__).parent / "texts"
 """The texts that the package does not have."""
 KNOWN = (
     "tune", "held", "fresh", "later", "fourth", "fifth", "sixth", "seventh", "eighth",
-    "ninth", "tenth", "eleventh",
+    "ninth", "tenth", "eleventh", "twelfth", "thirteenth",
 )  # fmt: skip
-UNSEEN = ("twelfth",)
+UNSEEN: tuple[str, ...] = ()
 """The splits that are kept for measuring: no filter is trained or tuned on them."""
 SPLITS = (*KNOWN, *UNSEEN)
-"""The splits of texts, in the order in which they were written."""
+"""The splits of texts: first those that filters may learn from, each in the order in which they were written."""
 SAMPLES = int(os.environ.get("TREADLE_ROWS", "300"))
 TEXTS = os.environ.get("TREADLE_TEXTS", "held")
 ALONE = (">= 0.92", "<= 0.08", "<= 0.05", "<= 0.25")

@@ -17,7 +17,9 @@ import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from math import exp
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
@@ -57,7 +59,7 @@ RIDGE, STEPS = 6.0, 200
 LEAST_SEEN, LEAST_PARTS, LEAST_WEIGHT = 10, 4, 0.2
 """In how many examples, and in how many of the splits and other sources, a feature must occur: what only a few
 hands write says little about others. Smaller weights are left out: they change nothing that is measured."""
-LIMITS = (0.17, 0.21, DOUBTFUL, 0.29, 0.33)
+LIMITS = (0.21, 0.25, DOUBTFUL, 0.31, 0.35)
 """The degrees of doubt for which figures are printed."""
 MOST = 3
 """How often equal examples of a split count."""
@@ -71,6 +73,7 @@ SCENE_COPIES = 5
 COPIES = 4
 """In how many answers each sentence of `REMARKS` stands."""
 
+Table = Counter[tuple[frozenset[str], bool]]
 _Row = np.ndarray[Any, Any]
 _FILTER = GroundingFilter(
     GroundingSettings(), Resources(config=GenerationConfig.model_validate({"topics": {"prompt": ""}}))
@@ -155,9 +158,15 @@ def read_scenes(name: str) -> Iterator[Judged]:
                 yield Judged(examples, not is_lie, is_lie, is_rejected=False)
 
 
-def read_remarks(told: Sequence[Told]) -> Iterator[Judged]:
-    """Yield answers that are honest but for a sentence of `REMARKS`, with the statements of this sentence."""
+def read_all(told: Sequence[Told]) -> list[Judged]:
+    """Return the statements of conversations."""
+    return [read_told(item) for item in told]
+
+
+def read_remarks(told: Sequence[Told]) -> list[Judged]:
+    """Return answers that are honest but for a sentence of `REMARKS`, with the statements of this sentence."""
     draw = random.Random(5)
+    made: list[Judged] = []
     honest = [item for item in told if item.is_honest and item.is_kept]
     for name, text in tomllib.loads(REMARKS.read_text()).items():
         is_lie = name == "untrue"
@@ -172,7 +181,8 @@ def read_remarks(told: Sequence[Told]) -> Iterator[Judged]:
                 for item in found
                 if item.index == len(before) and overlaps(line, item.statement.sentence)
             ]
-            yield Judged(examples, not is_lie, is_lie, is_rejected=False)
+            made.append(Judged(examples, not is_lie, is_lie, is_rejected=False))
+    return made
 
 
 async def solve() -> AsyncIterator[Judged]:
@@ -198,19 +208,24 @@ async def solve() -> AsyncIterator[Judged]:
             yield Judged(made, False, True, False)
 
 
-def train(parts: Iterable[Sequence[Judged]]) -> dict[str, float]:
-    """Return the weights of features by logistic regression. What looks like advice also counts without that: the
-    patterns of advice know the texts for which they were written."""
-    made: Counter[tuple[frozenset[str], bool]] = Counter()
+def tabulate(part: Sequence[Judged]) -> Table:
+    """Return how often each set of features with its label counts. What looks like advice also counts without that:
+    the patterns of advice know the texts for which they were written."""
+    own: Table = Counter()
+    for item in [item for conversation in part for item in conversation.examples]:
+        if item.is_untrue is not None and item.features:
+            plain = frozenset([name for name in item.features if not name.endswith("advice")])
+            own.update({(features, item.is_untrue) for features in (item.features, plain)})
+    return Counter({key: min(count, MOST) for key, count in own.items()})
+
+
+def train(tables: Iterable[Table]) -> dict[str, float]:
+    """Return the weights of features by logistic regression."""
+    made: Table = Counter()
     sources: Counter[str] = Counter()
-    for part in parts:
-        own: Counter[tuple[frozenset[str], bool]] = Counter()
-        for item in [item for conversation in part for item in conversation.examples]:
-            if item.is_untrue is not None and item.features:
-                plain = frozenset([name for name in item.features if not name.endswith("advice")])
-                own.update({(features, item.is_untrue) for features in (item.features, plain)})
-        made.update({key: min(count, MOST) for key, count in own.items()})
-        sources.update({name for features, _ in own for name in features})
+    for table in tables:
+        made.update(table)
+        sources.update({name for features, _ in table for name in features})
     counts = Counter([name for features, _ in made for name in features])
     names = sorted(
         [name for name, count in counts.items() if count >= LEAST_SEEN and sources[name] >= LEAST_PARTS]
@@ -268,25 +283,27 @@ async def main() -> None:
     parts: dict[str, list[Judged]] = {}
     with tempfile.TemporaryDirectory(prefix="treadle-bench-", dir=".") as folder:
         place = await asyncio.to_thread(Path(folder).absolute)
-        for split in KNOWN:
-            told = await converse(place / split, split)
-            parts[split] = [read_told(item) for item in told]
-            if split == KNOWN[0]:
-                remarks = list(read_remarks(told))
+        told = {split: await converse(place / split, split) for split in KNOWN}
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        read = {split: [pool.submit(read_all, told[split][start::2]) for start in (0, 1)] for split in KNOWN}
+        remarks = pool.submit(read_remarks, told[KNOWN[0]])
+        parts |= {split: [item for made in both for item in made.result()] for split, both in read.items()}
+        parts["remarks"] = remarks.result()
     parts |= {name: list(read_scenes(name)) for name in ("development", "figures")}
-    scenes = [parts[name] for name in ("development", "figures")] * SCENE_COPIES
-    parts |= {"remarks": remarks, "oracle": [item async for item in solve()]}
+    parts["oracle"] = [item async for item in solve()]
+    tables = {name: tabulate(part) for name, part in parts.items()}
+    scenes = [tables[name] for name in ("development", "figures")] * SCENE_COPIES
     print("left out: lies caught, honest rejected, kept that lie, at", *LIMITS)
     figures = []
     for split in KNOWN:
-        weights = train([*scenes, *[part for name, part in parts.items() if name != split]])
+        weights = train([*scenes, *[table for name, table in tables.items() if name != split]])
         found = [measure(parts[split], weights, limit) for limit in LIMITS]
         figures.append(found)
         print(f"{split:8}", *[" ".join([f"{value:.3f}" for value in item]) for item in found], sep="   ")
     print(
         "mean    ", *[" ".join([f"{value:.3f}" for value in item]) for item in np.mean(figures, 0)], sep="   "
     )
-    weights = train([*scenes, *parts.values()])
+    weights = train([*scenes, *tables.values()])
     lines = ",\n".join([f"{json.dumps(name)}: {weight}" for name, weight in weights.items()])
     WEIGHTS.write_text(f"{{\n{lines}\n}}\n")
     print(f"{len(weights)} weights")

@@ -487,6 +487,10 @@ def read_answer(code: str, result: str, answer: str) -> list[Finding]:
 
 CODE = "before = [9, 4]\nafter = [5, 2]\nprint('old_best:', min(before))\nprint('new_best:', min(after))"
 BOARDS = '{"round": "R5", "boards": [{"player": "Ada"}, {"player": "Bo"}, {"player": "Cy"}], "state": "open"}'
+SPAN = (
+    '{"event": "E7", "singing_from": "18:08", "singing_until": "21:06", "noon_lx": 22556, "empty_t": 21.9, '
+    '"rotor_rpm": 18.1}'
+)
 ROWS = "name,score\nSeven Bridges,14\nHarbour Lights,31\n"
 
 
@@ -504,6 +508,20 @@ ROWS = "name,score\nSeven Bridges,14\nHarbour Lights,31\n"
         ("open('scores.csv')", ROWS, "It lists Seven Bridges first.", False),
         (CODE, "old_best: 4\nnew_best: 2\n", "The smallest value before was 4.", False),
         (CODE, "old_best: 4\nnew_best: 2\n", "The smallest value before was 6.", True),
+        ("", SPAN, "The end of singing for E7 is 21:06.", False),
+        ("", SPAN, "The end of singing for E7 is 18:08.", True),
+        ("", SPAN, "Singing starts at 18:08.", False),
+        ("", SPAN, "Singing starts at 21:06.", True),
+        ("", SPAN, "For event no. E7, singing ends at 21:06.", False),
+        ("", SPAN, "The light at noon is 22556 lux, or 2095.5 foot-candles.", False),
+        ("", SPAN, "The light at noon is 22556 lux, or 2495.5 foot-candles.", True),
+        ("", SPAN, "Empty, it weighs about 24.1 short tons.", False),
+        ("", SPAN, "Empty, it weighs about 26.1 short tons.", True),
+        ("", SPAN, "The rotor turns at 17–19 rpm.", False),
+        ("", SPAN, "The rotor turns at 13–15 rpm.", True),
+        ("open('2026/scores.csv')", ROWS, "Line 2 of 2026/scores.csv is: Seven Bridges,14", False),
+        ("open('scores.csv')", ROWS, "With all rows included, the score adds up to 45.", False),
+        ("open('scores.csv')", ROWS, "With all rows included, the score adds up to 52.", True),
         ("", BOARDS, "State (round R5): open", False),
         ("", BOARDS, "State (round R5): postponed", True),
         ("", BOARDS, "Mood (round R5): gloomy", True),
@@ -515,3 +533,19 @@ def test_counts_values_and_absences(code: str, result: str, answer: str, *, is_o
     kinds = (StatementKind.QUANTITY, StatementKind.RELATION)
     found = [item for item in read_answer(code, result, answer) if item.statement.kind in kinds]
     assert any(item.doubt.is_open for item in found) is is_open, [item.describe() for item in found]
+
+
+def test_an_answer_is_read_once_however_often_a_dialogue_goes_on() -> None:
+    filter = GroundingFilter(GroundingSettings(), Resources(config=config()))
+    messages: list[Message] = []
+    found: list[Finding] = []
+    for number in range(4):
+        said = Message(Role.ASSISTANT, f"I have sent {number} letters to Ada.")
+        messages = [*messages, Message(Role.USER, f"Please send letter {number}."), said]
+        tools = (ToolSpec("send", "", {}),)
+        earlier, found = found, filter.read(messages, tools, None)
+        assert len(found) > len(earlier)
+        assert all(one is other for one, other in zip(earlier, found, strict=False))
+    other = filter.read([*messages[:-1], Message(Role.ASSISTANT, "I have sent it to Bo.")], tools, None)
+    assert other[: len(earlier)] == earlier
+    assert found != other

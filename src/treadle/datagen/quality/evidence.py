@@ -37,6 +37,8 @@ _FUNCTIONS = {
     "len": ("answers", "number_of"),
 }
 """The patterns of the words by which answers name what functions return."""
+_VAGUE = frozenset(("number",))
+"""Words of labels that alone do not name them."""
 _QUOTATION = str.maketrans("’‘“”«»", '\'\'""""')
 
 
@@ -253,17 +255,19 @@ class Evidence:
 
         The words of tools and of their arguments say what a record is, and name no label.
         """
-        words = stems_of(FILE.sub(" ", text))
+        words = words_of(FILE.sub(" ", text), kind)
         found: dict[frozenset[str], float] = {}  # how far each is named
         printed = {} if is_full else self._printed
         for label in self._labels_by_kind.get(kind, ()):
             plain = plain_label(label)
             if label and plain <= words and not plain <= self.call_words:
                 found[label] = 1.0
-            elif label and not is_full and len(plain & words - self.call_words) * 2 >= len(plain):
+            elif label and not is_full and len(plain & words - self.call_words - _VAGUE) * 2 >= len(plain):
                 found[label] = 0.5
             if label in printed:
-                found[label] = found.get(label, 0.0) + 0.6 * _name_code(printed[label], words, text)
+                named = found.get(label, 0.0)
+                more = 0.6 * _name_code(printed[label], words, text)
+                found[label] = named + more if named == 1.0 else min(named + more, 0.99)
         best = max(found.values(), default=0.0)
         chosen = [label for label, share in found.items() if share == best and share]
         return frozenset(
@@ -485,7 +489,7 @@ def _arguments(call: ToolCall) -> Json:
 def plain_label(label: frozenset[str]) -> frozenset[str]:
     """Return the words of a label by which an answer names it: without units, and without `is` and `on`."""
     words = frozenset([name for name in label if name.isalnum()])
-    plain = words - unit_stems() - WORDS["en"]
+    plain = words - unit_stems() - (WORDS["en"] - frozenset().union(*_ends()))
     is_size = plain <= word_list("answers", "measured")  # as in `bytes in file`
     return (words - WORDS["en"] if is_size else plain) or words or label
 
@@ -501,6 +505,27 @@ def word_list(section: str, name: str) -> frozenset[str]:
     words = lexicon(section)[name]
     words = words.split() if isinstance(words, str) else words
     return frozenset([stem(word) for word in words])
+
+
+def words_of(text: str, kind: QuantityKind) -> frozenset[str]:
+    """Return the stems of the words by which a text names a quantity: for a time or a date, `end` also means
+    `until`."""
+    words = stems_of(text)
+    if kind in (QuantityKind.TIME, QuantityKind.DATE):
+        words |= frozenset().union(*[ends for ends in _ends() if not ends.isdisjoint(words)])
+    return words
+
+
+def is_opposite(label: frozenset[str], words: frozenset[str]) -> bool:
+    """Return whether a label is of a beginning where `words` name an end, or the other way round."""
+    first, last = [(ends.isdisjoint(label), ends.isdisjoint(words)) for ends in _ends()]
+    return (first, last) in (((True, False), (False, True)), ((False, True), (True, False)))
+
+
+@cache
+def _ends() -> tuple[frozenset[str], frozenset[str]]:
+    """Return the stems of the words for the beginning of something, and of those for its end."""
+    return word_list("answers", "beginnings"), word_list("answers", "endings")
 
 
 @cache

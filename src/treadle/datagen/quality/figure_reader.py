@@ -116,7 +116,10 @@ _CLOCK = re.compile(r"(?P<h>[01]\d|2[0-3])(?P<m>[0-5]\d)(?:\s?(?:h|hrs|hours|Uhr
 """A time of day without a sign between hours and minutes."""
 _H_CLOCK = re.compile(r"(?P<h>[01]?\d|2[0-4])\s?h(?P<m>[0-5]\d)(?:m(?:in)?)?(?!\w)")
 _ROUNDED = re.compile(r"(?i)\b(?:nearest|rounded\sto(?:\san?)?)\s(?:an?\s)?\Z")
+_ADDS = re.compile(r"add(?:s|ed|ing)? up to|sum(?:s|med|ming)? up to|total(?:s|led|ling)? up to")
 _NOTE = _words("clock", "notes")
+_PATH_FROM = re.compile(r"\d+/(?:[\w-]+/)*+(?:[A-Za-z_][\w-]*+/|[\w-]*+[A-Za-z_][\w-]*+\.[a-z]\w{1,4}\b)")
+"""A path whose first folder is a number."""
 _MINUTES = re.compile(r"[1-5]?\d(?=\s(?:minutes?\s|past\s))|(?:1[3-9]|[2-5]\d)(?=\sto\s)")
 _LENGTH_AFTER = re.compile(r"\s?(?:(?P<h>h|hrs?|hours|timer|Stunden|Std)|min|mins|minutes|m)\b")
 _AT_HOUR = _words("clock", "near")
@@ -194,6 +197,9 @@ class _Reader:
         is_inside = before.isalnum() or before == "_"
         is_inside = is_inside and _CURRENCY.search(text, max(0, start - 5), start) is None
         if is_inside and not (before == "T" and not text[start - 2 : start - 1].isalpha()):
+            self._end = _end_of_name(text, start)
+            return []
+        if _PATH_FROM.match(text, start) is not None:
             self._end = _end_of_name(text, start)
             return []
         if (note := _NOTE.match(text, start)) is not None:
@@ -360,7 +366,8 @@ class _Reader:
         while words:
             for size in (4, 3, 2, 1):
                 if sort := _INEXACT.get(" ".join(words[-size:])):
-                    return sort
+                    is_sum = words[-2:] == ["up", "to"] and _ADDS.match(" ".join(words[-3:])) is not None
+                    return "" if is_sum else sort
             if words[-1] and words[-1] not in _BETWEEN and words[-1] not in "-−~$€£":
                 break
             words.pop()

@@ -19,7 +19,14 @@ from treadle.datagen.quality.doubts import (
     shape,
     show_record,
 )
-from treadle.datagen.quality.evidence import Evidence, Occurrence, plain_label, word_list
+from treadle.datagen.quality.evidence import (
+    Evidence,
+    Occurrence,
+    is_opposite,
+    plain_label,
+    word_list,
+    words_of,
+)
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, unit_of
 from treadle.datagen.quality.result_records import stem, stems_of
@@ -54,12 +61,14 @@ class QuantityRules:
         """Return how far the quantity of a statement is in doubt, in the reading that is least in doubt."""
         item = statement.quantity
         assert item is not None
-        if self._is_in_name(statement):
+        is_word = statement.text.isalpha() and item.kind is QuantityKind.TIME
+        if self._is_in_name(statement) or (is_word and stem(statement.text.lower()) in self._seen.stems):
             return SEEN
         if item.is_ordinal:
             return self._doubt_ordinal(item)
         doubt = self._doubt(statement, item)
-        for other in other_readings(item) if doubt.is_open else ():
+        is_unsure = doubt.is_open or (item.spread is not None and doubt is not SEEN)
+        for other in other_readings(item) if is_unsure else ():
             found = self._doubt(statement, other)
             doubt = doubt if found.is_open else min(doubt, found, key=rank)
         return doubt
@@ -116,7 +125,8 @@ class QuantityRules:
         )
         if is_here and not (is_total and item.kind is QuantityKind.NUMBER and not _is_of_total(own)):
             self._note(item)
-            is_named = is_alone and any(plain_label(one) <= stems_of(statement.sentence) for one in labels)
+            words = words_of(statement.sentence, item.kind)
+            is_named = is_alone and any(plain_label(one) <= words for one in labels)
             is_loose = not is_named and item.kind is QuantityKind.NUMBER and all(map(_is_printed, own))
             return Doubt(DoubtKind.UNPLACED, "may belong to something else") if is_loose else SEEN
         told = [place for place in find_sightings(self._seen, item, is_told=True) if has_label(place, labels)]
@@ -132,17 +142,22 @@ class QuantityRules:
             return Doubt(DoubtKind.UNPLACED, "may belong to something else")
         if _is_listed(statement, item, self._answer):
             return self._note(item)
-        is_days = (unit_of(item.unit) or ("", 0.0))[1] >= 86400
-        if not own and not is_days and any(self._clashes(item, is_told=is_told) for is_told in (False, True)):
-            return Doubt(DoubtKind.UNIT, "has another unit")
         known = labels or seen.named_labels(statement.sentence, item.kind, is_full=True)
-        if way := self._derive(statement, item, (anchors, places, known), is_strict=bool(own)):
+        way = self._derive(statement, item, (anchors, places, known), is_strict=bool(own))
+        is_reckoned = any(
+            shape("answers", name).search(statement.sentence) for name in ("differs", "aggregate")
+        )
+        is_days = (unit_of(item.unit) or ("", 0.0))[1] >= 86400
+        is_found = own or is_days or (way and is_reckoned)
+        if not is_found and any(self._clashes(item, is_told=is_told) for is_told in (False, True)):
+            return Doubt(DoubtKind.UNIT, "has another unit")
+        if way:
             self._note(item)
             return Doubt(DoubtKind.DERIVED, "follows from what was seen", way)
         if told and not (own and labels):
             return Doubt(DoubtKind.TOLD, "occurs in the request")
         if own:
-            words = stems_of(statement.sentence)
+            words = words_of(statement.sentence, item.kind)
             is_named = is_alone and any(plain_label(label) <= words for label in labels)
             if (len(seen.records) == 1 and not labels) or (
                 any(is_at(place, anchors, places) for place in own) and not is_named
@@ -162,7 +177,7 @@ class QuantityRules:
         if found and not labels:
             return Doubt(DoubtKind.UNNAMED, "was seen, and is named by other words")
         before, _, after = statement.sentence.partition(statement.text)
-        if _UNREAD_BEFORE.search(before) or _UNREAD_AFTER.match(after):
+        if item.spread is None and (_UNREAD_BEFORE.search(before) or _UNREAD_AFTER.match(after)):
             return Doubt(DoubtKind.UNREAD, "is a part of a figure that is not read")
         return Doubt(DoubtKind.ABSENT, "does not occur before, and does not follow from it")
 
@@ -188,7 +203,10 @@ class QuantityRules:
             if other.kind is item.kind and (unit_of(other.unit) or unit_of(cell.unit)) == unit
         ]
         is_only = len(others) == 1 and (unit is not None or item.kind is not QuantityKind.NUMBER)
-        return is_only or bool(plain_label(place.cell.label) & stems_of(statement.clause))
+        words = words_of(statement.clause, item.kind)
+        if item.kind is not QuantityKind.NUMBER and is_opposite(place.cell.label, words):
+            return False
+        return is_only or bool(plain_label(place.cell.label) & words)
 
     def _is_meant(self, place: Occurrence, words: frozenset[str]) -> bool:
         """Return whether words name the column or the record of a value that was seen."""

@@ -97,8 +97,8 @@ def _converted(
     own = {size for units in seen.units.values() for other, size in units if other == dimension}
     sizes = (own | SIZES.get(dimension, frozenset())) - {factor}
     scales = {(factor / size, size) for size in sizes}
-    if dimension == "data" and factor % 1024:  # GB for GiB
-        powers = {1.0: 0, 1e3: 1, 1e6: 2, 1e9: 3, 1e12: 4}
+    powers = {1.0: 0, 1e3: 1, 1e6: 2, 1e9: 3, 1e12: 4}
+    if dimension == "data" and factor in powers:  # GB for GiB
         scales |= {(1024.0 ** (powers[factor] - powers[size]), size) for size in sizes & powers.keys()}
     for scale, size in scales:
         ends = [low * scale * (1 - 1e-3), high * scale * (1 + 1e-3)]

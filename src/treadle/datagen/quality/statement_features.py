@@ -7,7 +7,7 @@ looks like. None of them is a word of the results: weights must hold for texts t
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from math import exp
 
@@ -23,6 +23,7 @@ from treadle.datagen.quality.statements import (
     StatementKind,
     common_words,
     content_of,
+    glue,
     words_in,
 )
 
@@ -78,6 +79,8 @@ class StatementFeatures:
         if statement.is_advice:
             own.add("advice")
         names |= shared
+        if kind not in (*_FIGURES, StatementKind.TEXT):
+            names |= _words_of(statement.sentence)
         names |= {f"{kind}:{name}" for name in shared | own}
         names |= {f"{kind}={doubt.kind}:{name}" for name in own}
         return frozenset(names)
@@ -229,6 +232,13 @@ class StatementFeatures:
         size = abs(item.value)
         near = min([abs(one - size) / max(one, size, 1e-9) for one in sizes], default=1.0)
         yield "near" if near < 0.02 else "close" if near < 0.1 else "far"
+
+
+@lru_cache(maxsize=1024)
+def _words_of(sentence: str) -> frozenset[str]:
+    """Return the common words of a sentence, which tell small talk and advice from claims."""
+    words = frozenset([stem(word) for word in words_in(sentence)])
+    return frozenset([f"says {word}" for word in words & (common_words() | glue())])
 
 
 def _of_way(way: str, own: set[str], sentence: str) -> Iterator[str]:

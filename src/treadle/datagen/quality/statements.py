@@ -86,6 +86,11 @@ _FENCE = re.compile(r"(?ms)^[^\S\n]*```([^\n]*)\n(.*?)(?:^[^\S\n]*```|\Z)")
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _KEY = re.compile(r"[^:=\n]{0,40}(?::?=|→)")
 """What stands after the name of a value in a log or a settings file."""
+_CODE_NEXT = re.compile(r"[A-Z]{1,8}[-/.#]?\d")
+"""What follows `no.` if it is the code of a record."""
+_FIELD = re.compile(r"[^\W\d_]+(?: [^\W\d_]+){0,4}(?: \([^()]{1,40}\))?")
+_FIELD_AFTER = re.compile(r"\s(?:is|was|are|were|has|reads|shows|says)\b|\s\|")
+"""What stands after the name of a field."""
 _CELL = re.compile(r"</?\w[^<>\n]{0,80}>")
 _NOTE = re.compile(r"\[\^\w{1,8}\]|[\d#*]\ufe0f?\u20e3")
 """Marks of footnotes, and digits in boxes."""
@@ -249,7 +254,9 @@ def _sentences(text: str) -> Iterator[str]:
     start = 0
     for end, following in [*ends, (len(text), len(text))]:
         follows = text[following : following + 1]
-        is_short = text[end - 1 : end] == "." and (follows.islower() or follows.isdigit())
+        is_short = text[end - 1 : end] == "." and (
+            follows.islower() or follows.isdigit() or _CODE_NEXT.match(text, following) is not None
+        )
         if is_short and _shape("answers", "abbreviations").search(text, max(start, end - 12), end):
             continue
         while end - start > _MAX_CHARS:
@@ -295,7 +302,8 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
         if len(figures) == 1 and figures[0].end - figures[0].start >= len(said.strip()) - 1:
             continue  # a number in quotation marks
         is_speech = found[0][0] != "`" and len(said.split()) > 2
-        if not _CALL.search(said) and not _KEY.match(sentence, found.end()):
+        is_field = found[0][0] == "`" and _FIELD.fullmatch(said) and _FIELD_AFTER.match(sentence, found.end())
+        if not (is_field or _CALL.search(said) or _KEY.match(sentence, found.end())):
             kind = StatementKind.PATH if _PATH.fullmatch(said) else StatementKind.TEXT
             yield at(kind, said, place=found.start(), topic="quote" if is_speech else "")
         rest = _blank(rest, found.start(), found.end())
@@ -319,7 +327,9 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
         (StatementKind.IDENTIFIER, _SYMBOL, _SIGN),
     ):
         for found in [*shape.finditer(rest)] if sign.search(rest) else ():
-            if kind is StatementKind.IDENTIFIER and _ORDINAL.fullmatch(found[0]):
+            if kind is StatementKind.IDENTIFIER and (
+                _ORDINAL.fullmatch(found[0]) or found[0].casefold() in _COMMON
+            ):
                 continue
             if kind is StatementKind.PATH and _is_choice(found[0]):
                 continue
@@ -478,6 +488,8 @@ def _actions(sentence: str) -> Iterator[tuple[str, int, str]]:
         rest = sentence[found.start(topic) :]
         is_shown = mode in ("bare", "passive") or topic == "write"
         if is_shown and _shape("claims", "presented").search(rest):
+            continue
+        if mode == "first" and _shape("claims", "worded").search(rest):
             continue
         if mode != "passive" or topic != "look":
             yield found[topic], found.start(topic), f"{topic}/{mode}"

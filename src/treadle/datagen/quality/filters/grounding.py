@@ -2,9 +2,11 @@
 before."""
 
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from itertools import groupby
 from math import log
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -37,7 +39,7 @@ _IMPLIED = frozenset((StatementKind.RELATION, StatementKind.ORDER, StatementKind
 _DATA = frozenset((StatementKind.QUANTITY, StatementKind.IDENTIFIER, StatementKind.PATH))
 
 
-DOUBTFUL = 0.25
+DOUBTFUL = 0.28
 """From this degree of doubt on, a statement counts as untrue unless a judge says otherwise."""
 CERTAIN = 0.97
 """From this degree of doubt on, a statement is untrue without asking a judge."""
@@ -50,6 +52,8 @@ TRUST = 0.7
 DECIDED = 4.0
 """From these log odds on, the judge is not asked again."""
 _LEAST_ODDS = -4.6
+_REMEMBERED = 256
+"""How many answers are remembered: a dialogue is checked after each turn, and its older answers do not change."""
 _DENIED = Doubt(DoubtKind.DENIED, "is not shown, the judge says", degree=1.0)
 
 
@@ -122,6 +126,11 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
     reads_turns = True
     settings_type = GroundingSettings
 
+    def __init__(self, settings: GroundingSettings, resources: Resources) -> None:
+        super().__init__(settings, resources)
+        self._read: dict[bytes, list[Finding]] = {}
+        """The statements of the answers that were read last, by a hash of the conversation up to the answer."""
+
     async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
         findings = self.find(candidate)
@@ -144,23 +153,42 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
     def read(
         self, messages: Sequence[Message], tools: tuple[ToolSpec, ...], kind: Kind | None
     ) -> list[Finding]:
-        """Return the statements of all final answers of a conversation of the planned `kind`."""
+        """Return the statements of all final answers of a conversation of the planned `kind`. Each answer is read
+        once, however often the conversation goes on."""
+        known = blake2b(msgspec.json.encode((tools, kind)))
         found: list[Finding] = []
-        for index in answers(messages):
-            text, seen = messages[index].content, Evidence(messages[:index])
-            statements = [item for item in find_statements(text) if self.settings.has(item.kind)]
-            support = Support(seen, tools, text)
-            if any(message.role is Role.TOOL for message in messages[:index]):
-                pairs = [(item, support.doubt(item)) for item in statements]
-            else:
-                pairs = list(_doubt_unfounded(statements, support, tools, text, kind))
-            features = StatementFeatures(seen, pairs)
-            for statement, doubt in pairs:
-                known = features.of(statement, doubt)
-                is_sure = doubt.is_sure and not (statement.is_advice and doubt.kind is DoubtKind.UNDONE)
-                degree = 1.0 if is_sure else weigh(known)
-                degree = degree if doubt.is_open else max(0.0, degree - SUPPORT)
-                found.append(Finding(index, statement, replace(doubt, degree=degree), known))
+        newest = set(answers(messages))
+        for index, message in enumerate(messages):
+            known.update(msgspec.json.encode(message))
+            if index in newest:
+                key = known.digest()
+                if key not in self._read:
+                    if len(self._read) >= _REMEMBERED:
+                        self._read.clear()
+                    self._read[key] = self._read_answer(messages[: index + 1], tools, kind)
+                found += self._read[key]
+        return found
+
+    def _read_answer(
+        self, messages: Sequence[Message], tools: tuple[ToolSpec, ...], kind: Kind | None
+    ) -> list[Finding]:
+        """Return the statements of the answer that is the last of the messages."""
+        *before, answer = messages
+        text, seen = answer.content, Evidence(before)
+        statements = [item for item in find_statements(text) if self.settings.has(item.kind)]
+        support = Support(seen, tools, text)
+        if any(message.role is Role.TOOL for message in before):
+            pairs = [(item, support.doubt(item)) for item in statements]
+        else:
+            pairs = list(_doubt_unfounded(statements, support, tools, text, kind))
+        features = StatementFeatures(seen, pairs)
+        found: list[Finding] = []
+        for statement, doubt in pairs:
+            known = features.of(statement, doubt)
+            is_sure = doubt.is_sure and not (statement.is_advice and doubt.kind is DoubtKind.UNDONE)
+            degree = 1.0 if is_sure else weigh(known)
+            degree = degree if doubt.is_open else max(0.0, degree - SUPPORT)
+            found.append(Finding(len(before), statement, replace(doubt, degree=degree), known))
         return found
 
 
