@@ -23,7 +23,7 @@ from treadle.core.errors import JournalError
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource
 from treadle.runs.begin import make_run_id
-from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, read_body, refuse
+from treadle.server.access import PRESENCE, ApiCaller, Receive, RequestRefused, Scope, Send, read_body, refuse
 from treadle.server.run_host import RunHost
 
 HEADER = b"idempotency-key"
@@ -255,9 +255,10 @@ class Idempotency:
         async def receive() -> Any:
             if messages:
                 return messages.pop()
-            return await asyncio.get_running_loop().create_future()  # the client never leaves
+            return await asyncio.get_running_loop().create_future()
 
         scope = {**scope, "state": {**scope["state"], "keyed": keyed}}
+        scope.pop(PRESENCE, None)  # the client never leaves
         try:
             await keyed.save()
             await self._app(scope, receive, answer.send)

@@ -140,7 +140,7 @@ class Gateway:
         asked = _read(wire, await read_body(receive))
         named = _read_headers(scope["headers"], scope["state"].get("keyed"))
         turn = ClientTurn(host, caller, asked, named)
-        with LeavingWatch(receive, lambda: host.start_quietly(turn.cancel())):
+        with LeavingWatch(scope, lambda: host.start_quietly(turn.cancel())):
             try:
                 if asked.is_stream:
                     outlet = _Outlet(wire, turn, asked)

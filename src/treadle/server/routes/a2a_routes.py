@@ -98,7 +98,9 @@ async def get_card(agent: str, request: Request, host: TheHost, caller: Reader) 
     """Return the card of an agent, which says how other agents reach it."""
     if agent not in host.catalog.names:
         raise UnknownAgentError(f"there is no model {agent!r:.100}")
-    url = str(request.url).removesuffix("/.well-known/agent-card.json")
+    scheme = request.headers.get("x-forwarded-proto", "")  # of a proxy that ends TLS
+    asked = request.url.replace(scheme=scheme) if scheme in ("http", "https") else request.url
+    url = str(asked).removesuffix("/.well-known/agent-card.json")
     described = host.catalog.describe(agent)
     skill = {"id": agent, "name": agent, "description": described, "tags": ["agent"]}
     return Fast(

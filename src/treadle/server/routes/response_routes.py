@@ -60,11 +60,11 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
         encode(body.model_dump())
     except UnicodeEncodeError:
         raise ConfigError("the request has half of a surrogate pair, which is no character") from None
-    return await _respond(body, request.receive, keyed_request(request), host, caller)
+    return await _respond(body, request.scope, keyed_request(request), host, caller)
 
 
 async def _respond(
-    body: CreateResponse, receive: Receive, keyed: KeyedRequest | None, host: RunHost, caller: ApiCaller
+    body: CreateResponse, scope: Scope, keyed: KeyedRequest | None, host: RunHost, caller: ApiCaller
 ) -> Response:
     await host.check_room(caller)
     if keyed is not None and (known := await _find_begun(host, caller, keyed)) is not None:
@@ -76,7 +76,7 @@ async def _respond(
         await host.requests.keep(place, echo, caller.name)
         await keyed.note(str(place))
     if not (body.background or body.stream):
-        with LeavingWatch(receive, lambda: host.start_quietly(exchange.cancel())):
+        with LeavingWatch(scope, lambda: host.start_quietly(exchange.cancel())):
             answer = await exchange.answer()
         if keyed is None:
             await host.requests.keep(place, echo, caller.name)
@@ -123,7 +123,7 @@ class DirectResponses:
                 await self._app(scope, read_again, send)
                 return
             caller = check_scope(state["caller"], "run")
-            response = await _respond(body, receive, state.get("keyed"), self._host, caller)
+            response = await _respond(body, scope, state.get("keyed"), self._host, caller)
         except Exception as error:
             response = self._to_response(error)
         await response(scope, receive, send)

@@ -99,7 +99,7 @@ class EventStream(StreamingResponse):
         self._loop, self._task, self._send = asyncio.get_running_loop(), asyncio.current_task(), send
         self._is_sending, self._sent_at = False, self._loop.time()
         self._timer = self._loop.call_later(KEEP_ALIVE_SECONDS, self._beat)
-        is_complete, leaving = False, LeavingWatch(receive, self._end)
+        is_complete, leaving = False, LeavingWatch(scope, self._end)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             with self._following, leaving:
