@@ -20,7 +20,7 @@ from treadle.journal.run_info import RunFilter
 from treadle.server.api_server import Served, load_served, serve_api
 from treadle.server.responses.response_fold import Echo
 from treadle.server.responses.response_ids import ResponseId
-from treadle.server.responses.response_records import RequestKeeper, read_request
+from treadle.server.responses.response_records import keep_request, read_request
 
 ADD: Any = {
     "type": "function",
@@ -501,9 +501,8 @@ async def test_all_who_wait_hear_that_their_requests_cannot_be_kept(tmp_path: Pa
     echo = Echo(model="echo", created_at=1.0)
     places = [ResponseId("run", number, 0) for number in (1, 2)]
     with open_journal(tmp_path / "runs.db") as journal:
-        keeper = RequestKeeper(journal)
-        await asyncio.gather(*[keeper.keep(place, echo, "") for place in places])
+        await asyncio.gather(*[keep_request(journal, place, echo, "") for place in places])
         assert [read_request(journal, place) for place in places] == [echo, echo]
-    again = [keeper.keep(ResponseId("run", number, 0), echo, "") for number in (3, 4)]
+    again = [keep_request(journal, ResponseId("run", number, 0), echo, "") for number in (3, 4)]
     found = await asyncio.gather(*again, return_exceptions=True)
     assert [type(error) for error in found] == [JournalError, JournalError]

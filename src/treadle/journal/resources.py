@@ -6,7 +6,7 @@ that what a caller was told is stored survives the death of the process. All met
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -87,15 +87,15 @@ class ResourceTable:
         self,
         query: Query,
         transact: Callable[[Callable[[Query], Any]], Any],
-        transact_now: Callable[[Callable[[Query], Any]], Any] = lambda _: None,
+        join: Callable[[Callable[[Query], Any]], Awaitable[bool]] | None = None,
     ) -> None:
         """`query` reads, and `transact` returns what a function does in a transaction, which may be repeated.
 
-        `transact_now` is as for `Committer.transact_now`.
+        `join` is as for `Pending.join`; `None`: there are no commits to join.
         """
         self._query = query
         self._transact = transact
-        self._transact_now = transact_now
+        self._join = join
         self._are_made = False
         self._users: dict[type[Any], Any] = {}
         self._lock_of_users = threading.Lock()
@@ -109,9 +109,11 @@ class ResourceTable:
         self._transact(lambda query: _insert(query, added, now, content))
 
     async def add_soon(self, added: Sequence[Resource], now: float) -> None:
-        """Store new resources as `add` does, without blocking the event loop."""
-        if not (self._are_made and self._transact_now(lambda query: _insert(query, added, now))):
-            await asyncio.to_thread(self.add, added, now)
+        """Store new resources as `add` does, in the next commit of runs of this event loop if that is possible."""
+        if self._are_made and self._join is not None:
+            if await self._join(lambda query: _insert(query, added, now)):
+                return
+        await asyncio.to_thread(self.add, added, now)
 
     def get(self, kind: str, resource_id: str, now: float, parent: str = "") -> Resource | None:
         """Return a resource; `None` if there is no such resource, or it has expired."""
@@ -270,12 +272,11 @@ class ResourcesInMemory(ResourceTable):
         self._lock = threading.RLock()
 
 
-def _insert(query: Query, added: Sequence[Resource], now: float, content: bytes | None = None) -> bool:
+def _insert(query: Query, added: Sequence[Resource], now: float, content: bytes | None = None) -> None:
     query("DELETE FROM resources WHERE expires_at <= ?", (now,))
     put = f"INSERT INTO resources({_COLUMNS}, content) VALUES({','.join('?' * 12)}) ON CONFLICT DO NOTHING"
     for item in added:
         query(put, (*astuple(item), content))
-    return True
 
 
 def _read(row: tuple[Any, ...]) -> Resource:

@@ -41,6 +41,7 @@ from treadle.journal.tables.committer import Committer
 from treadle.journal.tables.leases import Leases
 from treadle.journal.tables.table_rows import HEAD_COLUMNS, RUN_COLUMNS, Query
 from treadle.journal.tables.writer import (
+    Joined,
     Pending,
     TableWriter,
     Write,
@@ -304,12 +305,12 @@ class FileCommitter(Committer[sqlite3.Connection]):
         self._log_bytes = 0
         self.start()
 
-    def commit_now(self, writes: list[Write]) -> bool:
+    def commit_now(self, writes: list[Write], joined: Sequence[Joined] = ()) -> bool:
         with self._in_loop() as is_free:
             if not is_free or (size := _size_of(writes)) > _LOOP_BYTES:
                 return False
             try:
-                self._keep(writes, size, can_wait=False)
+                self._keep(writes, size, joined, can_wait=False)
             except BusyError:
                 return False
         settle(writes)
@@ -435,19 +436,23 @@ class FileCommitter(Committer[sqlite3.Connection]):
             self._mail_id = rows[-1][0]
             self.driven.deliver([(run_id, number, kind) for _, run_id, number, kind in rows])
 
-    def _keep(self, writes: list[Write], size: int, *, can_wait: bool) -> None:
-        """Commit `writes`. If that fails, commit those of each run alone, and store the error in those that fail.
+    def _keep(self, writes: list[Write], size: int, joined: Sequence[Joined] = (), *, can_wait: bool) -> None:
+        """Commit `writes`, and what is `joined`. If that fails, commit the writes of each run alone, and store the
+        error in those that fail.
 
         Raises: `BusyError` if another process has the file's lock, or a commit fails, and `can_wait` is False.
         """
         writers = [write.writer for write in writes]
         before = [(writer.key, writer.token, writer.head, writer.checksum) for writer in writers]
         now = self._clock.time()
+
+        def work(db: sqlite3.Connection) -> Sequence[Joined]:
+            commit_writes(db, writes, self._file, self._leases.owner_id, now)
+            return joined if joined and _are_done(joined, db) else ()
+
         try:
-            self._run_in(
-                lambda db: commit_writes(db, writes, self._file, self._leases.owner_id, now),
-                can_wait=can_wait,
-            )
+            for item in self._run_in(work, can_wait=can_wait):
+                item.is_done = True
         except BusyError:
             raise
         except BaseException as error:  # any error must reach those who wait
@@ -544,6 +549,20 @@ class FileCommitter(Committer[sqlite3.Connection]):
                 _log.warning("%s", write_waiting(self._path, _TELL_SECONDS))
             time.sleep(pause_seconds)
             pause_seconds = min(0.05, pause_seconds * 2)
+
+
+def _are_done(joined: Sequence[Joined], db: sqlite3.Connection) -> bool:
+    """Do what has joined a transaction. Return False if that fails, so that nothing of it is stored."""
+    db.execute("SAVEPOINT joined")
+    try:
+        for item in joined:
+            item.function(db)
+    except Exception:
+        db.execute("ROLLBACK TO joined")  # raises if the error has ended the transaction
+        return False
+    finally:
+        db.execute("RELEASE joined")
+    return True
 
 
 def _size_of(writes: list[Write]) -> int:

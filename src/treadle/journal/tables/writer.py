@@ -49,6 +49,8 @@ class Pending:
         self.lock = threading.RLock()
         """Held while something is appended or handed over."""
         self._writers: dict[asyncio.AbstractEventLoop, list[TableWriter]] = {}
+        self._joined: dict[asyncio.AbstractEventLoop, list[Joined]] = {}
+        """What is to be done in the transaction of each loop's next commit."""
         self._seen: dict[asyncio.AbstractEventLoop, list[TableWriter]] = {}
         """What `take_stuck` found the last time."""
 
@@ -65,12 +67,33 @@ class Pending:
         if writers is not None:
             writers.append(writer)
             return loop
+        if loop not in self._joined:
+            self._flush_soon(loop)
         self._writers[loop] = [writer]
-        # One turn later more runs have appended something, so that there are fewer commits, each of more runs.
-        loop.call_soon(loop.call_soon, self.flush, loop)
         if not self.committer.is_watching:
             self.committer.watch()
         return loop
+
+    def join(self, function: Callable[[Any], object]) -> asyncio.Future[bool]:
+        """Call `function`, which changes few rows, with the store's connection in the transaction of the next commit
+        of the running event loop.
+
+        The future's result is true once that is stored, and false if nothing was done, because it failed or could
+        block the event loop. Raises: `JournalError` if the journal is closed.
+        """
+        loop = asyncio.get_running_loop()
+        with self.lock:
+            if self.is_closed:
+                raise explain_closed(self._name)
+            if loop not in self._writers and loop not in self._joined:
+                self._flush_soon(loop)
+            work = Joined(function, loop.create_future())
+            self._joined.setdefault(loop, []).append(work)
+        return work.done
+
+    def _flush_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        # One turn later more runs have appended something, so that there are fewer commits, each of more runs.
+        loop.call_soon(loop.call_soon, self.flush, loop)
 
     def has_open(self, loop: asyncio.AbstractEventLoop, run_id: str) -> bool:
         """Return whether `loop` has not handed over a write of a run."""
@@ -78,9 +101,14 @@ class Pending:
 
     def flush(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hand over the open writes of `loop` now."""
-        writes = self.take(loop)
-        if writes and not self.committer.commit_now(writes):
+        writes, joined = self.take(loop), self._joined.pop(loop, [])
+        if not writes and not joined:
+            return
+        if not self.committer.commit_now(writes, joined) and writes:
             self.committer.put(writes)
+        for work in joined:
+            if not work.done.done():
+                work.done.set_result(work.is_done)
 
     def loops(self) -> list[asyncio.AbstractEventLoop]:
         """Return the event loops that have something to hand over."""
@@ -102,7 +130,16 @@ class Pending:
     def clear(self) -> None:
         """Forget everything, in a forked child, which cannot use the journal."""
         self.lock, self.is_closed = threading.RLock(), True
-        self._writers, self._seen = {}, {}
+        self._writers, self._seen, self._joined = {}, {}, {}
+
+
+class Joined(Struct, eq=False):
+    """Work that is done in the transaction of a commit."""
+
+    function: Callable[[Any], object]
+    """A function of the store's connection."""
+    done: asyncio.Future[bool]
+    is_done: bool = False
 
 
 class Write(Struct, eq=False):

@@ -24,6 +24,7 @@ from treadle.runs.resume import fork_run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.gateway.conversations import digest_of
+from treadle.server.gateway.gateway_host import result_of
 from treadle.server.responses.request_items import (
     CreateResponse,
     GivenFile,
@@ -38,7 +39,7 @@ from treadle.server.responses.response_ids import (
     read_conversation_id,
     read_response_id,
 )
-from treadle.server.responses.response_records import newest_response
+from treadle.server.responses.response_records import keep_request, newest_response
 from treadle.server.run_host import BegunTurn, RunHost
 from treadle.server.turn_order import TurnOrder, drive_turn
 
@@ -297,7 +298,19 @@ class ResponseTurn:
         self._order = plan.order
         self.fold = ResponseFold(plan.response_id, plan.echo)
         self._turn: BegunTurn | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._is_answering = False
+        plan.order.on_driver = lambda _: self._begin_keeping()
+
+    def _begin_keeping(self) -> "asyncio.Task[None]":
+        if self._keeping is None:
+            place, echo = self.fold.response_id, self.fold.echo
+            self._keeping = self._host.start(keep_request(self._host.journal, place, echo, self._caller.name))
+        return self._keeping
+
+    async def keep(self) -> None:
+        """Keep what the response repeats of its request. Raises: `JournalError`."""
+        await result_of(self._begin_keeping())
 
     async def start(self) -> None:
         """Begin to drive the run, and wait until the request is stored, so that it is not lost any more.

@@ -73,16 +73,15 @@ async def _respond(
     place, echo = exchange.fold.response_id, exchange.fold.echo
     if keyed is not None:
         # Before the turn is stored, so that nothing is begun of which the key does not know.
-        await host.requests.keep(place, echo, caller.name)
+        await exchange.keep()
         await keyed.note(str(place))
     if not (body.background or body.stream):
         with LeavingWatch(scope, lambda: host.start_quietly(exchange.cancel())):
             answer = await exchange.answer()
-        if keyed is None:
-            await host.requests.keep(place, echo, caller.name)
+        await exchange.keep()
         return Fast(answer)
     await exchange.start()
-    keeping = host.start(host.requests.keep(place, echo, caller.name))
+    keeping = host.start(exchange.keep())
     if body.background:
         exchange.drop()
         await result_of(keeping)
