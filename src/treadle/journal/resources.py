@@ -110,10 +110,11 @@ class ResourceTable:
 
     async def add_soon(self, added: Sequence[Resource], now: float) -> None:
         """Store new resources as `add` does, in the next commit of runs of this event loop if that is possible."""
+        is_kept = False
         if self._are_made and self._join is not None:
-            if await self._join(lambda query: _insert(query, added, now)):
-                return
-        await asyncio.to_thread(self.add, added, now)
+            is_kept = await self._join(lambda query: _insert(query, added, now))
+        if not is_kept:
+            await asyncio.to_thread(self.add, added, now)
 
     def get(self, kind: str, resource_id: str, now: float, parent: str = "") -> Resource | None:
         """Return a resource; `None` if there is no such resource, or it has expired."""

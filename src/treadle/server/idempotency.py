@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import msgspec
@@ -149,14 +149,15 @@ class Idempotency:
         self._running: dict[tuple[str, str], _Answer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         key = None
         # Places that anybody may ask have no caller.
         if scope["type"] == "http" and scope["method"] == "POST" and "caller" in scope.get("state", {}):
             key = next((value for name, value in scope["headers"] if name == HEADER), None)
-        if key is None:
-            await self._app(scope, receive, send)
-            return
+        return self._app(scope, receive, send) if key is None else self._keep(key, scope, receive, send)
+
+    async def _keep(self, key: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request with a key."""
         try:
             await self._answer(scope, key.decode("latin-1"), await read_body(receive), send)
         except RequestRefused as refused:

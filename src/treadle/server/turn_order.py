@@ -47,8 +47,8 @@ class TurnOrder(Struct, kw_only=True):
     """The results, answers and decisions that the run waits for."""
     options: SessionOptions = {}
     on_driver: Callable[[Driver], object] | None = None
-    """A function that is called before a new run gets its first events, so that what it stores is committed together
-    with them. It is called for answers that are not streamed only."""
+    """A function that is called before a new run gets its first events, so that what it stores is committed with
+    them. It is called for answers that are not streamed only."""
 
 
 async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> Run[Any]:

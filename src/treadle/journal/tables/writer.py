@@ -75,8 +75,8 @@ class Pending:
         return loop
 
     def join(self, function: Callable[[Any], object]) -> asyncio.Future[bool]:
-        """Call `function`, which changes few rows, with the store's connection in the transaction of the next commit
-        of the running event loop.
+        """Call `function`, which changes few rows, with the store's connection, in the transaction of the running
+        event loop's next commit.
 
         The future's result is true once that is stored, and false if nothing was done, because it failed or could
         block the event loop. Raises: `JournalError` if the journal is closed.

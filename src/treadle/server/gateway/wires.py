@@ -5,7 +5,7 @@ They do not go through FastAPI, whose checks of a request take longer than every
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -120,11 +120,13 @@ class Gateway:
         self._host = host
         self._to_response = to_response
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         wire = WIRES.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         if wire is None:
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)  # type: ignore[no-any-return]
+        return self._serve(wire, scope, receive, send)
+
+    async def _serve(self, wire: Wire, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._answer(wire, scope, receive, send)
         except AskedModelError as error:

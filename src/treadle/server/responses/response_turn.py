@@ -45,6 +45,19 @@ from treadle.server.turn_order import TurnOrder, drive_turn
 
 METADATA = "metadata"
 """The entry of a run's metadata with what the client wants to keep with it."""
+_REPEATED = (
+    *(
+        "temperature",
+        "top_p",
+        "max_output_tokens",
+        "max_tool_calls",
+        "parallel_tool_calls",
+        "reasoning",
+        "user",
+    ),
+    *("truncation", "service_tier", "tool_choice", "top_logprobs"),
+)
+"""The fields of a request that its response repeats as they are."""
 _PAUSED = "the run was paused; it goes on when the server starts again"
 _UNSTORED_SECONDS = 0.05
 """How long a run whose client has left may take to be stored before it is cancelled again."""
@@ -108,7 +121,8 @@ async def read_asked(
     host: RunHost, caller: ApiCaller, body: CreateResponse
 ) -> tuple[RequestItems, ClientWish]:
     """Return the items of a request, and what it wants of the agent. Raises: `ConfigError`, `RequestRefused`."""
-    asked = read_items(body.input, await _find_files(host, caller, file_ids_in(body.input)))
+    file_ids = file_ids_in(body.input)
+    asked = read_items(body.input, await _find_files(host, caller, file_ids) if file_ids else None)
     functions, searches = client_tools(body.tools)
     for store_id in [name for search in searches for name in search["vector_store_ids"]]:
         if await asyncio.to_thread(host.vectors.get, str(store_id), caller.sees_only) is None:
@@ -189,6 +203,8 @@ async def _find_named(
     """Return the run that the history of a request belongs to: it waits for the results, or has this history.
 
     Clients that keep the history themselves send all of it with each request."""
+    if asked.run_id is None and not asked.history:
+        return None, None
     said = digest_of(asked.history)
     run_id = asked.run_id or (host.conversations.take(_client(caller), said) if asked.history else None)
     if run_id is None:
@@ -252,20 +268,8 @@ def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMess
 
 def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
     """Return the fields of a response that repeat its request."""
-    names = (
-        "temperature",
-        "top_p",
-        "max_output_tokens",
-        "max_tool_calls",
-        "parallel_tool_calls",
-        "reasoning",
-        "user",
-        "truncation",
-        "service_tier",
-        "tool_choice",
-        "top_logprobs",
-    )
-    rest = {name: getattr(body, name) for name in names}
+    given = body.__dict__
+    rest = {name: given[name] for name in _REPEATED}
     rest["text"] = (
         {"format": {"type": "text"}}
         if body.text is None

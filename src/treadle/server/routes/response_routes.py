@@ -1,7 +1,7 @@
 """`/v1/responses`: OpenAI's Responses API."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -104,10 +104,10 @@ class DirectResponses:
         self._host = host
         self._to_response = to_response
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not _is_direct(scope):
-            await self._app(scope, receive, send)
-            return
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return (self._serve if _is_direct(scope) else self._app)(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = scope["state"]
         try:
             raw = await read_body(receive)
