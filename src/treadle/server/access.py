@@ -270,13 +270,6 @@ def error_body(
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def to_sse(data: bytes, name: str | None = None, seq: int | None = None) -> bytes:
-    """Return a server-sent event with its data, its name, and the number from which a client goes on."""
-    head = b"" if seq is None else b"id: %d\n" % seq
-    head += b"" if name is None else b"event: %b\n" % name.encode()
-    return b"%bdata: %b\n\n" % (head, data)
-
-
 async def send_head(send: Send, status: int, headers: Mapping[str, str]) -> None:
     """Send the head of a response."""
     raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]

@@ -19,8 +19,9 @@ from treadle.journal.hub import listen
 from treadle.runs.options import SessionOptions
 from treadle.runs.recording import send
 from treadle.runs.run import Run
-from treadle.server.access import ApiCaller, RequestRefused, to_sse
+from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import UnknownAgentError
+from treadle.server.event_stream import EventStream, to_sse
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.protocols.a2a_task import (
     CONTEXT,
@@ -33,7 +34,6 @@ from treadle.server.protocols.a2a_task import (
 )
 from treadle.server.routes.route_context import (
     ClientBody,
-    EventStream,
     Fast,
     Reader,
     Runner,

@@ -23,6 +23,7 @@ from treadle.server.access import (
     check_scope,
     read_body,
 )
+from treadle.server.event_stream import EventStream, write_named
 from treadle.server.gateway.gateway_host import result_of
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse
@@ -35,13 +36,11 @@ from treadle.server.responses.response_records import (
 )
 from treadle.server.responses.response_turn import METADATA, ResponseTurn, make_plan
 from treadle.server.routes.route_context import (
-    EventStream,
     Fast,
     Reader,
     Runner,
     TheHost,
     encode,
-    write_named,
 )
 from treadle.server.run_host import AGENT, RunHost
 
