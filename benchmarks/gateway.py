@@ -1,5 +1,7 @@
 """What a recording gateway adds to the answers of a chat server: Treadle's, and LiteLLM's proxy beside it.
 
+The floor is a bare proxy of Starlette and pyreqwest, which records nothing.
+
 The engine, each gateway and this client are processes of their own. The paces differ in the engine's latency: at
 half a second, 64 requests in flight are 128 a second, as a server of models has them; without latency, as many
 requests are sent as the slowest part can answer, so that the time is that of waiting in line. An engine that takes
@@ -29,6 +31,8 @@ from benchmarks.common import Figure, serving
 _ROUNDS = int(os.environ.get("TREADLE_ROUNDS", "6"))
 _LITELLM = os.environ.get("TREADLE_LITELLM")
 """The command `litellm` of an environment that has `litellm[proxy]`; without it, only Treadle is measured."""
+_ANY = 10_000
+"""More than any machine has cores, so that a process is not kept on one."""
 _TOOL: Any = {
     "type": "function",
     "function": {
@@ -202,7 +206,9 @@ def _sides(latency_seconds: float) -> Iterator[dict[str, Side]]:
         config.write_text(f'[models.bench]\nmodel = "openai:bench"\nbase_url = "{url}"\napi_key_env = ""\n')
         command = [sys.executable, "-m", "treadle", "serve", "--config", str(config)]
         command += ["--journal", str(folder / "runs.db"), "--port"]
+        bare = stack.enter_context(serving("benchmarks.bare_server", "proxy", url, core=_ANY))
         sides = {"direct": Side(engine, path), "treadle": stack.enter_context(_running(command, "/v1"))}
+        sides["a bare proxy"] = Side(int(bare.rpartition(":")[2].removesuffix("/v1")), "/v1")
         if _LITELLM is not None:
             other = folder / "litellm.yaml"
             other.write_text(
@@ -249,5 +255,5 @@ async def measure() -> list[Figure]:
     for pace in _PACES:
         for is_stream in (False, True):
             figures += await _measure(pace, is_stream=is_stream)
-            print("\n".join(map(str, figures[-2:])), file=sys.stderr, flush=True)
+            print("\n".join(map(str, figures[-3:])), file=sys.stderr, flush=True)
     return figures

@@ -124,7 +124,10 @@ async def test_resources_join_the_commit_of_a_run(journal: SqliteJournal) -> Non
 
     async def keep(*names: str) -> None:
         writer.append([note("again")])
-        await asyncio.gather(*[resources.add_soon([made(name)], 1.0) for name in names], writer.sync())
+        added = [[made(name)] for name in names]
+        await asyncio.gather(
+            *[resources.add_soon(item, 1.0, resources.join(item)) for item in added], writer.sync()
+        )
 
     resources, writer, said = journal.resources, journal.create("joined"), list[str]()
     await keep("made by the thread, with the tables")

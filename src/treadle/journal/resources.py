@@ -29,6 +29,7 @@ _TABLES = (
 )
 _COLUMNS = "kind, parent, id, owner, label, state, size_bytes, version, created_at, expires_at, body"
 _KEY = "kind=? AND parent=? AND id=?"
+_INSERT = f"INSERT INTO resources({_COLUMNS}, content) VALUES({','.join('?' * 12)}) ON CONFLICT DO NOTHING"
 
 
 class Resource(Struct, frozen=True, kw_only=True):
@@ -106,14 +107,28 @@ class ResourceTable:
         `content` is that of each. Raises: `JournalError`.
         """
         self._make_tables()
-        self._transact(lambda query: _insert(query, added, now, content))
 
-    async def add_soon(self, added: Sequence[Resource], now: float) -> None:
-        """Store new resources as `add` does, in the next commit of runs of this event loop if that is possible."""
-        is_kept = False
-        if self._are_made and self._join is not None:
-            is_kept = await self._join(lambda query: _insert(query, added, now))
-        if not is_kept:
+        def put(query: Query) -> None:
+            query("DELETE FROM resources WHERE expires_at <= ?", (now,))
+            _insert(query, added, content)
+
+        self._transact(put)
+
+    def join(self, added: Sequence[Resource]) -> "Awaitable[bool] | None":
+        """Store new resources, all or none, in the next commit of runs of this event loop.
+
+        The result is false if nothing was stored, so that they have to be added in another way. `None`: there is no
+        such commit.
+        """
+        if not self._are_made or self._join is None:
+            return None
+        return self._join(lambda query: _insert(query, added, None))
+
+    async def add_soon(
+        self, added: Sequence[Resource], now: float, joined: "Awaitable[bool] | None" = None
+    ) -> None:
+        """Store new resources as `add` does, unless `join` has, without blocking the event loop."""
+        if joined is None or not await joined:
             await asyncio.to_thread(self.add, added, now)
 
     def get(self, kind: str, resource_id: str, now: float, parent: str = "") -> Resource | None:
@@ -273,11 +288,9 @@ class ResourcesInMemory(ResourceTable):
         self._lock = threading.RLock()
 
 
-def _insert(query: Query, added: Sequence[Resource], now: float, content: bytes | None = None) -> None:
-    query("DELETE FROM resources WHERE expires_at <= ?", (now,))
-    put = f"INSERT INTO resources({_COLUMNS}, content) VALUES({','.join('?' * 12)}) ON CONFLICT DO NOTHING"
+def _insert(query: Query, added: Sequence[Resource], content: bytes | None) -> None:
     for item in added:
-        query(put, (*astuple(item), content))
+        query(_INSERT, (*astuple(item), content))
 
 
 def _read(row: tuple[Any, ...]) -> Resource:

@@ -5,7 +5,6 @@ and after every restart.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -30,12 +29,8 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Echo).decode
 
 
-async def keep_request(journal: Journal, place: ResponseId, echo: Echo, owner: str) -> None:
-    """Keep what a response repeats of its request. Raises: `JournalError`."""
-    await journal.resources.add_soon([_resource_of(place, echo, owner)], time.time())
-
-
-def _resource_of(place: ResponseId, echo: Echo, owner: str) -> Resource:
+def record_of(place: ResponseId, echo: Echo, owner: str) -> Resource:
+    """Return what is kept of a request for a response, which repeats it."""
     return Resource(
         kind=_KIND,
         parent=place.run_id,

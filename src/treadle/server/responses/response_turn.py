@@ -4,7 +4,7 @@ turn that waited for the client."""
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 from msgspec import Struct
@@ -18,13 +18,13 @@ from treadle.core.state import State
 from treadle.core.state import fold as fold_events
 from treadle.core.types import Json, Message, Role
 from treadle.knowledge.files.file_store import facts_of
+from treadle.loop.driver import Driver
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import fork_run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.gateway.conversations import digest_of
-from treadle.server.gateway.gateway_host import result_of
 from treadle.server.responses.request_items import (
     CreateResponse,
     GivenFile,
@@ -39,7 +39,7 @@ from treadle.server.responses.response_ids import (
     read_conversation_id,
     read_response_id,
 )
-from treadle.server.responses.response_records import keep_request, newest_response
+from treadle.server.responses.response_records import newest_response, record_of
 from treadle.server.run_host import BegunTurn, RunHost
 from treadle.server.turn_order import TurnOrder, drive_turn
 
@@ -302,19 +302,24 @@ class ResponseTurn:
         self._order = plan.order
         self.fold = ResponseFold(plan.response_id, plan.echo)
         self._turn: BegunTurn | None = None
-        self._keeping: asyncio.Task[None] | None = None
-        self._is_answering = False
-        plan.order.on_driver = lambda _: self._begin_keeping()
+        self._is_answering = self._is_kept = False
+        self._record = record_of(plan.response_id, plan.echo, caller.name)
+        self._joined: Awaitable[bool] | None = None
+        plan.order.on_driver = self._join
 
-    def _begin_keeping(self) -> "asyncio.Task[None]":
-        if self._keeping is None:
-            place, echo = self.fold.response_id, self.fold.echo
-            self._keeping = self._host.start(keep_request(self._host.journal, place, echo, self._caller.name))
-        return self._keeping
+    def _join(self, driver: Driver) -> None:
+        """Keep what the response repeats of its request together with the first events of its run."""
+        if not self._is_kept:
+            self._joined = self._host.journal.resources.join([self._record])
 
     async def keep(self) -> None:
-        """Keep what the response repeats of its request. Raises: `JournalError`."""
-        await result_of(self._begin_keeping())
+        """Keep what the response repeats of its request, unless it is kept. Raises: `JournalError`."""
+        if not self._is_kept:
+            resources = self._host.journal.resources
+            await resources.add_soon(
+                [self._record], time.time(), self._joined or resources.join([self._record])
+            )
+            self._is_kept = True
 
     async def start(self) -> None:
         """Begin to drive the run, and wait until the request is stored, so that it is not lost any more.
