@@ -270,17 +270,12 @@ def error_body(
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-async def send_head(send: Send, status: int, headers: Mapping[str, str]) -> None:
-    """Send the head of a response."""
-    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-
-
 async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
     """Send a whole response."""
     encoded = msgspec.json.encode(body)
-    length = {"content-type": "application/json", "content-length": str(len(encoded))}
-    await send_head(send, status, {**length, **headers})
+    told = {"content-type": "application/json", "content-length": str(len(encoded)), **headers}
+    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in told.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": encoded})
 
 
