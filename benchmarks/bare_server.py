@@ -1,7 +1,7 @@
 """What a server costs that does nothing else: a bare application of Starlette behind the same uvicorn.
 
-`python -m benchmarks.bare_server KIND JOURNAL|URL` prints its port. `answer` sends a fixed answer, `agent` what
-`Agent.run` returns, kept in a journal, and `proxy` what the engine at a URL answers, through pyreqwest.
+`python -m benchmarks.bare_server KIND JOURNAL|URL [PORT]` prints its port. `answer` sends a fixed answer, `agent`
+what `Agent.run` returns, kept in a journal, and `proxy` what the engine at a URL answers, through pyreqwest.
 """
 
 import json
@@ -61,11 +61,11 @@ def _make_proxy(url: str) -> Callable[[Request], Awaitable[Response]]:
     return answer
 
 
-async def _serve(kind: str, where: str) -> None:
+async def _serve(kind: str, where: str, port: str = "0") -> None:
     made: Any = {"answer": lambda _: _answer, "agent": _make_agent_answer, "proxy": _make_proxy}[kind](where)
     paths = ("/v1/responses", "/v1/chat/completions")
     app = Starlette(routes=[Route(path, made, methods=["POST"]) for path in paths])
-    listener, url = listen("127.0.0.1", 0)
+    listener, url = listen("127.0.0.1", int(port))
 
     async def stop() -> None: ...
 
