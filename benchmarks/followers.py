@@ -164,18 +164,45 @@ async def measure() -> list[Figure]:
 
 async def measure_responses() -> list[Figure]:
     """Compare runs through `/v1/responses` with runs in process, by the processor time of the server's process."""
-    ratios = []
-    with (
-        _serving() as (port, pid),
-        tempfile.TemporaryDirectory() as folder,
-        open_journal(Path(folder) / "runs.db") as journal,
-    ):
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        journal = stack.enter_context(open_journal(folder / "runs.db"))
+        sides = {
+            "/v1/responses": stack.enter_context(_serving()),
+            "a bare application": stack.enter_context(_serving_bare("answer", folder / "none")),
+            "a bare application that calls Agent.run": stack.enter_context(
+                _serving_bare("agent", folder / "other.db")
+            ),
+        }
         agent = Agent("mock:echo", journal=journal)
-        for _ in range(_ROUNDS):
+        ratios: dict[str, list[float]] = {name: [] for name in sides}
+        for number in range(_ROUNDS):
             here = await _cpu_here(agent)
-            ratios.append(here / await _cpu_there(port, pid))
+            for name in list(sides) if number % 2 else reversed(list(sides)):
+                ratios[name].append(here / await _cpu_there(*sides[name]))
     detail = f"16 in flight, one step a run, {_ROUNDS} rounds; the client is another process"
-    return [Figure("runs/s through /v1/responses over Agent.run", median(ratios), ">= 0.5", detail)]
+    found = {name: median(values[1:] or values) for name, values in ratios.items()}
+    figures = [
+        Figure("runs/s through /v1/responses over Agent.run", found.pop("/v1/responses"), ">= 0.5", detail)
+    ]
+    # Whoever makes a run for each request pays for the run and for the request.
+    found["a bare application and Agent.run"] = 1 / (1 + 1 / found.pop("a bare application"))
+    return [*figures, *[Figure(f"the floor: {name}", value, ">= 0", detail) for name, value in found.items()]]
+
+
+@contextlib.contextmanager
+def _serving_bare(kind: str, path: Path) -> Iterator[tuple[int, int]]:
+    """Yield the port and the process id of a server of `benchmarks.bare_server` on the first core."""
+    command = [sys.executable, "-m", "benchmarks.bare_server", kind, str(path)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(server.pid, {0})
+    try:
+        assert server.stdout is not None
+        yield int(server.stdout.readline()), server.pid
+    finally:
+        server.kill()
+        server.wait()
 
 
 _COUNT, _IN_FLIGHT = 320, 16

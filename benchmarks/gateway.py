@@ -1,5 +1,7 @@
 """What a recording gateway adds to the answers of a chat server: Treadle's, and LiteLLM's proxy beside it.
 
+The floor is a bare proxy of Starlette and pyreqwest, which records nothing.
+
 The engine, each gateway and this client are processes of their own. The paces differ in the engine's latency: at
 half a second, 64 requests in flight are 128 a second, as a server of models has them; without latency, as many
 requests are sent as the slowest part can answer, so that the time is that of waiting in line. An engine that takes
@@ -203,6 +205,8 @@ def _sides(latency_seconds: float) -> Iterator[dict[str, Side]]:
         command = [sys.executable, "-m", "treadle", "serve", "--config", str(config)]
         command += ["--journal", str(folder / "runs.db"), "--port"]
         sides = {"direct": Side(engine, path), "treadle": stack.enter_context(_running(command, "/v1"))}
+        bare = [sys.executable, "-m", "benchmarks.bare_server", "proxy", url]
+        sides["a bare proxy"] = stack.enter_context(_running(bare, "/v1"))
         if _LITELLM is not None:
             other = folder / "litellm.yaml"
             other.write_text(
@@ -249,5 +253,5 @@ async def measure() -> list[Figure]:
     for pace in _PACES:
         for is_stream in (False, True):
             figures += await _measure(pace, is_stream=is_stream)
-            print("\n".join(map(str, figures[-2:])), file=sys.stderr, flush=True)
+            print("\n".join(map(str, figures[-3:])), file=sys.stderr, flush=True)
     return figures

@@ -18,6 +18,7 @@ from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.core.types import FileDelta
 from treadle.journal.listing import facts_of
+from treadle.journal.resources import Resource, ResourceFilter
 from treadle.journal.run_info import RunFilter
 from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 from treadle.journal.tables.writer import TableWriter
@@ -115,6 +116,40 @@ async def journal(tmp_path: Path, witness: Witness) -> AsyncIterator[SqliteJourn
 async def test_a_small_commit_is_made_on_the_event_loop(journal: SqliteJournal, witness: Witness) -> None:
     writers = [journal.create(f"r{number}") for number in range(5)]
     assert await commits_on_the_loop(witness, *writers)
+
+
+async def test_resources_join_the_commit_of_a_run(journal: SqliteJournal) -> None:
+    def made(name: str) -> Resource:
+        return Resource(kind="note", resource_id=name, created_at=1.0)
+
+    async def keep(*names: str) -> None:
+        writer.append([note("again")])
+        added = [[made(name)] for name in names]
+        await asyncio.gather(
+            *[resources.add_soon(item, 1.0, resources.join(item)) for item in added], writer.sync()
+        )
+
+    resources, writer, said = journal.resources, journal.create("joined"), list[str]()
+    await keep("made by the thread, with the tables")
+    db = journal._committer._db
+    for _ in range(50):  # the committer's thread may be quicker if this process has to wait for a core
+        said.clear()
+        db.set_trace_callback(said.append)
+        await keep("one", "two")
+        db.set_trace_callback(None)
+        if said.count("COMMIT") == 1:
+            break
+    assert said.count("COMMIT") == 1
+    assert [text.split("(")[0] for text in said if text.startswith("INSERT INTO")].count(
+        "INSERT INTO resources"
+    ) == 2
+    with pytest.raises(UnicodeEncodeError):
+        await keep("half of a pair \ud800")
+    writer.append([note("after")])
+    await writer.sync()
+    assert details(journal, "joined")[-1] == "after"
+    found = [item.resource_id for item in resources.page(ResourceFilter(kind="note"), 1.0)]
+    assert found == ["made by the thread, with the tables", "one", "two"]
 
 
 async def test_at_level_power_the_thread_commits(tmp_path: Path, witness: Witness) -> None:

@@ -17,7 +17,7 @@ from treadle.journal.protocol import Journal
 from treadle.models.scripted import ScriptedModel
 from treadle.runs.begin import Beginning, run_first_turn
 from treadle.runs.options import Given
-from treadle.server.access import LeavingWatch, RequestRefused, refuse, send_whole
+from treadle.server.access import PRESENCE, LeavingWatch, Presence, RequestRefused, refuse, send_whole
 from treadle.server.gateway.gateway_host import GatewayHost
 from treadle.server.listening import listen, serve_app
 
@@ -29,6 +29,7 @@ class Client:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
+        self.peer = writer.get_extra_info("peername")
 
     async def read(self) -> bytes:
         """Return the answer, up to the end of its body, which is an object of JSON."""
@@ -37,12 +38,13 @@ class Client:
 
 @asynccontextmanager
 async def asking(answer: Answer, on_stop: Callable[[], Awaitable[None]] | None = None) -> Any:
-    """Serve `answer`, a function of `receive` and `send`, and yield a client that has asked, and the server."""
+    """Serve `answer`, a function of a scope and `send`, and yield a client that has asked, and the server."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            await receive()  # the body
-            await answer(receive, send)
+            while (await receive()).get("more_body"):
+                pass
+            await answer(scope, send)
             return
         while (message := await receive())["type"] != "lifespan.shutdown":
             await send({"type": f"{message['type']}.complete"})
@@ -67,8 +69,8 @@ async def asking(answer: Answer, on_stop: Callable[[], Awaitable[None]] | None =
 async def test_a_client_that_leaves_is_told_once() -> None:
     left, told = asyncio.Event(), list[object]()
 
-    async def answer(receive: Any, send: Any) -> None:
-        watch = LeavingWatch(receive, lambda: (left.set(), told.append("left")))
+    async def answer(scope: Any, send: Any) -> None:
+        watch = LeavingWatch(scope, lambda: (left.set(), told.append("left")))
         with watch:
             await left.wait()
         told.append(watch.has_left)
@@ -79,39 +81,44 @@ async def test_a_client_that_leaves_is_told_once() -> None:
     assert told == ["left", True]
 
 
+async def test_a_client_that_leaves_before_the_watch_or_with_a_large_body_is_told() -> None:
+    told: list[bool] = []
+    ended = asyncio.Event()
+
+    async def answer(scope: Any, send: Any) -> None:
+        presence: Presence = scope[PRESENCE]
+        while not presence.has_left:
+            await asyncio.sleep(0)
+        watch = LeavingWatch(scope, lambda: None)
+        with watch:
+            told.append(watch.has_left)
+        ended.set()
+
+    async with asking(answer) as (client, _):
+        client.writer.close()
+        await ended.wait()
+        ended.clear()
+        _, writer = await asyncio.open_connection(*client.peer)
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 200000\r\n\r\n" + b" " * 200_000)
+        await writer.drain()
+        writer.close()
+        await ended.wait()
+    assert told == [True, True]
+
+
 async def test_a_client_that_stays_is_not_taken_for_one_that_left() -> None:
     told: list[str] = []
-    watching = asyncio.Event()
 
-    async def answer(receive: Any, send: Any) -> None:
-        async def watched() -> Any:
-            watching.set()
-            return await receive()
-
-        watch = LeavingWatch(watched, lambda: told.append("left"))
+    async def answer(scope: Any, send: Any) -> None:
+        watch = LeavingWatch(scope, lambda: told.append("left"))
         with watch:
-            await watching.wait()  # the answer is slow enough to be watched
+            await asyncio.sleep(0)
         await send_whole(send, 200, {"left": watch.has_left}, {})
 
     async with asking(answer) as (client, _):
         assert b'{"left":false}' in await client.read()
         client.writer.close()
     assert told == []
-
-
-async def test_a_quick_answer_needs_no_watch() -> None:
-    asked: list[str] = []
-
-    async def receive() -> Any:
-        asked.append("asked")
-
-    loop = asyncio.get_running_loop()
-    with LeavingWatch(receive, lambda: None) as _:
-        pass
-    ringing = asyncio.Event()
-    loop.call_later(0.05, ringing.set)
-    await ringing.wait()
-    assert asked == []
 
 
 def make_host() -> GatewayHost:
@@ -128,7 +135,7 @@ async def test_a_server_that_stops_refuses_what_its_requests_wait_for() -> None:
         finally:
             ended.append("work")
 
-    async def answer(receive: Any, send: Any) -> None:
+    async def answer(scope: Any, send: Any) -> None:
         try:
             await host.do(work())
         except RequestRefused as refused:

@@ -21,6 +21,11 @@ async def answer(scope: Any, receive: Any, send: Any) -> None:
             await send({"type": f"{kind}.complete"})
             if kind == "lifespan.shutdown":
                 return
+    if scope["path"] == "/body":
+        while (message := await receive()).get("more_body"):
+            pass
+        assert message["type"] == "http.disconnect"
+        return
     if scope["path"] == "/busy":
         time.sleep(1.0)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
@@ -28,13 +33,13 @@ async def answer(scope: Any, receive: Any, send: Any) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(head_seconds: float) -> AsyncIterator[int]:
+async def serving(request_seconds: float) -> AsyncIterator[int]:
     listener, _ = listen("127.0.0.1", 0)
 
     async def stop() -> None: ...
 
     task = asyncio.ensure_future(
-        serve_app(answer, listener, lambda: None, stop, grace_seconds=1, head_seconds=head_seconds)
+        serve_app(answer, listener, lambda: None, stop, grace_seconds=1, request_seconds=request_seconds)
     )
     try:
         yield listener.getsockname()[1]
@@ -102,14 +107,36 @@ async def test_a_head_that_came_in_time_counts_although_the_server_was_busy() ->
             quick.sendall(b"host: localhost\r\n\r\n")
             return quick.recv(1000)
 
-    async with serving(head_seconds=0.5) as port:
+    async with serving(request_seconds=0.5) as port:
         assert (await asyncio.to_thread(ask, port)).startswith(b"HTTP/1.1 200")
 
 
 async def test_a_head_that_does_not_come_closes_the_connection() -> None:
-    async with serving(head_seconds=0.2) as port:
+    async with serving(request_seconds=0.2) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\n")
+        async with asyncio.timeout(60):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_body_that_does_not_come_is_answered_and_closed() -> None:
+    async with serving(request_seconds=0.2) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /body HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{")
+        async with asyncio.timeout(60):
+            told = await reader.read()
+        assert told.startswith(b"HTTP/1.1 408 ")
+        assert b'"code":"request_timeout"' in told
+        writer.close()
+
+
+async def test_lines_that_begin_no_request_do_not_keep_a_connection() -> None:
+    async with serving(request_seconds=0.2) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        writer.write(b"\r\n")
         async with asyncio.timeout(60):
             assert await reader.read() == b""
         writer.close()

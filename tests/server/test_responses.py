@@ -20,7 +20,7 @@ from treadle.journal.run_info import RunFilter
 from treadle.server.api_server import Served, load_served, serve_api
 from treadle.server.responses.response_fold import Echo
 from treadle.server.responses.response_ids import ResponseId
-from treadle.server.responses.response_records import RequestKeeper, read_request
+from treadle.server.responses.response_records import read_request, record_of
 
 ADD: Any = {
     "type": "function",
@@ -500,10 +500,15 @@ async def test_a_client_that_leaves_at_once_cancels_its_run(
 async def test_all_who_wait_hear_that_their_requests_cannot_be_kept(tmp_path: Path) -> None:
     echo = Echo(model="echo", created_at=1.0)
     places = [ResponseId("run", number, 0) for number in (1, 2)]
+
+    async def keep(place: ResponseId) -> None:
+        await journal.resources.add_soon([record_of(place, echo, "")], 1.0)
+
     with open_journal(tmp_path / "runs.db") as journal:
-        keeper = RequestKeeper(journal)
-        await asyncio.gather(*[keeper.keep(place, echo, "") for place in places])
+        await asyncio.gather(*[keep(place) for place in places])
         assert [read_request(journal, place) for place in places] == [echo, echo]
-    again = [keeper.keep(ResponseId("run", number, 0), echo, "") for number in (3, 4)]
+    with pytest.raises(JournalError):
+        journal.resources.join([record_of(places[0], echo, "")])
+    again = [keep(ResponseId("run", number, 0)) for number in (3, 4)]
     found = await asyncio.gather(*again, return_exceptions=True)
     assert [type(error) for error in found] == [JournalError, JournalError]

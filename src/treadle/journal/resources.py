@@ -6,7 +6,7 @@ that what a caller was told is stored survives the death of the process. All met
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -29,6 +29,7 @@ _TABLES = (
 )
 _COLUMNS = "kind, parent, id, owner, label, state, size_bytes, version, created_at, expires_at, body"
 _KEY = "kind=? AND parent=? AND id=?"
+_INSERT = f"INSERT INTO resources({_COLUMNS}, content) VALUES({','.join('?' * 12)}) ON CONFLICT DO NOTHING"
 
 
 class Resource(Struct, frozen=True, kw_only=True):
@@ -87,15 +88,15 @@ class ResourceTable:
         self,
         query: Query,
         transact: Callable[[Callable[[Query], Any]], Any],
-        transact_now: Callable[[Callable[[Query], Any]], Any] = lambda _: None,
+        join: Callable[[Callable[[Query], Any]], Awaitable[bool]] | None = None,
     ) -> None:
         """`query` reads, and `transact` returns what a function does in a transaction, which may be repeated.
 
-        `transact_now` is as for `Committer.transact_now`.
+        `join` is as for `Pending.join`; `None`: there are no commits to join.
         """
         self._query = query
         self._transact = transact
-        self._transact_now = transact_now
+        self._join = join
         self._are_made = False
         self._users: dict[type[Any], Any] = {}
         self._lock_of_users = threading.Lock()
@@ -106,11 +107,28 @@ class ResourceTable:
         `content` is that of each. Raises: `JournalError`.
         """
         self._make_tables()
-        self._transact(lambda query: _insert(query, added, now, content))
 
-    async def add_soon(self, added: Sequence[Resource], now: float) -> None:
-        """Store new resources as `add` does, without blocking the event loop."""
-        if not (self._are_made and self._transact_now(lambda query: _insert(query, added, now))):
+        def put(query: Query) -> None:
+            query("DELETE FROM resources WHERE expires_at <= ?", (now,))
+            _insert(query, added, content)
+
+        self._transact(put)
+
+    def join(self, added: Sequence[Resource]) -> "Awaitable[bool] | None":
+        """Store new resources, all or none, in the next commit of runs of this event loop.
+
+        The result is false if nothing was stored, so that they have to be added in another way. `None`: there is no
+        such commit.
+        """
+        if not self._are_made or self._join is None:
+            return None
+        return self._join(lambda query: _insert(query, added, None))
+
+    async def add_soon(
+        self, added: Sequence[Resource], now: float, joined: "Awaitable[bool] | None" = None
+    ) -> None:
+        """Store new resources as `add` does, unless `join` has, without blocking the event loop."""
+        if joined is None or not await joined:
             await asyncio.to_thread(self.add, added, now)
 
     def get(self, kind: str, resource_id: str, now: float, parent: str = "") -> Resource | None:
@@ -270,12 +288,9 @@ class ResourcesInMemory(ResourceTable):
         self._lock = threading.RLock()
 
 
-def _insert(query: Query, added: Sequence[Resource], now: float, content: bytes | None = None) -> bool:
-    query("DELETE FROM resources WHERE expires_at <= ?", (now,))
-    put = f"INSERT INTO resources({_COLUMNS}, content) VALUES({','.join('?' * 12)}) ON CONFLICT DO NOTHING"
+def _insert(query: Query, added: Sequence[Resource], content: bytes | None) -> None:
     for item in added:
-        query(put, (*astuple(item), content))
-    return True
+        query(_INSERT, (*astuple(item), content))
 
 
 def _read(row: tuple[Any, ...]) -> Resource:

@@ -228,7 +228,7 @@ class Given(Struct, frozen=True):
     """True if the agent's instructions replace the system message of a run that it resumes."""
     is_relayed: bool = False
     """True if a new run is one whose answers another program decides about; see `RunStarted.is_relayed`."""
-    on_driver: Callable[[Driver], None] | None = None
+    on_driver: Callable[[Driver], object] | None = None
     """A function that is called with the run's driver before the driver begins to work; `None`: nothing is
     called."""
 

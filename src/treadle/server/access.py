@@ -3,7 +3,6 @@
 Without keys, only programs of this machine may ask, and web pages may not, since a page could be anybody's.
 """
 
-import asyncio
 import hashlib
 import hmac
 import secrets
@@ -22,11 +21,9 @@ from treadle.models.config.tables import KeyTable, ServeTable
 
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
 _HEADERS = frozenset(
-    b"access-control-request-method authorization content-length host origin x-api-key".split()
+    b"access-control-request-method authorization content-length host origin transfer-encoding x-api-key".split()
 )
 """The headers that decide whether a request is let in."""
-_UNWATCHED_SECONDS = 0.02
-"""After this time an answer is slow enough that its client may leave before it; see `LeavingWatch`."""
 _OPEN_PATHS = frozenset(("/", "/healthz", "/readyz", "/view"))
 Scope = Any
 Receive = Callable[[], Awaitable[Any]]
@@ -106,9 +103,7 @@ class Gate:
             self._check_place(headers)
             if scope["path"] not in _OPEN_PATHS and not self._is_preflight(scope, headers):
                 scope.setdefault("state", {})["caller"] = self._find_caller(headers)
-            body = _Body(receive, self._table.max_body_bytes, self._table.body_timeout_seconds)
-            body.check_length(headers)
-            await self._app(scope, body.receive, send)
+            await self._app(scope, self._bound(receive, headers), send)
         except RequestRefused as refused:
             await refuse(send, refused)
 
@@ -139,6 +134,13 @@ class Gate:
                 f"the host {name!r:.100} is not one of this server; name it in serve.allow_hosts",
                 "forbidden_host",
             )
+
+    def _bound(self, receive: Receive, headers: Mapping[str, str]) -> Receive:
+        """Return `receive` with the limit of the body. Raises: `RequestRefused` if its length is too large."""
+        most, said = self._table.max_body_bytes, headers.get("content-length", "0")
+        if not said.isdecimal() or len(said) > 18 or int(said) > most:
+            raise _too_large(most)
+        return _ChunkedBody(receive, most).receive if "transfer-encoding" in headers else receive
 
     def _find_caller(self, headers: Mapping[str, str]) -> ApiCaller:
         if not self._table.keys:
@@ -186,40 +188,25 @@ def _end_of(given: date | datetime) -> datetime:
     return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
 
 
-class _Body:
-    """The body of a request, which must not be too long and must come in time."""
+class _ChunkedBody:
+    """The body of a request that does not announce its length, and must not be too long."""
 
-    def __init__(self, receive: Receive, max_bytes: int, timeout_seconds: float) -> None:
+    def __init__(self, receive: Receive, max_bytes: int) -> None:
         self._receive = receive
         self._max_bytes = max_bytes
-        self._left = max_bytes
-        self._deadline = asyncio.get_running_loop().time() + timeout_seconds
-        self._is_read = False
-
-    def check_length(self, headers: Mapping[str, str]) -> None:
-        """Refuse a body whose announced length is too large."""
-        said = headers.get("content-length", "0")
-        if not said.isdecimal() or len(said) > 18 or int(said) > self._max_bytes:
-            raise self._too_large()
+        self._bytes = 0
 
     async def receive(self) -> Any:
         """Return the next message."""
-        if self._is_read:
-            return await self._receive()
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                message = await self._receive()
-        except TimeoutError:
-            raise RequestRefused(408, "the request did not come in time", "request_timeout") from None
-        if message["type"] == "http.request":
-            self._left -= len(message.get("body", b""))
-            self._is_read = not message.get("more_body", False)
-            if self._left < 0:
-                raise self._too_large()
+        message = await self._receive()
+        self._bytes += len(message.get("body", b""))
+        if self._bytes > self._max_bytes:
+            raise _too_large(self._max_bytes)
         return message
 
-    def _too_large(self) -> RequestRefused:
-        return RequestRefused(413, f"the body has more than {self._max_bytes:,} bytes", "request_too_large")
+
+def _too_large(max_bytes: int) -> RequestRefused:
+    return RequestRefused(413, f"the body has more than {max_bytes:,} bytes", "request_too_large")
 
 
 async def read_body(receive: Receive) -> bytes:
@@ -234,33 +221,44 @@ async def read_body(receive: Receive) -> bytes:
             return b"".join(chunks)
 
 
+PRESENCE = "treadle.presence"
+"""The entry of a scope with the `Presence` of the client; a scope without it has a client that never leaves."""
+
+
+class Presence:
+    """Whether the client of a connection is there, and the functions to call when it leaves."""
+
+    def __init__(self) -> None:
+        self.has_left = False
+        self.watches: set[Callable[[], object]] = set()
+
+    def leave(self) -> None:
+        """Note that the client has left."""
+        self.has_left = True
+        for tell in list(self.watches):
+            tell()
+
+
 class LeavingWatch:
-    """A context manager that calls a function if the client leaves within the `with` block.
+    """A context manager that calls a function if the client leaves within the `with` block."""
 
-    The watch begins a moment later, so that quick answers need no task for it, and slow ones do not wait for it.
-    """
-
-    def __init__(self, receive: Receive, on_left: Callable[[], object]) -> None:
-        self._receive = receive
+    def __init__(self, scope: Scope, on_left: Callable[[], object]) -> None:
+        self._presence: Presence | None = scope.get(PRESENCE)
         self._on_left = on_left
-        self._task: asyncio.Task[None] | None = None
         self.has_left = False
         """True if the client has left before the end of the block."""
 
     def __enter__(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(_UNWATCHED_SECONDS, self._begin)
+        if self._presence is not None:
+            self._presence.watches.add(self._leave)
+            if self._presence.has_left:
+                self._leave()
 
     def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
+        if self._presence is not None:
+            self._presence.watches.discard(self._leave)
 
-    def _begin(self) -> None:
-        self._task = asyncio.ensure_future(self._watch())
-
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    def _leave(self) -> None:
         self.has_left = True
         self._on_left()
 
@@ -272,24 +270,12 @@ def error_body(
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def to_sse(data: bytes, name: str | None = None, seq: int | None = None) -> bytes:
-    """Return a server-sent event with its data, its name, and the number from which a client goes on."""
-    head = b"" if seq is None else b"id: %d\n" % seq
-    head += b"" if name is None else b"event: %b\n" % name.encode()
-    return b"%bdata: %b\n\n" % (head, data)
-
-
-async def send_head(send: Send, status: int, headers: Mapping[str, str]) -> None:
-    """Send the head of a response."""
-    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-
-
 async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
     """Send a whole response."""
     encoded = msgspec.json.encode(body)
-    length = {"content-type": "application/json", "content-length": str(len(encoded))}
-    await send_head(send, status, {**length, **headers})
+    told = {"content-type": "application/json", "content-length": str(len(encoded)), **headers}
+    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in told.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": encoded})
 
 

@@ -86,6 +86,8 @@ class AgentCatalog:
         """The hooks of the agents that are made from now on."""
         self._journal = journal
         self._agents: OrderedDict[bytes, Agent[Any]] = OrderedDict()
+        self._dialects: dict[str, str | None] = {}
+        """The dialects of models, as far as they were looked up."""
         self._lock = threading.Lock()
 
     def agent(self, name: str, wish: ClientWish = ClientWish()) -> Agent[Any]:
@@ -135,10 +137,12 @@ class AgentCatalog:
 
     def dialect_of(self, name: str) -> str | None:
         """Return the dialect of the model with this name; `None` for an agent, or if no server is asked."""
-        if self.is_agent(name) or name not in self.names:
-            return None
-        preset = find_preset(split_name(self.config.table_of(name).model)[0])
-        return None if preset is None else preset.dialect
+        if name not in self._dialects:
+            if self.is_agent(name) or name not in self.names:
+                return None
+            preset = find_preset(split_name(self.config.table_of(name).model)[0])
+            self._dialects[name] = None if preset is None else preset.dialect
+        return self._dialects[name]
 
     def _instructions(self, name: str, wish: ClientWish) -> str | None:
         table = self.config.file.agents.get(name)

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from treadle.core.errors import JournalError
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource
 from treadle.runs.begin import make_run_id
-from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, read_body, refuse
+from treadle.server.access import PRESENCE, ApiCaller, Receive, RequestRefused, Scope, Send, read_body, refuse
 from treadle.server.run_host import RunHost
 
 HEADER = b"idempotency-key"
@@ -149,14 +149,15 @@ class Idempotency:
         self._running: dict[tuple[str, str], _Answer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         key = None
         # Places that anybody may ask have no caller.
         if scope["type"] == "http" and scope["method"] == "POST" and "caller" in scope.get("state", {}):
             key = next((value for name, value in scope["headers"] if name == HEADER), None)
-        if key is None:
-            await self._app(scope, receive, send)
-            return
+        return self._app(scope, receive, send) if key is None else self._keep(key, scope, receive, send)
+
+    async def _keep(self, key: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request with a key."""
         try:
             await self._answer(scope, key.decode("latin-1"), await read_body(receive), send)
         except RequestRefused as refused:
@@ -255,9 +256,10 @@ class Idempotency:
         async def receive() -> Any:
             if messages:
                 return messages.pop()
-            return await asyncio.get_running_loop().create_future()  # the client never leaves
+            return await asyncio.get_running_loop().create_future()
 
         scope = {**scope, "state": {**scope["state"], "keyed": keyed}}
+        scope.pop(PRESENCE, None)  # the client never leaves
         try:
             await keyed.save()
             await self._app(scope, receive, answer.send)

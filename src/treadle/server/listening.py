@@ -6,8 +6,11 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
+
 from treadle.core.errors import ConfigError
 from treadle.core.registry import require
+from treadle.server.access import PRESENCE, Presence, error_body
 
 
 def listen(host: str, port: int) -> tuple[socket.socket, str]:
@@ -33,9 +36,14 @@ _BACKLOG = 4096
 _TAKEN_AT_ONCE = 16
 """How many connections the server takes in a turn of its event loop. uvloop takes one from each socket, and turns
 are long while thousands of clients follow runs, so that others were reset before they were taken."""
-HEAD_SECONDS = 30.0
-"""How long a client may take to send the head of a request."""
+REQUEST_SECONDS = 30.0
+"""How long a client may take to send a request."""
 _MAX_HEAD_BYTES = 65_536
+_LATE_BODY = msgspec.json.encode(error_body("the request did not come in time", "request_timeout"))
+_LATE = (
+    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(_LATE_BODY), _LATE_BODY)
+)
 
 
 class _HeadWithBody:
@@ -44,6 +52,7 @@ class _HeadWithBody:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport, self._head = transport, b""
+        self.is_closing = transport.is_closing
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -69,46 +78,64 @@ class _HeadWithBody:
         self._transport.close()
 
 
-def _make_protocol(head_seconds: float) -> Any:
-    """Return uvicorn's protocol with limits for the head of a request, which uvicorn does not have."""
+def _make_protocol(request_seconds: float) -> Any:
+    """Return uvicorn's protocol with limits for a request, which uvicorn does not have."""
     httptools_impl = require("uvicorn.protocols.http.httptools_impl", "serve")
 
     class BoundedProtocol(httptools_impl.HttpToolsProtocol):  # type: ignore[misc, name-defined]
-        """A connection that is closed if a head is too long or does not come in time."""
+        """A connection that is closed if a head is too long, or a request does not come in time."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(_HeadWithBody(transport))
-            self.head_bytes = 0
-            self.head_timer: asyncio.TimerHandle | None = None
-            self.on_head_begin()
+            self.presence = Presence()
+            self.head_bytes, self.has_head, self.is_whole = 0, False, False
+            self.late_timer: asyncio.TimerHandle | None = None
+            self.wait_for_request()
 
-        def on_head_begin(self) -> None:
-            self.head_bytes = 0
-            if self.head_timer is None:
-                self.head_timer = self.loop.call_later(head_seconds, self.transport.close)
+        def wait_for_request(self) -> None:
+            if self.late_timer is None:
+                self.late_timer = self.loop.call_later(request_seconds, self.on_late)
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
-            self.on_head_begin()
+            self.scope[PRESENCE] = self.presence
+            self.head_bytes, self.has_head, self.is_whole = 0, False, False
 
         def on_headers_complete(self) -> None:
-            if self.head_timer is not None:
-                self.head_timer.cancel()
-                self.head_timer = None
+            self.has_head = True
             super().on_headers_complete()
+
+        def on_message_complete(self) -> None:
+            self.is_whole = True
+            super().on_message_complete()
+            if not self.pipeline:
+                # Whoever leaves while the answer is made is only noticed by reading.
+                self.flow.resume_reading()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            if self.head_timer is not None:
+            if self.is_whole and not self.cycle.response_complete:
+                if self.late_timer is not None:
+                    self.late_timer.cancel()
+                    self.late_timer = None
+                return
+            self.wait_for_request()
+            if not self.has_head:
                 self.head_bytes += len(data)
                 if self.head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
                     self.transport.write(b"HTTP/1.1 431 Header Too Large\r\nconnection: close\r\n\r\n")
                     self.transport.close()
 
+        def on_late(self) -> None:
+            if self.has_head and not (self.is_whole or self.cycle.response_started):
+                self.transport.write(_LATE)
+            self.transport.close()
+
         def connection_lost(self, error: Exception | None) -> None:
-            if self.head_timer is not None:
-                self.head_timer.cancel()
+            if self.late_timer is not None:
+                self.late_timer.cancel()
             super().connection_lost(error)
+            self.presence.leave()
 
     return BoundedProtocol
 
@@ -119,7 +146,7 @@ async def serve_app(
     on_ready: Callable[[], None],
     on_stop: Callable[[], Awaitable[None]],
     grace_seconds: float,
-    head_seconds: float = HEAD_SECONDS,
+    request_seconds: float = REQUEST_SECONDS,
 ) -> None:
     """Serve an ASGI application until the caller cancels this.
 
@@ -133,8 +160,10 @@ async def serve_app(
         access_log=False,
         lifespan="on",
         server_header=False,
+        proxy_headers=False,
+        ws="none",
         headers=[("x-content-type-options", "nosniff")],
-        http=_make_protocol(head_seconds),
+        http=_make_protocol(request_seconds),
         backlog=_BACKLOG,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, int(grace_seconds)),

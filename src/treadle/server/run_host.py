@@ -25,7 +25,6 @@ from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.budgets import OWNER, Budgets
 from treadle.server.catalog import AgentCatalog
 from treadle.server.gateway.gateway_host import GatewayHost, result_of
-from treadle.server.responses.response_records import RequestKeeper
 from treadle.server.webhooks import Webhooks
 from treadle.workers.protocol import WorkerOptions
 from treadle.workers.worker import Worker
@@ -88,7 +87,6 @@ class RunHost(GatewayHost):
         catalog.hooks = [hook for hook in (self.webhooks, self.budgets) if hook]
         options = WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS)
         self.worker = Worker(journal, options, hooks=catalog.hooks, config=catalog.config)
-        self.requests = RequestKeeper(journal)
         self.files = FileStore(journal.resources)
         """The uploaded files."""
         named = catalog.config.file.serve.embeddings

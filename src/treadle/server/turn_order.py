@@ -15,6 +15,7 @@ from treadle.core.types import Delivery, Json, Message, ToolCall
 from treadle.journal.hub import listen
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
+from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
 from treadle.runs.begin import Beginning, run_first_turn
 from treadle.runs.drive import takes_time
@@ -45,6 +46,9 @@ class TurnOrder(Struct, kw_only=True):
     mail: list[InboxMessage] = []
     """The results, answers and decisions that the run waits for."""
     options: SessionOptions = {}
+    on_driver: Callable[[Driver], object] | None = None
+    """A function that is called before a new run gets its first events, so that what it stores is committed with
+    them. It is called for answers that are not streamed only."""
 
 
 async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> Run[Any]:
@@ -69,7 +73,7 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
         return run
     options, is_quiet = order.options, emit is None
     if is_quiet and options.get("begins_with_message") and not takes_time(agent):
-        given = Given(agent.answer, agent.deps, keeps_events=True)
+        given = Given(agent.answer, agent.deps, keeps_events=True, on_driver=order.on_driver)
         history = check_history(options.get("history", ()))
         beginning = Beginning(
             run_id, metadata=options.get("metadata"), is_session=True, is_lazy=True, history=history

@@ -41,7 +41,7 @@ from treadle.journal.postgres.postgres_listener import PostgresListener
 from treadle.journal.postgres.postgres_reader import run_query
 from treadle.journal.tables.committer import Committer, ThreadCommand, ThreadTask
 from treadle.journal.tables.leases import Lease, Leases
-from treadle.journal.tables.writer import Pending, TableWriter, Write, settle_in_loops
+from treadle.journal.tables.writer import JoinedWork, Pending, TableWriter, Write, settle_in_loops
 
 T = TypeVar("T")
 
@@ -143,9 +143,9 @@ class PostgresCommitter(Committer[Transaction]):
         self._forget()
         return self._link.db
 
-    def commit_now(self, writes: list[Write]) -> bool:
+    def commit_now(self, writes: list[Write], joined: list[JoinedWork]) -> bool:
         """Send `writes` to the server, if that cannot block and keeps the order of the writes. The thread
-        settles them."""
+        settles them. Nothing that is `joined` is done."""
         if not self.db_lock.acquire(blocking=False):
             return False
         try:

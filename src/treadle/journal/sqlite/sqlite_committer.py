@@ -41,6 +41,7 @@ from treadle.journal.tables.committer import Committer
 from treadle.journal.tables.leases import Leases
 from treadle.journal.tables.table_rows import HEAD_COLUMNS, RUN_COLUMNS, Query
 from treadle.journal.tables.writer import (
+    JoinedWork,
     Pending,
     TableWriter,
     Write,
@@ -304,12 +305,12 @@ class FileCommitter(Committer[sqlite3.Connection]):
         self._log_bytes = 0
         self.start()
 
-    def commit_now(self, writes: list[Write]) -> bool:
+    def commit_now(self, writes: list[Write], joined: list[JoinedWork]) -> bool:
         with self._in_loop() as is_free:
             if not is_free or (size := _size_of(writes)) > _LOOP_BYTES:
                 return False
             try:
-                self._keep(writes, size, can_wait=False)
+                self._keep(writes, size, joined, can_wait=False)
             except BusyError:
                 return False
         settle(writes)
@@ -349,7 +350,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
 
     def _commit_and_settle(self, writes: list[Write]) -> None:
         if writes:
-            self._keep(writes, _size_of(writes), can_wait=True)
+            self._keep(writes, _size_of(writes), [], can_wait=True)
         settle_in_loops(writes)
 
     def _transact(self, function: Callable[[sqlite3.Connection], T]) -> T:
@@ -435,19 +436,23 @@ class FileCommitter(Committer[sqlite3.Connection]):
             self._mail_id = rows[-1][0]
             self.driven.deliver([(run_id, number, kind) for _, run_id, number, kind in rows])
 
-    def _keep(self, writes: list[Write], size: int, *, can_wait: bool) -> None:
-        """Commit `writes`. If that fails, commit those of each run alone, and store the error in those that fail.
+    def _keep(self, writes: list[Write], size: int, joined: list[JoinedWork], *, can_wait: bool) -> None:
+        """Commit `writes`, and what is `joined`. If that fails, commit the writes of each run alone, and store the
+        error in those that fail.
 
         Raises: `BusyError` if another process has the file's lock, or a commit fails, and `can_wait` is False.
         """
         writers = [write.writer for write in writes]
         before = [(writer.key, writer.token, writer.head, writer.checksum) for writer in writers]
         now = self._clock.time()
+
+        def work(db: sqlite3.Connection) -> bool:
+            commit_writes(db, writes, self._file, self._leases.owner_id, now)
+            return bool(joined) and _are_done(joined, db)
+
         try:
-            self._run_in(
-                lambda db: commit_writes(db, writes, self._file, self._leases.owner_id, now),
-                can_wait=can_wait,
-            )
+            if self._run_in(work, can_wait=can_wait):
+                joined.clear()
         except BusyError:
             raise
         except BaseException as error:  # any error must reach those who wait
@@ -459,7 +464,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
                     raise BusyError from error
                 for one in dict.fromkeys(writers):
                     own = [write for write in writes if write.writer is one]
-                    self._keep(own, _size_of(own), can_wait=True)
+                    self._keep(own, _size_of(own), [], can_wait=True)
                 return
             self._fail(writes, self._explain(error))
             if not isinstance(error, Exception) and not can_wait:
@@ -544,6 +549,20 @@ class FileCommitter(Committer[sqlite3.Connection]):
                 _log.warning("%s", write_waiting(self._path, _TELL_SECONDS))
             time.sleep(pause_seconds)
             pause_seconds = min(0.05, pause_seconds * 2)
+
+
+def _are_done(joined: Sequence[JoinedWork], db: sqlite3.Connection) -> bool:
+    """Do what has joined a transaction. Return False if that fails, so that nothing of it is stored."""
+    db.execute("SAVEPOINT joined")
+    try:
+        for function in joined:
+            function(db)
+    except Exception:
+        db.execute("ROLLBACK TO joined")  # raises if the error has ended the transaction
+        return False
+    finally:
+        db.execute("RELEASE joined")
+    return True
 
 
 def _size_of(writes: list[Write]) -> int:

@@ -24,7 +24,7 @@ from treadle.journal.follow import Changes
 from treadle.journal.tables.leases import Lease, Leases
 from treadle.journal.tables.reader import TableReader
 from treadle.journal.tables.table_rows import explain_closed
-from treadle.journal.tables.writer import Pending, Write, settle_in_loops
+from treadle.journal.tables.writer import JoinedWork, Pending, Write, settle_in_loops
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -113,10 +113,11 @@ class Committer(ABC, Generic[D]):
         """Start the thread."""
         self._thread.start()
 
-    def commit_now(self, writes: list[Write]) -> bool:
+    def commit_now(self, writes: list[Write], joined: list[JoinedWork]) -> bool:
         """Commit and settle `writes` in this thread, which runs their event loop, and return True.
 
-        Return False without committing if that could block the event loop; the caller then has to `put` them.
+        Return False without committing if that could block the event loop; the caller then has to `put` them. What
+        is `joined` is done in the same transaction, all or nothing, and the list is empty then.
         """
         return False
 

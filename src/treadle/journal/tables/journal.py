@@ -103,11 +103,11 @@ class TableJournal(ABC, Generic[D]):
     def resources(self) -> ResourceTable:
         """See `Journal.resources`."""
 
-        transact_now = self._committer.transact_now
+        join = self._pending.join
         return ResourceTable(
             self._reader.query,
             self._change_resources,
-            lambda work: transact_now(lambda db: work(self._query_in(db))),
+            lambda work: join(lambda db: work(self._query_in(db))),
         )
 
     def _change_resources(self, work: Callable[[Query], T]) -> T:

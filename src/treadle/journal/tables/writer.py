@@ -11,7 +11,7 @@ open writes of that loop, so that an answer of the model is not lost if the proc
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from treadle.journal.tables.committer import Committer
 
 
+JoinedWork: TypeAlias = Callable[[Any], object]
+"""A function of the store's connection that is called in the transaction of a commit."""
+
+
 class Pending:
     """The writers with an open write, by event loop, until the committer gets their writes."""
 
@@ -49,6 +53,8 @@ class Pending:
         self.lock = threading.RLock()
         """Held while something is appended or handed over."""
         self._writers: dict[asyncio.AbstractEventLoop, list[TableWriter]] = {}
+        self._joined: dict[asyncio.AbstractEventLoop, list[tuple[JoinedWork, asyncio.Future[bool]]]] = {}
+        """What is to be done in the transaction of each loop's next commit, and who waits for it."""
         self._seen: dict[asyncio.AbstractEventLoop, list[TableWriter]] = {}
         """What `take_stuck` found the last time."""
 
@@ -65,12 +71,33 @@ class Pending:
         if writers is not None:
             writers.append(writer)
             return loop
+        if loop not in self._joined:
+            self._flush_soon(loop)
         self._writers[loop] = [writer]
-        # One turn later more runs have appended something, so that there are fewer commits, each of more runs.
-        loop.call_soon(loop.call_soon, self.flush, loop)
         if not self.committer.is_watching:
             self.committer.watch()
         return loop
+
+    def join(self, function: JoinedWork) -> asyncio.Future[bool]:
+        """Call `function`, which changes few rows, with the store's connection, in the transaction of the running
+        event loop's next commit.
+
+        The future's result is true once that is stored, and false if nothing was done, because it failed or could
+        block the event loop. Raises: `JournalError` if the journal is closed.
+        """
+        loop = asyncio.get_running_loop()
+        with self.lock:
+            if self.is_closed:
+                raise explain_closed(self._name)
+            if loop not in self._writers and loop not in self._joined:
+                self._flush_soon(loop)
+            done: asyncio.Future[bool] = loop.create_future()
+            self._joined.setdefault(loop, []).append((function, done))
+        return done
+
+    def _flush_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        # One turn later more runs have appended something, so that there are fewer commits, each of more runs.
+        loop.call_soon(loop.call_soon, self.flush, loop)
 
     def has_open(self, loop: asyncio.AbstractEventLoop, run_id: str) -> bool:
         """Return whether `loop` has not handed over a write of a run."""
@@ -78,9 +105,13 @@ class Pending:
 
     def flush(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hand over the open writes of `loop` now."""
-        writes = self.take(loop)
-        if writes and not self.committer.commit_now(writes):
+        writes, joined = self.take(loop), self._joined.pop(loop, [])
+        left = [function for function, _ in joined]
+        if (writes or left) and not self.committer.commit_now(writes, left) and writes:
             self.committer.put(writes)
+        for _, done in joined:
+            if not done.done():
+                done.set_result(not left)
 
     def loops(self) -> list[asyncio.AbstractEventLoop]:
         """Return the event loops that have something to hand over."""
@@ -102,7 +133,7 @@ class Pending:
     def clear(self) -> None:
         """Forget everything, in a forked child, which cannot use the journal."""
         self.lock, self.is_closed = threading.RLock(), True
-        self._writers, self._seen = {}, {}
+        self._writers, self._seen, self._joined = {}, {}, {}
 
 
 class Write(Struct, eq=False):

@@ -250,7 +250,7 @@ class ServeTable(Table):
     """The host names under which the server is reached, if it has keys; empty: any."""
     max_body_bytes: Count = 20_000_000
     body_timeout_seconds: Positive = 30.0
-    """How long a client may take to send the head of its request, and how long the body."""
+    """How long a client may take to send a request."""
     window: Count = 256
     """How many interrupted runs are continued at the same time."""
     embeddings: str | None = None

@@ -46,7 +46,7 @@ from treadle.runs.resume import go_on
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish
-from treadle.server.gateway.conversations import OPENING, Renewal, digest_of, opening_of
+from treadle.server.gateway.conversations import OPENING, ConversationDigest, Renewal, opening_of
 from treadle.server.gateway.gateway_host import GatewayHost
 from treadle.server.idempotency import KeyedRequest, new_run_id
 from treadle.server.responses.response_fold import ASK
@@ -91,15 +91,18 @@ class ClientTurn:
         self._named = named
         self._is_agent = host.offered.is_agent(asked.model)
         self._history, self._fresh = _split(asked.messages)
-        self._digest = b""
-        """The digest of the conversation that the client sends; empty before it is looked for."""
+        self._conversation = ConversationDigest()
+        self._before = self._conversation.add(self._history)
+        """The digest of the conversation up to the newest answer of the model."""
+        self._digest = self._conversation.add(self._fresh)
+        """The digest of the conversation that the client sends."""
         self._client = f"chat/{caller.name}"
         """The name under which the chats of the client are known."""
         self._has_left = self._is_over = False
         self._state: State | None = None
         """The state in which the run was left; `None` before that."""
         self._said: Sequence[Message] = ()
-        """The conversation that the run then has."""
+        """What the model has said then."""
         self._renewal: Renewal | None = None
         """How the lease that this request had is taken again."""
         self._is_renewed = False
@@ -165,8 +168,7 @@ class ClientTurn:
     async def _find(self, agent: AgentParts) -> tuple[State, RunWriter] | None:
         """Return the run that the request continues, in its present state; `None` for a new conversation."""
         known, name = self._host.conversations, self._client
-        history = digest_of(self._history)
-        whole = self._digest = digest_of(self._asked.messages)
+        history, whole = self._before, self._digest
         run_id = self._named.run_id
         if run_id is not None:
             if await self._host.find_info(self._caller, run_id) is None:
@@ -310,17 +312,17 @@ class ClientTurn:
         done = [event.body.completion for event in events if isinstance(event.body, e.InferenceCompleted)]
         fault = None if done else state.ending.fault
         self._host.note_done(self._caller, done, fault, state.ending.error or "")
-        self._state, self._said = state, self._asked.messages
+        self._state = state
         if not done or (self._is_agent and state.ending.error is not None and not state.turn.is_open):
             raise _explain(state)
         completion = self._shown(state, done) if self._is_agent else done[-1]
-        self._said = [*self._said, completion.message]
+        self._said = [completion.message]
         return completion
 
     def note(self) -> None:
         """Note which conversation the run now has, so that the next request finds it."""
         if self._state is not None:
-            digest, known = digest_of(self._said), self._host.conversations
+            digest, known = self._conversation.add(self._said), self._host.conversations
             known.note(self._client, digest, self.run_id, self._state, self._renewal)
 
     async def _drive(self, driver: Driver) -> tuple[State, Sequence[e.Event]]:

@@ -35,28 +35,39 @@ Renewal: TypeAlias = Callable[[], RunWriter]
 """What `RunWriter.renewal` returns."""
 
 
-def digest_of(messages: Iterable[Message]) -> bytes:
-    """Return a hash of what was said and called in a conversation.
+class ConversationDigest:
+    """A hash of what was said and called in a conversation, to which more can be added.
 
     Ids, reasoning, system messages and the text beside calls do not count, because clients change or drop them; nor
     does it whether the user's words came in one message or in several.
     """
-    found = hashlib.blake2b(digest_size=16)
-    last = None
-    for message in messages:
-        role, calls = message.role, message.tool_calls
-        if role is Role.SYSTEM:
-            continue
-        if role is not last or role is Role.TOOL:
-            found.update(b"\0" + role.encode())
-            last = role
-        if calls:
-            found.update(_encode([[call.name, _normalize(call)] for call in calls]))
-        else:
-            found.update(b"".join(message.content.encode("utf-8", "surrogatepass").split()))
-        for part in message.parts:
-            found.update((part.digest or part.uri or "").encode())
-    return found.digest()
+
+    def __init__(self) -> None:
+        self._found = hashlib.blake2b(digest_size=16)
+        self._last: Role | None = None
+
+    def add(self, messages: Iterable[Message]) -> bytes:
+        """Add messages to the conversation, and return its hash."""
+        found = self._found
+        for message in messages:
+            role, calls = message.role, message.tool_calls
+            if role is Role.SYSTEM:
+                continue
+            if role is not self._last or role is Role.TOOL:
+                found.update(b"\0" + role.encode())
+                self._last = role
+            if calls:
+                found.update(_encode([[call.name, _normalize(call)] for call in calls]))
+            else:
+                found.update(b"".join(message.content.encode("utf-8", "surrogatepass").split()))
+            for part in message.parts:
+                found.update((part.digest or part.uri or "").encode())
+        return found.digest()
+
+
+def digest_of(messages: Iterable[Message]) -> bytes:
+    """Return the hash of a conversation; see `ConversationDigest`."""
+    return ConversationDigest().add(messages)
 
 
 def _normalize(call: ToolCall) -> str:

@@ -5,7 +5,7 @@ They do not go through FastAPI, whose checks of a request take longer than every
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -27,10 +27,9 @@ from treadle.server.access import (
     check_scope,
     error_body,
     read_body,
-    send_head,
     send_whole,
-    to_sse,
 )
+from treadle.server.event_stream import EventStream, to_sse, write_named
 from treadle.server.gateway.client_turn import AskedModelError, ClientTurn, RunNaming
 from treadle.server.gateway.gateway_host import GatewayHost, result_of
 from treadle.server.idempotency import KeyedRequest
@@ -39,8 +38,6 @@ RUN_HEADER = "x-treadle-run"
 """The header with the id of the run that records a request, in both directions."""
 LABELS_HEADER = "x-treadle-labels"
 """The header of a request with labels for a new run, as `name=value, name=value`."""
-KEEP_ALIVE_SECONDS = 15.0
-"""How often a stream in which nothing happens says that it is alive."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,119}")
 _encode = msgspec.json.Encoder().encode
 
@@ -75,12 +72,8 @@ class Wire(Struct, frozen=True):
     """What follows the last event of a stream."""
 
 
-def _frame_chat(event: dict[str, Json]) -> bytes:
+def _write_unnamed(event: dict[str, Json]) -> bytes:
     return to_sse(_encode(event))
-
-
-def _frame_messages(event: dict[str, Json]) -> bytes:
-    return to_sse(_encode(event), event["type"])
 
 
 def _error_of_chat(message: str, code: str) -> Json:
@@ -96,7 +89,7 @@ WIRES = {
         openai_chat.read_request,
         openai_chat.write_answer,
         openai_chat.ChatStream.of,
-        _frame_chat,
+        _write_unnamed,
         _error_of_chat,
         b"data: [DONE]\n\n",
     ),
@@ -104,7 +97,7 @@ WIRES = {
         anthropic.read_request,
         anthropic.write_answer,
         anthropic.MessageStream.of,
-        _frame_messages,
+        write_named,
         _error_of_messages,
     ),
 }
@@ -120,11 +113,13 @@ class Gateway:
         self._host = host
         self._to_response = to_response
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         wire = WIRES.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         if wire is None:
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)  # type: ignore[no-any-return]
+        return self._serve(wire, scope, receive, send)
+
+    async def _serve(self, wire: Wire, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._answer(wire, scope, receive, send)
         except AskedModelError as error:
@@ -140,12 +135,16 @@ class Gateway:
         asked = _read(wire, await read_body(receive))
         named = _read_headers(scope["headers"], scope["state"].get("keyed"))
         turn = ClientTurn(host, caller, asked, named)
-        with LeavingWatch(receive, lambda: host.start_quietly(turn.cancel())):
+        with LeavingWatch(scope, lambda: host.start_quietly(turn.cancel())):
+            if asked.is_stream:
+                outlet = _Outlet(wire, turn, asked)
+                task = host.start(turn.answer())
+                task.add_done_callback(lambda _: turn.note())
+                await outlet.begin(task)
+                stream = EventStream(outlet.pieces(task), more_headers={RUN_HEADER: turn.run_id})
+                await stream(scope, receive, send)
+                return
             try:
-                if asked.is_stream:
-                    outlet = _Outlet(wire, turn, asked)
-                    await outlet.pass_on(host.start(turn.answer()), send)
-                    return
                 body = wire.write(await host.do(turn.answer()), asked)
                 await send_whole(send, 200, body, {RUN_HEADER: turn.run_id})
             finally:
@@ -163,7 +162,6 @@ class _Outlet:
         self._stream: Stream | None = None
         self._waiting: list[bytes] = []
         self._wake: asyncio.Future[None] | None = None
-        self._has_begun = False
         turn.on_delta = self._add
 
     def _add(self, piece: e.Delta) -> None:
@@ -183,42 +181,38 @@ class _Outlet:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    def _beat(self) -> None:
-        if self._has_begun:
-            self._waiting.append(b": still here\n\n")
-            self._ring()
+    async def _wait(self, task: "asyncio.Task[Completion]") -> None:
+        """Wait until something can be sent, or the task has ended."""
+        while not self._waiting and not task.done():
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
 
-    async def pass_on(self, task: "asyncio.Task[Completion]", send: Send) -> None:
-        """Send the pieces of the answer as they come. Raises: what prevents the answer, if nothing has come yet."""
-        loop = asyncio.get_running_loop()
+    async def begin(self, task: "asyncio.Task[Completion]") -> None:
+        """Wait until `pieces` has something. Raises: what prevents the answer, if nothing has come yet."""
         task.add_done_callback(lambda _: self._ring())
+        await self._wait(task)
+        if task.done():
+            await result_of(task)
+
+    async def pieces(self, task: "asyncio.Task[Completion]") -> AsyncIterator[bytes]:
+        """Yield the pieces of the answer as they come. An error is the last of them."""
         while not task.done():
-            if not self._waiting:
-                self._wake = loop.create_future()
-                beat = loop.call_later(KEEP_ALIVE_SECONDS, self._beat)
-                await self._wake
-                beat.cancel()
+            await self._wait(task)
             if self._waiting:
-                await self._flush(send, more=True)
+                yield self._take()
         try:
             completion = await result_of(task)
             self._put(self._open().end(completion))
         except Exception as error:
-            if not self._has_begun:
-                raise
             code = error.code if isinstance(error, AskedModelError | RequestRefused) else "server_error"
             body = self._wire.error(str(error), code)
             self._waiting.append(self._wire.frame(body))
         self._waiting.append(self._wire.last)
-        await self._flush(send, more=False)
+        yield self._take()
 
-    async def _flush(self, send: Send, *, more: bool) -> None:
+    def _take(self) -> bytes:
         pieces, self._waiting = self._waiting, []
-        if not self._has_begun:
-            self._has_begun = True
-            headers = {RUN_HEADER: self._turn.run_id, "content-type": "text/event-stream; charset=utf-8"}
-            await send_head(send, 200, headers | {"cache-control": "no-store", "x-accel-buffering": "no"})
-        await send({"type": "http.response.body", "body": b"".join(pieces), "more_body": more})
+        return b"".join(pieces)
 
 
 def _read(wire: Wire, body: bytes) -> ServedRequest:

@@ -325,8 +325,9 @@ class ResponseFold:
         item = self._add(
             "msg", {"type": "message", "role": "assistant", "status": "in_progress", "content": content}
         )
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        self._say_of(item, "response.content_part.added", content_index=0, part=part)
+        if self._is_told:
+            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            self._say_of(item, "response.content_part.added", content_index=0, part=part)
         return item
 
     def _close_message(self, refusal: str | None = None) -> None:
@@ -371,7 +372,15 @@ class ResponseFold:
             )
         ):
             return  # the server's calls stood between its pieces
-        if text.startswith(told):
+        if not self._is_told and is_reasoning:
+            self._close_message()
+            self._reasoning = found or self._open_reasoning()
+            self._reasoning.text = text
+        elif not self._is_told:
+            self._close_reasoning()
+            self._message = found or self._open_message()
+            self._message.text = text
+        elif text.startswith(told):
             rest = text[len(told) :]
             if rest:
                 delta = e.ReasoningDelta(rest) if is_reasoning else e.TextDelta(rest)

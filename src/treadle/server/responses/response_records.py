@@ -5,7 +5,6 @@ and after every restart.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -30,38 +29,8 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Echo).decode
 
 
-class RequestKeeper:
-    """The writer of what responses repeat of their requests. Those that come while it writes share the next
-    transaction."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._waiting: list[tuple[Resource, asyncio.Future[None]]] = []
-        self._writing: asyncio.Task[None] | None = None
-
-    async def keep(self, place: ResponseId, echo: Echo, owner: str) -> None:
-        """Keep what a response repeats of its request. Raises: `JournalError`."""
-        kept = asyncio.get_running_loop().create_future()
-        self._waiting.append((_resource_of(place, echo, owner), kept))
-        if self._writing is None:
-            self._writing = asyncio.ensure_future(self._write())
-        await kept
-
-    async def _write(self) -> None:
-        while self._waiting:
-            waiting, self._waiting = self._waiting, []
-            fault: Exception | None = None
-            try:
-                await self._journal.resources.add_soon([item for item, _ in waiting], time.time())
-            except Exception as error:  # each of those who wait has to hear of it
-                fault = error
-            for _, kept in waiting:
-                if not kept.done():
-                    kept.set_result(None) if fault is None else kept.set_exception(fault)
-        self._writing = None
-
-
-def _resource_of(place: ResponseId, echo: Echo, owner: str) -> Resource:
+def record_of(place: ResponseId, echo: Echo, owner: str) -> Resource:
+    """Return what is kept of a request for a response, which repeats it."""
     return Resource(
         kind=_KIND,
         parent=place.run_id,

@@ -4,7 +4,7 @@ turn that waited for the client."""
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from treadle.core.state import State
 from treadle.core.state import fold as fold_events
 from treadle.core.types import Json, Message, Role
 from treadle.knowledge.files.file_store import facts_of
+from treadle.loop.driver import Driver
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import fork_run
@@ -38,12 +39,25 @@ from treadle.server.responses.response_ids import (
     read_conversation_id,
     read_response_id,
 )
-from treadle.server.responses.response_records import newest_response
+from treadle.server.responses.response_records import newest_response, record_of
 from treadle.server.run_host import BegunTurn, RunHost
 from treadle.server.turn_order import TurnOrder, drive_turn
 
 METADATA = "metadata"
 """The entry of a run's metadata with what the client wants to keep with it."""
+_REPEATED = (
+    *(
+        "temperature",
+        "top_p",
+        "max_output_tokens",
+        "max_tool_calls",
+        "parallel_tool_calls",
+        "reasoning",
+        "user",
+    ),
+    *("truncation", "service_tier", "tool_choice", "top_logprobs"),
+)
+"""The fields of a request that its response repeats as they are."""
 _PAUSED = "the run was paused; it goes on when the server starts again"
 _UNSTORED_SECONDS = 0.05
 """How long a run whose client has left may take to be stored before it is cancelled again."""
@@ -107,7 +121,8 @@ async def read_asked(
     host: RunHost, caller: ApiCaller, body: CreateResponse
 ) -> tuple[RequestItems, ClientWish]:
     """Return the items of a request, and what it wants of the agent. Raises: `ConfigError`, `RequestRefused`."""
-    asked = read_items(body.input, await _find_files(host, caller, file_ids_in(body.input)))
+    file_ids = file_ids_in(body.input)
+    asked = read_items(body.input, await _find_files(host, caller, file_ids) if file_ids else None)
     functions, searches = client_tools(body.tools)
     for store_id in [name for search in searches for name in search["vector_store_ids"]]:
         if await asyncio.to_thread(host.vectors.get, str(store_id), caller.sees_only) is None:
@@ -188,6 +203,8 @@ async def _find_named(
     """Return the run that the history of a request belongs to: it waits for the results, or has this history.
 
     Clients that keep the history themselves send all of it with each request."""
+    if asked.run_id is None and not asked.history:
+        return None, None
     said = digest_of(asked.history)
     run_id = asked.run_id or (host.conversations.take(_client(caller), said) if asked.history else None)
     if run_id is None:
@@ -251,20 +268,8 @@ def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMess
 
 def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
     """Return the fields of a response that repeat its request."""
-    names = (
-        "temperature",
-        "top_p",
-        "max_output_tokens",
-        "max_tool_calls",
-        "parallel_tool_calls",
-        "reasoning",
-        "user",
-        "truncation",
-        "service_tier",
-        "tool_choice",
-        "top_logprobs",
-    )
-    rest = {name: getattr(body, name) for name in names}
+    given = body.__dict__
+    rest = {name: given[name] for name in _REPEATED}
     rest["text"] = (
         {"format": {"type": "text"}}
         if body.text is None
@@ -297,7 +302,24 @@ class ResponseTurn:
         self._order = plan.order
         self.fold = ResponseFold(plan.response_id, plan.echo)
         self._turn: BegunTurn | None = None
-        self._is_answering = False
+        self._is_answering = self._is_kept = False
+        self._record = record_of(plan.response_id, plan.echo, caller.name)
+        self._joined: Awaitable[bool] | None = None
+        plan.order.on_driver = self._join
+
+    def _join(self, driver: Driver) -> None:
+        """Keep what the response repeats of its request together with the first events of its run."""
+        if not self._is_kept:
+            self._joined = self._host.journal.resources.join([self._record])
+
+    async def keep(self) -> None:
+        """Keep what the response repeats of its request, unless it is kept. Raises: `JournalError`."""
+        if not self._is_kept:
+            resources = self._host.journal.resources
+            await resources.add_soon(
+                [self._record], time.time(), self._joined or resources.join([self._record])
+            )
+            self._is_kept = True
 
     async def start(self) -> None:
         """Begin to drive the run, and wait until the request is stored, so that it is not lost any more.

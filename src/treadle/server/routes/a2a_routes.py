@@ -19,8 +19,9 @@ from treadle.journal.hub import listen
 from treadle.runs.options import SessionOptions
 from treadle.runs.recording import send
 from treadle.runs.run import Run
-from treadle.server.access import ApiCaller, RequestRefused, to_sse
+from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import UnknownAgentError
+from treadle.server.event_stream import EventStream, to_sse
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.protocols.a2a_task import (
     CONTEXT,
@@ -33,7 +34,6 @@ from treadle.server.protocols.a2a_task import (
 )
 from treadle.server.routes.route_context import (
     ClientBody,
-    EventStream,
     Fast,
     Reader,
     Runner,
@@ -98,7 +98,9 @@ async def get_card(agent: str, request: Request, host: TheHost, caller: Reader) 
     """Return the card of an agent, which says how other agents reach it."""
     if agent not in host.catalog.names:
         raise UnknownAgentError(f"there is no model {agent!r:.100}")
-    url = str(request.url).removesuffix("/.well-known/agent-card.json")
+    scheme = request.headers.get("x-forwarded-proto", "")  # of a proxy that ends TLS
+    asked = request.url.replace(scheme=scheme) if scheme in ("http", "https") else request.url
+    url = str(asked).removesuffix("/.well-known/agent-card.json")
     described = host.catalog.describe(agent)
     skill = {"id": agent, "name": agent, "description": described, "tags": ["agent"]}
     return Fast(

@@ -10,14 +10,14 @@ from treadle.core.errors import ConfigError
 from treadle.core.inbox import Cancel
 from treadle.runs.options import SessionOptions
 from treadle.runs.recording import send
-from treadle.server.access import to_sse
+from treadle.server.event_stream import EventStream, to_sse
 from treadle.server.gateway.wires import RUN_HEADER
 from treadle.server.idempotency import keyed_request
 from treadle.server.protocols.ag_ui_input import RunAgentInput, has_news, read_answers
 from treadle.server.protocols.ag_ui_stream import AgUiStream
 from treadle.server.responses.response_fold import Echo, ResponseFold
 from treadle.server.responses.response_ids import ResponseId
-from treadle.server.routes.route_context import EventStream, Runner, TheHost, encode
+from treadle.server.routes.route_context import Runner, TheHost, encode
 from treadle.server.run_host import BegunTurn
 from treadle.server.turn_order import TurnOrder, check_idle, find_before, run_id_of, start_turn
 

@@ -1,7 +1,7 @@
 """`/v1/responses`: OpenAI's Responses API."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -23,6 +23,7 @@ from treadle.server.access import (
     check_scope,
     read_body,
 )
+from treadle.server.event_stream import EventStream, write_named
 from treadle.server.gateway.gateway_host import result_of
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse
@@ -35,13 +36,11 @@ from treadle.server.responses.response_records import (
 )
 from treadle.server.responses.response_turn import METADATA, ResponseTurn, make_plan
 from treadle.server.routes.route_context import (
-    EventStream,
     Fast,
     Reader,
     Runner,
     TheHost,
     encode,
-    write_named,
 )
 from treadle.server.run_host import AGENT, RunHost
 
@@ -60,11 +59,11 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
         encode(body.model_dump())
     except UnicodeEncodeError:
         raise ConfigError("the request has half of a surrogate pair, which is no character") from None
-    return await _respond(body, request.receive, keyed_request(request), host, caller)
+    return await _respond(body, request.scope, keyed_request(request), host, caller)
 
 
 async def _respond(
-    body: CreateResponse, receive: Receive, keyed: KeyedRequest | None, host: RunHost, caller: ApiCaller
+    body: CreateResponse, scope: Scope, keyed: KeyedRequest | None, host: RunHost, caller: ApiCaller
 ) -> Response:
     await host.check_room(caller)
     if keyed is not None and (known := await _find_begun(host, caller, keyed)) is not None:
@@ -73,16 +72,15 @@ async def _respond(
     place, echo = exchange.fold.response_id, exchange.fold.echo
     if keyed is not None:
         # Before the turn is stored, so that nothing is begun of which the key does not know.
-        await host.requests.keep(place, echo, caller.name)
+        await exchange.keep()
         await keyed.note(str(place))
     if not (body.background or body.stream):
-        with LeavingWatch(receive, lambda: host.start_quietly(exchange.cancel())):
+        with LeavingWatch(scope, lambda: host.start_quietly(exchange.cancel())):
             answer = await exchange.answer()
-        if keyed is None:
-            await host.requests.keep(place, echo, caller.name)
+        await exchange.keep()
         return Fast(answer)
     await exchange.start()
-    keeping = host.start(host.requests.keep(place, echo, caller.name))
+    keeping = host.start(exchange.keep())
     if body.background:
         exchange.drop()
         await result_of(keeping)
@@ -105,10 +103,10 @@ class DirectResponses:
         self._host = host
         self._to_response = to_response
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not _is_direct(scope):
-            await self._app(scope, receive, send)
-            return
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return (self._serve if _is_direct(scope) else self._app)(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = scope["state"]
         try:
             raw = await read_body(receive)
@@ -123,7 +121,7 @@ class DirectResponses:
                 await self._app(scope, read_again, send)
                 return
             caller = check_scope(state["caller"], "run")
-            response = await _respond(body, receive, state.get("keyed"), self._host, caller)
+            response = await _respond(body, scope, state.get("keyed"), self._host, caller)
         except Exception as error:
             response = self._to_response(error)
         await response(scope, receive, send)

@@ -21,10 +21,11 @@ from treadle.core.types import Json
 from treadle.journal.hub import Heard, listen_together
 from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
 from treadle.runs.recording import send
-from treadle.server.access import ApiCaller, RequestRefused, to_sse
+from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.event_stream import EventStream, to_sse
 from treadle.server.export_form import ExportForm, read_form
 from treadle.server.responses import response_records
-from treadle.server.routes.route_context import EventStream, Fast, Reader, Runner, TheHost, encode
+from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, RunHost
 from treadle.server.turn_order import write_needs
 

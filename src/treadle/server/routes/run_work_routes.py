@@ -21,10 +21,11 @@ from treadle.runs.recording import send, user_message
 from treadle.runs.resume import fork_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.event_stream import EventStream
 from treadle.server.idempotency import keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse, Item, TextFormat, TextOptions
 from treadle.server.responses.response_turn import read_asked
-from treadle.server.routes.route_context import ClientBody, EventStream, Fast, Runner, TheHost
+from treadle.server.routes.route_context import ClientBody, Fast, Runner, TheHost
 from treadle.server.routes.run_routes import MAX_SEQ, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
 from treadle.server.turn_order import TurnOrder, seq_before, start_turn
