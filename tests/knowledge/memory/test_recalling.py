@@ -276,12 +276,17 @@ async def test_an_answer_comes_before_what_was_said_ahead_of_the_question(memory
 
 
 async def test_what_tells_something_comes_before_small_talk(memory: Memory) -> None:
-    put(memory, "Kim: That opera was Nabucco, thanks.")
-    put(memory, "Kim: That opera was great, thanks.")
-    for thing in ("trip", "film", "walk", "meal"):
-        put(memory, f"Kim: That {thing} was great, thanks.")
+    """Only in episodes of runs: what was written apart from a run was written to tell something."""
+    said = ["Kim: That opera was Nabucco, thanks.", "Kim: That opera was great, thanks."]
+    said += [f"Kim: That {thing} was great, thanks." for thing in ("trip", "film", "walk", "meal")]
+    for number, text in enumerate(said):
+        memory.store.write(Draft(store=Store.EPISODIC, text=text, metadata={"run": str(number)}), NOW)
     found = await memory.search("How did Kim find the opera?", now=NOW)
-    assert [hit.entry.text[20:23] for hit in found.hits[:2]] == ["Nab", "gre"]
+    assert [hit.entry.text for hit in found.hits[:2]] == said[:2]
+    for text in said:
+        put(memory, text, Store.SELF_FACTS)
+    found = await memory.search("How did Kim find the opera?", stores=(Store.SELF_FACTS,), now=NOW)
+    assert [hit.entry.text for hit in found.hits[:2]] == said[1::-1]
 
 
 async def test_what_somebody_said_fits_a_message_that_names_them(memory: Memory) -> None:

@@ -12,7 +12,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence, Set
 from functools import cache, lru_cache
-from itertools import combinations
+from itertools import chain, combinations
 from typing import NamedTuple
 
 import snowballstemmer
@@ -42,11 +42,11 @@ _SIMILAR = 0.2
 """Which share of these parts counts for embeddings."""
 _QUESTION = 0.75
 """By how much the score of an entry that ends with a question is multiplied: it asks for what others tell."""
-_TIME = 1.8
+_TIME = 1.4
 """By how much the score of an entry with a word of time is multiplied, if a query asks for a time."""
 _RARE = 0.8
-"""The logarithm of the factor by which the score of an entry is multiplied if it has a word, besides the query's,
-that no other candidate has: it tells something, and small talk does not. Words that several have count less."""
+"""The logarithm of the factor by which the score of an episode of a run is multiplied if it has a word, besides the
+query's, that no other candidate has: it tells something, and small talk does not. Words of several count less."""
 _BONUS = 0.2
 """How much each of a query's words that an entry has, after the first, adds to its fit, besides their share. As
 much is added if the query names who said the entry."""
@@ -299,15 +299,18 @@ def _rank(
 
 
 def _rarity(texts: dict[int, _Text], asked: Set[str]) -> dict[int, float]:
-    """Return by how much the score of each entry is multiplied for its rarest word that was not `asked` for."""
-    counts = Counter(word for text in texts.values() for word in text.words)
+    """Return by how much the score of each entry is multiplied for its rarest word that was not `asked` for.
+
+    An entry that tells about no run was written to tell something, and is not small talk.
+    """
+    counts = Counter(chain.from_iterable(text.words for text in texts.values()))
     total = len(texts) + 1
     factors = [
         math.exp(_RARE * math.log(total / (count + 0.5)) / math.log(total / 1.5)) if total > 2 else 1.0
         for count in range(total)
     ]
     return {
-        row: factors[min((counts[word] for word in text.words - asked), default=-1)]
+        row: factors[min(map(counts.__getitem__, text.words - asked), default=-1)] if text.origin[1] else 1.0
         for row, text in texts.items()
     }
 
@@ -327,14 +330,17 @@ def lift_similar(
     db: sqlite3.Connection, text: str, rows: Collection[int], cosines: dict[int, float]
 ) -> dict[int, float]:
     """Return the scores of `rows` by meaning: their cosines with the query `text`, and a part of those of the
-    episodes beside them. What somebody said whom the query names counts more."""
-    texts, names = _read_texts(db, rows), query_terms(text)
+    episodes beside them. What somebody said whom the query names counts more, and so does an entry with a rare
+    word."""
+    texts, names = _read_texts(db, rows), {*query_terms(text)}
+    rarity = _rarity(texts, names)
     return {
         row: (
             cosines[row]
             + sum(_SIMILAR * part * cosines.get(other, 0.0) for part, other in _beside(row, texts))
         )
         * texts[row].suit(names)
+        * rarity[row]
         for row in rows
         if row in cosines and row in texts
     }
