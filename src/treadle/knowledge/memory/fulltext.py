@@ -42,8 +42,9 @@ _SIMILAR = 0.2
 """Which share of these parts counts for embeddings."""
 _QUESTION = 0.75
 """By how much the score of an entry that ends with a question is multiplied: it asks for what others tell."""
-_TIME = 1.4
-"""By how much the score of an entry with a word of time is multiplied, if a query asks for a time."""
+_TIME, _TIME_IN_RUN = 1.4, 1.8
+"""By how much the score of an entry with a word of time is multiplied, if a query asks for a time: one that tells
+about no run, and an episode of a run, of which few tell a time."""
 _RARE = 0.8
 """The logarithm of the factor by which the score of an episode of a run is multiplied if it has a word, besides the
 query's, that no other candidate has: it tells something, and small talk does not. Words of several count less."""
@@ -284,17 +285,12 @@ def _rank(
             fits[row] = _fit(matched, telling, is_subject=text.is_said_by(weights))
     enough = _LEAST_OF_BEST * max(plain.values(), default=0.0)
     rarity = _rarity(texts, weights.keys())
-    found = [
-        Match(
-            row,
-            score
-            * rarity[row]
-            * (_TIME if is_time and not _time_stems().isdisjoint(texts[row].words) else 1),
-            fits[row],
-        )
-        for row, score in plain.items()
-        if score >= enough
-    ]
+    found = []
+    for row, score in plain.items():
+        if score >= enough:
+            tells_time = is_time and not _time_stems().isdisjoint(texts[row].words)
+            in_time = _TIME_IN_RUN if texts[row].origin[1] else _TIME
+            found.append(Match(row, score * rarity[row] * (in_time if tells_time else 1.0), fits[row]))
     return sorted(found, key=lambda item: (-item.score, -item.row))
 
 
