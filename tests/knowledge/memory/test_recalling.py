@@ -273,3 +273,30 @@ async def test_an_answer_comes_before_what_was_said_ahead_of_the_question(memory
         memory.store.write(Draft(store=Store.EPISODIC, text=text, metadata={"run": "s"}), NOW)
     found = await memory.search("Which opera did Verdi write last?", now=NOW)
     assert [said.index(hit.entry.text) for hit in found.hits] == [2, 1, 0]
+
+
+async def test_what_tells_something_comes_before_small_talk(memory: Memory) -> None:
+    """Only in episodes of runs: what was written apart from a run was written to tell something."""
+    said = ["Kim: That opera was Nabucco, thanks.", "Kim: That opera was great, thanks."]
+    said += [f"Kim: That {thing} was great, thanks." for thing in ("trip", "film", "walk", "meal")]
+    for number, text in enumerate(said):
+        memory.store.write(Draft(store=Store.EPISODIC, text=text, metadata={"run": str(number)}), NOW)
+    found = await memory.search("How did Kim find the opera?", now=NOW)
+    assert [hit.entry.text for hit in found.hits[:2]] == said[:2]
+    for text in said:
+        put(memory, text, Store.SELF_FACTS)
+    found = await memory.search("How did Kim find the opera?", stores=(Store.SELF_FACTS,), now=NOW)
+    assert [hit.entry.text for hit in found.hits[:2]] == said[1::-1]
+
+
+async def test_what_somebody_said_fits_a_message_that_names_them(memory: Memory) -> None:
+    message = "Which composer wrote the opera that Kim saw last spring in Verona?"
+    put(memory, "Ada: Kim and I were at the opera.")
+    for number in range(20):
+        put(memory, f"Ada: Trip {number} was a trip by train.")
+    recaller = Recaller(memory)
+    assert await recaller.recall(message, turn_key="r/1", now=NOW) is None
+    put(memory, "Kim: We were at the opera.")
+    recalled = await recaller.recall(message, turn_key="r/2", now=NOW)
+    assert recalled is not None
+    assert "Kim: We were at the opera." in recalled.text

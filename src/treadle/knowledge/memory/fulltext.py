@@ -9,9 +9,10 @@ import math
 import re
 import sqlite3
 import unicodedata
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence, Set
 from functools import cache, lru_cache
-from itertools import combinations
+from itertools import chain, combinations
 from typing import NamedTuple
 
 import snowballstemmer
@@ -41,10 +42,15 @@ _SIMILAR = 0.2
 """Which share of these parts counts for embeddings."""
 _QUESTION = 0.75
 """By how much the score of an entry that ends with a question is multiplied: it asks for what others tell."""
-_TIME = 1.4
-"""By how much the score of an entry with a word of time is multiplied, if a query asks for a time."""
+_TIME, _TIME_IN_RUN = 1.4, 1.8
+"""By how much the score of an entry with a word of time is multiplied, if a query asks for a time: one that tells
+about no run, and an episode of a run, of which few tell a time."""
+_RARE = 0.8
+"""The logarithm of the factor by which the score of an episode of a run is multiplied if it has a word, besides the
+query's, that no other candidate has: it tells something, and small talk does not. Words of several count less."""
 _BONUS = 0.2
-"""How much each of a query's words that an entry has, after the first, adds to its fit, besides their share."""
+"""How much each of a query's words that an entry has, after the first, adds to its fit, besides their share. As
+much is added if the query names who said the entry."""
 _MAX_TELLING = 12
 """Of longer queries, an entry can only be about a part, and no kind that they name counts."""
 _LEAST_DIGITS = 2
@@ -80,10 +86,13 @@ class _Text(NamedTuple):
     is_question: bool
     """True if it ends with a question."""
 
+    def is_said_by(self, names: Collection[str]) -> bool:
+        """Return whether one of `names` said the entry."""
+        return self.is_said and bool(self.stems) and self.stems[0] in names
+
     def suit(self, names: Collection[str]) -> float:
         """Return by how much the entry's score is multiplied, if a query names `names`."""
-        is_subject = self.is_said and bool(self.stems) and self.stems[0] in names
-        return (_SUBJECT if is_subject else 1.0) * (_QUESTION if self.is_question else 1.0)
+        return (_SUBJECT if self.is_said_by(names) else 1.0) * (_QUESTION if self.is_question else 1.0)
 
 
 class Frequencies:
@@ -264,19 +273,42 @@ def _rank(
     least = min(_ENOUGH, _LEAST_SHARE * sum(weight for term, weight in weights.items() if term not in told))
     terms = {row: _score_terms(text, weights, told, average) for row, text in texts.items()}
     own = {row: sum(scores.values()) for row, scores in terms.items()}
-    found = []
+    plain: dict[int, float] = {}
+    fits: dict[int, float] = {}
     for row, text in texts.items():
         near = _beside(row, texts)
         matched = terms[row].keys() | {
             term for _, other in near if abs(other - row) == 1 for term in terms[other]
         }
-        score = (own[row] + sum(part * own[other] for part, other in near)) * text.suit(weights)
-        if is_time and not _time_stems().isdisjoint(text.words):
-            score *= _TIME
         if own[row] and sum(weights.get(term, 0.0) for term in matched) >= least:
-            found.append(Match(row, score, _fit(matched, telling)))
-    found.sort(key=lambda item: (-item.score, -item.row))
-    return [item for item in found if item.score >= _LEAST_OF_BEST * found[0].score]
+            plain[row] = (own[row] + sum(part * own[other] for part, other in near)) * text.suit(weights)
+            fits[row] = _fit(matched, telling, is_subject=text.is_said_by(weights))
+    enough = _LEAST_OF_BEST * max(plain.values(), default=0.0)
+    rarity = _rarity(texts, weights.keys())
+    found = []
+    for row, score in plain.items():
+        if score >= enough:
+            tells_time = is_time and not _time_stems().isdisjoint(texts[row].words)
+            in_time = _TIME_IN_RUN if texts[row].origin[1] else _TIME
+            found.append(Match(row, score * rarity[row] * (in_time if tells_time else 1.0), fits[row]))
+    return sorted(found, key=lambda item: (-item.score, -item.row))
+
+
+def _rarity(texts: dict[int, _Text], asked: Set[str]) -> dict[int, float]:
+    """Return by how much the score of each entry is multiplied for its rarest word that was not `asked` for.
+
+    An entry that tells about no run was written to tell something, and is not small talk.
+    """
+    counts = Counter(chain.from_iterable(text.words for text in texts.values()))
+    total = len(texts) + 1
+    factors = [
+        math.exp(_RARE * math.log(total / (count + 0.5)) / math.log(total / 1.5)) if total > 2 else 1.0
+        for count in range(total)
+    ]
+    return {
+        row: factors[min(map(counts.__getitem__, text.words - asked), default=-1)] if text.origin[1] else 1.0
+        for row, text in texts.items()
+    }
 
 
 def _beside(row: int, texts: dict[int, _Text]) -> list[tuple[float, int]]:
@@ -294,14 +326,17 @@ def lift_similar(
     db: sqlite3.Connection, text: str, rows: Collection[int], cosines: dict[int, float]
 ) -> dict[int, float]:
     """Return the scores of `rows` by meaning: their cosines with the query `text`, and a part of those of the
-    episodes beside them. What somebody said whom the query names counts more."""
-    texts, names = _read_texts(db, rows), query_terms(text)
+    episodes beside them. What somebody said whom the query names counts more, and so does an entry with a rare
+    word."""
+    texts, names = _read_texts(db, rows), {*query_terms(text)}
+    rarity = _rarity(texts, names)
     return {
         row: (
             cosines[row]
             + sum(_SIMILAR * part * cosines.get(other, 0.0) for part, other in _beside(row, texts))
         )
         * texts[row].suit(names)
+        * rarity[row]
         for row in rows
         if row in cosines and row in texts
     }
@@ -328,10 +363,11 @@ def _score(stems: Sequence[str], term: str, weight: float, average: float) -> fl
     return weight * count * (_K1 + 1) / (count + _K1 * (1 - _B + _B * len(stems) / average))
 
 
-def _fit(matched: Collection[str], telling: Collection[str]) -> float:
-    """Return how well an entry with the words `matched` fits a query with the words `telling`."""
+def _fit(matched: Collection[str], telling: Collection[str], *, is_subject: bool) -> float:
+    """Return how well an entry with the words `matched` fits a query with the words `telling`, of which one may be
+    the name of who said it."""
     count = sum(term in matched for term in telling)
-    return count and min(1.0, count / min(len(telling), _MAX_TELLING) + _BONUS * (count - 1))
+    return count and min(1.0, count / min(len(telling), _MAX_TELLING) + _BONUS * (count - 1 + is_subject))
 
 
 def _telling(text: str) -> list[str]:
