@@ -3,16 +3,13 @@
 The patterns were corrected with the messages of the split `dev`. Those of `test` were written together with them,
 and those of `fresh` after the first patterns; the mistakes in both were never looked at. `data/held.jsonl` was
 written and labelled twice by others, who had not seen the patterns. Half of it (`is_read`) was read to write
-training texts of its kind; of the other half, `held-out`, only counts are ever shown.
-`data/second.jsonl`, `ninth.jsonl` and `eleventh.jsonl` were written by three further hands that had seen neither
-patterns nor training texts, and labelled twice by the same hand; `disputed` names the judgements on which the two
-labels differ. The author of `second` later wrote a third of the training texts.
-The classifiers learn from these three sets and from the half that was read (the messages that have a `part`), so
+training texts of its kind; the other half, `held-out`, was read after the last training texts were written.
+`data/second.jsonl`, `ninth.jsonl`, `eleventh.jsonl`, `twelfth.jsonl` and `thirteenth.jsonl` were written by five
+further hands that had seen neither patterns nor training texts, and labelled twice by the same hand. The author of
+`second` later wrote a third of the training texts.
+The classifiers learn from these five sets and from the half that was read (the messages that have a `part`), so
 the figures of `measure` for them are too good; `train_judging` prints those by weights that were trained without
-them. Tasks are labelled by the definition in `data/README.md`. Where a label broke it, it was corrected, and
-`old_task` has what was said before; `old_boilerplate` likewise.
-`data/twelfth.jsonl` was written by one more hand in that way, after the definitions, and nothing was improved with
-it.
+them. Messages are labelled by the definitions in `data/README.md`, which lists the labels that were corrected.
 Precision and recall are exact counts, the same in every run.
 """
 
@@ -35,10 +32,8 @@ from treadle.routing.judging import (
 
 DATA = Path(__file__).parent / "data" / "messages.jsonl"
 HELD = DATA.with_name("held.jsonl")
-SECOND = DATA.with_name("second.jsonl")
-NINTH = DATA.with_name("ninth.jsonl")
-ELEVENTH = DATA.with_name("eleventh.jsonl")
-TWELFTH = DATA.with_name("twelfth.jsonl")
+HANDS = [DATA.with_name(f"{name}.jsonl") for name in ("second", "ninth", "eleventh", "twelfth", "thirteenth")]
+"""Messages of five other hands. The classifiers learn from them."""
 GOALS = {
     "ambiguity, en": 0.80,
     "ambiguity, no": 0.85,
@@ -164,8 +159,7 @@ def load_messages() -> list[Labelled]:
 
 
 def load_held_out(path: Path = HELD) -> list[HeldOut]:
-    """Return the messages of a file with two labels each. Of those of `HELD`, nobody who changes the judgements
-    reads the texts that are not `is_read`."""
+    """Return the messages of a file with two labels each."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [msgspec.json.decode(line, type=HeldOut) for line in lines]
 
@@ -326,11 +320,9 @@ async def measure() -> list[Figure]:
                 )
             )
     held = load_held_out()
-    figures += _measure_held_out("second", load_held_out(SECOND), {})
     figures += _measure_held_out("read half", [item for item in held if is_read(item)], {})
-    figures += _measure_held_out("ninth", load_held_out(NINTH), {})
-    figures += _measure_held_out("eleventh", load_held_out(ELEVENTH), {})
-    figures += _measure_held_out("twelfth", load_held_out(TWELFTH), GOALS)
+    for path in HANDS:
+        figures += _measure_held_out(path.stem, load_held_out(path), {})
     return figures + _measure_held_out("held-out", [item for item in held if not is_read(item)], GOALS)
 
 

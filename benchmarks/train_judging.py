@@ -19,7 +19,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     import torch
 
-from benchmarks.judging import DATA, ELEVENTH, HELD, NINTH, SECOND, TOOLS
+from benchmarks.judging import DATA, HANDS, HELD, TOOLS
 from treadle.core.judgement import AmbiguityClass, Missing, TaskKind
 from treadle.routing.judging import classifier as trained
 from treadle.routing.judging.clauses import read
@@ -63,17 +63,18 @@ NEARER_STEPS = 3
 """The number of Newton steps from the weights of all messages to those without one hand."""
 FIRST_HAND = 20
 """The least part of the messages with two labels."""
-DEV_WEIGHT, HAND_WEIGHT = 8, 2
+DEV_WEIGHT, HAND_WEIGHT, TASK_WEIGHT = 8, 2, 4
 """How many times an example of `dev` counts, most of whose messages look like another label, and one of a hand that
-had seen no training texts: its messages are as users write them."""
-FOLDS = ((0, 10), (1, 2, 3), (4, 5, 6, 7, 20), (8,), (9, 11), (12, 13, 14, 16, 17), (21,), (22,), (23,))
+had seen no training texts, for most heads and for tasks: its messages are as users write them."""
+ALONE = (8, 18, 21, 22, 23, 24, 25)
+FOLDS = ((0, 10), (1, 2, 3), (4, 5, 6, 7, 20), (9, 11), (12, 13, 14, 16, 17), *[(part,) for part in ALONE])
 """The parts that are left out together: those of one hand, and small ones with another."""
-USUAL = {"ambiguity": 0.25, "task": 0.38, "self": 0.07}
-"""The share of messages to which a head applies, about as in the labelled messages of other hands, where the
-training texts have another share. Each of them counts as much as it takes for that share."""
-BETA, BETAS = 0.8, {"ambiguity": 0.7, "self": 0.7, "task": 1.0}
-"""How important recall is beside precision, for most heads and for some: less than as much where silence is better
-than a wrong hint; a task that is missed costs as much as one that is none."""
+BETA = 0.6
+"""How important recall is for a threshold beside precision: less than as much, because silence is better than a
+wrong hint."""
+WRITTEN_WEIGHT = 0.5
+"""How much all training texts count for a threshold beside all messages of the hands that had seen none, with the
+same share of positives: they keep the thresholds of heads steady that apply to few messages."""
 STEP = 0.08
 """The weight of a number 1 in the file."""
 LEAST_SEEN = 4
@@ -116,13 +117,14 @@ class Example(Struct, frozen=True):
     def counts(self, head: str) -> float:
         """Return how many times the example counts for a head."""
         is_told = head not in ("missing", "tool") or bool(self.labels(head))
-        times = HAND_WEIGHT if self.part >= FIRST_HAND else 1 if self.part else DEV_WEIGHT
+        hand = TASK_WEIGHT if head == "task" else HAND_WEIGHT
+        times = hand if self.part >= FIRST_HAND else 1 if self.part else DEV_WEIGHT
         return is_told * float(times)
 
 
 def load_examples(role: str) -> list[Example]:
     """Return the examples of a role. Messages of the tests are left out."""
-    paths = (*WRITTEN, SECOND, HELD, NINTH, ELEVENTH, DATA)
+    paths = (*WRITTEN, *HANDS, HELD, DATA)
     found = [_read_example(json.loads(line)) for path in paths for line in path.read_bytes().splitlines()]
     return [item for item in found if item.role == role and item.split == "dev"]
 
@@ -217,10 +219,9 @@ def find_threshold(
     is_right: np.ndarray[Any, Any],
     counts: np.ndarray[Any, Any],
     wanted: float,
-    beta: float = BETA,
 ) -> trained.Threshold:
     """Return how scores of examples that were left out become confidence, by logistic regression, and the least
-    confidence with the highest F of `beta`. `counts` say how many times each example counts, `wanted` of them
+    confidence with the highest F of `BETA`. `counts` say how many times each example counts, `wanted` of them
     positive."""
     line, points = np.zeros(2), np.stack([score, np.ones_like(score)], 1)
     share = counts / counts.sum()
@@ -231,7 +232,7 @@ def find_threshold(
     slope, offset = map(float, line)
     order = np.argsort(-score)
     right, found = np.cumsum((counts * is_right)[order]), np.cumsum(counts[order])
-    best = score[order][np.argmax(right / (found + beta**2 * wanted))]
+    best = score[order][np.argmax(right / (found + BETA**2 * wanted))]
     least = 1 / (1 + np.exp(-(slope * best + offset)))
     return trained.Threshold(round(slope, 4), round(offset, 4), round(float(least), 3))
 
@@ -241,6 +242,8 @@ def find_thresholds(
 ) -> dict[str, trained.Threshold]:
     """Return the thresholds of the heads by scores of examples that were left out, and print F1 and precision."""
     languages = np.array([read(item.text).language for item in examples])
+    parts = np.array([item.part for item in examples])
+    is_hand, is_written = parts >= FIRST_HAND, (parts > 0) & (parts < FIRST_HAND)
     found, start = {}, 0
     for head, outputs in HEADS[name].items():
         columns = scores[:, start : start + len(outputs)]
@@ -256,16 +259,15 @@ def find_thresholds(
             score, right = columns[:, 0], wanted
         else:
             continue
-        usual = USUAL.get(head, wanted.mean())
-        counts = np.where(wanted, usual / wanted.mean(), (1 - usual) / (1 - wanted.mean()))
-        found[head] = find_threshold(
-            score, right, counts, float((counts * wanted).sum()), BETAS.get(head, BETA)
-        )
+        usual, share = wanted[is_hand].mean(), wanted[is_written].mean()
+        counts = is_written * np.where(wanted, usual / share, (1 - usual) / (1 - share))
+        counts = is_hand + counts * (WRITTEN_WEIGHT * is_hand.sum() / counts.sum())
+        found[head] = find_threshold(score, right, counts, float((counts * wanted).sum()))
         sure = 1 / (1 + np.exp(-(found[head].slope * score + found[head].offset))) >= found[head].least
         print(f"{name}, {head}: {found[head]}")
         for code in ("en", "no"):
             for fold in FOLDS:
-                here = (languages == code) & np.isin([item.part for item in examples], fold)
+                here = (languages == code) & np.isin(parts, fold)
                 shares = here if fold[0] >= FIRST_HAND else here * counts
                 hits, said, asked = [(shares * chosen).sum() for chosen in (sure & right, sure, wanted)]
                 print(

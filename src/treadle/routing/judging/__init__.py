@@ -9,7 +9,7 @@ classifier, or a model, and what a run does with judgements.
 A new language is a file in `words/` and messages in a file `benchmarks/data/written*.jsonl`. A new judgement is
 a head in `benchmarks/train_judging.py`, which makes the weights, a field of `Judgement`, and labels in
 `benchmarks/data/messages.jsonl`; `python -m benchmarks judging` prints precision and recall. Do not look at the
-mistakes in the splits `test` and `fresh`, nor at the texts of `held.jsonl`.
+mistakes in the splits `test` and `fresh`.
 
 Judges of other packages are entry points of the group `treadle.judges`.
 """
