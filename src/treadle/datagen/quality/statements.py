@@ -311,12 +311,17 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
         for found in shape.finditer(rest):
             yield at(StatementKind.SHARE, found[1], place=found.start(), topic=topic)
             rest = _blank(rest, found.start(1), found.end(1))
-    # Dates, times and numbers with a unit are no paths, although some have slashes.
+    # Dates, times, numbers with a unit and mixed fractions (`1 1/4`) are no paths, although some have slashes.
     quantities = find_quantities(rest)
     sure = [
         item
         for item in quantities
-        if (item.kind is not QuantityKind.NUMBER or item.unit or not rest[item.end - 1].isdecimal())
+        if (
+            item.kind is not QuantityKind.NUMBER
+            or item.unit
+            or not rest[item.end - 1].isdecimal()
+            or {" ", "/"} <= {*rest[item.start : item.end]}
+        )
         and rest[item.start - 1 : item.start] not in tuple("-/_@")
     ]
     for item in sure:
