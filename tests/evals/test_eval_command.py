@@ -133,7 +133,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         ((), "give a configuration, or options: treadle eval --task files:test"),
         (("--task", "files:tset", "--model", "oracle"), "has no split 'tset'; did you mean 'test'"),
         (("--model", "oracle"), "give tasks, such as 'files:test' (--task)"),
-        (("--task", "files:test"), "models"),
+        (("--task", "files:test"), "give a model (--model), such as"),
         (("--rows", "r.jsonl", "--model", "oracle"), "whole conversations: --task conversations:r.jsonl"),
         (("--rows", "none.jsonl", "--model", "mock:echo"), "there is no file 'none.jsonl'"),
     ):

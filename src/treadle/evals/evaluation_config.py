@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 from msgspec import Struct
-from pydantic import Field
 
 from treadle.core.errors import ConfigError
 from treadle.core.places import KeyPath, Problem
@@ -42,7 +40,7 @@ class EvaluationConfig(AttemptSection):
 
     name: JobName = "eval"
     """The beginning of the ids of all runs."""
-    models: Annotated[list[str | ModelTable], Field(min_length=1)]
+    models: list[str | ModelTable] = []
     """The models: each `provider:name`, a name of treadle.toml, `oracle`, or a mapping with `model` and
     settings."""
     tasks: list[str] = []
@@ -168,6 +166,9 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
     if not config.tasks and not config.rows:
         text = "give tasks, such as 'files:test' (--task), or rows, a file of a dataset (--rows)"
         problems.append(Problem(("tasks",), text))
+    if not config.models:
+        text = "give a model (--model), such as 'openai:gpt-5-mini', or 'oracle', which needs no key"
+        problems.append(Problem(("models",), text))
     names = Counter([item if isinstance(item, str) else item.model for item in config.models])
     if twice := [name for name, count in names.items() if count > 1]:
         text = f"{twice[0]!r} is given twice; give each model once, with another name in treadle.toml"
