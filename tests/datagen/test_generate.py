@@ -164,7 +164,7 @@ async def test_rows_that_a_format_cannot_hold_are_told(tmp_path: Path) -> None:
         models={"default": "mock:teacher:0.6"},
         generation={"num_samples": 12},
         output={"formats": ["treadle", "trl"]},
-        quality={"filters": {"check": False}},
+        quality={"filters": {"check": False, "grounding": False}},
     )
     result = await make(made, tmp_path)
     lacking = 12 - len(read(tmp_path / "train.trl.jsonl"))
