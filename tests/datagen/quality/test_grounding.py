@@ -388,6 +388,25 @@ async def test_lines_of_several_files_are_counted_together(total: int, is_ground
     assert judged.is_passed is is_grounded, judged.reason
 
 
+@pytest.mark.parametrize(
+    ("answer", "is_grounded"),
+    [
+        ("b.txt has 3 lines, and a.txt has 1 line.", True),
+        ("a.txt has 1 line and b.txt has 9 lines, so b.txt is longer.", False),
+        ('"elm" occurs in 1 line of b.txt.', True),
+    ],
+)
+async def test_lines_are_counted_after_a_call_with_half_a_path(answer: str, is_grounded: bool) -> None:
+    """The failed call names `b.t`, which is not the file of the answer; a file may have one line."""
+    calls = [
+        call("read_file", '{"file_path":"b.t'),
+        *[call("read_file", {"file_path": name}) for name in ("a.txt", "b.txt")],
+    ]
+    files = {"a.txt": "pear\n", "b.txt": "ash\nelm\noak\n"}
+    judged = await verdict(await play("Which one is longer?", calls, answer, files=files), "grounding")
+    assert judged.is_passed is is_grounded, judged.reason
+
+
 async def test_a_remark_is_weighed_by_what_kind_of_sentence_it_is() -> None:
     """A path that nobody has seen may stand in advice, and not in a report of what was done."""
     for answer, is_grounded in (

@@ -96,7 +96,7 @@ class CountRules:
             given[call.is_error] |= {
                 word.strip("./-") for word in _PATH.findall(call.call.arguments.casefold())
             }
-        return next((word for word in given[True] - given[False] if "." in word and word in text), "")
+        return next((word for word in given[True] - given[False] if "." in word and _names(text, word)), "")
 
     def _count_lines(self, noun: str, text: str) -> set[float]:
         """Return how many lines, rows or matches the files that a text names have."""
@@ -116,8 +116,9 @@ class CountRules:
         }
         if len(files) == 1 and not FILE.search(text):
             text += f" {min(files)}"  # there is only one that can be meant
+        has_single = False
         for number, (call, words) in enumerate(zip(self._seen.calls, given, strict=True)):
-            paths = [word for word in words if "." in word and word in text]
+            paths = [word for word in words if "." in word and _names(text, word)]
             lines = call.result.splitlines()
             if noun.startswith("file") and call.result.startswith('["'):
                 lines = [name.strip('" ') for name in call.result.strip("[]").split(",")]
@@ -136,11 +137,26 @@ class CountRules:
                 line for line in lines if _HIT.match(line) and line.partition(":")[0].casefold() in text
             ]:
                 allowed.add(float(len(named)))
-            elif paths and not call.is_error and len(lines) > 1:
+            elif paths and not call.is_error and len(lines) == 1:
+                has_single = True
+            elif paths and not call.is_error and lines:
                 filled = [line for line in lines if line.strip()]
                 records = sum([record.source == number for record in self._seen.records])
                 is_table = noun[0] == "r" or paths[0].endswith((".csv", ".tsv"))
                 allowed |= {float(len(lines)), float(len(filled))} if noun[0] == "l" else set()
                 is_read = noun[0] != "l" and is_table and not call.is_repeated
                 allowed |= {float(records)} if is_read else set()
+        if allowed and has_single:
+            allowed.add(1.0)  # alone, one line may be a message of the tool, and not a file
         return allowed | {float(len(paths)) for paths in used.values() if paths and allowed}
+
+
+def _names(text: str, path: str) -> bool:
+    """Return whether a text names a path, and not only another one that begins like it."""
+    return path in text and any(
+        name == path or name.endswith(f"/{path}") for name in map(_strip, _PATH.findall(text))
+    )
+
+
+def _strip(word: str) -> str:
+    return word.strip("./-")
