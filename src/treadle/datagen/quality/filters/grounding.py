@@ -215,8 +215,11 @@ def _doubt_unfounded(
 
 
 def explain(messages: Sequence[Message], findings: Sequence[Finding]) -> str:
-    """Return the first findings in the answers of a conversation as a reason."""
-    return "; ".join([f"{name_message(messages, item.index)}: {item.describe()}" for item in findings[:3]])
+    """Return the first findings in the answers of a conversation as a reason, each answer named once."""
+    told: dict[int, list[str]] = {}
+    for item in findings[:3]:
+        told.setdefault(item.index, []).append(item.describe())
+    return "; ".join([f"{name_message(messages, index)}: {'; '.join(said)}" for index, said in told.items()])
 
 
 def has_judge(resources: Resources) -> bool:
