@@ -249,8 +249,7 @@ def read_context(options: Mapping[str, Any]) -> tuple[ContextSpec | None, Face |
     """
     judge, trust, user = _read_judge(options.get("judge")), options.get("trust", False), options.get("user")
     check_flag("trust", trust)
-    if user is not None and not isinstance(user, str):
-        raise ConfigError(f"user is {user!r:.200}; give the name of a user")
+    need(user is None or isinstance(user, str), "user", user, "the name of a user")
     if not any([options.get(name) for name in ("persona", "memory", "skills", "documents")]):
         return (None if judge is None else ContextSpec(judge=judge)), None
     from treadle.knowledge.surroundings import make_context_spec, read_persona
@@ -276,51 +275,49 @@ def _read_judge(given: object) -> PartSpec | None:
     """Return the description of what judges messages; `None` if nothing does. Raises: `ConfigError`."""
     if given is None or given == "none":
         return None
-    if isinstance(given, type) or not (isinstance(given, str) or callable(getattr(given, "judge", None))):
-        raise ConfigError(
-            f"judge is {given!r:.200}; give 'patterns', 'model:NAME', 'none', or an object with a method `judge`"
-        )
+    is_judge = isinstance(given, str) or callable(getattr(given, "judge", None))
+    advice = "'patterns', 'model:NAME', 'none', or an object with a method `judge`"
+    need(is_judge and not isinstance(given, type), "judge", given, advice)
     from treadle.routing.judging import part_of_judge
 
     return part_of_judge(given)  # type: ignore[arg-type]
 
 
+def need(is_fine: bool, name: str, value: object, advice: str) -> None:
+    """Check that the value of an option is fine. Raises: `ConfigError` that says what to give instead."""
+    if not is_fine:
+        raise ConfigError(f"{name} is {value!r:.200}; give {advice}")
+
+
 def check_agent(model: object, options: Mapping[str, Any]) -> None:
     """Check the types of an agent's parts. Raises: `ConfigError` that says what to give instead."""
-    if isinstance(model, type) or not (isinstance(model, str) or callable(getattr(model, "infer", None))):
-        raise ConfigError(
-            f"model is {model!r:.200}; give a name such as 'openai:gpt-5-mini', or an object with a method `infer`"
-        )
-    instructions, policy = options.get("instructions"), options.get("policy")
-    if instructions is not None and not isinstance(instructions, str) and not callable(instructions):
-        raise ConfigError(
-            f"instructions is {instructions!r:.200}; give a str, or a function that returns one"
-        )
-    if policy is not None and not isinstance(policy, Policy):
-        advice = "Policy(**policy)" if isinstance(policy, dict) else "a Policy, such as Policy(max_steps=20)"
-        raise ConfigError(f"policy is {policy!r:.200}; give {advice}")
+    is_model = not isinstance(model, type) and callable(getattr(model, "infer", None))
+    advice = "a name such as 'openai:gpt-5-mini', or an object with a method `infer`"
+    need(isinstance(model, str) or is_model, "model", model, advice)
+    told, policy = options.get("instructions"), options.get("policy")
+    is_text = told is None or isinstance(told, str) or callable(told)
+    need(is_text, "instructions", told, "a str, or a function that returns one")
+    advice = "Policy(**policy)" if isinstance(policy, dict) else "a Policy, such as Policy(max_steps=20)"
+    need(policy is None or isinstance(policy, Policy), "policy", policy, advice)
     check_tools(options.get("tools", ()))
     check_files(options.get("files"))
     check_callable("approver", options.get("approver"))
     check_callable("asker", options.get("asker"))
-    hooks = options.get("hooks", ())
-    if not isinstance(hooks, Iterable) or isinstance(hooks, str | Mapping):
-        raise ConfigError(f"hooks is {hooks!r:.200}; give a list of functions: hooks=[...]")
-    clock = options.get("clock")
-    if clock is not None and not (hasattr(clock, "time") and hasattr(clock, "monotonic")):
-        raise ConfigError(f"clock is {clock!r:.200}; give an object with methods `time` and `monotonic`")
-    journal = options.get("journal")
-    if journal is not None and not isinstance(journal, str | Path) and not hasattr(journal, "create"):
-        raise ConfigError(f"journal is {journal!r:.200}; give a path, or what `open_journal` returns")
+    hooks, clock, journal = options.get("hooks", ()), options.get("clock"), options.get("journal")
+    is_list = isinstance(hooks, Iterable) and not isinstance(hooks, str | Mapping)
+    need(is_list, "hooks", hooks, "a list of functions: hooks=[...]")
+    is_clock = clock is None or (hasattr(clock, "time") and hasattr(clock, "monotonic"))
+    need(is_clock, "clock", clock, "an object with methods `time` and `monotonic`")
+    is_journal = journal is None or isinstance(journal, str | Path) or hasattr(journal, "create")
+    need(is_journal, "journal", journal, "a path, or what `open_journal` returns")
 
 
 def check_tools(tools: object) -> None:
     """Check that `tools` is a collection of tools, and not a single one. Raises: `ConfigError`."""
     if isinstance(tools, str):
         raise ConfigError(f"tools is the str {tools!r}; give a list: tools=[{tools!r}]")
-    if not isinstance(tools, Iterable) or isinstance(tools, Mapping):
-        advice = "its values in a list" if isinstance(tools, Mapping) else "a list: tools=[...]"
-        raise ConfigError(f"tools is {tools!r:.200}; give {advice}")
+    advice = "its values in a list" if isinstance(tools, Mapping) else "a list: tools=[...]"
+    need(isinstance(tools, Iterable) and not isinstance(tools, Mapping), "tools", tools, advice)
 
 
 def check_files(files: object) -> None:
@@ -328,11 +325,9 @@ def check_files(files: object) -> None:
     # Shared files were checked when they were made.
     if files is None or isinstance(files, str | Path | SharedFiles):
         return
-    if not isinstance(files, Mapping):
-        raise ConfigError(
-            f"files is {files!r:.200}; give the path of a folder, or a dict of path to content, such as "
-            "{'notes.txt': 'text'}"
-        )
+    advice = "the path of a folder, or a dict of path to content, such as {'notes.txt': 'text'}"
+    need(isinstance(files, Mapping), "files", files, advice)
+    assert isinstance(files, Mapping)
     for path, content in files.items():
         if not isinstance(path, str) or not isinstance(content, str | bytes):
             raise ConfigError(
@@ -342,16 +337,13 @@ def check_files(files: object) -> None:
 
 def check_callable(name: str, given: object) -> None:
     """Check that an optional function is a function or `None`. Raises: `ConfigError`."""
-    if given is not None and not callable(given):
-        raise ConfigError(f"{name} is {given!r:.200}; give a function")
+    need(given is None or callable(given), name, given, "a function")
 
 
 def check_run(task: object, options: Mapping[str, Any]) -> None:
     """Check what is given for a new run. Raises: `ConfigError` that says what to give instead."""
-    if not isinstance(task, str) and not (hasattr(task, "input") and hasattr(task, "task_set")):
-        raise ConfigError(
-            f"the task is {task!r:.200}; give the user's message as a str, or a Task from `load_task`"
-        )
+    is_task = isinstance(task, str) or (hasattr(task, "input") and hasattr(task, "task_set"))
+    need(is_task, "the task", task, "the user's message as a str, or a Task from `load_task`")
     if getattr(task, "environment", None) is not None:
         raise ConfigError(
             f"the task {getattr(task, 'task_set', '')}:{getattr(task, 'task_id', '')} is played by its own "
@@ -371,9 +363,8 @@ def check_given(options: Mapping[str, Any]) -> None:
 
 def check_run_id(run_id: object) -> None:
     """Check the id of a run. Raises: `ConfigError`."""
-    if not (isinstance(run_id, str) and run_id):
-        advice = "give its run_id" if hasattr(run_id, "run_id") else "give a str that is not empty"
-        raise ConfigError(f"the run's id is {run_id!r:.200}; {advice}")
+    advice = "its run_id" if hasattr(run_id, "run_id") else "a str that is not empty"
+    need(isinstance(run_id, str) and bool(run_id), "the run's id", run_id, advice)
 
 
 def check_history(history: Sequence[Message]) -> tuple[Message, ...]:
@@ -381,8 +372,7 @@ def check_history(history: Sequence[Message]) -> tuple[Message, ...]:
     result no call."""
     waiting: list[str] = []
     for number, message in enumerate(history, 1):
-        if not isinstance(message, Message):
-            raise ConfigError(f"message {number} of the history is {message!r:.200}; give a Message")
+        need(isinstance(message, Message), f"message {number} of the history", message, "a Message")
         if message.role is Role.TOOL:
             if message.call_id not in waiting:
                 raise ConfigError(
@@ -401,25 +391,21 @@ def check_history(history: Sequence[Message]) -> tuple[Message, ...]:
 
 def check_text(text: object) -> str:
     """Return the text of a message. Raises: `ConfigError` if it is not a text."""
-    if not isinstance(text, str):
-        raise ConfigError(f"the message is {text!r:.200}; give a str")
-    return text
+    need(isinstance(text, str), "the message", text, "a str")
+    return str(text)
 
 
 def check_flag(name: str, value: object) -> None:
     """Check that an option is a bool: the text "no" would mean yes. Raises: `ConfigError`."""
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} is {value!r:.200}; give True or False")
+    need(isinstance(value, bool), name, value, "True or False")
 
 
 def _check_name(name: str, value: object) -> None:
-    if not (isinstance(value, str) and value):
-        raise ConfigError(f"{name} is {value!r:.200}; give a text that is not empty, or leave it out")
+    need(isinstance(value, str) and bool(value), name, value, "a text that is not empty, or leave it out")
 
 
 def _check_mapping(name: str, value: object) -> None:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{name} is {value!r:.200}; give a dict")
+    need(isinstance(value, Mapping), name, value, "a dict")
 
 
 def _check_metadata(name: str, value: Any) -> None:
@@ -427,7 +413,7 @@ def _check_metadata(name: str, value: Any) -> None:
     try:
         msgspec.json.encode(dict(value))
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"metadata is {value!r:.200}; give a dict of JSON values ({error})") from error
+        need(False, name, value, f"a dict of JSON values ({error})")
 
 
 def _check_attach(name: str, value: Any) -> None:

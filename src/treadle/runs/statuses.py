@@ -18,9 +18,6 @@ _FIRST_PAGE = 50
 """How many runs are read to find the newest one."""
 _MAX_LISTED = 5
 """How many ids an error lists."""
-_BEYOND = 2**32
-"""A number that no event reaches, used to ask for a run without reading its events."""
-
 FAILED = "failed"
 """The status of the runs that ended with the stop reason `error`."""
 _IDLE = RunFilter(is_finished=False, is_driven=False)
@@ -113,7 +110,7 @@ def find_run(journal: Journal, text: str) -> str:
     if len(found) == 1:
         return found[0].run_id
     if found:
-        if _has_run(journal, text):
+        if journal.runs(RunFilter(run_ids=[text])):
             return text
         ids = ", ".join([repr(info.run_id) for info in found[:_MAX_LISTED]])
         more = ", ..." if len(found) > _MAX_LISTED else ""
@@ -132,16 +129,6 @@ def _find_newest(journal: Journal) -> str | None:
     """Return the id of the newest run that is not the run of an agent that another one called."""
     found = _read_pages(journal, RunFilter(), None, newest_first=True, size=_FIRST_PAGE)
     return next((info.run_id for info in found if info.caller_run_id is None), None)
-
-
-def _has_run(journal: Journal, run_id: str) -> bool:
-    try:
-        journal.read(run_id, after_seq=_BEYOND)
-    except RunNotFoundError:
-        return False
-    except JournalError:  # it is there, but damaged
-        return True
-    return True
 
 
 def read_started(journal: Journal, run_id: str) -> RunStarted:

@@ -140,7 +140,19 @@ class Gate:
         most, said = self._table.max_body_bytes, headers.get("content-length", "0")
         if not said.isdecimal() or len(said) > 18 or int(said) > most:
             raise _too_large(most)
-        return _ChunkedBody(receive, most).receive if "transfer-encoding" in headers else receive
+        if "transfer-encoding" not in headers:
+            return receive
+        left = most
+
+        async def receive_bounded() -> Any:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise _too_large(most)
+            return message
+
+        return receive_bounded
 
     def _find_caller(self, headers: Mapping[str, str]) -> ApiCaller:
         if not self._table.keys:
@@ -186,23 +198,6 @@ def _end_of(given: date | datetime) -> datetime:
     if not isinstance(given, datetime):
         return datetime.combine(given, time_of_day.max, UTC)
     return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
-
-
-class _ChunkedBody:
-    """The body of a request that does not announce its length, and must not be too long."""
-
-    def __init__(self, receive: Receive, max_bytes: int) -> None:
-        self._receive = receive
-        self._max_bytes = max_bytes
-        self._bytes = 0
-
-    async def receive(self) -> Any:
-        """Return the next message."""
-        message = await self._receive()
-        self._bytes += len(message.get("body", b""))
-        if self._bytes > self._max_bytes:
-            raise _too_large(self._max_bytes)
-        return message
 
 
 def _too_large(max_bytes: int) -> RequestRefused:

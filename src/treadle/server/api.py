@@ -148,22 +148,24 @@ def _answer_any(error: Exception) -> JSONResponse:
     return _answer_defect(None, error)
 
 
+_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
+    (UnknownAgentError, 404, "model_not_found"),
+    (AgentUnavailableError, 503, "agent_unavailable"),
+    (RunNotFoundError, 404, "not_found"),
+    (LeaseHeldError, 409, "conversation_locked"),
+    (RunExistsError, 409, "conversation_locked"),
+    (ConfigError, 400, "invalid_request"),
+    (SandboxError, 400, "invalid_request"),
+    (ProviderError, 502, "provider_error"),
+    (JournalError, 503, "journal_error"),
+    (TreadleError, 500, "server_error"),
+)
+"""The status and the code of each class of errors; the first that fits counts."""
+
+
 def _answer_error(_: Request | None, error: Exception) -> JSONResponse:
-    status, code, kind = 500, "server_error", "server_error"
-    if isinstance(error, UnknownAgentError):
-        status, code, kind = 404, "model_not_found", "invalid_request_error"
-    elif isinstance(error, AgentUnavailableError):
-        status, code = 503, "agent_unavailable"
-    elif isinstance(error, RunNotFoundError):
-        status, code, kind = 404, "not_found", "invalid_request_error"
-    elif isinstance(error, LeaseHeldError | RunExistsError):
-        status, code, kind = 409, "conversation_locked", "invalid_request_error"
-    elif isinstance(error, ConfigError | SandboxError):
-        status, code, kind = 400, "invalid_request", "invalid_request_error"
-    elif isinstance(error, ProviderError):
-        status, code = 502, "provider_error"
-    elif isinstance(error, JournalError):
-        status, code = 503, "journal_error"
+    status, code = next((status, code) for kind, status, code in _ERRORS if isinstance(error, kind))
+    kind = "server_error" if status >= 500 else "invalid_request_error"
     return Fast(error_body(str(error), code, kind), status_code=status)
 
 

@@ -24,6 +24,7 @@ from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource
 from treadle.runs.begin import make_run_id
 from treadle.server.access import PRESENCE, ApiCaller, Receive, RequestRefused, Scope, Send, read_body, refuse
+from treadle.server.gateway.gateway_host import stopping
 from treadle.server.run_host import RunHost
 
 HEADER = b"idempotency-key"
@@ -304,7 +305,5 @@ async def _pass_on(answer: _Answer, send: Send) -> None:
             await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
         await send({"type": "http.response.body", "body": part, "more_body": True})
     if not has_begun:
-        raise RequestRefused(
-            503, "the server is stopping; ask again", "server_stopping", {"retry-after": "5"}
-        )
+        raise stopping()
     await send({"type": "http.response.body", "body": b""})

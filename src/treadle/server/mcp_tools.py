@@ -63,30 +63,25 @@ async def serve_stdio(sessions: ToolSessions) -> None:
         await sessions.close()
 
 
-def mcp_app(sessions: ToolSessions, host: str) -> Any:
-    """Return a Starlette application that serves `/mcp`."""
-    server = _serve_sessions(sessions)
-    return server.streamable_http_app(
+def mcp_app(sessions: ToolSessions, host: str) -> tuple[Any, Any]:
+    """Return the lifespan of an application that serves `/mcp`, and the application itself, which refuses the
+    protocol revisions without sessions."""
+    from starlette.responses import PlainTextResponse
+
+    modern = {version.encode() for version in require("mcp_types.version", "mcp").MODERN_PROTOCOL_VERSIONS}
+    app = _serve_sessions(sessions).streamable_http_app(
         host=host, session_idle_timeout=sessions.idle_seconds, max_sessions=sessions.max_sessions
     )
 
-
-def needs_session(app: Any) -> Any:
-    """Return an ASGI application that refuses the protocol revisions without sessions."""
-    modern = {version.encode() for version in require("mcp_types.version", "mcp").MODERN_PROTOCOL_VERSIONS}
-
     async def checked(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            versions = {value for name, value in scope["headers"] if name == b"mcp-protocol-version"}
-            if versions & modern:
-                text = b"this server needs sessions; begin with initialize"
-                headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode())]
-                await send({"type": "http.response.start", "status": 400, "headers": headers})
-                await send({"type": "http.response.body", "body": text})
-                return
-        await app(scope, receive, send)
+        versions = {value for name, value in scope.get("headers", ()) if name == b"mcp-protocol-version"}
+        if versions & modern:
+            refusal = PlainTextResponse("this server needs sessions; begin with initialize", 400)
+            await refusal(scope, receive, send)
+        else:
+            await app(scope, receive, send)
 
-    return checked
+    return lambda _: app.router.lifespan_context(app), checked
 
 
 def _session_of(context: Any, sessions: ToolSessions) -> str:

@@ -1,18 +1,45 @@
-"""The web application that serves tools over HTTP."""
+"""The web application that serves tools over HTTP: over MCP, and over the Spin tool protocol of DeepFabric.
 
-import contextlib
+In the Spin protocol, each call names a component, which is a group of tools. Here, all components have the same
+tools: those that are served. The component `vfs` also has DeepFabric's four file tools, with the answers that
+DeepFabric expects. Source: DeepFabric 4.13, Spin tools protocol.
+"""
+
 import socket
-from collections.abc import AsyncIterator, Callable, Collection
+import uuid
+from collections.abc import Callable, Collection
 from typing import Any
 
-from treadle.core.registry import require
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+
+from treadle.core.errors import SandboxError
+from treadle.core.types import Json, ToolCall, ToolErrorKind
+from treadle.sandbox.paths import normalize_file
 from treadle.server.listening import serve_app
-from treadle.server.mcp_tools import mcp_app, needs_session
-from treadle.server.spin_tools import SpinService, spin_routes
-from treadle.server.tool_sessions import ToolSessions
+from treadle.server.mcp_tools import mcp_app
+from treadle.server.tool_sessions import VFS, ToolSession, ToolSessions
 
 _GRACE_SECONDS = 2.0
 """How long calls may take to end when the server stops."""
+MAX_BODY_BYTES = 32 * 1024 * 1024
+COMPONENTS = ("vfs", "tools")
+"""The names of the components, each of which has all tools."""
+_KINDS = {
+    ToolErrorKind.UNKNOWN_TOOL: "UnknownTool",
+    ToolErrorKind.INVALID_ARGUMENTS: "InvalidArguments",
+    ToolErrorKind.INVALID_JSON: "InvalidArguments",
+    ToolErrorKind.TIMEOUT: "Timeout",
+}
+
+
+class _Execute(msgspec.Struct):
+    session_id: str
+    tool: str
+    args: dict[str, Json] = {}
 
 
 async def serve_http(
@@ -25,27 +52,87 @@ async def serve_http(
 ) -> None:
     """Serve `mcp`, `spin` or both until the caller cancels this. The sessions are closed then.
 
-    `on_ready` gets the address of each protocol.
+    `on_ready` gets the address of each protocol. Raises: `ConfigError` if a package is not installed.
     """
     paths = {name: f"{url}/mcp" if name == "mcp" else url for name in protocols}
-    app = tool_app(sessions, host, protocols)
+    app = Starlette(routes=_spin_routes(sessions) if "spin" in protocols else [])
+    if "mcp" in protocols:
+        lifespan, mcp = mcp_app(sessions, host)
+        app = Starlette(routes=[*app.routes, Mount("/", mcp)], lifespan=lifespan)
     await serve_app(app, listener, lambda: on_ready(paths), sessions.close, _GRACE_SECONDS)
 
 
-def tool_app(sessions: ToolSessions, host: str, protocols: Collection[str]) -> Any:
-    """Return the ASGI application for the protocols. Raises: `ConfigError` if a package is not installed."""
-    starlette, routing = require("starlette.applications", "serve"), require("starlette.routing", "serve")
-    routes = spin_routes(SpinService(sessions)) if "spin" in protocols else []
-    inner = mcp_app(sessions, host) if "mcp" in protocols else None
+def _spin_routes(sessions: ToolSessions) -> list[Any]:
+    """Return the routes of the protocol for Starlette."""
 
-    @contextlib.asynccontextmanager
-    async def lifespan(app: Any) -> AsyncIterator[None]:
-        if inner is None:
-            yield
-        else:
-            async with inner.router.lifespan_context(inner):
-                yield
+    async def health(_: Request) -> Response:
+        return _reply({"status": "healthy", "components": COMPONENTS, "sessions": len(sessions)})
 
-    if inner is not None:
-        routes = [*routes, routing.Mount("/", needs_session(inner))]
-    return starlette.Starlette(routes=routes, lifespan=lifespan)
+    async def components(_: Request) -> Response:
+        return _reply({"components": COMPONENTS})
+
+    async def execute(request: Request) -> Response:
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                return _fail("the body is too large", "InvalidRequest", 413)
+        return await _execute(sessions, bytes(body), request.path_params.get("component"))
+
+    async def free(request: Request) -> Response:
+        session_id = request.path_params["session_id"]
+        # An unknown session is not an error.
+        was_there = await sessions.free(session_id)
+        return _reply({"success": True, "session_id": session_id, "freed": was_there})
+
+    routes = {
+        ("GET", health): ("/health", "/vfs/health"),
+        ("GET", components): ("/components",),
+        ("POST", execute): ("/execute", "/{component}/execute"),
+        ("DELETE", free): ("/session/{session_id}", "/{component}/session/{session_id}"),
+    }
+    return [
+        Route(path, answer, methods=[method]) for (method, answer), paths in routes.items() for path in paths
+    ]
+
+
+async def _execute(sessions: ToolSessions, body: bytes, component: str | None) -> Response:
+    """Make one call, and return the answer."""
+    try:
+        request = msgspec.json.decode(body, type=_Execute)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        return _fail(f"the body is not a valid request: {error}", "InvalidRequest", 400)
+    if not request.session_id:
+        return _fail("the session_id is empty", "InvalidRequest", 400)
+    if component not in (None, *COMPONENTS):
+        known = ", ".join(COMPONENTS)
+        return _fail(f"there is no component {component!r}; the components are {known}", "UnknownTool", 404)
+    call = ToolCall(uuid.uuid4().hex, request.tool, msgspec.json.encode(request.args).decode())
+    is_vfs = component == "vfs" and request.tool in VFS.tools
+    result = await sessions.call(request.session_id, call, is_vfs=is_vfs)
+    if not result.is_error:
+        return _reply({"success": True, "result": result.content})
+    kind = _KINDS.get(result.error_kind) if result.error_kind is not None else None
+    if kind is None:
+        session = await sessions.open(request.session_id)
+        kind = "FileNotFound" if _is_absent(session, request.args) else "IOError"
+    if is_vfs and kind == "FileNotFound":
+        return _fail(f"File not found: {request.args['file_path']}", kind)
+    return _fail(result.content, kind)
+
+
+def _is_absent(session: ToolSession, args: dict[str, Json]) -> bool:
+    """Return whether the call names a valid path at which the session has no file."""
+    path = args.get("file_path")
+    try:
+        return isinstance(path, str) and normalize_file(path) not in session.sandbox.paths()
+    except SandboxError:
+        return False
+
+
+def _reply(value: Json, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def _fail(result: str, error_type: str, status: int = 200) -> Response:
+    return _reply({"success": False, "result": result, "error_type": error_type}, status)

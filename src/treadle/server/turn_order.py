@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -11,7 +11,7 @@ from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.core.events import RunFinished, RunPaused, TurnCompleted
 from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
-from treadle.core.types import Delivery, Json, Message, ToolCall
+from treadle.core.types import Delivery, Json, Message, Role, ToolCall
 from treadle.journal.hub import listen
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
@@ -86,6 +86,45 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
         if is_quiet:
             run.events = list(await session.read_events())
         return run
+
+
+def begin_options(
+    host: RunHost,
+    caller: ApiCaller,
+    agent: str,
+    labels: Mapping[str, Json] = {},
+    history: Sequence[Message] = (),
+) -> SessionOptions:
+    """Return the options of a session that begins with the message of a client, who has named `agent`."""
+    return {
+        "metadata": {**labels, **host.labels(caller, agent)},
+        "expects_new": True,
+        "begins_with_message": True,
+        "history": history,
+    }
+
+
+async def plan_text(
+    host: RunHost, caller: ApiCaller, agent: str, run: Run[Any] | str, text: str, data: dict[str, Json] | None
+) -> TurnOrder:
+    """Return the order for what a client says to an agent: the user's next message, or an answer.
+
+    `run` is the run, or the id of a new one. `data` has answers to what the run waits for, by id; `None`: the text
+    is no answer. Raises: `ConfigError`, `RequestRefused`.
+    """
+    made = await asyncio.to_thread(host.catalog.agent, agent)
+    if isinstance(run, str):
+        order = TurnOrder(agent=made, run_id=run, options=begin_options(host, caller, agent))
+    else:
+        order = TurnOrder(agent=made, run_id=run.run_id)
+        if run.state.turn.is_open and data is not None:
+            order.mail = read_input(run, text, data)
+            return order
+        check_idle(run)
+    if not text:
+        raise ConfigError("the message has no text; give a message")
+    order.message = Message(Role.USER, text)
+    return order
 
 
 async def find_before(

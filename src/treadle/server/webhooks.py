@@ -108,23 +108,12 @@ class Webhooks:
     def _keep(self, run_id: str, name: str, url: str) -> None:
         """Keep that a receiver is to be told of a run. Blocks."""
         now, resources = time.time(), self._journal.resources
-        body = msgspec.json.encode(_Told(url)).decode()
-        resources.add(
-            [
-                Resource(
-                    kind=WEBHOOK,
-                    parent=run_id,
-                    resource_id=name,
-                    state="in_progress",
-                    created_at=now,
-                    body=body,
-                )
-            ],
-            now,
-        )
+        body, state = msgspec.json.encode(_Told(url)).decode(), "in_progress"
+        made = Resource(kind=WEBHOOK, parent=run_id, resource_id=name, state=state, created_at=now, body=body)
+        resources.add([made], now)
         found = resources.get(WEBHOOK, name, now, run_id)
-        if found is not None and found.state != "in_progress":
-            resources.replace(found, replace(found, state="in_progress"))
+        if found is not None and found.state != state:
+            resources.replace(found, replace(found, state=state))
 
     def _begin(self, run_id: str) -> None:
         """Keep that all receivers are to be told of a turn that begins. Blocks."""

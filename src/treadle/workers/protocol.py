@@ -1,7 +1,7 @@
 """The protocol of workers, the places where runs are driven: this process, other processes, other machines."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol, Unpack
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias, Unpack
 
 from msgspec import Struct
 
@@ -94,9 +94,6 @@ class Workers(Protocol):
         ...
 
 
-class MakeWorkers(Protocol):
-    """A function that makes workers of one kind, as entries of `WORKERS` are."""
-
-    def __call__(self, journal: Journal, argument: str, options: WorkerOptions) -> Workers:
-        """Return the workers. `argument` is the text after the colon of their name, or empty."""
-        ...
+MakeWorkers: TypeAlias = Callable[[Journal, str, WorkerOptions], Workers]
+"""A function that makes workers of one kind, as entries of `WORKERS` are. The text is what follows the colon of
+their name, or empty."""

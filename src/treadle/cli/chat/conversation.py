@@ -101,7 +101,7 @@ class Chat:
         self.is_over = False
         """True once the person has asked to leave."""
         self._follow_up = follow_up
-        commands = {name: item.takes_file for name, item in COMMANDS.items()}
+        commands = {name: item.takes == "FILE" for name, item in COMMANDS.items()}
         self.prompt = ChatPrompt(
             commands, lambda: self.agent.tools, is_person=sys.stdin.isatty() and not is_json
         )
@@ -363,7 +363,7 @@ def chat(
     mount: o.MountOptions,
     instructions: str | None = None,
     journal: str | None = None,
-    level: o.Level = o.Level.PROCESS,
+    level: o.Level = "process",
     limits: PolicyOptions,
     is_json: bool = False,
 ) -> int:

@@ -46,11 +46,6 @@ class SlashCommand(Struct, frozen=True):
     is_quick: bool = False
     """True if the command can be carried out during a turn, because it only looks."""
 
-    @property
-    def takes_file(self) -> bool:
-        """True if the name of a file is written after the command."""
-        return self.takes == "FILE"
-
 
 def is_misspelt(text: str) -> bool:
     """Return whether a message begins with a command that does not exist, and not with the path of a file."""

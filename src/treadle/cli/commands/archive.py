@@ -119,7 +119,7 @@ def slim(journal: str | None = None) -> int:
 def import_(
     file: str,
     journal: str | None = None,
-    level: o.Level = o.Level.PROCESS,
+    level: o.Level = "process",
 ) -> int:
     """Import the runs of an exported journal.
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -23,14 +23,11 @@ from treadle.cli.terminal.output import (
     write_command,
     write_count,
 )
-from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
-from treadle.core.registry import did_you_mean
 from treadle.journal.run_info import DEFAULT_QUEUE
 from treadle.runs.retries import RetryPolicy
 from treadle.telemetry.turn_log import configured_hooks
 from treadle.testbed.engines import ENGINES, EngineKind, EngineSettings, export_tokenizer
-from treadle.testbed.server import FailureMode
 from treadle.testbed.server import serve as serve_mock
 from treadle.testbed.server.oracle_app import OracleApp
 from treadle.workers.protocol import WorkerOptions
@@ -158,21 +155,10 @@ async def _report(working: Worker, report: Callable[[WorkerReport], None]) -> No
         await asyncio.sleep(_REPORT_SECONDS)
 
 
-def _read_failures(names: Sequence[str]) -> tuple[FailureMode, ...]:
-    """Return the kinds of failures with these names. Raises: `ConfigError`."""
-    for name in names:
-        if name not in list(FailureMode):
-            hint = did_you_mean(name, list(FailureMode)) or ";"
-            raise ConfigError(
-                f"there is no --failure-kind {name!r}{hint} the kinds are {', '.join(FailureMode)}"
-            )
-    return tuple(map(FailureMode, names))
-
-
 class ServerOptions(FieldGroup, frozen=True, kw_only=True):
     """The options for the behaviour of the server."""
 
-    FIELDS = FieldOptions(EngineSettings, readers={"failure_kinds": _read_failures}, is_all=False)
+    FIELDS = FieldOptions(EngineSettings, is_all=False)
 
 
 def mock(

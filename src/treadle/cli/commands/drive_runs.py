@@ -6,14 +6,13 @@ import stat
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import closing
-from functools import partial
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, drive, print_follow_up, resume_shown
-from treadle.cli.jobs.execute import execute, run_limited
+from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import Apart, new_run_id, open_existing, open_or_make
 from treadle.cli.jobs.resumed_agents import ResumedAgents, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import print_changes, read_mount, refuse_folder
@@ -35,6 +34,7 @@ from treadle.core.events import TurnCompleted
 from treadle.core.state import Status, fold
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
+from treadle.runs.ensure import Batch
 from treadle.runs.run import FileChanges, Run, find_changes, write_files
 from treadle.runs.statuses import find_run, find_unfinished
 
@@ -55,7 +55,7 @@ def run(
     instructions: str | None = None,
     schema: str | None = None,
     journal: str | None = None,
-    level: o.Level = o.Level.PROCESS,
+    level: o.Level = "process",
     run_id: str | None = None,
     limits: PolicyOptions,
     shown: o.ViewOptions,
@@ -252,16 +252,21 @@ def _resume_all(
     codes: list[int] = []
     apart = Apart(TreadleError)
 
-    async def resume_run(run_id: str) -> None:
+    async def resume_run(_: int, run_id: str) -> None:
         with apart.guard(run_id):
             run = await agents.agent_for_run(run_id).resume(run_id)
             codes.append(exit_code(run))
             _print(run, follow_up, is_json=is_json)
         advance(run_id)
 
+    async def resume_all() -> None:
+        async with aclosing(Batch(resume_run, run_ids, parallel_runs)) as batch:
+            async for _ in batch:
+                pass
+
     try:
         with bar("resuming", len(run_ids), is_json=is_json) as advance:
-            execute(run_limited([partial(resume_run, run_id) for run_id in run_ids], parallel_runs))
+            execute(resume_all())
     except KeyboardInterrupt:
         left = write_count(len(run_ids) - len(codes) - apart.count, "run")
         print_interrupted(f" with {left} unfinished; continue with: " + follow_up.write("resume", all=True))

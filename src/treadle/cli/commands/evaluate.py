@@ -1,7 +1,7 @@
 """`treadle eval` and `treadle eval report`: how well models do tasks."""
 
-from enum import StrEnum
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
@@ -26,16 +26,7 @@ class EvalOptions(OptionGroup, frozen=True, kw_only=True):
     journal: str | None = None
 
 
-class ReportFormat(StrEnum):
-    """A format of a report."""
-
-    TABLE = "table"
-    MARKDOWN = "markdown"
-    JSON = "json"
-    HTML = "html"
-    INSPECT = "inspect"
-    CSV = "csv"
-    DEEPFABRIC = "deepfabric"
+ReportFormat: TypeAlias = Literal["table", "markdown", "json", "html", "inspect", "csv", "deepfabric"]
 
 
 def evaluate(
@@ -67,7 +58,7 @@ def evaluate(
 def report(
     folder: Path = Path("evaluation"),
     other: Path | None = None,
-    format: ReportFormat = ReportFormat.TABLE,
+    format: ReportFormat = "table",
     out: Path | None = None,
     journal: str | None = None,
 ) -> int:
@@ -80,6 +71,6 @@ def report(
     from treadle.cli.jobs import evaluating
     from treadle.cli.terminal.output import stdout
 
-    for path in evaluating.write_report(folder, other, format.value, out, journal):
+    for path in evaluating.write_report(folder, other, format, out, journal):
         stdout().print(str(path), soft_wrap=True)
     return ExitCode.DONE

@@ -13,6 +13,7 @@ from treadle.cli.jobs.execute import execute
 from treadle.cli.terminal.output import (
     clean,
     make_table,
+    print_finding,
     print_json,
     print_note,
     print_table,
@@ -29,7 +30,7 @@ from treadle.models.config.stored_keys import delete_key, store_key, where_is_ke
 from treadle.models.protocol import Model
 
 if TYPE_CHECKING:
-    from treadle.models.config.probe import EndpointFinding, Probed, Prober
+    from treadle.models.config.probe import Probed, Prober
     from treadle.routing.known_tiers import ListedTier
 
 
@@ -76,6 +77,7 @@ _GRADES = {
     "token_ids": "token ids of the engine without logprobs: runs are good for RL that computes logprobs itself",
     "text": "texts alone: runs are good for fine-tuning, and not for RL",
 }
+_MARKS = {True: "yes|green", False: "no|yellow", None: "unknown|dim"}
 _LOGPROBS = {
     True: "the logprobs are those of the policy that samples, with these settings",
     False: "the logprobs are not those of the policy that samples: ratios of RL that use them would be wrong",
@@ -134,18 +136,8 @@ async def _probe(prober: "Prober", *, is_json: bool) -> "Probed":
         if is_json:
             print_json(finding)
         else:
-            _print_findings(finding)
+            print_finding(_MARKS[finding.is_there], finding.name, finding.seen, finding.advice)
     return prober.result()
-
-
-def _print_findings(finding: "EndpointFinding") -> None:
-    marks = {True: ("yes    ", "green"), False: ("no     ", "yellow"), None: ("unknown", "dim")}
-    mark, style = marks[finding.is_there]
-    console = stdout()
-    console.print(mark, style=style, end="  ")
-    console.print(f"{finding.name:<16} {clean(finding.seen)}", soft_wrap=True)
-    if finding.advice is not None:
-        console.print(f"{'':<26}{clean(finding.advice)}", style="dim", soft_wrap=True)
 
 
 def tiers(journal: str | None = None, is_json: bool = False) -> int:

@@ -2,9 +2,8 @@
 
 import os
 from contextlib import closing
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import to_builtins
 
@@ -33,13 +32,6 @@ if TYPE_CHECKING:
 _STYLES = {"-": "red", "+": "green"}
 
 
-class Annotations(StrEnum):
-    """The programs that annotations are written for."""
-
-    GITHUB = "github"
-    NONE = "none"
-
-
 class TestOptions(OptionGroup, frozen=True, kw_only=True):
     """The options that override keys of `test` in treadle.toml. Each field has the name of its key."""
 
@@ -57,7 +49,7 @@ def replay_recordings(
     is_live: bool = False,
     is_trusted: bool = False,
     junit: Path | None = None,
-    annotate: Annotations | None = None,
+    annotate: Literal["github", "none"] | None = None,
     is_json: bool = False,
     *,
     options: TestOptions,
@@ -88,8 +80,8 @@ def replay_recordings(
         from treadle.regression.regression_reports import write_junit
 
         write_junit(outcomes, verdicts, junit)
-    default = Annotations.GITHUB if os.environ.get("GITHUB_ACTIONS") == "true" else Annotations.NONE
-    if (annotate or default) is Annotations.GITHUB and not is_json:
+    default = "github" if os.environ.get("GITHUB_ACTIONS") == "true" else "none"
+    if (annotate or default) == "github" and not is_json:
         from treadle.regression.regression_reports import annotate as write_annotations
 
         print_lines([line.encode() for line in write_annotations(outcomes, verdicts)])
@@ -161,8 +153,7 @@ def _make_suite(
     from treadle.models.config.recipe import load_config
     from treadle.regression.regression_suite import Suite
 
-    given = {name: getattr(options, name) for name in options.__struct_fields__}
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = options.given_values
     if changes.get("agent") is not None:
         # What a command line names is relative to the folder of its user, and is for all recordings.
         place = changes["agent"].rpartition(":")[0]

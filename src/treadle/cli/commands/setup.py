@@ -3,10 +3,9 @@
 import os
 import shlex
 import time
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import msgspec
 
@@ -15,6 +14,7 @@ from treadle.cli.table import VARIABLE
 from treadle.cli.terminal.output import (
     clean,
     escape_controls,
+    print_finding,
     print_json,
     print_lines,
     print_note,
@@ -23,12 +23,9 @@ from treadle.cli.terminal.output import (
     write_count,
 )
 from treadle.core.errors import ConfigError
-from treadle.core.types import Json
+from treadle.core.registry import load
 
 SCHEMA_NAME = "treadle.schema.json"
-
-if TYPE_CHECKING:
-    from treadle.cli.jobs.machine_checks import MachineCheck
 
 
 def init(
@@ -64,49 +61,26 @@ def init(
     return ExitCode.DONE
 
 
-class SchemaOf(StrEnum):
-    """A kind of file that has a JSON Schema."""
+_SCHEMAS = {
+    "config": "treadle.models.config.toml_file:config_schema",
+    "generate": "treadle.datagen.config.config_schema:schema",
+    "persona": "treadle.knowledge.personas.persona:persona_schema",
+    "eval": "treadle.evals.evaluation_config:READER",
+    "rollout": "treadle.rollout.rollout_config:READER",
+}
+"""What makes or has the schema of each kind of file."""
 
-    CONFIG = "config"
-    GENERATE = "generate"
-    PERSONA = "persona"
-    EVAL = "eval"
-    ROLLOUT = "rollout"
 
-
-def schema(
-    what: SchemaOf,
-) -> int:
+def schema(what: Literal["config", "generate", "persona", "eval", "rollout"]) -> int:
     """Print the JSON Schema of a kind of file, which editors use to complete and check it.
 
     Examples:
         treadle schema config > treadle.schema.json
         treadle schema generate > generate.schema.json
     """
-    print_schema(_find_schema(what))
+    found = load(_SCHEMAS[what])
+    print_schema(found() if callable(found) else found.schema)
     return ExitCode.DONE
-
-
-def _find_schema(what: SchemaOf) -> Json:
-    if what is SchemaOf.CONFIG:
-        from treadle.models.config.toml_file import config_schema
-
-        return config_schema()
-    if what is SchemaOf.PERSONA:
-        from treadle.knowledge.personas.persona import persona_schema
-
-        return persona_schema()
-    if what is SchemaOf.GENERATE:
-        from treadle.datagen.config import config_schema as generating
-
-        return generating.schema()
-    if what is SchemaOf.EVAL:
-        from treadle.evals.evaluation_config import READER as EVALUATIONS
-
-        return EVALUATIONS.schema
-    from treadle.rollout.rollout_config import READER
-
-    return READER.schema
 
 
 def images(is_removed: bool = False, days: int = 7, is_json: bool = False) -> int:
@@ -156,39 +130,21 @@ def doctor(journal: str | None = None, is_json: bool = False) -> int:
         if is_json:
             print_json(check)
         else:
-            _print(check)
+            mark = "ok|green" if check.is_ok else f"missing|{'red' if check.is_needed else 'yellow'}"
+            print_finding(mark, check.name, check.seen, check.advice)
     return ExitCode.DONE if can_work else ExitCode.FAILED
 
 
-def _print(check: "MachineCheck") -> None:
-    console = stdout()
-    mark, style = ("ok     ", "green") if check.is_ok else ("missing", "red" if check.is_needed else "yellow")
-    console.print(mark, style=style, end="  ")
-    console.print(f"{check.name:<16} {clean(check.seen)}", soft_wrap=True)
-    if check.advice is not None:
-        console.print(f"{'':<26}{clean(check.advice)}", style="dim", soft_wrap=True)
-
-
-class CompletingShell(StrEnum):
-    """A shell that can complete."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
-    POWERSHELL = "powershell"
-
-
 _PLACES = {
-    CompletingShell.BASH: "~/.bashrc",
-    CompletingShell.ZSH: "~/.zshrc, after compinit",
-    CompletingShell.FISH: "~/.config/fish/config.fish",
-    CompletingShell.POWERSHELL: "$PROFILE",
+    "bash": "~/.bashrc",
+    "zsh": "~/.zshrc, after compinit",
+    "fish": "~/.config/fish/config.fish",
+    "powershell": "$PROFILE",
 }
+"""Where each shell that can complete reads what it does at its start."""
 
 
-def completion(
-    shell: CompletingShell | None = None,
-) -> int:
+def completion(shell: Literal["bash", "zsh", "fish", "powershell"] | None = None) -> int:
     """Print the script that makes a shell complete the commands of treadle.
 
     Put the command of the first example into the startup file of the shell.
@@ -199,24 +155,16 @@ def completion(
     """
     from typer._completion_shared import get_completion_script
 
-    shell = shell or _find_shell()
-    script = get_completion_script(prog_name="treadle", complete_var=VARIABLE, shell=shell.value)
+    used = shell or Path(os.environ.get("SHELL", "")).name
+    if used not in _PLACES:
+        raise ConfigError(f"the shell {used!r} of $SHELL is not one of {', '.join(_PLACES)}; name one")
+    script = get_completion_script(prog_name="treadle", complete_var=VARIABLE, shell=used)
     print_lines([script.encode()])
     if os.isatty(1):
         print_note(
-            f'to use it in every {shell} shell, add to {_PLACES[shell]}: eval "$(treadle completion {shell})"'
+            f'to use it in every {used} shell, add to {_PLACES[used]}: eval "$(treadle completion {used})"'
         )
     return ExitCode.DONE
-
-
-def _find_shell() -> CompletingShell:
-    name = Path(os.environ.get("SHELL", "")).name
-    try:
-        return CompletingShell(name)
-    except ValueError:
-        raise ConfigError(
-            f"the shell {name!r} of $SHELL is not one of {', '.join(CompletingShell)}; name one"
-        ) from None
 
 
 FILE_LINES = 20

@@ -3,9 +3,8 @@
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -25,7 +24,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import did_you_mean, require
 from treadle.core.types import FileDelta, ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from treadle.tools.protocol import Tool
 from treadle.tools.schema.tool_definitions import (
@@ -140,6 +139,7 @@ def call(
         treadle tools call read_file '{"file_path": "notes.md"}' --tools files --mount .
         treadle tools call python '{"code": "2 ** 64"}' --tools python
     """
+    from treadle.cli.commands.drive_runs import read_stdin
     from treadle.cli.jobs.run_files import read_mount
     from treadle.sandbox.in_memory import MemorySandbox
     from treadle.tools.resolve import resolve_tools
@@ -149,7 +149,7 @@ def call(
     if tool not in found:
         hint = did_you_mean(tool, found) or ";"
         raise ConfigError(f"there is no tool {tool!r}{hint} the tools are: {', '.join(found) or 'none'}")
-    text = _read_stdin() if arguments == "-" else arguments
+    text = read_stdin(is_needed=True) if arguments == "-" else arguments
     sandbox = MemorySandbox(read_mount(mount))
     result, delta = execute(_make_call(ToolCall("call_1", tool, text), found, sandbox))
     if result.error_kind in (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS):
@@ -165,13 +165,6 @@ def call(
         changes = [*delta.changed, *[f"-{path}" for path in delta.deleted]]
         print_note(f"{write_count(len(changes), 'file')} changed in the sandbox: {', '.join(changes)[:500]}")
     return ExitCode.FAILED if result.is_error else ExitCode.DONE
-
-
-def _read_stdin() -> str:
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the arguments on standard input are not UTF-8: {error}") from error
 
 
 async def _make_call(
@@ -273,16 +266,9 @@ def print_losses(lost: Iterable[DefinitionLoss], begin: str) -> None:
         print_note(f"{begin} {what}: {names}" if names else f"{begin} {what}")
 
 
-class Mcp(StrEnum):
-    """A transport of MCP."""
-
-    STDIO = "stdio"
-    HTTP = "http"
-
-
 def serve(
     tools: list[str] | None = None,
-    mcp: Mcp | None = None,
+    mcp: Literal["stdio", "http"] | None = None,
     has_spin: bool = False,
     host: str = "127.0.0.1",
     port: int = 3000,
@@ -315,11 +301,12 @@ def serve(
         idle_seconds=idle,
         max_sessions=max_sessions,
     )
-    if mcp is Mcp.STDIO:
+    if mcp == "stdio":
         from treadle.server.mcp_tools import serve_stdio
 
         execute(serve_stdio(sessions))
         return ExitCode.DONE
+    require("starlette", "serve")
     from treadle.server.listening import listen
     from treadle.server.tool_app import serve_http
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -126,19 +126,6 @@ def read_grace() -> float:
     if not grace >= 0:
         raise ConfigError(f"{_GRACE} is {given!r}; give a number of seconds from 0")
     return grace
-
-
-async def run_limited(jobs: Sequence[Callable[[], Coroutine[Any, Any, None]]], limit: int) -> None:
-    """Run all `jobs`, at most `limit` at a time. If cancelled, wait until each running job has ended."""
-    waiting = iter(jobs)
-
-    async def work() -> None:
-        for job in waiting:
-            await job()
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(limit, len(jobs))):
-            group.create_task(work())
 
 
 def call_at_end_of_stdin(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:

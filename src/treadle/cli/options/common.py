@@ -1,17 +1,13 @@
 """Groups of options that several commands have, and values that several options take."""
 
-from enum import StrEnum
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from treadle.cli.options.option_groups import OptionGroup
 from treadle.core.errors import ConfigError
 
-
-class Level(StrEnum):
-    """The failures that a stored event survives."""
-
-    PROCESS = "process"
-    POWER = "power"
+Level: TypeAlias = Literal["process", "power"]
+"""The failures that a stored event survives."""
 
 
 class MountOptions(OptionGroup, frozen=True, kw_only=True):

@@ -6,7 +6,10 @@ A completion must be quick and must not print anything; if it fails, there are n
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
+from inspect import isfunction
 from typing import Any
+
+from treadle.core.registry import load
 
 _MAX_RUNS = 50
 
@@ -48,14 +51,6 @@ def _complete_model(incomplete: str) -> Iterable[str]:
 
 
 @_quietly
-def _complete_provider(incomplete: str) -> Iterable[str]:
-    """Return the providers."""
-    from treadle.models.config.presets import provider_names
-
-    return provider_names()
-
-
-@_quietly
 def _complete_toolset(incomplete: str) -> Iterable[str]:
     """Yield the names of toolsets, and the Python files of this folder."""
     from treadle.tools.resolve import TOOLSETS
@@ -66,37 +61,27 @@ def _complete_toolset(incomplete: str) -> Iterable[str]:
             yield name
 
 
-@_quietly
-def _complete_format(incomplete: str) -> Iterable[str]:
-    """Return the formats of `treadle export`."""
-    from treadle.export.token_exporter import TOKEN_FORMATS
+def _complete_names(*references: str) -> Callable[[str], list[str]]:
+    """Return a completer of names, and of those in registries, enums and functions, each given as
+    `module:attribute`."""
 
-    return [*_complete_row_format(""), *TOKEN_FORMATS.names(), "journal"]
+    @_quietly
+    def complete(incomplete: str) -> Iterable[str]:
+        for reference in references:
+            found = load(reference) if ":" in reference else (reference,)
+            yield from found.names() if hasattr(found, "names") else found() if isfunction(found) else found
 
-
-@_quietly
-def _complete_row_format(incomplete: str) -> Iterable[str]:
-    """Return the formats of rows."""
-    from treadle.export import FORMATS
-
-    return FORMATS.names()
+    return complete
 
 
-@_quietly
-def _complete_failure(incomplete: str) -> Iterable[str]:
-    """Return the failures that `treadle mock` can make."""
-    from treadle.testbed.server import FailureMode
-
-    return list(FailureMode)
-
-
+_ROW_FORMATS = ("treadle.export:FORMATS",)
 COMPLETERS: Mapping[str, Callable[..., list[str]]] = {
     "run": _complete_run,
     "model": _complete_model,
-    "provider": _complete_provider,
+    "provider": _complete_names("treadle.models.config.presets:provider_names"),
     "toolset": _complete_toolset,
-    "format": _complete_format,
-    "row_format": _complete_row_format,
-    "failure": _complete_failure,
+    "format": _complete_names(*_ROW_FORMATS, "treadle.export.token_exporter:TOKEN_FORMATS", "journal"),
+    "row_format": _complete_names(*_ROW_FORMATS),
+    "failure": _complete_names("treadle.testbed.server:FailureMode"),
 }
 """The completers by the word that `options.txt` has for them."""

@@ -7,11 +7,11 @@ stands for all options of that group; the function gets one value.
 import inspect
 import itertools
 import re
+import types
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from types import UnionType
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -209,8 +209,11 @@ class FieldOptions:
     def _kind(self, name: str) -> tuple[Any, str | None]:
         """Return the type that typer parses, and the option's metavar."""
         plain = _plain_type(self._fields[name].type)
-        if get_origin(plain) is tuple or name in self._readers:
+        if name in self._readers:
             return list[str], "TEXT"
+        if get_origin(plain) is tuple:
+            kind = get_args(plain)[0]
+            return types.GenericAlias(list, (kind,)), "TEXT" if kind is str else "|".join(kind)
         if isinstance(plain, type) and issubclass(plain, StrEnum):
             return plain, "|".join(plain)
         known: dict[Any, str | None] = {int: "N", float: "NUMBER", str: "TEXT", bool: None}
@@ -316,7 +319,7 @@ def _is_group(annotation: Any) -> bool:
 
 def _plain_type(kind: Any) -> Any:
     """Return `kind` without `None`."""
-    if get_origin(kind) not in (Union, UnionType):
+    if get_origin(kind) not in (Union, types.UnionType):
         return kind
     kinds = [item for item in get_args(kind) if item is not type(None)]
     return kinds[0] if len(kinds) == 1 else kind

@@ -254,6 +254,16 @@ def write_cost(cost_usd: float | None, unknown: int = 0) -> str:
     return f"{known} + {unknown:,} unknown" if unknown else known
 
 
+def print_finding(mark: str, name: str, seen: str, advice: str | None) -> None:
+    """Print what was found out about one thing. `mark` is a word and its style, such as `yes|green`."""
+    word, _, style = mark.partition("|")
+    console = stdout()
+    console.print(f"{word:<7}", style=style, end="  ")
+    console.print(f"{name:<16} {clean(seen)}", soft_wrap=True)
+    if advice is not None:
+        console.print(f"{'':<26}{clean(advice)}", style="dim", soft_wrap=True)
+
+
 def find_one(known: Collection[str], text: str, noun: str, listed: str) -> str:
     """Return the one of `known` that `text` names: it, or its beginning.
 

@@ -41,7 +41,7 @@ class GatewayHost:
         """Do `work` in a task that goes on when the client leaves."""
         if self.is_closing:
             work.close()
-            raise _stopping()
+            raise stopping()
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._end)
@@ -55,7 +55,7 @@ class GatewayHost:
         task = asyncio.current_task()
         if self.is_closing or task is None:
             work.close()
-            raise _stopping()
+            raise stopping()
         self._tasks.add(task)
         try:
             return await work
@@ -63,7 +63,7 @@ class GatewayHost:
             if not self.is_closing:
                 raise
             task.uncancel()
-            raise _stopping() from None
+            raise stopping() from None
         finally:
             self._tasks.discard(task)
 
@@ -114,7 +114,8 @@ class GatewayHost:
             await asyncio.wait(tasks)
 
 
-def _stopping() -> RequestRefused:
+def stopping() -> RequestRefused:
+    """Return the refusal of a server that stops."""
     return RequestRefused(503, "the server is stopping; ask again", "server_stopping", {"retry-after": "5"})
 
 
@@ -122,5 +123,5 @@ async def result_of(task: "asyncio.Task[T]") -> T:
     """Wait for work, and return its result. Raises: what it raised; `RequestRefused` if it was stopped."""
     await asyncio.wait([task])
     if task.cancelled():
-        raise _stopping()
+        raise stopping()
     return task.result()

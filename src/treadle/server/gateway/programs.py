@@ -22,6 +22,7 @@ from typing import Any, Unpack
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
+from starlette.responses import JSONResponse, Response
 
 from treadle.agent.agent import Agent
 from treadle.core import events as e
@@ -39,7 +40,16 @@ from treadle.runs.ensure import ensure_run
 from treadle.runs.options import Given, StreamOptions
 from treadle.runs.run import Run
 from treadle.runs.task import Grade, SimpleTask, Task, find_environment
-from treadle.server.access import ApiCaller, Receive, RequestRefused, Scope, Send, refuse, send_whole
+from treadle.server.access import (
+    ApiCaller,
+    Receive,
+    RequestRefused,
+    Scope,
+    Send,
+    error_body,
+    refuse,
+    send_whole,
+)
 from treadle.server.catalog import ClientWish
 from treadle.server.gateway.environments import EnvironmentProcess, end_all, start_guarded
 from treadle.server.gateway.gateway_host import GatewayHost
@@ -127,25 +137,43 @@ class Program:
         return found
 
 
-class _Programs:
-    """The programs that run, by their keys, as the catalog of the gateway before them."""
+class _ProgramHost(GatewayHost):
+    """The gateway for the programs that run. A client is a program, whose name is its key."""
 
-    def __init__(self) -> None:
-        self.by_key: dict[str, Program] = {}
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal, self)
+        self._by_key: dict[str, Program] = {}
+        self._gateway = Gateway(_refuse_path, self, _to_response)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request of ASGI, whose key says which program asks."""
+        if scope["type"] == "lifespan":
+            while (message := await receive())["type"] != "lifespan.shutdown":
+                await send({"type": f"{message['type']}.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        given = dict(scope["headers"])
+        key = given.get(b"authorization", b"").removeprefix(b"Bearer ") or given.get(b"x-api-key", b"")
+        name = key.decode("latin-1").strip()
+        if name not in self._by_key:
+            await refuse(send, RequestRefused(401, "the API key is wrong", "invalid_api_key"))
+            return
+        scope.setdefault("state", {})["caller"] = ApiCaller(name, frozenset(("run",)))
+        await self._gateway(scope, receive, send)
 
     @contextmanager
     def admit(self, program: Program) -> Iterator[str]:
         """Let a program ask its model until the context ends, with the key that this yields."""
         key = secrets.token_urlsafe(24)
-        self.by_key[key] = program
+        self._by_key[key] = program
         try:
             yield key
         finally:
-            del self.by_key[key]
+            del self._by_key[key]
 
     def agent(self, name: str, wish: ClientWish) -> Agent[Any]:
         """See `AgentCatalog.agent`; `client` is the key of the program."""
-        return self.by_key[wish.client].relay(replace(wish, client=""))
+        return self._by_key[wish.client].relay(replace(wish, client=""))
 
     def is_agent(self, name: str) -> bool:
         """See `AgentCatalog.is_agent`."""
@@ -155,42 +183,34 @@ class _Programs:
         """See `AgentCatalog.dialect_of`. Programs are given models of OpenAI's chat, or none of a server."""
         return None
 
-
-class _ProgramHost(GatewayHost):
-    """The host of the programs' conversations. A client is a program, whose name is its key."""
-
-    def __init__(self, journal: Journal, programs: _Programs) -> None:
-        super().__init__(journal, programs)
-        self._programs = programs
-
-    def find(self, caller: ApiCaller) -> Program:
+    def _find(self, caller: ApiCaller) -> Program:
         """Return the program of a client. Raises: `RequestRefused` if it has ended."""
-        found = self._programs.by_key.get(caller.name)
+        found = self._by_key.get(caller.name)
         if found is None:
             raise RequestRefused(401, "this key is of no program that runs", "invalid_api_key")
         return found
 
     async def check_room(self, caller: ApiCaller) -> None:
         """See `GatewayHost.check_room`."""
-        if (limit := self.find(caller).find_limit()) is not None:
+        if (limit := self._find(caller).find_limit()) is not None:
             raise RequestRefused(402, f"the rollout has reached its {limit}", "budget_exceeded")
 
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
         """See `GatewayHost.visible_to`."""
-        return {CALLER: self.find(caller).run_id}
+        return {CALLER: self._find(caller).run_id}
 
     def lineage(self, caller: ApiCaller) -> Caller | None:
         """See `GatewayHost.lineage`."""
-        program = self.find(caller)
+        program = self._find(caller)
         return Caller(program.run_id, f"conversation-{len(program.run_ids) + 1}")
 
     def note_asked(self, caller: ApiCaller, run_id: str) -> None:
         """See `GatewayHost.note_asked`."""
-        self.find(caller).run_ids[run_id] = None
+        self._find(caller).run_ids[run_id] = None
 
     def note_done(self, caller: ApiCaller, done: Sequence[Completion], fault: Fault | None, why: str) -> None:
         """See `GatewayHost.note_done`."""
-        program = self._programs.by_key.get(caller.name)
+        program = self._by_key.get(caller.name)
         if program is not None:
             program.done += done
             program.fault, program.why = fault, why
@@ -278,7 +298,6 @@ class ProgramWorkers(HereWorkers):
             raise ConfigError(f"the command {command!r} does not begin with a program that exists")
         self._argv = [str(Path(word).absolute()) if Path(word).is_file() else word for word in words]
         self._command = shlex.join(words)
-        self._programs = _Programs()
         self._environments: dict[tuple[str, ...], EnvironmentProcess] = {}
         self._host: _ProgramHost | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -314,8 +333,9 @@ class ProgramWorkers(HereWorkers):
     async def start(self, program: Program, task: Task, files: Mapping[str, bytes]) -> _Ended:
         """Let the program of a task work on it, and return what it left behind. Cancelling ends it."""
         assert self._url is not None
+        assert self._host is not None
         url = await asyncio.shield(self._url)
-        with self._programs.admit(program) as key:
+        with self._host.admit(program) as key:
             if not self._command:
                 return await self._play(program, task, f"{url}/v1", key)
             place = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="treadle-program-"))
@@ -372,14 +392,11 @@ class ProgramWorkers(HereWorkers):
 
     async def _serve(self, journal: Journal) -> None:
         """Begin to serve the gateway."""
-        loop = asyncio.get_running_loop()
-        self._url = loop.create_future()
-        self._host = host = _ProgramHost(journal, self._programs)
+        self._url = ready = asyncio.get_running_loop().create_future()
+        self._host = host = _ProgramHost(journal)
         listener, url = listen("127.0.0.1", 0)
-        app = _Door(Gateway(_refuse_path, host, _to_response), self._programs)
-        ready = self._url
         self._serving = asyncio.ensure_future(
-            serve_app(app, listener, lambda: ready.set_result(url), host.close, _STOP_SECONDS)
+            serve_app(host, listener, lambda: ready.set_result(url), host.close, _STOP_SECONDS)
         )
 
     async def close(self) -> None:
@@ -390,29 +407,6 @@ class ProgramWorkers(HereWorkers):
             await asyncio.wait([self._serving])
 
 
-class _Door:
-    """ASGI middleware that finds the program whose key a request has."""
-
-    def __init__(self, app: Gateway, programs: _Programs) -> None:
-        self._app = app
-        self._programs = programs
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            while (message := await receive())["type"] != "lifespan.shutdown":
-                await send({"type": f"{message['type']}.complete"})
-            await send({"type": "lifespan.shutdown.complete"})
-            return
-        given = dict(scope["headers"])
-        key = given.get(b"authorization", b"").removeprefix(b"Bearer ") or given.get(b"x-api-key", b"")
-        name = key.decode("latin-1").strip()
-        if name not in self._programs.by_key:
-            await refuse(send, RequestRefused(401, "the API key is wrong", "invalid_api_key"))
-            return
-        scope.setdefault("state", {})["caller"] = ApiCaller(name, frozenset(("run",)))
-        await self._app(scope, receive, send)
-
-
 async def _refuse_path(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/v1/models":
         model = {"id": "rollout", "object": "model", "created": 0, "owned_by": "treadle"}
@@ -421,17 +415,13 @@ async def _refuse_path(scope: Scope, receive: Receive, send: Send) -> None:
     await refuse(send, RequestRefused(404, f"there is no {scope['path']!r:.100} here", "not_found"))
 
 
-def _to_response(error: Exception) -> Any:
-    """Return the response for an error, as an ASGI application."""
+def _to_response(error: Exception) -> Response:
+    """Return the response for an error."""
     if not isinstance(error, RequestRefused):
         status = 400 if isinstance(error, ConfigError) else 500
         error = RequestRefused(status, str(error), "invalid_request" if status == 400 else "server_error")
-    refused: RequestRefused = error
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await refuse(send, refused)
-
-    return answer
+    body = error_body(error.detail, error.code)
+    return JSONResponse(body, error.status_code, {"connection": "close", **(error.headers or {})})
 
 
 def _prepare(place: Path, task: Task, files: Mapping[str, bytes]) -> dict[str, str]:

@@ -10,15 +10,14 @@ from treadle.core.errors import TreadleError
 from treadle.core.events import InferenceStarted, ToolStarted
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel
-from treadle.core.types import Effect, Json, Message, Role, ToolErrorKind, ToolResult, ToolSpec
-from treadle.runs.options import SessionOptions
+from treadle.core.types import Effect, Json, ToolErrorKind, ToolResult, ToolSpec
 from treadle.runs.recording import send
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.mcp_tools import make_server
 from treadle.server.run_host import AGENT, BegunTurn, RunHost
-from treadle.server.turn_order import TurnOrder, check_idle, find_before, read_input, start_turn, write_needs
+from treadle.server.turn_order import TurnOrder, find_before, plan_text, start_turn, write_needs
 
 _PARAMETERS: dict[str, Json] = {
     "type": "object",
@@ -77,30 +76,15 @@ async def _order_of(
     """Return what a call asks for, and the number of the run's newest event. Raises: `ConfigError`,
     `RequestRefused`."""
     await host.check_room(caller)
-    agent = await asyncio.to_thread(host.catalog.agent, name)
     text, given = str(arguments.get("message") or ""), arguments.get("answers")
     answers = given if isinstance(given, dict) else {}
-    run_id, seq = arguments.get("run_id"), 0
-    if run_id is None:
-        options: SessionOptions = {
-            "metadata": host.labels(caller, name),
-            "expects_new": True,
-            "begins_with_message": True,
-        }
-        order = TurnOrder(agent=agent, run_id=new_run_id(keyed), options=options)
-    else:
-        run = await find_before(host, caller, str(run_id), keyed)
-        if run is None or run.metadata.get(AGENT) != name:
-            raise RequestRefused(404, f"{name} has no run {run_id!r:.100}", "not_found")
-        order, seq = TurnOrder(agent=agent, run_id=run.run_id), run.state.seq
-        if run.state.turn.is_open and (answers or text):
-            order.mail = read_input(run, text, answers)
-            return order, seq
-        check_idle(run)
-    if not text:
-        raise RequestRefused(400, "give a message", "invalid_request")
-    order.message = Message(Role.USER, text)
-    return order, seq
+    if (run_id := arguments.get("run_id")) is None:
+        return await plan_text(host, caller, name, new_run_id(keyed), text, None), 0
+    run = await find_before(host, caller, str(run_id), keyed)
+    if run is None or run.metadata.get(AGENT) != name:
+        raise RequestRefused(404, f"{name} has no run {run_id!r:.100}", "not_found")
+    data = answers if answers or text else None
+    return await plan_text(host, caller, name, run, text, data), run.state.seq
 
 
 async def _drive(host: RunHost, order: TurnOrder, seq: int, context: Any) -> Run[Any]:

@@ -40,34 +40,39 @@ class ConversationReference(BaseModel):
     id: str
 
 
-class CreateResponse(BaseModel):
-    """The body of `POST /v1/responses`."""
+class AskedTurn(BaseModel):
+    """What a request may say about a turn, in any API."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-    model: str
-    """The name of an agent or a model of this server."""
     input: str | list[Item] = []
     """The user's message, or a list of items: messages, and the results of the client's tools."""
     instructions: str | None = None
     """The system message. An agent with instructions of its own gets these after them."""
+    tools: list[Item] = []
+    """The tools of the client (`function`). The agent's own tools need not be named."""
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tool_calls: Annotated[int, Field(ge=0)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class CreateResponse(AskedTurn):
+    """The body of `POST /v1/responses`."""
+
+    model: str
+    """The name of an agent or a model of this server."""
     previous_response_id: str | None = None
     """The response that this one continues."""
     conversation: str | ConversationReference | None = None
     """The conversation that this response belongs to."""
-    tools: list[Item] = []
-    """The tools of the client (`function`). The agent's own tools need not be named."""
     stream: bool = False
     background: bool = False
     """True to answer at once, and to go on working; poll the response, or stream it."""
     store: bool = True
     """Ignored: every run is kept."""
     metadata: dict[str, str] | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_tool_calls: Annotated[int, Field(ge=0)] | None = None
     max_infer_iters: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     text: TextOptions | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None

@@ -8,20 +8,11 @@ Invariants: each item that is added is done before the next one is added, except
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
+import msgspec
 from msgspec import Struct, field
 
 from treadle.core import events as e
-from treadle.core.types import (
-    Completion,
-    FinishReason,
-    Json,
-    Message,
-    ServerCall,
-    StopReason,
-    ToolCall,
-    ToolSpec,
-    Usage,
-)
+from treadle.core.types import FinishReason, Json, ServerCall, StopReason, ToolCall, ToolSpec, Usage
 from treadle.knowledge.files.file_search import NAME as FILE_SEARCH
 from treadle.server.responses.response_ids import ResponseId, conversation_id, wire_call_id
 from treadle.server.responses.search_items import citations_in, names_of_found, queries_in, results_of
@@ -168,7 +159,8 @@ class ResponseFold:
             self._add_served(served)
         if message.content:
             self._settle_text(message.content, is_reasoning=False)
-        self._close_message(_refusal_of(completion, message))
+        is_refused = completion.finish_reason is FinishReason.CONTENT_FILTER
+        self._close_message(message.content if is_refused else None)
         for call in message.tool_calls:
             if call.name != self._answer_tool:
                 self._settle_call(call)
@@ -215,7 +207,7 @@ class ResponseFold:
                 "status": "in_progress",
             },
         )
-        self._finish_call(item, _encode(arguments))
+        self._finish_call(item, msgspec.json.encode(arguments).decode())
 
     def on_approval_requested(self, body: e.ApprovalRequested) -> None:
         asked = self._calls.get(body.call_id)
@@ -500,10 +492,6 @@ def _shown(item: dict[str, Json]) -> dict[str, Json]:
     return {name: value for name, value in item.items() if name != "_step"}
 
 
-def _refusal_of(completion: Completion, message: Message) -> str | None:
-    return message.content if completion.finish_reason is FinishReason.CONTENT_FILTER else None
-
-
 def _write_usage(usage: Usage) -> dict[str, Json]:
     return {
         "input_tokens": usage.input_tokens,
@@ -512,12 +500,6 @@ def _write_usage(usage: Usage) -> dict[str, Json]:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.total_tokens,
     }
-
-
-def _encode(value: Json) -> str:
-    import msgspec
-
-    return msgspec.json.encode(value).decode()
 
 
 class PartReader:

@@ -7,11 +7,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
-from msgspec import Struct
-
 from treadle.agent.agent import Agent
 from treadle.core.asking import open_questions
-from treadle.core.calls import waiting_calls
+from treadle.core.calls import external_calls, waiting_calls
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
 from treadle.core.inbox import Cancel, DecideCall, GiveAnswer, GiveResult, InboxMessage
 from treadle.core.state import State
@@ -26,6 +24,7 @@ from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.gateway.conversations import digest_of
 from treadle.server.responses.request_items import (
+    AskedTurn,
     CreateResponse,
     GivenFile,
     RequestItems,
@@ -41,21 +40,13 @@ from treadle.server.responses.response_ids import (
 )
 from treadle.server.responses.response_records import newest_response, record_of
 from treadle.server.run_host import BegunTurn, RunHost
-from treadle.server.turn_order import TurnOrder, drive_turn
+from treadle.server.turn_order import TurnOrder, begin_options, drive_turn
 
 METADATA = "metadata"
 """The entry of a run's metadata with what the client wants to keep with it."""
 _REPEATED = (
-    *(
-        "temperature",
-        "top_p",
-        "max_output_tokens",
-        "max_tool_calls",
-        "parallel_tool_calls",
-        "reasoning",
-        "user",
-    ),
-    *("truncation", "service_tier", "tool_choice", "top_logprobs"),
+    *("temperature", "top_p", "max_output_tokens", "max_tool_calls", "parallel_tool_calls", "reasoning"),
+    *("user", "truncation", "service_tier", "tool_choice", "top_logprobs"),
 )
 """The fields of a request that its response repeats as they are."""
 _PAUSED = "the run was paused; it goes on when the server starts again"
@@ -64,25 +55,14 @@ _UNSTORED_SECONDS = 0.05
 _NOTHING_SAID = "input has no message of the user, and no output of a call that waits"
 
 
-class ResponsePlan(Struct, kw_only=True):
-    """What a request asks for, checked."""
-
-    response_id: ResponseId
-    echo: Echo
-    order: TurnOrder
-
-
-async def make_plan(
-    host: RunHost,
-    caller: ApiCaller,
-    body: CreateResponse,
-    new_run_id: str | None = None,
-) -> ResponsePlan:
-    """Return what a request asks for. `new_run_id` is the id of the run, if it begins one.
+async def plan_response(
+    host: RunHost, caller: ApiCaller, body: CreateResponse, new_run_id: str | None = None
+) -> "ResponseTurn":
+    """Return the turn that a request asks for. `new_run_id` is the id of the run, if it begins one.
 
     Raises: `ConfigError`, `RequestRefused`.
     """
-    asked, wish = await read_asked(host, caller, body)
+    asked, wish = await read_asked(host, caller, body, body.schema_of_answer, body.max_infer_iters)
     agent = host.catalog.agent(body.model, wish)
     run_id, state, mail = await _find_run(host, caller, agent, body, asked)
     if state is None and (asked.results or asked.approvals):
@@ -101,26 +81,28 @@ async def make_plan(
     echo = echo_of(body, wish.instructions)
     if body.conversation is not None:
         echo.previous_response_id = await asyncio.to_thread(newest_response, host.journal, run_id)
-    options: SessionOptions = {
-        "metadata": {**host.labels(caller, body.model), METADATA: dict(body.metadata or {})},
-        "expects_new": is_new,
-        "begins_with_message": is_new,
-        "history": tuple(history),
-        "renews_instructions": True,
-    }
-    return ResponsePlan(
-        response_id=ResponseId(run_id, turn if mail else turn + 1, step),
-        echo=echo,
-        order=TurnOrder(
-            agent=agent, run_id=run_id, message=message, mail=mail, options=options, blobs=asked.blobs
-        ),
+    options: SessionOptions = {"renews_instructions": True}
+    if is_new:
+        labels = {METADATA: dict(body.metadata or {})}
+        options |= begin_options(host, caller, body.model, labels, tuple(history))
+    place = ResponseId(run_id, turn if mail else turn + 1, step)
+    order = TurnOrder(
+        agent=agent, run_id=run_id, message=message, mail=mail, options=options, blobs=asked.blobs
     )
+    return ResponseTurn(host, caller, place, echo, order)
 
 
 async def read_asked(
-    host: RunHost, caller: ApiCaller, body: CreateResponse
+    host: RunHost,
+    caller: ApiCaller,
+    body: AskedTurn,
+    schema: dict[str, Json] | None = None,
+    max_steps: int | None = None,
 ) -> tuple[RequestItems, ClientWish]:
-    """Return the items of a request, and what it wants of the agent. Raises: `ConfigError`, `RequestRefused`."""
+    """Return the items of a request, and what it wants of the agent, whose answers fit `schema`.
+
+    Raises: `ConfigError`, `RequestRefused`.
+    """
     file_ids = file_ids_in(body.input)
     asked = read_items(body.input, await _find_files(host, caller, file_ids) if file_ids else None)
     functions, searches = client_tools(body.tools)
@@ -134,9 +116,9 @@ async def read_asked(
         tools=functions,
         searches=searches,
         settings={name: value for name, value in settings.items() if value is not None},
-        schema=body.schema_of_answer,
+        schema=schema,
         max_tool_calls=body.max_tool_calls,
-        max_steps=body.max_infer_iters,
+        max_steps=max_steps,
     )
     return asked, wish
 
@@ -232,8 +214,6 @@ def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMess
     Raises: `ConfigError` if a call of the client has no output, or an output no call; if there is neither a message
     nor an output, or both.
     """
-    from treadle.core.calls import external_calls
-
     calls = {item.call.call_id for item in external_calls(state)}
     questions = {body.question_id for body in open_questions(state)}
     approvals = {item.call.call_id for item in waiting_calls(state)}
@@ -293,19 +273,21 @@ def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
 
 
 class ResponseTurn:
-    """A plan that is carried out."""
+    """The turn of a response, or the rest of one."""
 
-    def __init__(self, host: RunHost, caller: ApiCaller, plan: ResponsePlan) -> None:
+    def __init__(
+        self, host: RunHost, caller: ApiCaller, place: ResponseId, echo: Echo, order: TurnOrder
+    ) -> None:
         self._host = host
         self._caller = caller
-        self.run_id = plan.response_id.run_id
-        self._order = plan.order
-        self.fold = ResponseFold(plan.response_id, plan.echo)
+        self.run_id = place.run_id
+        self._order = order
+        self.fold = ResponseFold(place, echo)
         self._turn: BegunTurn | None = None
         self._is_answering = self._is_kept = False
-        self._record = record_of(plan.response_id, plan.echo, caller.name)
+        self._record = record_of(place, echo, caller.name)
         self._joined: Awaitable[bool] | None = None
-        plan.order.on_driver = self._join
+        order.on_driver = self._join
 
     def _join(self, driver: Driver) -> None:
         """Keep what the response repeats of its request together with the first events of its run."""

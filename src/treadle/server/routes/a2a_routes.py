@@ -14,9 +14,8 @@ from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.events import RunPaused, TurnCompleted
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel
-from treadle.core.types import Json, Message, Role
+from treadle.core.types import Json
 from treadle.journal.hub import listen
-from treadle.runs.options import SessionOptions
 from treadle.runs.recording import send
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
@@ -32,23 +31,9 @@ from treadle.server.protocols.a2a_task import (
     context_of,
     write_task,
 )
-from treadle.server.routes.route_context import (
-    ClientBody,
-    Fast,
-    Reader,
-    Runner,
-    TheHost,
-    encode,
-)
+from treadle.server.routes.route_context import ClientBody, Fast, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, BegunTurn, RunHost
-from treadle.server.turn_order import (
-    TurnOrder,
-    check_idle,
-    find_before,
-    read_input,
-    run_id_of,
-    start_turn,
-)
+from treadle.server.turn_order import find_before, plan_text, run_id_of, start_turn
 
 router = APIRouter(prefix="/v1/a2a", tags=["a2a"])
 _NO_TASK, _NOT_CANCELABLE, _NO_METHOD, _BAD_PARAMS, _INTERNAL = -32001, -32002, -32601, -32602, -32603
@@ -186,18 +171,17 @@ async def _begin(
         if isinstance(part.data, dict)
         for key, value in part.data.items()
     }
-    made = await asyncio.to_thread(host.catalog.agent, agent)
     if message.task_id:
         task_id = TaskId.read(message.task_id) or TaskId("", 0)
         run = await find_before(host, caller, task_id.run_id, keyed)
         if run is None or run.metadata.get(AGENT) != agent or not _is_open(run, task_id):
             raise RpcError(_NO_TASK, f"no task {message.task_id!r:.100} waits for a message")
-        order = TurnOrder(agent=made, run_id=run.run_id, mail=read_input(run, text, data))
+        order = await plan_text(host, caller, agent, run, text, data)
     else:
-        run, order = await _next_turn(host, caller, agent, message.context_id, keyed)
-        if not text:
-            raise ConfigError("the message has no text")
-        order.agent, order.message = made, Message(Role.USER, text)
+        run, run_id = await _find_context(host, caller, agent, message.context_id, keyed)
+        order = await plan_text(host, caller, agent, run_id if run is None else run, text, None)
+        if run is None and message.context_id is not None:
+            order.options["metadata"] = {**(order.options["metadata"] or {}), CONTEXT: message.context_id}
         task_id = TaskId(order.run_id, 1 if run is None else run.state.turn.number + 1)
     seq = 0 if run is None else run.state.seq
     return run, await start_turn(host, order, seq, keyed), task_id
@@ -207,23 +191,17 @@ def _is_open(run: Run[Any], task_id: TaskId) -> bool:
     return run.state.turn.number == task_id.turn and run.state.turn.is_open
 
 
-async def _next_turn(
+async def _find_context(
     host: RunHost, caller: ApiCaller, agent: str, context: str | None, keyed: KeyedRequest | None
-) -> tuple[Run[Any] | None, TurnOrder]:
-    """Return the run of a context, if it exists, and what is known of the order for its next turn."""
-    made: Any = None
+) -> tuple[Run[Any] | None, str]:
+    """Return the run of a context, if it exists, and its id. Raises: `ConfigError` if another agent has it."""
     run, run_id = None, new_run_id(keyed)
     for name in () if context is None else (context, run_id_of(caller, "a2a", context)):
         if run is None:
             run_id, run = name, await find_before(host, caller, name, keyed)
-    if run is not None:
-        if run.metadata.get(AGENT) != agent:
-            raise ConfigError(f"the context {context!r:.100} belongs to another agent")
-        check_idle(run)
-        return run, TurnOrder(agent=made, run_id=run_id)
-    labels = {**host.labels(caller, agent), **({} if context is None else {CONTEXT: context})}
-    options: SessionOptions = {"metadata": labels, "expects_new": True, "begins_with_message": True}
-    return None, TurnOrder(agent=made, run_id=run_id, options=options)
+    if run is not None and run.metadata.get(AGENT) != agent:
+        raise ConfigError(f"the context {context!r:.100} belongs to another agent")
+    return run, run_id
 
 
 async def _task(

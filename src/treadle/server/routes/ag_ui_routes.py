@@ -19,7 +19,14 @@ from treadle.server.responses.response_fold import Echo, ResponseFold
 from treadle.server.responses.response_ids import ResponseId
 from treadle.server.routes.route_context import Runner, TheHost, encode
 from treadle.server.run_host import BegunTurn
-from treadle.server.turn_order import TurnOrder, check_idle, find_before, run_id_of, start_turn
+from treadle.server.turn_order import (
+    TurnOrder,
+    begin_options,
+    check_idle,
+    find_before,
+    run_id_of,
+    start_turn,
+)
 
 router = APIRouter(prefix="/v1/ag-ui", tags=["ag-ui"])
 
@@ -47,12 +54,7 @@ async def run_agent(
         raise ConfigError("the newest message is not one of the user, and no call or interrupt is answered")
     options: SessionOptions = {"renews_instructions": True}
     if run is None:
-        options |= {
-            "metadata": host.labels(caller, agent),
-            "expects_new": True,
-            "begins_with_message": True,
-            "history": asked.history,
-        }
+        options |= begin_options(host, caller, agent, history=asked.history)
     elif not mail:
         check_idle(run)
     is_told = run is None or not mail or has_news(run, asked)

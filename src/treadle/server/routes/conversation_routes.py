@@ -96,8 +96,7 @@ async def list_items(
     if after is not None:
         found = [number for number, item in enumerate(items) if item["id"] == after]
         items = items[found[0] + 1 :] if found else []
-    page = page_of(items[:limit])
-    return Fast({**page, "has_more": len(items) > limit})
+    return Fast(page_of(items[:limit], has_more=len(items) > limit))
 
 
 @router.get("/{name}/items/{item_id}")

@@ -79,7 +79,7 @@ async def list_files(
         newest_first=order == "desc",
     )
     found = await asyncio.to_thread(host.files.page, chosen)
-    return Fast({**page_of([_write(item) for item in found[:limit]]), "has_more": len(found) > limit})
+    return Fast(page_of([_write(item) for item in found[:limit]], has_more=len(found) > limit))
 
 
 async def find_file(host: RunHost, caller: ApiCaller, file_id: str) -> Resource:

@@ -29,19 +29,9 @@ from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
 from treadle.server.responses.response_ids import ResponseId, read_response_id, wire_call_id
-from treadle.server.responses.response_records import (
-    delete_run,
-    follow_response,
-    read_request,
-)
-from treadle.server.responses.response_turn import METADATA, ResponseTurn, make_plan
-from treadle.server.routes.route_context import (
-    Fast,
-    Reader,
-    Runner,
-    TheHost,
-    encode,
-)
+from treadle.server.responses.response_records import delete_run, follow_response, read_request
+from treadle.server.responses.response_turn import METADATA, plan_response
+from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, RunHost
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
@@ -68,7 +58,7 @@ async def _respond(
     await host.check_room(caller)
     if keyed is not None and (known := await _find_begun(host, caller, keyed)) is not None:
         return await _answer_again(host, known, body)
-    exchange = ResponseTurn(host, caller, await make_plan(host, caller, body, new_run_id=new_run_id(keyed)))
+    exchange = await plan_response(host, caller, body, new_run_id=new_run_id(keyed))
     place, echo = exchange.fold.response_id, exchange.fold.echo
     if keyed is not None:
         # Before the turn is stored, so that nothing is begun of which the key does not know.
@@ -282,12 +272,12 @@ def _text(kind: str, message: Message) -> dict[str, Json]:
     return {"type": kind, "text": message.content}
 
 
-def page_of(items: list[dict[str, Json]]) -> dict[str, Json]:
+def page_of(items: list[dict[str, Json]], *, has_more: bool = False) -> dict[str, Json]:
     """Return a list of the API with all `items`."""
     return {
         "object": "list",
         "data": items,
         "first_id": items[0]["id"] if items else None,
         "last_id": items[-1]["id"] if items else None,
-        "has_more": False,
+        "has_more": has_more,
     }

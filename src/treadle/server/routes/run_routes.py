@@ -28,6 +28,7 @@ from treadle.server.responses import response_records
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, RunHost
 from treadle.server.turn_order import write_needs
+from treadle.viewer.run_view import write_run as write_facts
 
 MAX_SEQ = 2**53
 """More than any number of an event."""
@@ -110,7 +111,7 @@ def _list(host: RunHost, asked: ListedRuns) -> list[RunInfo]:
 async def list_runs(host: TheHost, asked: Listed) -> Response:
     """Return runs, the newest first."""
     found = await asyncio.to_thread(_list, host, asked)
-    data = [_write(info) for info in found[: asked.limit]]
+    data = [write_facts(info) for info in found[: asked.limit]]
     return Fast({"object": "list", "data": data, "has_more": len(found) > asked.limit})
 
 
@@ -135,10 +136,6 @@ def _read_label(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _write(info: RunInfo) -> dict[str, Json]:
-    return {"object": "run", "id": info.run_id, "title": info.title, **msgspec.to_builtins(info)}
-
-
 @router.get("/{run_id}")
 async def get_run(run_id: str, host: TheHost, caller: Reader) -> Response:
     """Return a run: its state, its answer, and what it waits for."""
@@ -148,7 +145,7 @@ async def get_run(run_id: str, host: TheHost, caller: Reader) -> Response:
 async def write_run(host: RunHost, caller: ApiCaller, run_id: str) -> dict[str, Json]:
     """Return the facts about a run, its answer and what it waits for. Raises: `RequestRefused`."""
     info, run = await host.get_info(caller, run_id), await host.get_run(caller, run_id)
-    return {**_write(info), "output": run.state.ending.output, "waits_for": write_needs(run)}
+    return {**write_facts(info), "output": run.state.ending.output, "waits_for": write_needs(run)}
 
 
 @router.get("/{run_id}/export")

@@ -16,19 +16,19 @@ from treadle.core.errors import ConfigError
 from treadle.core.inbox import check_labels
 from treadle.core.types import Delivery, Message
 from treadle.loop.listener import Emit
-from treadle.runs.options import ForkOptions, Given, SessionOptions
+from treadle.runs.options import ForkOptions, Given
 from treadle.runs.recording import send, user_message
 from treadle.runs.resume import fork_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.event_stream import EventStream
 from treadle.server.idempotency import keyed_request, new_run_id
-from treadle.server.responses.request_items import CreateResponse, Item, TextFormat, TextOptions
+from treadle.server.responses.request_items import AskedTurn, Item
 from treadle.server.responses.response_turn import read_asked
 from treadle.server.routes.route_context import ClientBody, Fast, Runner, TheHost
 from treadle.server.routes.run_routes import MAX_SEQ, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
-from treadle.server.turn_order import TurnOrder, seq_before, start_turn
+from treadle.server.turn_order import TurnOrder, begin_options, seq_before, start_turn
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -42,7 +42,7 @@ class RunWork(ClientBody):
     """True to get the run when its turn is over, or waits for somebody."""
 
 
-class CreateRun(RunWork):
+class CreateRun(RunWork, AskedTurn):
     """The body of `POST /v1/runs`."""
 
     agent: str | None = None
@@ -51,39 +51,15 @@ class CreateRun(RunWork):
     """The name of a model of this server, in place of `agent`."""
     input: str | list[Item] = Field(min_length=1)
     """The user's message, or a list of items as in `/v1/responses`."""
-    instructions: str | None = None
-    """The system message. An agent with instructions of its own gets these after them."""
-    tools: list[Item] = Field(default_factory=list)
-    """The tools that the client runs (`function`). Their results are sent to the inbox."""
     output_schema: dict[str, Any] | None = None
     """The JSON Schema of the answers."""
     max_steps: Annotated[int, Field(ge=1)] | None = None
-    max_tool_calls: Annotated[int, Field(ge=0)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     files: dict[str, str] | None = None
     """The texts of the initial files, by path. Default: the files of the agent."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Labels by which the run can be found."""
     webhook: str | None = None
     """The address that is told when a turn of the run is over, or waits for somebody."""
-
-    def as_response(self, name: str) -> CreateResponse:
-        """Return the same wishes as a request for a response of the agent `name`."""
-        form = self.output_schema and TextFormat(type="json_schema", schema=self.output_schema)
-        return CreateResponse(
-            model=name,
-            input=self.input,
-            instructions=self.instructions,
-            tools=self.tools,
-            text=TextOptions(format=form) if form else None,
-            max_infer_iters=self.max_steps,
-            max_tool_calls=self.max_tool_calls,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            max_output_tokens=self.max_output_tokens,
-        )
 
 
 class NextTurn(RunWork):
@@ -120,16 +96,11 @@ async def create_run(body: CreateRun, request: Request, host: TheHost, caller: R
         raise ConfigError("give the name of an agent as agent, or that of a model as model")
     await host.check_room(caller)
     name = str(body.agent or body.model)
-    asked, wish = await read_asked(host, caller, body.as_response(name))
+    asked, wish = await read_asked(host, caller, body, body.output_schema, body.max_steps)
     if asked.message is None or asked.results or asked.approvals:
         raise ConfigError("input has no message of the user; results and decisions go to a run's inbox")
     agent = await asyncio.to_thread(host.catalog.agent, name, wish)
-    options: SessionOptions = {
-        "metadata": {**_read_labels(body.labels), **host.labels(caller, name)},
-        "expects_new": True,
-        "begins_with_message": True,
-        "history": asked.history,
-    }
+    options = begin_options(host, caller, name, _read_labels(body.labels), asked.history)
     if body.files is not None:
         options["files"] = body.files
     run_id = new_run_id(keyed_request(request))
@@ -172,7 +143,7 @@ async def begin_turn(
     await host.check_room(caller)
     keyed = keyed_request(request)
     has_begun = keyed is not None and keyed.place is not None
-    asked, _ = await read_asked(host, caller, CreateResponse(model="", input=body.input))
+    asked, _ = await read_asked(host, caller, AskedTurn(input=body.input))
     if asked.message is None or asked.history:
         raise ConfigError("give one message of the user; the run has the conversation before it")
     message: Message | None = asked.message

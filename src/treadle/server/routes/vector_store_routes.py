@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,11 +20,11 @@ from treadle.knowledge.files.vector_stores import (
     read_chunking,
     store_facts,
 )
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.access import RequestRefused
 from treadle.server.idempotency import new_id
 from treadle.server.routes.file_routes import find_file
 from treadle.server.routes.response_routes import page_of
-from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost
+from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, get_caller
 from treadle.server.run_host import RunHost
 
 router = APIRouter(prefix="/v1/vector_stores", tags=["vector stores"])
@@ -192,7 +192,7 @@ class PageOfAttached(PageOfStores):
 async def list_stores(host: TheHost, caller: Reader, asked: Annotated[PageOfStores, Query()]) -> Response:
     """Return the vector stores of the client."""
     found, has_more = await _page(host, asked.chosen(STORE, owner=caller.sees_only))
-    return Fast({**page_of([await _write(host, item) for item in found]), "has_more": has_more})
+    return Fast(page_of([await _write(host, item) for item in found], has_more=has_more))
 
 
 async def _page(host: RunHost, chosen: ResourceFilter) -> tuple[list[Resource], bool]:
@@ -204,24 +204,48 @@ async def _page(host: RunHost, chosen: ResourceFilter) -> tuple[list[Resource], 
     return found, has_more
 
 
-async def find_store(host: RunHost, caller: ApiCaller, store_id: str) -> Resource:
-    """Return a vector store that the client sees. Raises: `RequestRefused`."""
-    found = await asyncio.to_thread(host.vectors.get, store_id, caller.sees_only)
+async def _find_store(store_id: str, request: Request, host: TheHost) -> Resource:
+    found = await asyncio.to_thread(host.vectors.get, store_id, get_caller(request).sees_only)
     if found is None:
         raise RequestRefused(404, f"there is no vector store {store_id!r:.100}", "not_found")
     return found
 
 
+TheStore = Annotated[Resource, Depends(_find_store)]
+"""The vector store that the path of a request names, and that the client sees."""
+
+
+async def _find_attached(file_id: str, store: TheStore, host: TheHost) -> Resource:
+    found = await asyncio.to_thread(host.vectors.attached, store.resource_id, file_id)
+    if found is None:
+        raise RequestRefused(404, f"the vector store has no file {file_id!r:.100}", "not_found")
+    return found
+
+
+async def _find_batch(batch_id: str, store: TheStore, host: TheHost) -> Resource:
+    found = await asyncio.to_thread(
+        host.vectors.table.get, BATCH, batch_id, store.created_at, store.resource_id
+    )
+    if found is None:
+        raise RequestRefused(404, f"there is no batch {batch_id!r:.100}", "not_found")
+    return found
+
+
+TheAttached = Annotated[Resource, Depends(_find_attached)]
+"""The file of the vector store that the path of a request names."""
+TheBatch = Annotated[Resource, Depends(_find_batch)]
+"""The batch of files that the path of a request names."""
+
+
 @router.get("/{store_id}")
-async def get_store(store_id: str, host: TheHost, caller: Reader) -> Response:
+async def get_store(host: TheHost, caller: Reader, store: TheStore) -> Response:
     """Return a vector store."""
-    return Fast(await _write(host, await find_store(host, caller, store_id)))
+    return Fast(await _write(host, store))
 
 
 @router.post("/{store_id}")
-async def change_store(store_id: str, body: ChangeVectorStore, host: TheHost, caller: Runner) -> Response:
+async def change_store(body: ChangeVectorStore, host: TheHost, caller: Runner, store: TheStore) -> Response:
     """Change a vector store. What is not given stays; `expires_after: null` means that it never expires."""
-    item = await find_store(host, caller, store_id)
     facts: dict[str, object] = {}
     if body.name is not None:
         facts["name"] = body.name
@@ -229,24 +253,22 @@ async def change_store(store_id: str, body: ChangeVectorStore, host: TheHost, ca
         facts["metadata"] = body.metadata
     if "expires_after" in body.model_fields_set:
         facts["expires_days"] = None if body.expires_after is None else body.expires_after.days
-    return Fast(await _write(host, await asyncio.to_thread(lambda: host.vectors.change(item, **facts))))
+    return Fast(await _write(host, await asyncio.to_thread(lambda: host.vectors.change(store, **facts))))
 
 
 @router.delete("/{store_id}")
-async def delete_store(store_id: str, host: TheHost, caller: Runner) -> Response:
+async def delete_store(host: TheHost, caller: Runner, store: TheStore) -> Response:
     """Delete a vector store. Its files stay."""
-    await find_store(host, caller, store_id)
-    await asyncio.to_thread(host.vectors.delete, store_id)
-    return Fast({"id": store_id, "object": "vector_store.deleted", "deleted": True})
+    await asyncio.to_thread(host.vectors.delete, store.resource_id)
+    return Fast({"id": store.resource_id, "object": "vector_store.deleted", "deleted": True})
 
 
 @router.post("/{store_id}/search")
-async def search_store(store_id: str, body: SearchVectorStore, host: TheHost, caller: Reader) -> Response:
+async def search_store(body: SearchVectorStore, host: TheHost, caller: Reader, store: TheStore) -> Response:
     """Return the pieces of the store's files that fit a query best."""
-    item = await find_store(host, caller, store_id)
     condition = None if body.filters is None else read_filter(body.filters)
     queries = [body.query] if isinstance(body.query, str) else body.query
-    found = await host.vectors.search(item, queries, body.max_num_results, condition)
+    found = await host.vectors.search(store, queries, body.max_num_results, condition)
     data: list[Json] = [
         {
             "file_id": hit.file_id,
@@ -263,12 +285,11 @@ async def search_store(store_id: str, body: SearchVectorStore, host: TheHost, ca
 
 
 @router.post("/{store_id}/files")
-async def attach_file(store_id: str, body: AttachFile, host: TheHost, caller: Runner) -> Response:
+async def attach_file(body: AttachFile, host: TheHost, caller: Runner, store: TheStore) -> Response:
     """Attach a file. It is read after this returns; its `status` says when it can be found."""
-    store = await find_store(host, caller, store_id)
     file = await find_file(host, caller, body.file_id)
     await _attach(host, store, [(file, body.attributes)], read_chunking(body.chunking_strategy))
-    return Fast(_write_attached(await _find_attached(host, caller, store_id, body.file_id)))
+    return Fast(_write_attached(await _find_attached(body.file_id, store, host)))
 
 
 def _write_attached(item: Resource) -> dict[str, Json]:
@@ -292,70 +313,55 @@ def _write_attached(item: Resource) -> dict[str, Json]:
 
 @router.get("/{store_id}/files")
 async def list_attached(
-    store_id: str, host: TheHost, caller: Reader, asked: Annotated[PageOfAttached, Query()]
+    host: TheHost, caller: Reader, store: TheStore, asked: Annotated[PageOfAttached, Query()]
 ) -> Response:
     """Return the files of a vector store."""
-    await find_store(host, caller, store_id)
-    return Fast(await _list(host, asked.chosen(ATTACHED, parent=store_id, state=asked.filter)))
+    return Fast(await _list(host, asked.chosen(ATTACHED, parent=store.resource_id, state=asked.filter)))
 
 
 async def _list(host: RunHost, chosen: ResourceFilter) -> dict[str, Json]:
     found, has_more = await _page(host, chosen)
-    return {**page_of([_write_attached(item) for item in found]), "has_more": has_more}
-
-
-async def _find_attached(host: RunHost, caller: ApiCaller, store_id: str, file_id: str) -> Resource:
-    await find_store(host, caller, store_id)
-    found = await asyncio.to_thread(host.vectors.attached, store_id, file_id)
-    if found is None:
-        raise RequestRefused(404, f"the vector store has no file {file_id!r:.100}", "not_found")
-    return found
+    return page_of([_write_attached(item) for item in found], has_more=has_more)
 
 
 @router.get("/{store_id}/files/{file_id}")
-async def get_attached(store_id: str, file_id: str, host: TheHost, caller: Reader) -> Response:
+async def get_attached(host: TheHost, caller: Reader, item: TheAttached) -> Response:
     """Return a file of a vector store, with its status."""
-    item = await _find_attached(host, caller, store_id, file_id)
     if host.vectors.is_left(item):
         host.start_quietly(host.read_files([item]))
     return Fast(_write_attached(item))
 
 
 @router.post("/{store_id}/files/{file_id}")
-async def change_attached(
-    store_id: str, file_id: str, body: ChangeAttached, host: TheHost, caller: Runner
-) -> Response:
+async def change_attached(body: ChangeAttached, host: TheHost, caller: Runner, item: TheAttached) -> Response:
     """Replace the attributes of a file of a vector store."""
-    item = await _find_attached(host, caller, store_id, file_id)
     attributes = check_attributes(body.attributes)
     changed = await asyncio.to_thread(lambda: host.vectors.change_attached(item, attributes=attributes))
     return Fast(_write_attached(changed))
 
 
 @router.get("/{store_id}/files/{file_id}/content")
-async def get_attached_content(store_id: str, file_id: str, host: TheHost, caller: Reader) -> Response:
+async def get_attached_content(host: TheHost, caller: Reader, item: TheAttached) -> Response:
     """Return the text of a file of a vector store, in the pieces that are searched."""
-    item = await _find_attached(host, caller, store_id, file_id)
     pieces = await asyncio.to_thread(host.vectors.pieces, item)
     data: list[Json] = [{"type": "text", "text": piece.text} for piece in pieces]
-    told = {"file_id": file_id, "filename": attached_facts(item).name, "has_more": False, "next_page": None}
+    named = {"file_id": item.resource_id, "filename": attached_facts(item).name}
+    told = {**named, "has_more": False, "next_page": None}
     return Fast({"object": "vector_store.file_content.page", **told, "data": data, "content": data})
 
 
 @router.delete("/{store_id}/files/{file_id}")
-async def detach_file(store_id: str, file_id: str, host: TheHost, caller: Runner) -> Response:
+async def detach_file(host: TheHost, caller: Runner, item: TheAttached) -> Response:
     """Remove a file from a vector store. The uploaded file stays."""
-    item = await _find_attached(host, caller, store_id, file_id)
     await asyncio.to_thread(host.vectors.detach, item)
-    return Fast({"id": file_id, "object": "vector_store.file.deleted", "deleted": True})
+    return Fast({"id": item.resource_id, "object": "vector_store.file.deleted", "deleted": True})
 
 
 @router.post("/{store_id}/file_batches")
 async def attach_batch(
-    store_id: str, body: AttachBatch, request: Request, host: TheHost, caller: Runner
+    body: AttachBatch, request: Request, host: TheHost, caller: Runner, store: TheStore
 ) -> Response:
     """Attach several files at once."""
-    store = await find_store(host, caller, store_id)
     if bool(body.file_ids) == bool(body.files):
         raise RequestRefused(400, "give file_ids or files, and not both", "invalid_request")
     given: dict[str, Json] = dict.fromkeys(body.file_ids, body.attributes)
@@ -382,44 +388,31 @@ async def _write_batch(host: RunHost, item: Resource) -> dict[str, Json]:
     }
 
 
-async def _find_batch(host: RunHost, caller: ApiCaller, store_id: str, batch_id: str) -> Resource:
-    store = await find_store(host, caller, store_id)
-    found = await asyncio.to_thread(
-        host.vectors.table.get, BATCH, batch_id, store.created_at, store.resource_id
-    )
-    if found is None:
-        raise RequestRefused(404, f"there is no batch {batch_id!r:.100}", "not_found")
-    return found
-
-
 @router.get("/{store_id}/file_batches/{batch_id}")
-async def get_batch(store_id: str, batch_id: str, host: TheHost, caller: Reader) -> Response:
+async def get_batch(host: TheHost, caller: Reader, batch: TheBatch) -> Response:
     """Return a batch of files, with how many of them are read."""
-    return Fast(await _write_batch(host, await _find_batch(host, caller, store_id, batch_id)))
+    return Fast(await _write_batch(host, batch))
 
 
 @router.get("/{store_id}/file_batches/{batch_id}/files")
 async def list_batch(
-    store_id: str, batch_id: str, host: TheHost, caller: Reader, asked: Annotated[PageOfAttached, Query()]
+    host: TheHost, caller: Reader, batch: TheBatch, asked: Annotated[PageOfAttached, Query()]
 ) -> Response:
     """Return the files of a batch."""
-    await _find_batch(host, caller, store_id, batch_id)
-    return Fast(
-        await _list(host, asked.chosen(ATTACHED, parent=store_id, label=batch_id, state=asked.filter))
-    )
+    of_batch = {"parent": batch.parent, "label": batch.resource_id, "state": asked.filter}
+    return Fast(await _list(host, asked.chosen(ATTACHED, **of_batch)))
 
 
 @router.post("/{store_id}/file_batches/{batch_id}/cancel")
-async def cancel_batch(store_id: str, batch_id: str, host: TheHost, caller: Runner) -> Response:
+async def cancel_batch(host: TheHost, caller: Runner, batch: TheBatch, store: TheStore) -> Response:
     """Stop the reading of the files of a batch that are not read yet."""
-    item = await _find_batch(host, caller, store_id, batch_id)
-    chosen = ResourceFilter(kind=ATTACHED, parent=store_id, label=batch_id, state="in_progress")
+    chosen = ResourceFilter(kind=ATTACHED, state="in_progress", parent=batch.parent, label=batch.resource_id)
 
     def cancel() -> None:
         for attached in host.vectors.page(chosen):
             host.vectors.change_attached(attached, is_cancelled=True)
-        host.vectors.table.replace(item, replace(item, state="cancelled"))
+        host.vectors.table.replace(batch, replace(batch, state="cancelled"))
 
     if await asyncio.to_thread(host.vectors.page, chosen):
         await asyncio.to_thread(cancel)
-    return Fast(await _write_batch(host, await _find_batch(host, caller, store_id, batch_id)))
+    return Fast(await _write_batch(host, await _find_batch(batch.resource_id, store, host)))
