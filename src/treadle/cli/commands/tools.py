@@ -139,7 +139,6 @@ def call(
         treadle tools call read_file '{"file_path": "notes.md"}' --tools files --mount .
         treadle tools call python '{"code": "2 ** 64"}' --tools python
     """
-    from treadle.cli.commands.drive_runs import read_stdin
     from treadle.cli.jobs.run_files import read_mount
     from treadle.sandbox.in_memory import MemorySandbox
     from treadle.tools.resolve import resolve_tools
@@ -149,7 +148,7 @@ def call(
     if tool not in found:
         hint = did_you_mean(tool, found) or ";"
         raise ConfigError(f"there is no tool {tool!r}{hint} the tools are: {', '.join(found) or 'none'}")
-    text = read_stdin(is_needed=True) if arguments == "-" else arguments
+    text = _read_stdin() if arguments == "-" else arguments
     sandbox = MemorySandbox(read_mount(mount))
     result, delta = execute(_make_call(ToolCall("call_1", tool, text), found, sandbox))
     if result.error_kind in (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS):
@@ -165,6 +164,13 @@ def call(
         changes = [*delta.changed, *[f"-{path}" for path in delta.deleted]]
         print_note(f"{write_count(len(changes), 'file')} changed in the sandbox: {', '.join(changes)[:500]}")
     return ExitCode.FAILED if result.is_error else ExitCode.DONE
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the arguments on standard input are not UTF-8: {error}") from error
 
 
 async def _make_call(
