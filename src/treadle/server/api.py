@@ -122,7 +122,8 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
         """Return what the server has counted, in the text form of Prometheus."""
         return PlainTextResponse(request.app.state.metrics.write())
 
-    app: Any = Gateway(response_routes.DirectResponses(api, host, _answer_any), host, _answer_any)
+    direct = {response_routes.router.prefix: partial(response_routes.answer_directly, api, host)}
+    app: Any = Gateway(api, host, _answer_any, direct)
     if table.allow_origins:
         app = CORSMiddleware(app, allow_origins=table.allow_origins, allow_methods=["*"], allow_headers=["*"])
     api.openapi = partial(describe_api, api)  # type: ignore[method-assign]

@@ -2,7 +2,7 @@
 
 A key belongs to the client that sends it, and is kept for a day. A request with a key goes on when its client
 leaves, so that the client can ask for the answer again. What is kept of it is a resource of the journal. If the
-server is killed before the answer, the same request finds the turn that was begun (`KeyedRequest.place`), or what
+server is killed before the answer, the same request finds the turn that was begun (`place`), or what
 was made under its id (`new_id`). Only a message to an inbox is then sent again.
 """
 
@@ -41,9 +41,11 @@ class _Kept(Struct, omit_defaults=True):
     """What is kept of a request, besides the bytes of its answer."""
 
     run_id: str
+    """The id for the run that the request begins, if it begins one."""
     nonce: str
     beat_at: float
     place: str | None = None
+    """What an earlier try, whose process died, has begun or was about to begin; `None` if there was none."""
     status: int = 0
     headers: list[tuple[str, str]] = field(default_factory=list)
 
@@ -58,16 +60,6 @@ class KeyedRequest:
         self.has_failed = False
         """True if the answer says that the request failed, whatever its status is."""
         self._lock = asyncio.Lock()
-
-    @property
-    def run_id(self) -> str:
-        """The id for the run that the request begins, if it begins one."""
-        return self.kept.run_id
-
-    @property
-    def place(self) -> str | None:
-        """What an earlier try, whose process died, has begun or was about to begin; `None` if there was none."""
-        return self.kept.place
 
     async def note(self, place: str) -> None:
         """Keep what is about to be begun. Raises: `JournalError`."""
@@ -102,7 +94,7 @@ def new_id(request: Request, prefix: str) -> str | None:
 
 def new_run_id(keyed: KeyedRequest | None) -> str:
     """Return the id for a run that a request begins. The same request with the same key gets the same id."""
-    return make_run_id() if keyed is None else keyed.run_id
+    return make_run_id() if keyed is None else keyed.kept.run_id
 
 
 class _Answer:

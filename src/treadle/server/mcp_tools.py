@@ -94,7 +94,8 @@ def _session_of(context: Any, sessions: ToolSessions) -> str:
     return session_id
 
 
-def _describe(types: Any, spec: Any) -> Any:
+def _describe(types: Any, spec: ToolSpec) -> Any:
+    schema = spec.output_schema
     hints = types.ToolAnnotations(
         read_only_hint=spec.effect is Effect.PURE, idempotent_hint=spec.effect is not Effect.ONCE
     )
@@ -102,14 +103,10 @@ def _describe(types: Any, spec: Any) -> Any:
         name=spec.name,
         description=spec.description,
         input_schema=spec.parameters,
-        output_schema=_object_schema(spec.output_schema),
+        # MCP allows no other output schemas than those of objects.
+        output_schema=schema if isinstance(schema, dict) and schema.get("type") == "object" else None,
         annotations=hints,
     )
-
-
-def _object_schema(schema: Json) -> Json:
-    """Return `schema` if it describes objects, the only output schemas that MCP allows."""
-    return schema if isinstance(schema, dict) and schema.get("type") == "object" else None
 
 
 def _to_result(types: Any, result: ToolResult) -> Any:

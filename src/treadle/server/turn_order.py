@@ -132,15 +132,15 @@ async def find_before(
 ) -> Run[Any] | None:
     """Return a run as it was before a request, also before an earlier try of it; `None` if it had not begun."""
     run = await host.find_run(caller, run_id)
-    if run is None or keyed is None or keyed.place is None:
+    if run is None or keyed is None or keyed.kept.place is None:
         return run
-    seq = int(keyed.place)
+    seq = int(keyed.kept.place)
     return await asyncio.to_thread(Run.load, run_id, host.journal, seq) if seq else None
 
 
 def seq_before(info: RunInfo, keyed: KeyedRequest | None) -> int:
     """Return the number of a run's newest event before a request, also before an earlier try of it."""
-    return info.events if keyed is None or keyed.place is None else int(keyed.place)
+    return info.events if keyed is None or keyed.kept.place is None else int(keyed.kept.place)
 
 
 async def start_turn(
@@ -151,7 +151,7 @@ async def start_turn(
     `drive` drives it in a way of its own. If the same request has begun the turn before its process died, that turn
     is followed, whoever drives it. Raises: what prevents the turn.
     """
-    if keyed is not None and keyed.place is None:
+    if keyed is not None and keyed.kept.place is None:
         # Before the turn is stored, so that nothing is begun of which the key does not know.
         await keyed.note(str(seq))
     elif keyed is not None:

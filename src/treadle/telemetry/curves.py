@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, redirect_stdout
 from contextvars import Context
-from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -82,9 +81,7 @@ class Curves:
     def __enter__(self) -> "Curves":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

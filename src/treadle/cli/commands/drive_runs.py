@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from contextlib import aclosing, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, drive, print_follow_up, resume_shown
@@ -37,9 +36,7 @@ from treadle.journal.protocol import Journal
 from treadle.runs.ensure import Batch
 from treadle.runs.run import FileChanges, Run, find_changes, write_files
 from treadle.runs.statuses import find_run, find_unfinished
-
-if TYPE_CHECKING:
-    from treadle.runs.task import Task
+from treadle.runs.task import Task, load_task
 
 
 def run(
@@ -125,7 +122,7 @@ def _read_schema(given: str) -> Json:
 
 def _read_work(
     text: str | None, task: str | None, mount: Path | None, attach: list[Path] | None
-) -> "str | Task":
+) -> str | Task:
     """Return the text or the task. Raises: `ConfigError` if both or neither are given."""
     if text == "-":
         text = read_stdin(is_needed=True)
@@ -138,7 +135,6 @@ def _read_work(
             raise ConfigError("give a text or --task, not both")
         if mount is not None:
             raise ConfigError("a task brings its own files; leave out --mount")
-        from treadle.tasks import load_task
 
         return load_task(task)
     if text is None or not text.strip():

@@ -3,7 +3,7 @@
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -22,16 +22,20 @@ from treadle.cli.terminal.output import (
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
+from treadle.journal.identity import Trust, record_trust
+from treadle.journal.registry import DEFAULT_PATH, open_journal
 from treadle.models.config import known_models
 from treadle.models.config.known_models import ListedModel
+from treadle.models.config.model_parts import demand_of, needs_trust
 from treadle.models.config.presets import find_preset, provider_names
+from treadle.models.config.probe import Probed, Prober
 from treadle.models.config.recipe import load_config
 from treadle.models.config.stored_keys import delete_key, store_key, where_is_key
+from treadle.models.config.toml_file import KIND, digest_of, search_config
 from treadle.models.protocol import Model
-
-if TYPE_CHECKING:
-    from treadle.models.config.probe import Probed, Prober
-    from treadle.routing.known_tiers import ListedTier
+from treadle.models.wrappers.tiered import TieredModel
+from treadle.routing import LATENCIES, choose, facts_of, make_router
+from treadle.routing.known_tiers import ListedTier, list_tiers
 
 
 def list_models(is_json: bool = False) -> int:
@@ -102,7 +106,6 @@ def check(
         treadle models check openai:gpt-5-mini
         treadle models check my-model --base-url http://localhost:8000/v1
     """
-    from treadle.models.config.probe import Prober
 
     config = load_config()
 
@@ -131,7 +134,7 @@ def check(
     return ExitCode.DONE
 
 
-async def _probe(prober: "Prober", *, is_json: bool) -> "Probed":
+async def _probe(prober: Prober, *, is_json: bool) -> Probed:
     async for finding in prober.findings():
         if is_json:
             print_json(finding)
@@ -149,9 +152,6 @@ def tiers(journal: str | None = None, is_json: bool = False) -> int:
         treadle models tiers
         treadle models tiers --json
     """
-    from treadle.journal.registry import DEFAULT_PATH, open_journal
-    from treadle.routing import LATENCIES
-    from treadle.routing.known_tiers import list_tiers
 
     config = load_config()
     if not config.file.tiers:
@@ -175,7 +175,7 @@ def tiers(journal: str | None = None, is_json: bool = False) -> int:
     return ExitCode.DONE
 
 
-def _print_tiers(found: list["ListedTier"]) -> None:
+def _print_tiers(found: list[ListedTier]) -> None:
     columns = ("tier", "models", "window", "$ per 1M in, out", "images", "tools", "latency")
     table = make_table(*columns, wrapped=columns)
     for item in found:
@@ -215,8 +215,6 @@ def route(
         treadle models route 'Prove that there are infinitely many primes.'
         treadle models route 'What is in this picture?' --images 1 --router scored
     """
-    from treadle.models.wrappers.tiered import TieredModel
-    from treadle.routing import choose, facts_of, make_router
 
     model = load_config().model("auto" if router is None else f"auto:{router}")
     assert isinstance(model, TieredModel)
@@ -259,9 +257,6 @@ def trust(file: Path | None = None) -> int:
         treadle models trust
         treadle models trust ../treadle.toml
     """
-    from treadle.journal.identity import Trust, record_trust
-    from treadle.models.config.model_parts import demand_of, needs_trust
-    from treadle.models.config.toml_file import KIND, digest_of, search_config
 
     path = file or search_config()
     if path is None:

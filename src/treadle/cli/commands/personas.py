@@ -4,6 +4,9 @@ from pathlib import Path
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.terminal.output import clean, print_note, stdout
+from treadle.journal.identity import Trust, record_trust
+from treadle.knowledge.personas.persona import Persona, demands_of_persona, digest_of
+from treadle.knowledge.surroundings import describe_persona
 
 
 def show(file: Path) -> int:
@@ -13,8 +16,6 @@ def show(file: Path) -> int:
         treadle persona show assistant.yaml
         treadle persona show examples/personas/analyst.yaml
     """
-    from treadle.knowledge.personas.persona import Persona, demands_of_persona
-    from treadle.knowledge.surroundings import describe_persona
 
     persona = Persona.load(file)
     text, report = describe_persona(persona)
@@ -34,8 +35,6 @@ def check(file: Path) -> int:
         treadle persona check assistant.yaml
         treadle persona check examples/personas/analyst.yaml
     """
-    from treadle.knowledge.personas.persona import Persona
-    from treadle.knowledge.surroundings import describe_persona
 
     persona = Persona.load(file)
     _, report = describe_persona(persona)
@@ -52,8 +51,6 @@ def trust(file: Path) -> int:
         treadle persona trust assistant.yaml
         treadle persona trust examples/personas/analyst.yaml
     """
-    from treadle.journal.identity import Trust, record_trust
-    from treadle.knowledge.personas.persona import Persona, demands_of_persona, digest_of
 
     persona = Persona.load(file)
     record_trust("persona", digest_of(persona), Trust.TRUSTED, persona.name)

@@ -13,7 +13,6 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar
 
 from treadle.core.errors import ConfigError
@@ -50,9 +49,7 @@ class CommandLoop:
     def __enter__(self) -> "CommandLoop":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._runner.close()
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import asdict, replace
 
@@ -14,16 +14,16 @@ from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
+from treadle.models.config.recipe import load_config
+from treadle.models.config.recipe import make_model as make_from_part
 from treadle.models.protocol import Model
 from treadle.runs.agent_parts import demands_of, settle_trust
 from treadle.runs.options import Files
 from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
 from treadle.runs.statuses import read_started
+from treadle.runs.task import Task
 from treadle.telemetry.turn_log import configured_hooks
-
-if TYPE_CHECKING:
-    from treadle.runs.task import Task
 
 T = TypeVar("T")
 NOTHING = KnowledgeOptions()
@@ -34,7 +34,7 @@ def make_agent(
     journal: Journal,
     *,
     limits: PolicyOptions,
-    task: "Task | None" = None,
+    task: Task | None = None,
     instructions: str | None = None,
     files: Files | None = None,
     schema: Json = None,
@@ -48,7 +48,6 @@ def make_agent(
 
     Raises: `ConfigError`; `UntrustedError` for a persona that needs --trust.
     """
-    from treadle.models.config.recipe import load_config
 
     persona = None
     if knowledge.persona is not None:
@@ -102,9 +101,8 @@ def _tools_first(tools: Sequence[str], make: Callable[[], T]) -> T:
         raise
 
 
-def make_model(options: AgentFlags, task: "Task | None" = None) -> Model:
+def make_model(options: AgentFlags, task: Task | None = None) -> Model:
     """Return the model that `options` name, or the default of treadle.toml. Raises: `ConfigError`."""
-    from treadle.models.config.recipe import load_config
 
     name = options.model or load_config().default_model
     if name is None:
@@ -115,9 +113,8 @@ def make_model(options: AgentFlags, task: "Task | None" = None) -> Model:
             "`treadle demo`, or `treadle run --task files:csv_sum-0001 --model oracle`"
         )
     settings = _given_settings(options)
-    return _make_from_part(
-        PartSpec(name=_full_name(name, settings), settings=settings), options.api_key, task
-    )
+    part = PartSpec(name=_full_name(name, settings), settings=settings)
+    return make_from_part(part, task=task, api_key=options.api_key)
 
 
 class ResumedAgents:
@@ -189,7 +186,6 @@ def _given_settings(options: AgentFlags) -> dict[str, Json]:
 
 def _full_name(name: str, settings: Mapping[str, Json]) -> str:
     """Return the name of a model with its provider, unless it is that of a configured model or of the oracle."""
-    from treadle.models.config.recipe import load_config
 
     url = settings.get("base_url")
     return load_config().full_name(name, base_url=None if url is None else str(url))
@@ -207,9 +203,3 @@ def _refuse_missing(run_id: str, spec: AgentSpec) -> None:
         raise ConfigError(
             f"the journal of run {run_id!r} does not have its whole agent; give {' and '.join(needed)}"
         )
-
-
-def _make_from_part(part: PartSpec, api_key: str | None, task: "Task | None") -> Model:
-    from treadle.models.config.recipe import make_model
-
-    return make_model(part, task=task, api_key=api_key)

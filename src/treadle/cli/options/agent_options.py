@@ -152,8 +152,7 @@ class KnowledgeOptions(OptionGroup, frozen=True, kw_only=True):
             raise ConfigError("--user is empty; give the name of a user")
 
     def over_file(self) -> "KnowledgeOptions":
-        """Return these options. Those that were not given come from the section `chat` of treadle.toml. Raises:
-        `ConfigError`.
+        """Return these options. Those that were not given come from the section `chat` of treadle.toml.
 
         Raises: `ConfigError`.
         """

@@ -15,13 +15,12 @@ import msgspec
 from treadle.core.errors import ConfigError, MistakesError, TreadleError, UntrustedError
 from treadle.core.masking import hide_password
 from treadle.core.registry import did_you_mean
-from treadle.core.types import Json
+from treadle.core.types import Json, Usage
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from treadle.core.types import Usage
 
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb]"
@@ -234,12 +233,12 @@ def write_seconds(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def write_usage(usage: "Usage") -> str:
+def write_usage(usage: Usage) -> str:
     """Return the token counts of `usage` as text. Cached tokens are left out if there are none."""
     return f"{usage.total_tokens:,} tokens ({write_directions(usage)})"
 
 
-def write_directions(usage: "Usage") -> str:
+def write_directions(usage: Usage) -> str:
     """Return the input and output tokens of `usage` as text: `3,411 in (48% cached), 38 out`."""
     share = usage.cached_input_tokens / max(1, usage.input_tokens)
     cached = f" ({share:.0%} cached)" if usage.cached_input_tokens else ""

@@ -350,9 +350,9 @@ class ClientTurn:
         """Return the state of the run that an earlier try of the request has begun before its process died, and its
         events since then, once it waits for the client; `None` if it has begun none."""
         keyed, journal = self._named.keyed, self._host.journal
-        if keyed is None or keyed.place is None:
+        if keyed is None or keyed.kept.place is None:
             return None
-        run_id, _, seq = keyed.place.rpartition(" ")
+        run_id, _, seq = keyed.kept.place.rpartition(" ")
         while True:
             try:
                 run = await asyncio.to_thread(Run.load, run_id, journal)

@@ -109,10 +109,7 @@ class Program:
     @property
     def usage(self) -> Usage:
         """The tokens of all answers."""
-        total = Usage()
-        for item in self.done:
-            total = total.plus(item.usage)
-        return total
+        return sum([item.usage for item in self.done], Usage())
 
     @property
     def cost_usd(self) -> float | None:

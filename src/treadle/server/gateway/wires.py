@@ -5,8 +5,9 @@ They do not go through FastAPI, whose checks of a request take longer than every
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -34,6 +35,9 @@ from treadle.server.gateway.client_turn import AskedModelError, ClientTurn, RunN
 from treadle.server.gateway.gateway_host import GatewayHost, result_of
 from treadle.server.idempotency import KeyedRequest
 
+DirectAnswer: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[Any]]
+"""What answers a request of ASGI, or returns the application that does. Raises: what prevents the answer, before
+anything was sent."""
 RUN_HEADER = "x-treadle-run"
 """The header with the id of the run that records a request, in both directions."""
 LABELS_HEADER = "x-treadle-labels"
@@ -105,29 +109,46 @@ WIRES = {
 
 
 class Gateway:
-    """ASGI middleware that answers the requests to the gateway, and passes all others on."""
+    """ASGI middleware that answers the requests to the gateway, and passes all others on.
 
-    def __init__(self, app: Any, host: GatewayHost, to_response: Callable[[Exception], Any]) -> None:
+    So it does with other POST requests that must be quick: `direct` has what answers them, by their paths.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        host: GatewayHost,
+        to_response: Callable[[Exception], Any],
+        direct: Mapping[str, DirectAnswer] = {},
+    ) -> None:
         """Keep the application for other requests. `to_response` returns the response for an error."""
         self._app = app
         self._host = host
         self._to_response = to_response
+        self._direct: dict[str, DirectAnswer] = {
+            path: partial(self._answer, wire) for path, wire in WIRES.items()
+        }
+        self._direct.update(direct)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        wire = WIRES.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if wire is None:
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        answer = self._direct.get(scope["path"]) if is_post else None
+        if answer is None:
             return self._app(scope, receive, send)  # type: ignore[no-any-return]
-        return self._serve(wire, scope, receive, send)
+        return self._serve(answer, scope, receive, send)
 
-    async def _serve(self, wire: Wire, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, answer: DirectAnswer, scope: Scope, receive: Receive, send: Send) -> None:
+        response: Any = None
         try:
-            await self._answer(wire, scope, receive, send)
+            response = await answer(scope, receive, send)
         except AskedModelError as error:
-            after = error.retry_after_seconds
+            after, wire = error.retry_after_seconds, WIRES[scope["path"]]
             more = {} if after is None else {"retry-after": f"{after:.0f}"}
             await send_whole(send, error.status, wire.error(str(error), error.code), more)
         except Exception as error:
-            await self._to_response(error)(scope, receive, send)
+            response = self._to_response(error)
+        if response is not None:
+            await response(scope, receive, send)
 
     async def _answer(self, wire: Wire, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request. Raises: what prevents that, before anything was sent."""

@@ -1,7 +1,7 @@
 """`/v1/responses`: OpenAI's Responses API."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -81,54 +81,33 @@ async def _respond(
     return EventStream(write_lines(exchange.events()), lambda: host.start_quietly(exchange.cancel()))
 
 
-class DirectResponses:
-    """ASGI middleware that answers `POST /v1/responses` without the layers of FastAPI, which cost more than a turn.
+async def answer_directly(app: Any, host: RunHost, scope: Scope, receive: Receive, _: Send) -> Any:
+    """Return what answers `POST /v1/responses`, without the layers of FastAPI, which cost more than a turn.
 
-    A body that it cannot read goes on to FastAPI, which says what is wrong with it.
+    A body that cannot be read here goes on to `app`, which says what is wrong with it.
     """
+    if (b"content-type", b"application/json") not in scope["headers"]:
+        return app
+    raw, state = await read_body(receive), scope["state"]
+    try:
+        body = CreateResponse.model_validate_json(raw)
+    except ValidationError:
+        unread = [{"type": "http.request", "body": raw, "more_body": False}]
 
-    def __init__(self, app: Any, host: RunHost, to_response: Callable[[Exception], Response]) -> None:
-        """Keep the application for other requests. `to_response` returns the response for an error."""
-        self._app = app
-        self._host = host
-        self._to_response = to_response
+        async def read_again() -> Any:
+            return unread.pop() if unread else await receive()
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return (self._serve if _is_direct(scope) else self._app)(scope, receive, send)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        state = scope["state"]
-        try:
-            raw = await read_body(receive)
-            try:
-                body = CreateResponse.model_validate_json(raw)
-            except ValidationError:
-                unread = [{"type": "http.request", "body": raw, "more_body": False}]
-
-                async def read_again() -> Any:
-                    return unread.pop() if unread else await receive()
-
-                await self._app(scope, read_again, send)
-                return
-            caller = check_scope(state["caller"], "run")
-            response = await _respond(body, scope, state.get("keyed"), self._host, caller)
-        except Exception as error:
-            response = self._to_response(error)
-        await response(scope, receive, send)
-
-
-def _is_direct(scope: Scope) -> bool:
-    if scope["type"] != "http" or scope["path"] != router.prefix or scope["method"] != "POST":
-        return False
-    return (b"content-type", b"application/json") in scope["headers"]
+        return lambda scope, _, send: app(scope, read_again, send)
+    caller = check_scope(state["caller"], "run")
+    return await _respond(body, scope, state.get("keyed"), host, caller)
 
 
 async def _find_begun(host: RunHost, caller: ApiCaller, keyed: KeyedRequest) -> ResponseFold | None:
     """Return the response that the same request has begun before its process died; `None` if it has begun none."""
-    if keyed.place is None:
+    if keyed.kept.place is None:
         return None
     try:
-        return await _fold(host, caller, keyed.place)
+        return await _fold(host, caller, keyed.kept.place)
     except RequestRefused:
         return None
 
@@ -251,13 +230,14 @@ def write_items(messages: Iterable[Message], run_id: str) -> list[dict[str, Json
     for number, message in enumerate(messages):
         said: list[dict[str, Json]] = []
         if message.role is Role.USER:
-            said.append({"type": "message", "role": "user", "content": [_text("input_text", message)]})
+            text: dict[str, Json] = {"type": "input_text", "text": message.content}
+            said.append({"type": "message", "role": "user", "content": [text]})
         elif message.role is Role.TOOL:
             call_id = wire_call_id(run_id, message.call_id or "")
             said.append({"type": "function_call_output", "call_id": call_id, "output": message.content})
         elif message.role is Role.ASSISTANT:
             if message.content or not message.tool_calls:
-                text = _text("output_text", message) | {"annotations": []}
+                text = {"type": "output_text", "text": message.content, "annotations": []}
                 said.append({"type": "message", "role": "assistant", "content": [text]})
             for call in message.tool_calls:
                 named = {"name": call.name, "arguments": call.arguments}
@@ -266,10 +246,6 @@ def write_items(messages: Iterable[Message], run_id: str) -> list[dict[str, Json
             item_id = f"msg_{run_id}_{number}" + (f"_{part}" if part else "")
             items.append({"id": item_id, "status": "completed", **item})
     return items
-
-
-def _text(kind: str, message: Message) -> dict[str, Json]:
-    return {"type": kind, "text": message.content}
 
 
 def page_of(items: list[dict[str, Json]], *, has_more: bool = False) -> dict[str, Json]:

@@ -142,7 +142,7 @@ async def begin_turn(
     info = await host.get_info(caller, run_id)
     await host.check_room(caller)
     keyed = keyed_request(request)
-    has_begun = keyed is not None and keyed.place is not None
+    has_begun = keyed is not None and keyed.kept.place is not None
     asked, _ = await read_asked(host, caller, AskedTurn(input=body.input))
     if asked.message is None or asked.history:
         raise ConfigError("give one message of the user; the run has the conversation before it")
