@@ -54,12 +54,10 @@ class AgentParts(Protocol):
     @property
     def spec(self) -> AgentSpec:
         """The agent as a value."""
-        ...
 
     @property
     def journal(self) -> Journal:
         """The journal that the runs are kept in."""
-        ...
 
 
 AGENT = "agent:"

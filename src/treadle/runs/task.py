@@ -41,44 +41,36 @@ class Task(Protocol):
     @property
     def task_set(self) -> str:
         """The name of the task set that the task belongs to."""
-        ...
 
     @property
     def task_id(self) -> str:
         """The task's id, unique in its set; the set can make the task again from it."""
-        ...
 
     @property
     def seed(self) -> int | None:
         """The seed that the task's parameters were drawn from; `None` if they were not drawn."""
-        ...
 
     @property
     def input(self) -> str:
         """The user's message."""
-        ...
 
     @property
     def instructions(self) -> str | None:
         """The system message, or `None` if the task has none."""
-        ...
 
     @property
     def tools(self) -> Sequence[str]:
         """The names of the toolsets that the task needs, such as `files`."""
-        ...
 
     @property
     def files(self) -> Mapping[str, bytes]:
         """The initial files of the sandbox: path to content."""
-        ...
 
     def check(self, output: str, files: Mapping[str, bytes]) -> "Grade | Awaitable[Grade]":
         """Grade the final answer `output` and the sandbox's final `files`, which are `RunFiles` after a run.
 
         It may be a coroutine function, for a check that takes time. `check_task` calls either.
         """
-        ...
 
 
 async def check_task(
@@ -120,22 +112,18 @@ class TaskSet(Protocol):
     @property
     def name(self) -> str:
         """The name of the set; references to its tasks begin with it."""
-        ...
 
     def __len__(self) -> int:
         """Return the number of distinct tasks."""
-        ...
 
     def __iter__(self) -> Iterator[Task]:
         """Iterate over all tasks in a fixed order that mixes the kinds."""
-        ...
 
     def get(self, task_id: str) -> Task:
         """Return the task with this id.
 
         Raises: `ConfigError` that names similar ids if there is no such task.
         """
-        ...
 
 
 Verdict: TypeAlias = Grade | float

@@ -101,14 +101,12 @@ class Gate:
         }
         try:
             self._check_place(headers)
-            if scope["path"] not in _OPEN_PATHS and not self._is_preflight(scope, headers):
+            is_preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+            if scope["path"] not in _OPEN_PATHS and not is_preflight:
                 scope.setdefault("state", {})["caller"] = self._find_caller(headers)
             await self._app(scope, self._bound(receive, headers), send)
         except RequestRefused as refused:
             await refuse(send, refused)
-
-    def _is_preflight(self, scope: Scope, headers: Mapping[str, str]) -> bool:
-        return scope["method"] == "OPTIONS" and "access-control-request-method" in headers
 
     def _check_place(self, headers: Mapping[str, str]) -> None:
         """Refuse pages of foreign origins, and names of hosts that stand for another machine.

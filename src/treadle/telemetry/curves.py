@@ -37,11 +37,9 @@ class CurveWriter(Protocol):
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Add a point to each curve in `values`. A name may have slashes. All values are finite."""
-        ...
 
     def close(self) -> None:
         """Store what is not stored yet, and end the run of this process."""
-        ...
 
 
 MakeCurves: TypeAlias = Callable[[CurveRun], CurveWriter]

@@ -1,7 +1,6 @@
 """Datasets, rollouts and topics as pages in one file: what a path holds, and the answers that its page needs."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from enum import StrEnum
 from html import escape
 from pathlib import Path
@@ -101,7 +100,7 @@ def make_evaluation_page(paths: Sequence[Path], *, journal: str | None = None) -
     view = make_evaluation_view(*map(make_results, paths, stored))
     address = EvaluationFolder(paths[0]).find_journal(stored[0], journal)
     answers: dict[str, object] = {}
-    with closing(open_journal(address, must_exist=True)) as opened:
+    with open_journal(address, must_exist=True) as opened:
         ids = choose_runs(view.evaluations[0], _RUNS)
         infos = opened.runs(RunFilter(run_ids=ids)) if ids else []
         answers = embed_runs(opened, sorted(infos, key=lambda info: ids.index(info.run_id)))

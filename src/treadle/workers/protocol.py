@@ -79,19 +79,15 @@ class Workers(Protocol):
         `Agent.run` and `Agent.resume` do; `ConfigError` if workers cannot build the agent; `WorkerError` if no
         worker can be started.
         """
-        ...
 
     def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> WorkedSession:
         """Return the session `run_id`, which is begun or continued, and whose turns these workers drive."""
-        ...
 
     def status(self) -> WorkersStatus:
         """Return what the workers do at the moment."""
-        ...
 
     async def close(self) -> None:
         """Stop the worker processes, which give their runs back to the queue. Safe to repeat."""
-        ...
 
 
 MakeWorkers: TypeAlias = Callable[[Journal, str, WorkerOptions], Workers]

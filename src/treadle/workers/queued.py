@@ -59,7 +59,6 @@ class WorkerHandle(Protocol):
         If cancelled, stop the worker, and wait until it has given its runs back. Raises: `WorkerError` that says
         why the worker died, if that is known; `ConfigError` if it would not help to start it again.
         """
-        ...
 
 
 class WorkerReport(Struct, omit_defaults=True, kw_only=True):

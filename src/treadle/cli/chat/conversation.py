@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -215,7 +214,8 @@ class Chat:
     def _say(self, text: str) -> None:
         """Send a message, once the turn before it is finished."""
         if text and self._finish_turn():
-            self._take_turn(partial(self._send, text, self._take_files(text)))
+            attach = self._take_files(text)
+            self._take_turn(lambda emit: self.session.send(text, attach=attach, on_event=emit))
         elif text:
             print_note("the message was not sent, because the previous turn is not finished")
             self.prompt.draft = text
@@ -290,22 +290,18 @@ class Chat:
         view = JsonView() if self._is_json else self._make_view(calls)
         begin = time.monotonic()
         try:
-            run = self.work.run(self._listen(start(view.on_event), view))
+            with closing(view):
+                run = self.work.run(self._listen(start(view.on_event), view))
         except KeyboardInterrupt:
-            view.close()
             print_note(f"stopped · {self._meter.take(self.session.run)}")
             self._codes.append(ExitCode.INTERRUPTED)
             if not self.prompt.is_person:
                 raise
             return
         except ConfigError as error:
-            view.close()
             print_error(str(error))
             self._codes.append(ExitCode.FAILED)
             return
-        except BaseException:
-            view.close()
-            raise
         view.finish(run, time.monotonic() - begin)
         if (run.approvals or run.questions) and self.prompt.is_person:
             what = "for the decision" if run.approvals else "the question"
@@ -349,9 +345,6 @@ class Chat:
             self.session.post(text)
             print_note("this is answered after the turn")
 
-    def _send(self, text: str, attached: list[Path], emit: Emit) -> Coroutine[Any, Any, Run]:
-        return self.session.send(text, attach=attached, on_event=emit)
-
 
 def chat(
     session: str | None = None,
@@ -389,7 +382,7 @@ def chat(
             "a session keeps its persona, memory, skills, documents and judge; --persona, --memory, --user, "
             "--skills, --document and --judge are for a new one"
         )
-    with closing(open_or_make(journal, level) if is_new else open_existing(journal, level)) as opened:
+    with open_or_make(journal, level) if is_new else open_existing(journal, level) as opened:
 
         def make(model: str | None, run_id: str | None) -> Agent:
             given = agent

@@ -1,9 +1,7 @@
 """`treadle check`, `backup` and `import`: a whole journal."""
 
-from contextlib import closing
 from pathlib import Path
 
-from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.journals import find_runs, import_file, open_existing, open_or_make
 from treadle.cli.options import common as o
 from treadle.cli.terminal.output import (
@@ -36,7 +34,7 @@ def check(
         treadle check
         treadle check last --journal backup.db
     """
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         checks = Check(opened)
         run_ids = find_runs(opened, runs, is_all=not runs)
         with spinner("checking the store"):
@@ -77,7 +75,7 @@ def _print_damage(checked: Checked, journal: str | None) -> None:
 def backup(
     file: Path,
     journal: str | None = None,
-) -> int:
+) -> None:
     """Copy a journal to a new file, also while it is in use.
 
     The copy has everything that was stored when the command began. It holds no leases, so its runs can be resumed.
@@ -86,14 +84,13 @@ def backup(
         treadle backup runs-backup.db
         treadle backup /mnt/backups/runs.db --journal .treadle/runs.db
     """
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         runs = opened.backup(file)
     print_note(f"{write_count(runs, 'run')} ({file.stat().st_size:,} bytes) written to {str(file)!r}")
     print_note(f"list them with: {write_command('runs', journal=str(file))}")
-    return 0
 
 
-def slim(journal: str | None = None) -> int:
+def slim(journal: str | None = None) -> None:
     """Compress the events in a journal's file, and give free space back.
 
     Jobs compress what they write. This is for files of other runs, and of an earlier Treadle. The runs may go on
@@ -105,7 +102,7 @@ def slim(journal: str | None = None) -> int:
     """
     from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         if not isinstance(opened, SqliteJournal):
             raise ConfigError(
                 "only a journal in a file is compressed; PostgreSQL compresses with its own settings"
@@ -113,14 +110,13 @@ def slim(journal: str | None = None) -> int:
         with spinner("compressing"):
             before, after = opened.slim()
     print_note(f"{before:,} bytes before, {after:,} bytes now")
-    return ExitCode.DONE
 
 
 def import_(
     file: str,
     journal: str | None = None,
     level: o.Level = "process",
-) -> int:
+) -> None:
     """Import the runs of an exported journal.
 
     The runs keep their ids, which are printed. If an import is interrupted, start it again.
@@ -129,7 +125,7 @@ def import_(
         treadle import runs.jsonl
         zcat runs.jsonl.gz | treadle import -
     """
-    with closing(open_or_make(journal, level)) as opened:
+    with open_or_make(journal, level) as opened:
         found = import_file(opened, file)
     print_lines([clean(run_id).encode() for run_id in (*found.added, *found.known)])
     if found.known:
@@ -137,4 +133,3 @@ def import_(
         print_note(f"{write_count(len(found.known), 'run')} of the file {verb} in the journal already")
     if found.added:
         print_note("these runs are not trusted: pass --trust to let a command start or send what they name")
-    return ExitCode.DONE

@@ -5,11 +5,9 @@ import contextlib
 import json
 import re
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import call_at_end_of_stdin, execute
 from treadle.cli.jobs.journals import open_or_make
 from treadle.cli.options.option_groups import FieldGroup, FieldOptions
@@ -45,7 +43,7 @@ def serve(
     port: int = 8321,
     new_key: str | None = None,
     is_json: bool = False,
-) -> int:
+) -> None:
     """Serve agents and models over HTTP, as OpenAI's and Anthropic's APIs and others, and record what they do.
 
     Clients name an agent or a model of treadle.toml, or the one of --model. Every response and conversation is a
@@ -63,14 +61,14 @@ def serve(
         key, hashed = make_key()
         if is_json:
             print_json({"name": new_key, "key": key, "sha256": hashed})
-            return ExitCode.DONE
+            return
         print_note("the key, which is shown only now:")
         stdout().print(key, soft_wrap=True, highlight=False)
         name = (
             new_key if re.fullmatch(r"[A-Za-z0-9_-]+", new_key) else json.dumps(new_key, ensure_ascii=False)
         )
         print_note(f'put this into treadle.toml:\n[serve.keys.{name}]\nsha256 = "{hashed}"')
-        return ExitCode.DONE
+        return
     served = load_served(config, model)
 
     def tell(url: str) -> None:
@@ -83,9 +81,8 @@ def serve(
         print_note(f"{url}/view shows the runs")
         flush()
 
-    with closing(open_or_make(journal, "process")) as opened, contextlib.suppress(KeyboardInterrupt):
+    with open_or_make(journal, "process") as opened, contextlib.suppress(KeyboardInterrupt):
         execute(serve_api(served, opened, host, port, tell))
-    return ExitCode.DONE
 
 
 def worker(
@@ -95,7 +92,7 @@ def worker(
     retries: int = 2,
     is_json: bool = False,
     ends_with_stdin: bool = False,
-) -> int:
+) -> None:
     """Drive the runs that wait in a queue of a journal, until Ctrl-C or SIGTERM.
 
     Workers on any number of machines can share a queue. Each builds the agents of its runs again, so the API keys,
@@ -113,7 +110,7 @@ def worker(
     report = take_stdout() if is_json else None
 
     async def work() -> None:
-        with closing(open_or_make(journal, "process")) as opened:
+        with open_or_make(journal, "process") as opened:
             working = Worker(opened, options, hooks=configured_hooks(), on_problem=partial(_tell, report))
             task = asyncio.ensure_future(working.work())
             if ends_with_stdin:
@@ -134,7 +131,6 @@ def worker(
 
     with contextlib.suppress(KeyboardInterrupt):
         execute(work())
-    return ExitCode.DONE
 
 
 def _tell(report: Callable[[WorkerReport], None] | None, run_id: str, error: Exception) -> None:
@@ -169,7 +165,7 @@ def mock(
     is_json: bool = False,
     *,
     server: ServerOptions,
-) -> int:
+) -> None:
     """Serve models that need no key, to try tools, agents and clients with.
 
     The model 'oracle' solves the tasks of the task set 'files', and 'teacher' plays all roles in the generation of
@@ -201,7 +197,6 @@ def mock(
             await served.close()
 
     execute(work())
-    return ExitCode.DONE
 
 
 def _print_url(url: str, engine: EngineKind | None, model: str, *, is_json: bool) -> None:

@@ -1,7 +1,6 @@
 """`treadle dataset show`, `stats`, `verify` and `report`: what a dataset contains."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -36,7 +35,7 @@ def show(
     is_rejected: bool = False,
     is_full: bool = False,
     is_json: bool = False,
-) -> int:
+) -> None:
     """Show one row of a dataset: its messages, calls, results and verdicts.
 
     Examples:
@@ -49,7 +48,6 @@ def show(
         print_json({**raw, "verdicts": entry.verdicts} if entry.verdicts else raw)
     else:
         _RowPrinter(entry, is_full=is_full).print()
-    return ExitCode.DONE
 
 
 class _RowPrinter(EventPrinter):
@@ -131,7 +129,7 @@ _MOST = 20
 """How many lines of a table are shown."""
 
 
-def stats(path: Path, is_json: bool = False) -> int:
+def stats(path: Path, is_json: bool = False) -> None:
     """Count the contents of a dataset: rows, tools, kinds, topics, tokens, cost, duplicates and rejections.
 
     Examples:
@@ -144,7 +142,6 @@ def stats(path: Path, is_json: bool = False) -> int:
         print_json(describe(found))
     else:
         _print_stats(found)
-    return ExitCode.DONE
 
 
 def _print_stats(found: DatasetStats) -> None:
@@ -279,7 +276,7 @@ def verify(
     problems = list(check_ledger(path))
 
     async def verify_all() -> None:
-        with closing(open_existing(journal)) as opened, bar("verifying", None, is_json=is_json) as advance:
+        with open_existing(journal) as opened, bar("verifying", None, is_json=is_json) as advance:
             async for checked in verify_rows(path, opened, window=window, trust=is_trusted):
                 totals.add(checked)
                 if is_json:
@@ -323,7 +320,7 @@ def _print_row(checked: CheckedRow) -> None:
 def report(
     path: Path,
     out: Path | None = None,
-) -> int:
+) -> None:
     """Write a report with pictures, as one HTML file that needs no network.
 
     It shows the topics, the tools and their order, lengths, kinds, rejections, tokens and cost over time, and rows
@@ -343,4 +340,3 @@ def report(
         written = write_page(make_dataset_view(path), out or default)
     stdout().print(str(written), soft_wrap=True)
     print_note("open it in a browser" if is_built() else HOW_TO_BUILD)
-    return ExitCode.DONE

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -39,7 +39,7 @@ def split(
     out: Path | None = None,
     is_fresh: bool = False,
     is_json: bool = False,
-) -> int:
+) -> None:
     """Write the rows by split and format, so that no topic is in two splits.
 
     The shares are met as exactly as the topics allow. A topic keeps its split when rows are added later. Without
@@ -61,7 +61,6 @@ def split(
         print_json(found)
     else:
         _print_split(found)
-    return ExitCode.DONE
 
 
 def _make_plan(path: Path, splits: str | None, formats: list[str] | None, seed: int | None) -> SplitPlan:
@@ -105,7 +104,7 @@ def merge_datasets(
     out: Path | None = None,
     is_forced: bool = False,
     is_json: bool = False,
-) -> int:
+) -> None:
     """Merge datasets into one, without duplicate rows.
 
     Of several rows of the same sample, or with the same messages, the first is kept. Every row keeps its origin; an
@@ -121,7 +120,7 @@ def merge_datasets(
         merged = merge(paths, out, is_forced=is_forced)
     if is_json:
         print_json({"rows": merged.rows, "sources": merged.sources})
-        return ExitCode.DONE
+        return
     console = stdout()
     for source in merged.sources:
         parts = [f"{source.kept:,} of {write_count(source.rows, 'row')}"]
@@ -133,7 +132,6 @@ def merge_datasets(
             parts.append(f"{write_count(source.renamed, 'id')} changed")
         console.print(f"{source.path}: {', '.join(parts)}", soft_wrap=True)
     console.print(f"{write_count(merged.rows, 'row')} in {str(out)!r}", style="bold", soft_wrap=True)
-    return ExitCode.DONE
 
 
 _MAX_LISTED = 3
@@ -222,7 +220,7 @@ def pairs(
     out: Path | None = None,
     is_whole: bool = False,
     min_gap: float = 0.0,
-) -> int:
+) -> None:
     """Write preference pairs from runs that were forked from each other.
 
     Runs are compared up to the step where they differ. The better step is the one whose runs have the higher mean
@@ -236,7 +234,7 @@ def pairs(
     is_dataset = folder.is_dir()
     values = _read_values(folder) if is_dataset else {}
     skips: Counter[str] = Counter()
-    with closing(open_existing(str(DatasetFolder(folder).journal) if is_dataset else source)) as journal:
+    with open_existing(str(DatasetFolder(folder).journal) if is_dataset else source) as journal:
         lines = _write_lines(journal, values, is_whole, min_gap, skips)
         if out is None:
             print_json_lines(lines)
@@ -246,7 +244,6 @@ def pairs(
             print_note(f"{write_count(count, 'pair')} written to {str(out)!r}")
     for why, count in skips.most_common():
         print_note(f"{write_count(count, 'run')} left out: {why}")
-    return ExitCode.DONE
 
 
 def _write_lines(

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
@@ -188,7 +187,7 @@ def demo(rows: int = 200, kill_after: int | None = None, window: int = 32, out: 
         before = shown.run_killed("generate", str(config), growing=folder.rows, lines=lines)
     shown.run("dataset", "verify", str(folder.path))
     is_good = shown.find_kept(before, folder.rows, "row")
-    with closing(open_journal(folder.journal)) as journal:
+    with open_journal(folder.journal) as journal:
         again = count_second_answers(journal)
     is_good &= shown.find(
         f"answers of a model that were paid for twice: {again or 'none'}", is_good=not again

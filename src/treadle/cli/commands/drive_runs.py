@@ -6,7 +6,7 @@ import stat
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from pathlib import Path
 
 from treadle.cli.exit import ExitCode, join_codes
@@ -69,7 +69,7 @@ def run(
     work = _read_work(text, task, mount.path, attach)
     if out is not None:
         refuse_folder(out, mount.path)
-    with closing(open_or_make(journal, level)) as opened:
+    with open_or_make(journal, level) as opened:
         runner = make_agent(
             agent,
             opened,
@@ -199,7 +199,7 @@ def resume(
     if is_failed and not is_all:
         raise ConfigError("--failed goes with --all")
     follow_up = FollowUp(journal, agent.api_key is not None)
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         agents = ResumedAgents(opened, agent, limits, is_trusted=is_trusted)
         if run is not None:
             return _resume_one(agents, find_run(opened, run), shown, follow_up)
@@ -307,7 +307,7 @@ def fork(
         treadle fork last --text "Now write it to a file."
     """
     new_id = new_run_id(run_id)
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         old_id = find_run(opened, run)
         at = at if turn is None else _find_turn(opened, old_id, turn, at)
         _check(opened, old_id, at, text)

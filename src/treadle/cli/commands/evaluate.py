@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
 from treadle.cli.options.option_groups import OptionGroup
 
@@ -61,7 +60,7 @@ def report(
     format: ReportFormat = "table",
     out: Path | None = None,
     journal: str | None = None,
-) -> int:
+) -> None:
     """Report on an evaluation, or compare two: in a terminal, as a page, or as a file of another format.
 
     Examples:
@@ -73,4 +72,3 @@ def report(
 
     for path in evaluating.write_report(folder, other, format, out, journal):
         stdout().print(str(path), soft_wrap=True)
-    return ExitCode.DONE

@@ -1,7 +1,6 @@
 """`treadle export`: runs as rows, as groups with tokens, or as a journal."""
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 
 from treadle.cli.exit import ExitCode
@@ -47,7 +46,7 @@ def export(
     check_format(format_)
     skips: list[str] = []
     apart = Apart()
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         run_ids = find_runs(opened, runs, is_all=is_all)
         if is_all and format_ != JOURNAL_FORMAT:
             run_ids = _keep_finished(opened, run_ids)

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import check_base_url
 from treadle.cli.terminal.output import print_json, print_note, spinner, stdout, write_count
@@ -73,7 +72,7 @@ def publish(
     has_report: bool = False,
     is_dry: bool = False,
     is_json: bool = False,
-) -> int:
+) -> None:
     """Upload a dataset to the Hugging Face Hub or to Kaggle.
 
     The splits, the topics and a card are uploaded, with the licence that you name. Tokens are read as the clients
@@ -120,7 +119,6 @@ def publish(
             print_note(
                 f"{write_count(len(upload.files), 'file')} uploaded under the licence {upload.license}"
             )
-    return ExitCode.DONE
 
 
 def _publish(upload: "Upload", *, is_update: bool) -> str:

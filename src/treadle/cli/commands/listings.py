@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from itertools import islice
 
 import msgspec
@@ -65,7 +64,7 @@ def runs(
         treadle runs
         treadle runs --status unfinished --json
     """
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         last = None if after is None else find_run(opened, after)
         most = limit + 1 if limit else None
         found = list(
@@ -186,7 +185,7 @@ def sessions(
     """
     if delete and (grep is not None or is_json):
         raise ConfigError("give --delete alone, without --grep and --json")
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         if delete:
             return _delete(opened, [find_run(opened, text) for text in delete], is_sure=is_sure)
         if grep is not None:
@@ -293,7 +292,7 @@ def stats(
     """
 
     found, damaged = UsageStats(), []
-    with closing(open_existing(journal)) as opened, spinner("counting"):
+    with open_existing(journal) as opened, spinner("counting"):
         for info in iterate_runs(opened, selection.condition, status=selection.listed, limit=limit or None):
             try:
                 if info.status == DAMAGED:
@@ -357,12 +356,11 @@ def _cost(tally: Tally) -> str:
 
 def _latency(durations: Durations) -> tuple[str, str]:
     found = [durations.quantile(share) for share in (0.5, 0.95)]
-    first, second = ["-" if value is None else _write_latency(value) for value in found]
+    first, second = [
+        "-" if value is None else write_seconds(value) if value >= 1 else f"{1000 * value:,.1f} ms"
+        for value in found
+    ]
     return first, second
-
-
-def _write_latency(seconds: float) -> str:
-    return write_seconds(seconds) if seconds >= 1 else f"{1000 * seconds:,.1f} ms"
 
 
 def _errors(errors: Mapping[str, int]) -> str:

@@ -2,10 +2,9 @@
 
 import shlex
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 
-from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing, open_or_make
 from treadle.cli.options.option_groups import OptionGroup
@@ -33,7 +32,7 @@ class MemoryPlace(OptionGroup, frozen=True, kw_only=True):
 
         names = self.names()
         store = open_or_make(self.journal, "process") if is_made else open_existing(self.journal)
-        with closing(store):
+        with store:
             yield open_memory(store, *names, embeddings=embeddings)
 
     def names(self) -> tuple[str, str]:
@@ -80,7 +79,7 @@ def list_memories(
     store: list[Store] | None = None,
     limit: int = 50,
     is_json: bool = False,
-) -> int:
+) -> None:
     """List memories, the newest first.
 
     Examples:
@@ -92,7 +91,7 @@ def list_memories(
         owners = memory.store.owners()
     if is_json:
         print_json(*found)
-        return ExitCode.DONE
+        return
     for entry in found:
         print_entry(entry)
     if not found:
@@ -105,7 +104,6 @@ def list_memories(
         where = " in these stores" if store else ""
         persona, user = place.names()
         print_note(f"{persona!r} has no memories about {user!r}{where}{more}")
-    return ExitCode.DONE
 
 
 def search(
@@ -115,7 +113,7 @@ def search(
     limit: int = 8,
     embeddings: str | None = None,
     is_json: bool = False,
-) -> int:
+) -> None:
     """Search memories and documents by their words, and by their meaning with --embeddings.
 
     Examples:
@@ -128,12 +126,11 @@ def search(
         print_note(found.note)
     if is_json:
         print_json(*found.hits)
-        return ExitCode.DONE
+        return
     for hit in found.hits:
         print_entry(hit.entry, f" {hit.score:.4f}")
     if not found.hits:
         print_note("nothing was found")
-    return ExitCode.DONE
 
 
 def add(
@@ -143,7 +140,7 @@ def add(
     epistemic: Epistemic | None = None,
     reason: str | None = None,
     replaces: str | None = None,
-) -> int:
+) -> None:
     """Write a memory, as the user.
 
     Examples:
@@ -157,13 +154,12 @@ def add(
     if written.outcome is Outcome.MERGED:
         print_note("a memory says the same already; it is stronger now")
     print_entry(written.entry)
-    return ExitCode.DONE
 
 
 def forget(
     entry_ids: list[str],
     place: MemoryPlace,
-) -> int:
+) -> None:
     """Delete memories with all their versions.
 
     The texts are overwritten in the file. Transcripts of runs in which they were said are kept.
@@ -178,4 +174,3 @@ def forget(
         for entry_id in entry_ids:
             memory.store.forget(entry_id, Author.USER, memory.clock.time())
     print_note(f"{len(entry_ids):,} forgotten")
-    return ExitCode.DONE

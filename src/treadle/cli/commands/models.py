@@ -1,7 +1,6 @@
 """`treadle models`: the models of treadle.toml and of providers."""
 
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from treadle.routing import LATENCIES, choose, facts_of, make_router
 from treadle.routing.known_tiers import ListedTier, list_tiers
 
 
-def list_models(is_json: bool = False) -> int:
+def list_models(is_json: bool = False) -> None:
     """List the models of treadle.toml, and the providers for names such as provider:name.
 
     Examples:
@@ -50,7 +49,7 @@ def list_models(is_json: bool = False) -> int:
     if is_json:
         print_json(*models)
         print_json(*[{"provider": item.name, **msgspec.to_builtins(item)} for item in known])
-        return ExitCode.DONE
+        return
     console = stdout()
     if models:
         console.print(f"models of {config.path}", style="bold", soft_wrap=True)
@@ -61,7 +60,6 @@ def list_models(is_json: bool = False) -> int:
         console.print(text, style="dim", soft_wrap=True)
     console.print("providers, for names such as openai:gpt-5-mini", style="bold", soft_wrap=True)
     _print_groups(known)
-    return ExitCode.DONE
 
 
 def _print_groups(items: list[ListedModel]) -> None:
@@ -143,7 +141,7 @@ async def _probe(prober: Prober, *, is_json: bool) -> Probed:
     return prober.result()
 
 
-def tiers(journal: str | None = None, is_json: bool = False) -> int:
+def tiers(journal: str | None = None, is_json: bool = False) -> None:
     """List the tiers with their models, what is known about these, and what is missing.
 
     Latencies are measured: they come from the newest runs of the journal.
@@ -161,18 +159,17 @@ def tiers(journal: str | None = None, is_json: bool = False) -> int:
         print_note(notice)
     address = journal or DEFAULT_PATH
     try:
-        with closing(open_journal(address, must_exist=True)) as opened:
+        with open_journal(address, must_exist=True) as opened:
             LATENCIES.warm(opened)
     except JournalError:
         pass  # there are no runs yet
     found = list(list_tiers(config))
     if is_json:
         print_json(*found)
-        return ExitCode.DONE
+        return
     _print_tiers(found)
     router = config.file.router
     stdout().print(f"\nthe router of the model 'auto' is {router.name!r}", style="dim", soft_wrap=True)
-    return ExitCode.DONE
 
 
 def _print_tiers(found: list[ListedTier]) -> None:
@@ -206,7 +203,7 @@ def route(
     tokens: int = 0,
     is_first_turn: bool = True,
     is_json: bool = False,
-) -> int:
+) -> None:
     """Say which tier a router would choose for a message, and why.
 
     No model is asked. The message is taken as one of a session.
@@ -231,7 +228,7 @@ def route(
     chosen = choose(make_router(model), facts)
     if is_json:
         print_json(chosen)
-        return ExitCode.DONE
+        return
     console = stdout()
     console.print(clean(f"{chosen.tier}  {chosen.model}"), style="bold", soft_wrap=True)
     for reason in chosen.reasons:
@@ -245,10 +242,9 @@ def route(
             score = chosen.scores.get(tier)
             text = "no score" if score is None else f"score {score:.3f}"
             console.print(f"  {tier:<8}  {text}", soft_wrap=True, style="dim")
-    return ExitCode.DONE
 
 
-def trust(file: Path | None = None) -> int:
+def trust(file: Path | None = None) -> None:
     """Trust the treadle.toml of this folder with its present content. If the content changes, you are asked again.
 
     Only a file that was found, and that sends conversations or keys to others than their provider, needs trust.
@@ -266,14 +262,13 @@ def trust(file: Path | None = None) -> int:
             print_note(f"it may {demand_of(PartSpec(name=name), table)}")
     record_trust(KIND, digest_of(path), Trust.TRUSTED, str(path.resolve()))
     print_note(f"{path} is trusted")
-    return ExitCode.DONE
 
 
 def set_key(
     provider: str,
     in_file: bool = False,
     is_deleted: bool = False,
-) -> int:
+) -> None:
     """Store the API key of a provider, in the system's keyring or in a file that only you can read.
 
     The key is typed at a prompt, or piped in. A key in the environment takes precedence over it.
@@ -285,14 +280,13 @@ def set_key(
     variable = _find_variable(provider)
     if is_deleted:
         print_note(f"deleted {variable}" if delete_key(variable) else f"no key is stored for {variable}")
-        return ExitCode.DONE
+        return
     key = _read_key(variable)
     if not key or not key.isprintable() or " " in key:
         raise ConfigError("the key is empty" if not key else "the key has blanks or control characters")
     print_note(f"stored {variable} in {store_key(variable, key, in_file=in_file)}")
     if where_is_key(variable) == "the environment":
         print_note(f"{variable} is also set in the environment, which takes precedence")
-    return ExitCode.DONE
 
 
 def _find_variable(provider: str) -> str:

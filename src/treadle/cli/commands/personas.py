@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-from treadle.cli.exit import ExitCode
 from treadle.cli.terminal.output import clean, print_note, stdout
 from treadle.journal.identity import Trust, record_trust
 from treadle.knowledge.personas.persona import Persona, demands_of_persona, digest_of
 from treadle.knowledge.surroundings import describe_persona
 
 
-def show(file: Path) -> int:
+def show(file: Path) -> None:
     """Show the system message of a persona, and what it would start and send. Nothing is started.
 
     Examples:
@@ -25,10 +24,9 @@ def show(file: Path) -> int:
         print_note(f"{section.name}: {section.tokens:,}{room} tokens")
     for line in [*report.lines(), *[f"would {item}" for item in demands_of_persona(persona, file.parent)]]:
         print_note(line)
-    return ExitCode.DONE
 
 
-def check(file: Path) -> int:
+def check(file: Path) -> None:
     """Check the file of a persona and the skills and documents that it names, and print every mistake.
 
     Examples:
@@ -41,10 +39,9 @@ def check(file: Path) -> int:
     for line in report.lines():
         print_note(line)
     print_note(f"{persona.name}: {report.tokens:,} tokens")
-    return ExitCode.DONE
 
 
-def trust(file: Path) -> int:
+def trust(file: Path) -> None:
     """Trust a persona with its present content, as --trust does. If the content changes, you are asked again.
 
     Examples:
@@ -58,4 +55,3 @@ def trust(file: Path) -> int:
     for item in demands:
         print_note(f"it may {item}")
     print_note(f"{persona.name} in {file} is trusted")
-    return ExitCode.DONE

@@ -3,7 +3,6 @@
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import closing
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
@@ -52,7 +51,7 @@ def replay(
         treadle replay last --max-steps 3
     """
     begin = time.monotonic()
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         run_ids = find_runs(opened, runs, is_all=is_all)
         found = replay_runs(opened, run_ids, limits, is_json=is_json)
     exact = sum(item.is_exact for item in found)
@@ -134,7 +133,7 @@ def verify(
         return _verify(
             memory, import_file(memory, runs[0]).added, tools, is_trusted=is_trusted, is_json=is_json
         )
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         run_ids = find_runs(opened, runs, is_all=is_all)
         return _verify(opened, run_ids, tools, is_trusted=is_trusted, is_json=is_json)
 
@@ -244,7 +243,7 @@ def rescore(
     found: list[Graded] = []
     skipped: list[str] = []
     apart = Apart(TreadleError)
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         run_ids = find_runs(opened, runs, is_all=is_all)
 
         async def work() -> None:

@@ -1,7 +1,6 @@
 """`treadle test` and `treadle test record`: recorded runs as tests of agents."""
 
 import os
-from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -100,7 +99,7 @@ def record(
     name: str | None = None,
     journal: str | None = None,
     is_forced: bool = False,
-) -> int:
+) -> None:
     """Write runs of a journal to recordings, or run an agent on a text and record that.
 
     Keys of servers, and the values of variables with names such as API_TOKEN, are replaced by ***.
@@ -132,13 +131,12 @@ def record(
         made = load_agent(suite, suite.table.agent)
         run = execute(made.run(text))
         write(made.journal, run.run_id, name or slug(text))
-        return ExitCode.DONE
+        return
     if name is not None and len(runs or ()) > 1:
         raise ConfigError("--name names one recording; record the runs one after another")
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         for run_id in find_runs(opened, runs, is_all=False):
             write(opened, run_id, name or run_id)
-    return ExitCode.DONE
 
 
 def _make_suite(

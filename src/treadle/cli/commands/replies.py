@@ -1,8 +1,9 @@
 """`treadle answer`, `approve`, `cancel` and `label`: tell a run something, whoever drives it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from typing import TypeVar
 
 import msgspec
 
@@ -28,6 +29,8 @@ from treadle.runs.run import Run
 from treadle.runs.statuses import find_run
 from treadle.tools.protocol import Decision
 
+T = TypeVar("T")
+
 
 def answer(
     run: str,
@@ -52,15 +55,16 @@ def answer(
         treadle answer last call_1 --option 2 --resume
     """
     follow_up = FollowUp(journal, agent.api_key is not None)
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         run_id = find_run(opened, run)
         loaded = Run.load(run_id, opened)
         questions = loaded.open_questions
         if not words and option is None and not is_declined:
-            code = _list_questions(run_id, questions, is_json=shown.is_json)
+            none = f"no question of run {run_id} is open"
+            _list_waiting(questions, _show_question, none, is_json=shown.is_json)
             if questions and not shown.is_json:
                 print_note("answer with: " + write_answer(loaded, follow_up))
-            return code
+            return ExitCode.DONE
         if not questions:
             command = follow_up.write("show", run_id)
             raise ConfigError(f"no question of run {run_id!r} is open; `{command}` shows the run")
@@ -101,16 +105,24 @@ def _give(journal: Journal, run_id: str, messages: Sequence[InboxMessage], what:
     return is_driven
 
 
-def _list_questions(run_id: str, questions: dict[str, Question], *, is_json: bool) -> int:
-    """Print the open questions."""
+def _list_waiting(waiting: Mapping[str, T], show: Callable[[T], None], none: str, *, is_json: bool) -> None:
+    """Print what a run waits for; `none` if it waits for nothing."""
     if is_json:
-        print_json(*questions.values())
-    elif not questions:
-        print_note(f"no question of run {run_id} is open")
-    for question in () if is_json else questions.values():
-        stdout().print(clean(question.question_id), style="dim", soft_wrap=True)
-        print_question(question, stdout())
-    return ExitCode.DONE
+        print_json(*waiting.values())
+        return
+    for item in waiting.values():
+        show(item)
+    if not waiting:
+        print_note(none)
+
+
+def _show_question(question: Question) -> None:
+    stdout().print(clean(question.question_id), style="dim", soft_wrap=True)
+    print_question(question, stdout())
+
+
+def _show_call(call: ToolCall) -> None:
+    stdout().print(f"{clean(call.call_id)}  {format_call(call, 2000)}", soft_wrap=True)
 
 
 def _read_answer(
@@ -155,7 +167,7 @@ def cancel(
         treadle cancel last
         treadle cancel 0190c3f1 --reason 'wrong file'
     """
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         return _send(opened, find_run(opened, run), Cancel(reason), "cancelled")
 
 
@@ -178,7 +190,7 @@ def label(
         if not sign or not name:
             raise ConfigError(f"{text!r} is not a label; write NAME=VALUE, or NAME= to remove it")
         found[name] = value or None
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         note = Note(labels=found, remark=remark)
         return _send(opened, find_run(opened, run), note, "labelled")
 
@@ -198,7 +210,7 @@ def follow(
         treadle follow last
         treadle follow 0190c3f1 --from-now
     """
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         run_id = find_run(opened, run)
         view = make_view(is_json=shown.is_json, is_quiet=shown.is_quiet, calls=())
         begin = time.monotonic()
@@ -210,13 +222,10 @@ def follow(
                     await waiting
 
         try:
-            execute(show())
+            with closing(view):
+                execute(show())
         except KeyboardInterrupt:
-            view.close()
             return ExitCode.INTERRUPTED
-        except BaseException:
-            view.close()
-            raise
         found = Run.load(run_id, opened)
         view.finish(found, time.monotonic() - begin, None)
         return exit_code(found)
@@ -259,12 +268,14 @@ def approve(
         treadle approve last call_1 edit '{"to": "b@example.org"}'
     """
     follow_up = FollowUp(journal, agent.api_key is not None)
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         run_id = find_run(opened, run)
         loaded = Run.load(run_id, opened)
         waiting = loaded.approvals
         if call is None:
-            return _list_calls(run_id, waiting, is_json=shown.is_json)
+            none = f"no call of run {run_id} waits for approval"
+            _list_waiting(waiting, _show_call, none, is_json=shown.is_json)
+            return ExitCode.DONE
         is_word = call.lower() in _DECISIONS and call not in waiting
         if decision is None and not is_word:
             raise ConfigError(_explain_missing(run, call, follow_up))
@@ -276,7 +287,8 @@ def approve(
         if decision is None:
             raise ConfigError(_explain_missing(run, call, follow_up))
         said = _read_decision(decision, arguments, reason)
-        calls = _find_calls(waiting, call)
+        is_all = call == "all"
+        calls = list(waiting) if is_all else [find_one(waiting, call, "call", "waiting calls")]
         if said.arguments is not None and len(calls) > 1:
             raise ConfigError("edit is for one call; give its id instead of 'all'")
         approvals = dict.fromkeys(calls, said)
@@ -324,19 +336,3 @@ def _read_decision(text: str, arguments: str | None, reason: str | None) -> Deci
     if reason is not None and word != "no":
         raise ConfigError(f"--reason comes with no, not with {word}")
     return Decision(word != "no", reason, arguments)
-
-
-def _list_calls(run_id: str, waiting: dict[str, ToolCall], *, is_json: bool) -> int:
-    """Print the calls that wait for a decision."""
-    if is_json:
-        print_json(*waiting.values())
-    elif not waiting:
-        print_note(f"no call of run {run_id} waits for approval")
-    for call in () if is_json else waiting.values():
-        stdout().print(f"{clean(call.call_id)}  {format_call(call, 2000)}", soft_wrap=True)
-    return ExitCode.DONE
-
-
-def _find_calls(waiting: dict[str, ToolCall], text: str) -> list[str]:
-    """Return the ids of the waiting calls that `text` names. Raises: `ConfigError`."""
-    return list(waiting) if text == "all" else [find_one(waiting, text, "call", "waiting calls")]

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
 from treadle.cli.options.option_groups import OptionGroup
 from treadle.cli.terminal.output import bar, print_json, print_note, stdout
@@ -70,7 +69,7 @@ def report(
     renderer: str | None = None,
     journal: str | None = None,
     is_json: bool = False,
-) -> int:
+) -> None:
     """Write a report of rollouts as one HTML file: rewards, groups, lengths, tools, drift and tokens.
 
     It shows the groups that are delivered so far, also while others are made.
@@ -98,4 +97,3 @@ def report(
         stdout().print(str(path), soft_wrap=True)
         if not is_built():
             print_note(HOW_TO_BUILD)
-    return ExitCode.DONE

@@ -32,7 +32,7 @@ SCHEMA_NAME = "treadle.schema.json"
 def init(
     path: Path = Path("treadle.toml"),
     is_forced: bool = False,
-) -> int:
+) -> None:
     """Write a commented treadle.toml and its schema.
 
     The file has named models, fallbacks and limits. Editors use the schema to complete and check it.
@@ -59,7 +59,6 @@ def init(
     is_found = path.resolve().parent in (Path.cwd(), *Path.cwd().parents) and path.name in FILE_NAMES
     place = "" if is_found else f"{VARIABLE}={shlex.quote(str(path))} "
     print_note(f"next: {place}treadle models list")
-    return ExitCode.DONE
 
 
 _SCHEMAS = {
@@ -72,7 +71,7 @@ _SCHEMAS = {
 """What makes or has the schema of each kind of file."""
 
 
-def schema(what: Literal["config", "generate", "persona", "eval", "rollout"]) -> int:
+def schema(what: Literal["config", "generate", "persona", "eval", "rollout"]) -> None:
     """Print the JSON Schema of a kind of file, which editors use to complete and check it.
 
     Examples:
@@ -81,10 +80,9 @@ def schema(what: Literal["config", "generate", "persona", "eval", "rollout"]) ->
     """
     found = load(_SCHEMAS[what])
     print_schema(found() if callable(found) else found.schema)
-    return ExitCode.DONE
 
 
-def images(is_removed: bool = False, days: int = 7, is_json: bool = False) -> int:
+def images(is_removed: bool = False, days: int = 7, is_json: bool = False) -> None:
     """List the unpacked images of containers with their sizes, or remove those that nothing uses.
 
     Tasks and shells with an image of their own unpack it once. A removed image is unpacked again when it is needed.
@@ -110,7 +108,6 @@ def images(is_removed: bool = False, days: int = 7, is_json: bool = False) -> in
     total = sum([image.size_bytes for image in found])
     told = f"; {freed:,} bytes freed" if freed else ""
     print_note(f"{write_count(len(found), 'image')}, {total:,} bytes{told}")
-    return ExitCode.DONE
 
 
 def doctor(journal: str | None = None, is_json: bool = False) -> int:
@@ -145,7 +142,7 @@ _PLACES = {
 """Where each shell that can complete reads what it does at its start."""
 
 
-def completion(shell: Literal["bash", "zsh", "fish", "powershell"] | None = None) -> int:
+def completion(shell: Literal["bash", "zsh", "fish", "powershell"] | None = None) -> None:
     """Print the script that makes a shell complete the commands of treadle.
 
     Put the command of the first example into the startup file of the shell.
@@ -165,7 +162,6 @@ def completion(shell: Literal["bash", "zsh", "fish", "powershell"] | None = None
         print_note(
             f'to use it in every {used} shell, add to {_PLACES[used]}: eval "$(treadle completion {used})"'
         )
-    return ExitCode.DONE
 
 
 FILE_LINES = 20
@@ -176,7 +172,7 @@ def tasks(
     name: str | None = None,
     limit: int = 50,
     is_json: bool = False,
-) -> int:
+) -> None:
     """List task sets and tasks, or show one task.
 
     A task is shown with its prompt, its tools and its files.
@@ -192,7 +188,6 @@ def tasks(
         _print_task(name, is_json=is_json)
     else:
         _print_set(name, limit or None, is_json=is_json)
-    return ExitCode.DONE
 
 
 def _print_sets(*, is_json: bool) -> None:

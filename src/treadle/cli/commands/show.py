@@ -1,6 +1,5 @@
 """`treadle show` and `treadle files`: one run."""
 
-from contextlib import closing
 from pathlib import Path
 
 from treadle.cli.exit import ExitCode
@@ -42,7 +41,7 @@ def show(
         treadle show last
         treadle show last --context 12
     """
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         run_id = find_run(opened, run)
         if artifact is not None:
             write_artifact(opened, run_id, artifact)
@@ -77,7 +76,7 @@ def files(
     is_forced: bool = False,
     journal: str | None = None,
     is_json: bool = False,
-) -> ExitCode:
+) -> None:
     """List the files of a run, or write them to a folder.
 
     These are the files in the run's sandbox: those that it began with, and those that its tools wrote.
@@ -86,7 +85,7 @@ def files(
         treadle files last
         treadle files 1a1fb3a3 --changed --out ./result
     """
-    with closing(open_existing(journal)) as opened:
+    with open_existing(journal) as opened:
         run_id = find_run(opened, run)
         events = opened.read(run_id)
         if at is not None and at > len(events):
@@ -96,7 +95,7 @@ def files(
         if out is not None:
             write_files(found, paths, out, is_forced=is_forced)
             print_note(f"{write_count(len(paths), 'file')} written to {str(out)!r}")
-            return ExitCode.DONE
+            return
         for path in paths:
             size = len(found.read_artifact(found.state.sandbox.files[path]))
             if is_json:
@@ -105,4 +104,3 @@ def files(
                 stdout().print(f"{clean(path)}  {write_count(size, 'byte')}", soft_wrap=True)
     if not paths:
         print_note("no files")
-    return ExitCode.DONE

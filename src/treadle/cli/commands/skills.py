@@ -25,7 +25,7 @@ def find_skill(name: str, folders: Sequence[Path] | None) -> Skill:
     return read_skill(folder) if (folder / FILE).is_file() else find_skills(folders).get(name)
 
 
-def list_skills(skills: list[Path] | None = None, is_json: bool = False) -> int:
+def list_skills(skills: list[Path] | None = None, is_json: bool = False) -> None:
     """List skills with their trust and description, and say which folders are no usable skills.
 
     Examples:
@@ -54,10 +54,9 @@ def list_skills(skills: list[Path] | None = None, is_json: bool = False) -> int:
             stdout().print(clean(" ".join(skill.head.description.split())), soft_wrap=True)
     for text in found.notices:
         print_note(text)
-    return ExitCode.DONE
 
 
-def show(name: str, skills: list[Path] | None = None) -> int:
+def show(name: str, skills: list[Path] | None = None) -> None:
     """Show a skill: its trust, its files and its text.
 
     Examples:
@@ -69,7 +68,6 @@ def show(name: str, skills: list[Path] | None = None) -> int:
     for path, content in sorted(skill.files.items()):
         print_note(f"  {path}  {write_count(len(content), 'byte')}")
     stdout().print(clean(skill.body), soft_wrap=True)
-    return ExitCode.DONE
 
 
 def check(
@@ -93,7 +91,7 @@ def trust(
     skills: list[Path] | None = None,
     is_only_allowed: bool = False,
     is_revoked: bool = False,
-) -> int:
+) -> None:
     """Trust a skill with its present content. If the content changes, you are asked again.
 
     Examples:
@@ -104,4 +102,3 @@ def trust(
     given = Trust.UNTRUSTED if is_revoked else Trust.ALLOWED if is_only_allowed else Trust.TRUSTED
     record_trust("skill", skill.digest, given, skill.name)
     print_note(f"{skill.name} in {skill.folder} is {skill.trust} (sha256 {skill.digest})")
-    return ExitCode.DONE

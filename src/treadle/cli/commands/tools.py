@@ -68,7 +68,7 @@ def list_tools(
     tools: list[str] | None = None,
     shape: Shape | None = None,
     is_json: bool = False,
-) -> int:
+) -> None:
     """List tools with their effect and description, or the available toolsets without --tools.
 
     Examples:
@@ -86,7 +86,6 @@ def list_tools(
         )
     else:
         _print_toolsets(is_json=is_json)
-    return ExitCode.DONE
 
 
 def _print_toolsets(*, is_json: bool) -> None:
@@ -198,7 +197,7 @@ def import_tools(
     out: Path | None = None,
     shape: Shape = Shape.TREADLE,
     is_forced: bool = False,
-) -> int:
+) -> None:
     """Read tool definitions and write them in another shape.
 
     The result is for a mock, a data set, or another program.
@@ -217,10 +216,9 @@ def import_tools(
     data = encode(specs, shape, is_yaml=out is not None and is_yaml_name(out.name))
     if out is None:
         print_json_lines([data])
-        return ExitCode.DONE
+        return
     write_whole([data], out)
     print_note(f"{write_count(len(specs), 'tool')} written to {out}")
-    return ExitCode.DONE
 
 
 def _read(source: str) -> tuple[ToolSpec, ...]:
@@ -278,7 +276,7 @@ def serve(
     idle: float = 3600.0,
     max_sessions: int = 1000,
     is_json: bool = False,
-) -> int:
+) -> None:
     """Serve tools over MCP and over the Spin protocol.
 
     Each session has its own files, which begin as those of --mount.
@@ -303,7 +301,7 @@ def serve(
         from treadle.server.mcp_tools import serve_stdio
 
         execute(serve_stdio(sessions))
-        return ExitCode.DONE
+        return
     require("starlette", "serve")
     from treadle.server.listening import listen
     from treadle.server.tool_app import serve_http
@@ -317,7 +315,6 @@ def serve(
         _print_addresses(paths, sessions, is_json=is_json)
 
     execute(serve_http(sessions, listener, host, url, protocols, tell))
-    return ExitCode.DONE
 
 
 def _print_addresses(paths: dict[str, str], sessions: "ToolSessions", *, is_json: bool) -> None:

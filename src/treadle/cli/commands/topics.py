@@ -4,7 +4,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -159,7 +158,7 @@ def _build(config: GenerationConfig, address: str, *, is_json: bool) -> TopicGra
     topics = config.topics
     total = sum(topics.degree**level for level in range(topics.depth))
     with (
-        closing(open_or_make(address, "process")) as journal,
+        open_or_make(address, "process") as journal,
         bar("topics", total, is_json=is_json) as advance,
     ):
 
@@ -226,7 +225,7 @@ def show(
     is_leaves: bool = False,
     is_failed: bool = False,
     is_json: bool = False,
-) -> int:
+) -> None:
     """Show the topics of a file as a tree.
 
     A cross-link is shown at the topic that it leads to.
@@ -250,7 +249,6 @@ def show(
     else:
         _print_tree(graph, chosen)
     print_note(describe(graph))
-    return ExitCode.DONE
 
 
 def _print_tree(graph: TopicGraph, chosen: list[Topic]) -> None:

@@ -2,10 +2,8 @@
 
 import contextlib
 import webbrowser
-from contextlib import closing
 from pathlib import Path
 
-from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing
 from treadle.cli.terminal.output import flush, print_bytes, print_json, print_note, spinner, stdout
@@ -22,7 +20,7 @@ def view(
     port: int = 0,
     is_open: bool = True,
     is_json: bool = False,
-) -> int:
+) -> None:
     """Open a page in the browser that shows runs as they happen, datasets, rollouts, evaluations or topics.
 
     The page lists the runs of a journal, and shows their messages, calls, prompts, files and times. It can answer
@@ -62,12 +60,11 @@ def view(
         if is_open and not is_json:
             webbrowser.open(address)
 
-    with closing(open_existing(journal)) as opened, contextlib.suppress(KeyboardInterrupt):
+    with open_existing(journal) as opened, contextlib.suppress(KeyboardInterrupt):
         execute(serve_api(served, opened, host, port, tell))
-    return ExitCode.DONE
 
 
-def report(runs: list[str] | None = None, journal: str | None = None, out: Path | None = None) -> int:
+def report(runs: list[str] | None = None, journal: str | None = None, out: Path | None = None) -> None:
     """Write runs, datasets, rollouts, or evaluations as one HTML file that works from disk.
 
     Examples:
@@ -84,8 +81,8 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
         with spinner("reading"):
             page = encode_page(make_view(*paths, journal=journal))
         _write(page, out)
-        return ExitCode.DONE
-    with closing(open_existing(journal)) as opened:
+        return
+    with open_existing(journal) as opened:
         ids = [find_run(opened, text) for text in runs or ["last"]]
         infos = opened.runs(RunFilter(run_ids=ids))
         title = infos[0].title or ids[0]
@@ -93,7 +90,6 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
         answers = embed_runs(opened, infos) | embed_tokens(opened, ids)
         page = encode_bundle(title, start, answers)
     _write(page, out)
-    return ExitCode.DONE
 
 
 def _write(page: bytes, out: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import closing
 from typing import Any
 
 from msgspec import Struct
@@ -72,14 +73,11 @@ def drive(
     agent.approver, agent.asker = (None, None) if person is None else (person.approve, person.answer)
     begin = time.monotonic()
     try:
-        run = execute(start(view.on_event))
+        with closing(view):
+            run = execute(start(view.on_event))
     except KeyboardInterrupt:
-        view.close()
         print_interrupted("; continue with: " + follow_up.write("resume", run_id))
         return ExitCode.INTERRUPTED
-    except BaseException:
-        view.close()
-        raise
     view.finish(run, time.monotonic() - begin, describe(run) if describe else None)
     print_follow_up(run, follow_up)
     return exit_code(run)

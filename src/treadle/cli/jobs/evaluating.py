@@ -1,7 +1,6 @@
 """The work of `treadle eval`: applies the options to the configuration, makes the evaluation, shows its tables."""
 
 import re
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,7 +77,9 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
     if not shown.is_json:
         print_results(result.results)
     else:
-        print_json({"event": "results", **_brief(result.results)})
+        found = result.results
+        told = {"models": found.models, "pairs": found.pairs, "failed": len(found.failed)}
+        print_json({"event": "results", **told})
     if result.results.samples:
         for given in write_reports(config, result.results):
             print_note(f"report written: {given}")
@@ -104,10 +105,6 @@ def write_reports(config: EvaluationConfig, results: Results) -> list[str]:
         with open_curves(curves, config.name, settings) as opened:
             opened.write(0, {f"eval/{name}": value for name, value in read_curves(results).items()})
     return written + curves
-
-
-def _brief(results: Results) -> dict[str, object]:
-    return {"models": results.models, "pairs": results.pairs, "failed": len(results.failed)}
 
 
 def _write_sample(sample: SampleGraded) -> "Text":
@@ -202,7 +199,7 @@ def _write_by_model(
         )
     address = EvaluationFolder(folder).find_journal(read_stored(folder), journal)
     make = make_inspect_log if format == "inspect" else make_deepfabric_result
-    with closing(open_journal(address, must_exist=True)) as opened:
+    with open_journal(address, must_exist=True) as opened:
         for model in results.models:
             safe = re.sub(r"[^\w.-]+", "_", model.model)
             path = out if len(results.models) == 1 else out.with_stem(f"{out.stem}_{safe}")

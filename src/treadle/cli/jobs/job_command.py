@@ -59,17 +59,13 @@ def find_program_workers(tasks: Sequence[str], command: str | None = None) -> "P
     """Return the workers for attempts that a command plays, or the environments that tasks come with; `None` if
     Treadle's own loop plays all. Raises: `ConfigError`."""
     first = {split_reference(reference)[0]: reference for reference in tasks}.values()
-    if command is None and not any(map(_has_environment, first)):
+    # The first task of a set says whether the set comes with an environment.
+    if command is None and not any(find_environment(load_task(find_tasks([item])[0])) for item in first):
         return None
     require("uvicorn", "serve")
     from treadle.server.gateway.programs import ProgramWorkers
 
     return ProgramWorkers(command)
-
-
-def _has_environment(reference: str) -> bool:
-    """Return whether the first of the named tasks comes with an environment."""
-    return find_environment(load_task(find_tasks([reference])[0])) is not None
 
 
 class ConfigChanges(Struct, frozen=True):

@@ -81,12 +81,9 @@ def write_group(group: GroupEnded) -> "Text":
 
     line = Text("  ").append(f"{group.group_id} ", style="bold")
     for reward in group.rewards:
-        line.append("·" if reward is None else _mark(reward), style="green" if reward else "red")
+        mark = "·" if reward is None else "▁▂▃▄▅▆▇█"[max(0, min(7, round(reward * 7)))]
+        line.append(mark, style="green" if reward else "red")
     if group.reason is not None:
         return line.append(f" {group.status}: {shorten(group.reason, 200)}", style="yellow")
     flat = "" if group.has_variance else " (no variance)"
     return line.append(clean(f" {group.task}{flat}"), style="cyan" if group.has_variance else "dim")
-
-
-def _mark(reward: float) -> str:
-    return "▁▂▃▄▅▆▇█"[max(0, min(7, round(reward * 7)))]

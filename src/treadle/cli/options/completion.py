@@ -5,7 +5,7 @@ A completion must be quick and must not print anything; if it fails, there are n
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from inspect import isfunction
 from typing import Any
 
@@ -29,7 +29,7 @@ def _complete_run(ctx: Any, incomplete: str) -> list[str]:
     from treadle.journal.run_info import RunFilter
 
     address = ctx.params.get("journal") or os.environ.get("TREADLE_JOURNAL")
-    with suppress(Exception), closing(open_journal(address, must_exist=True)) as journal:
+    with suppress(Exception), open_journal(address, must_exist=True) as journal:
         found = journal.runs(RunFilter(id_prefix=incomplete), limit=_MAX_RUNS, newest_first=True)
         return [name for name in ("last",) if name.startswith(incomplete)] + [info.run_id for info in found]
     return []

@@ -272,7 +272,7 @@ def _options_of(function: Callable[..., Any]) -> dict[str, list[inspect.Paramete
     }
 
 
-def as_command(function: Callable[..., int]) -> Callable[..., None]:
+def as_command(function: Callable[..., int | None]) -> Callable[..., None]:
     """Return `function` for typer: with single options instead of groups, and its result as the exit code."""
     options = _options_of(function)
     groups = {

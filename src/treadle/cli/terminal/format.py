@@ -107,7 +107,8 @@ def format_call(call: ToolCall, chars: int) -> str:
     # The remaining room is shared by the remaining values.
     parts = []
     for left, (name, value) in zip(range(len(arguments), 0, -1), arguments.items(), strict=True):
-        part = f"{name}={shorten(_write_value(value), max(12, room // left - len(name) - 3))}"
+        written = msgspec.json.encode(value).decode()
+        part = f"{name}={shorten(written, max(12, room // left - len(name) - 3))}"
         parts.append(part)
         room -= len(part) + 2
     return f"{clean(call.name)}({', '.join(parts)})"
@@ -130,10 +131,6 @@ def split_at_server_calls(message: Message) -> Iterator[str | ServerCall]:
         told = at
     if text := message.content[told:].strip():
         yield text
-
-
-def _write_value(value: Json) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 def format_result(result: ToolResult, chars: int) -> str:

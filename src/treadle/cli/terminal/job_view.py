@@ -61,11 +61,9 @@ class Feed(Protocol):
 
     def note(self, notice: JobNotice) -> None:
         """Take note of what happened."""
-        ...
 
     def lines(self, height: int) -> list["Text"]:
         """Return at most `height` lines. Called by another thread than `note`."""
-        ...
 
 
 class NewestFeed(Generic[N]):

@@ -51,15 +51,12 @@ class Stream(Protocol):
 
     def begin(self) -> Iterable[dict[str, Json]]:
         """Return the first events."""
-        ...
 
     def add(self, piece: e.Delta) -> Iterable[dict[str, Json]]:
         """Return the events for a piece of the answer."""
-        ...
 
     def end(self, completion: Completion) -> Iterable[dict[str, Json]]:
         """Return the last events."""
-        ...
 
 
 class Wire(Struct, frozen=True):
@@ -76,25 +73,13 @@ class Wire(Struct, frozen=True):
     """What follows the last event of a stream."""
 
 
-def _write_unnamed(event: dict[str, Json]) -> bytes:
-    return to_sse(_encode(event))
-
-
-def _error_of_chat(message: str, code: str) -> Json:
-    return error_body(message, code, "server_error")
-
-
-def _error_of_messages(message: str, code: str) -> Json:
-    return {"type": "error", "error": {"type": "api_error", "message": message, "code": code}}
-
-
 WIRES = {
     "/v1/chat/completions": Wire(
         openai_chat.read_request,
         openai_chat.write_answer,
         openai_chat.ChatStream.of,
-        _write_unnamed,
-        _error_of_chat,
+        lambda event: to_sse(_encode(event)),
+        lambda message, code: error_body(message, code, "server_error"),
         b"data: [DONE]\n\n",
     ),
     "/v1/messages": Wire(
@@ -102,7 +87,10 @@ WIRES = {
         anthropic.write_answer,
         anthropic.MessageStream.of,
         write_named,
-        _error_of_messages,
+        lambda message, code: {
+            "type": "error",
+            "error": {"type": "api_error", "message": message, "code": code},
+        },
     ),
 }
 """The wire formats, by the path of their requests."""

@@ -169,7 +169,9 @@ def read_answers(run: Run[Any], asked: RequestItems, resume: list[AgUiResume] | 
         if name in approvals:
             mail.append(DecideCall(name, False) if is_cancelled else _read_decision(name, entry.payload))
         elif name in questions:
-            text = "" if is_cancelled else _write_answer(entry.payload)
+            said_as_json = msgspec.json.encode(entry.payload).decode()
+            text = entry.payload if isinstance(entry.payload, str) else said_as_json
+            text = "" if is_cancelled else text
             mail.append(GiveAnswer(name, text, is_declined=is_cancelled))
         else:
             raise ConfigError(f"no interrupt {name!r:.100} is open")
@@ -201,7 +203,3 @@ def _read_decision(call_id: str, payload: Json) -> DecideCall:
         None if reason is None else str(reason),
         None if edited is None else msgspec.json.encode(edited).decode(),
     )
-
-
-def _write_answer(payload: Json) -> str:
-    return payload if isinstance(payload, str) else msgspec.json.encode(payload).decode()

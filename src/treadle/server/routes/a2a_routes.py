@@ -174,7 +174,8 @@ async def _begin(
     if message.task_id:
         task_id = TaskId.read(message.task_id) or TaskId("", 0)
         run = await find_before(host, caller, task_id.run_id, keyed)
-        if run is None or run.metadata.get(AGENT) != agent or not _is_open(run, task_id):
+        is_open = run is not None and run.state.turn.number == task_id.turn and run.state.turn.is_open
+        if run is None or run.metadata.get(AGENT) != agent or not is_open:
             raise RpcError(_NO_TASK, f"no task {message.task_id!r:.100} waits for a message")
         order = await plan_text(host, caller, agent, run, text, data)
     else:
@@ -185,10 +186,6 @@ async def _begin(
         task_id = TaskId(order.run_id, 1 if run is None else run.state.turn.number + 1)
     seq = 0 if run is None else run.state.seq
     return run, await start_turn(host, order, seq, keyed), task_id
-
-
-def _is_open(run: Run[Any], task_id: TaskId) -> bool:
-    return run.state.turn.number == task_id.turn and run.state.turn.is_open
 
 
 async def _find_context(
