@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.cli.jobs.machine_checks import read_extras
-from treadle.cli.table import COMMANDS, CommandEntry, GroupEntry
+from treadle.cli.table import COMMANDS
 from treadle.core import events, types
 from treadle.core.events import Event
 from treadle.datagen.config.config_schema import schema
@@ -87,16 +87,9 @@ def _command_tables(_: str) -> str:
     panels: dict[str, list[str]] = {}
     for name, entry in COMMANDS.items():
         rows = panels.setdefault(entry.panel, [])
-        if isinstance(entry, GroupEntry):
-            rows += [
-                f"| `treadle {name} {sub}` | {command.summary} |" for sub, command in entry.commands.items()
-            ]
-        else:
-            assert isinstance(entry, CommandEntry)
+        if entry.function:
             rows.append(f"| `treadle {name}` | {entry.summary} |")
-            rows += [
-                f"| `treadle {name} {sub}` | {command.summary} |" for sub, command in entry.commands.items()
-            ]
+        rows += [f"| `treadle {name} {sub}` | {command.summary} |" for sub, command in entry.commands.items()]
     return "\n\n".join(
         f"### {panel}\n\n| command | what it does |\n| --- | --- |\n" + "\n".join(rows)
         for panel, rows in panels.items()

@@ -13,25 +13,20 @@ from tests.cli.command import RealCli
 
 from treadle.cli.commands.daemons import serve
 from treadle.cli.options.option_groups import split_docstring
-from treadle.cli.table import COMMANDS, CommandEntry, GroupEntry
+from treadle.cli.table import COMMANDS, CommandEntry
 
 
-def commands(
-    entries: dict[str, CommandEntry | GroupEntry] = COMMANDS,
-) -> Iterator[tuple[tuple[str, ...], CommandEntry]]:
+def commands() -> Iterator[tuple[tuple[str, ...], CommandEntry]]:
     """Every command with the words that name it."""
-    for name, entry in entries.items():
-        if isinstance(entry, GroupEntry):
-            for words, command in commands(dict(entry.commands)):
-                yield (name, *words), command
-        else:
+    for name, entry in COMMANDS.items():
+        if entry.function:
             yield (name,), entry
-            for words, command in commands(dict(entry.commands)):
-                yield (name, *words), command
+        for sub, command in entry.commands.items():
+            yield (name, sub), command
 
 
 ALL = dict(commands())
-GROUPS = [(), *[(name,) for name, entry in COMMANDS.items() if isinstance(entry, GroupEntry)]]
+GROUPS = [(), *[(name,) for name, entry in COMMANDS.items() if not entry.function]]
 
 
 HELP = """

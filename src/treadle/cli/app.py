@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from treadle.cli.exit import MEANINGS, ExitCode
-from treadle.cli.table import COMMANDS, MOVED, VARIABLE, CommandEntry, GroupEntry
+from treadle.cli.table import COMMANDS, MOVED, VARIABLE, CommandEntry
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -33,7 +33,7 @@ _EPILOG = "\n\n".join(
 class LazyCommand(TyperCommand):
     """A command of the table, whose module is imported when the command is run or asked for its own help."""
 
-    def __init__(self, name: str, entry: CommandEntry | GroupEntry) -> None:
+    def __init__(self, name: str, entry: CommandEntry) -> None:
         super().__init__(name, help=entry.summary, rich_help_panel=entry.panel)
         self._entry = entry
 
@@ -46,7 +46,7 @@ class LazyCommand(TyperCommand):
     @cached_property
     def own(self) -> dict[str, "LazyCommand"]:
         """The commands of a command that also runs by itself."""
-        entries = self._entry.commands if isinstance(self._entry, CommandEntry) else {}
+        entries = self._entry.commands if self._entry.function else {}
         return {name: LazyCommand(name, entry) for name, entry in entries.items()}
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
@@ -70,9 +70,9 @@ class MovedCommand(TyperCommand):
         raise ConfigError(f"`treadle {self._words}` was removed; {self._advice}")
 
 
-def _load(name: str, entry: CommandEntry | GroupEntry) -> Any:
+def _load(name: str, entry: CommandEntry) -> Any:
     """Return the command that an entry of the table describes."""
-    if isinstance(entry, GroupEntry):
+    if not entry.function:
         group = typer.Typer(
             no_args_is_help=True,
             add_completion=False,
@@ -92,9 +92,7 @@ def _load(name: str, entry: CommandEntry | GroupEntry) -> Any:
     return typer.main.get_command(single)
 
 
-def _make_group(
-    name: str, group: typer.Typer, entries: Mapping[str, CommandEntry | GroupEntry]
-) -> TyperGroup:
+def _make_group(name: str, group: typer.Typer, entries: Mapping[str, CommandEntry]) -> TyperGroup:
     made = typer.main.get_group(group)
     made.name = name
     made.commands = {key: LazyCommand(key, entry) for key, entry in entries.items()}

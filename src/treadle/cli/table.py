@@ -15,27 +15,20 @@ class CommandEntry(NamedTuple):
     """One command: its function, and its line in the help."""
 
     function: str
-    """`module:function`. The docstring of the function has two command lines for the help."""
+    """`module:function`. The docstring of the function has two command lines for the help. A group has none."""
     summary: str
     """The first line of the function's docstring."""
     panel: str
     """The heading under which the help lists the command."""
     commands: "Mapping[str, CommandEntry]"
     """Commands of its own, which run if their name is the first argument."""
-
-
-class GroupEntry(NamedTuple):
-    """A command that only has commands of its own."""
-
-    commands: Mapping[str, CommandEntry]
-    summary: str
     examples: list[str]
-    panel: str
+    """The command lines in the help of a group."""
 
 
-def _read_table(text: str) -> dict[str, CommandEntry | GroupEntry]:
+def _read_table(text: str) -> dict[str, CommandEntry]:
     """Return the commands of `commands.txt`, whose first lines explain its form."""
-    table: dict[str, CommandEntry | GroupEntry] = {}
+    table: dict[str, CommandEntry] = {}
     below: dict[str, CommandEntry] = {}
     examples: list[str] = []
     heading = ""
@@ -50,14 +43,10 @@ def _read_table(text: str) -> dict[str, CommandEntry | GroupEntry]:
         name, function, summary = (part.strip() for part in line.split("|", 2))
         function = f"treadle.cli.{function}" if function else ""
         if line.startswith(" "):
-            below[name] = CommandEntry(function, summary, "Commands", {})
+            below[name] = CommandEntry(function, summary, "Commands", {}, [])
             continue
         below, examples = {}, []
-        table[name] = (
-            CommandEntry(function, summary, heading, below)
-            if function
-            else GroupEntry(below, summary, examples, heading)
-        )
+        table[name] = CommandEntry(function, summary, heading, below, examples)
     return table
 
 
