@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,7 +27,9 @@ from treadle.core.types import Role
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_stats import DatasetStats, Summary, collect, describe
 from treadle.datagen.dataset.entries import RowEntry, find_entry
-from treadle.datagen.dataset.verification import CheckedRow, Totals, check_ledger, verify_rows
+
+if TYPE_CHECKING:
+    from treadle.datagen.dataset.verification import CheckedRow
 
 
 def show(
@@ -269,6 +272,7 @@ def verify(
         treadle dataset verify dataset
         treadle dataset verify rows.jsonl --journal dataset/journal.db
     """
+    from treadle.datagen.dataset.verification import Totals, check_ledger, verify_rows
 
     if journal is None:
         journal = _find_journal(path)
@@ -309,7 +313,7 @@ def _find_journal(path: Path) -> str:
     return str(folder.journal)
 
 
-def _print_row(checked: CheckedRow) -> None:
+def _print_row(checked: "CheckedRow") -> None:
     print_error(
         f"row {checked.row_id} (run {checked.run_id}): {write_count(len(checked.problems), 'problem')}"
     )

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -21,14 +22,15 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError, ExportError
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.entries import read_entries
 from treadle.datagen.dataset.merging import merge
-from treadle.datagen.dataset.splits import SplitPlan, Splits, split_rows
 from treadle.export.preferences import find_pairs, write_pair
 from treadle.export.row_changes import RowOptions
 from treadle.export.row_files import RowConversion, detect_format, open_writer
 from treadle.export.whole import write_whole
 from treadle.journal.protocol import Journal
+
+if TYPE_CHECKING:
+    from treadle.datagen.dataset.splits import SplitPlan, Splits
 
 
 def split(
@@ -49,6 +51,7 @@ def split(
         treadle dataset split dataset --splits train=0.9,test=0.1
         treadle dataset split rows.jsonl --splits train=8,valid=1,test=1 --format trl --out splits
     """
+    from treadle.datagen.dataset.splits import split_rows
 
     plan = _make_plan(path, splits, formats, seed)
     if out is None and not path.is_dir():
@@ -63,7 +66,8 @@ def split(
         _print_split(found)
 
 
-def _make_plan(path: Path, splits: str | None, formats: list[str] | None, seed: int | None) -> SplitPlan:
+def _make_plan(path: Path, splits: str | None, formats: list[str] | None, seed: int | None) -> "SplitPlan":
+    from treadle.datagen.dataset.splits import SplitPlan
 
     plan = SplitPlan.find(path)
     if splits is not None:
@@ -73,7 +77,7 @@ def _make_plan(path: Path, splits: str | None, formats: list[str] | None, seed: 
     return plan if seed is None else replace(plan, seed=seed)
 
 
-def _print_split(found: Splits) -> None:
+def _print_split(found: "Splits") -> None:
     console = stdout()
     width = max(len(item.name) for item in found.splits)
     rows = sum(item.rows for item in found.splits)
@@ -261,6 +265,7 @@ def _write_lines(
 
 def _read_values(folder: Path) -> dict[str, float]:
     """Return 1 for each kept sample of a dataset that has no reward, and 0 for each rejected one, by run."""
+    from treadle.datagen.dataset.entries import read_entries
 
     return {
         entry.row.lineage.run_id: float(not is_rejected)

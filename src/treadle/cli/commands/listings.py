@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
@@ -32,7 +33,9 @@ from treadle.core.types import Json
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
 from treadle.runs.statuses import find_run, iterate_runs, status_of
-from treadle.telemetry.usage_stats import Durations, UsageStats
+
+if TYPE_CHECKING:
+    from treadle.telemetry.usage_stats import Durations, UsageStats
 
 _MARKS = {
     "finished": ("●", ""),
@@ -290,6 +293,7 @@ def stats(
         treadle stats
         treadle stats --model openai:gpt-5-mini --json | jq .days
     """
+    from treadle.telemetry.usage_stats import UsageStats
 
     found, damaged = UsageStats(), []
     with open_existing(journal) as opened, spinner("counting"):
@@ -309,7 +313,7 @@ def stats(
     return ExitCode.FAILED if damaged else ExitCode.DONE
 
 
-def _print(found: UsageStats) -> None:
+def _print(found: "UsageStats") -> None:
     if not found.runs:
         print_note("no such runs")
         return
@@ -354,7 +358,7 @@ def _cost(tally: Tally) -> str:
     return write_cost(tally.known_cost_usd, tally.unknown_costs).removeprefix("cost ")
 
 
-def _latency(durations: Durations) -> tuple[str, str]:
+def _latency(durations: "Durations") -> tuple[str, str]:
     found = [durations.quantile(share) for share in (0.5, 0.95)]
     first, second = [
         "-" if value is None else write_seconds(value) if value >= 1 else f"{1000 * value:,.1f} ms"

@@ -4,16 +4,18 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing, open_or_make
 from treadle.cli.options.option_groups import OptionGroup
 from treadle.cli.terminal.output import print_json, print_note, shorten, stdout
 from treadle.core.errors import ConfigError
-from treadle.knowledge.memory import Memory, open_memory
 from treadle.knowledge.memory.protocol import Author, Draft, Epistemic, MemoryEntry, Outcome, Store
 from treadle.knowledge.surroundings import LIBRARY
-from treadle.models.config.recipe import load_config
+
+if TYPE_CHECKING:
+    from treadle.knowledge.memory import Memory
 
 
 class MemoryPlace(OptionGroup, frozen=True, kw_only=True):
@@ -24,11 +26,12 @@ class MemoryPlace(OptionGroup, frozen=True, kw_only=True):
     journal: str | None = None
 
     @contextmanager
-    def opened(self, embeddings: str | None = None, *, is_made: bool = False) -> Iterator[Memory]:
+    def opened(self, embeddings: str | None = None, *, is_made: bool = False) -> Iterator["Memory"]:
         """Open the memory for the block. If `is_made`, a journal that does not exist is made.
 
         Raises: `JournalError`, `ConfigError`.
         """
+        from treadle.knowledge.memory import open_memory
 
         names = self.names()
         store = open_or_make(self.journal, "process") if is_made else open_existing(self.journal)
@@ -40,6 +43,7 @@ class MemoryPlace(OptionGroup, frozen=True, kw_only=True):
 
         Raises: `ConfigError`.
         """
+        from treadle.models.config.recipe import load_config
 
         config = load_config()
         chat, persona, own_user = config.file.chat, self.persona, None
@@ -52,7 +56,7 @@ class MemoryPlace(OptionGroup, frozen=True, kw_only=True):
         return persona or "default", self.user or chat.user or own_user or "default"
 
 
-def find(memory: Memory, entry_id: str) -> MemoryEntry:
+def find(memory: "Memory", entry_id: str) -> MemoryEntry:
     """Return an entry. Raises: `ConfigError`."""
     entry = memory.store.get(entry_id)
     if entry is None:

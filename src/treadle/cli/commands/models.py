@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -21,20 +21,16 @@ from treadle.cli.terminal.output import (
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
-from treadle.journal.identity import Trust, record_trust
-from treadle.journal.registry import DEFAULT_PATH, open_journal
 from treadle.models.config import known_models
 from treadle.models.config.known_models import ListedModel
-from treadle.models.config.model_parts import demand_of, needs_trust
 from treadle.models.config.presets import find_preset, provider_names
-from treadle.models.config.probe import Probed, Prober
 from treadle.models.config.recipe import load_config
 from treadle.models.config.stored_keys import delete_key, store_key, where_is_key
-from treadle.models.config.toml_file import KIND, digest_of, search_config
 from treadle.models.protocol import Model
-from treadle.models.wrappers.tiered import TieredModel
-from treadle.routing import LATENCIES, choose, facts_of, make_router
-from treadle.routing.known_tiers import ListedTier, list_tiers
+
+if TYPE_CHECKING:
+    from treadle.models.config.probe import Probed, Prober
+    from treadle.routing.known_tiers import ListedTier
 
 
 def list_models(is_json: bool = False) -> None:
@@ -104,6 +100,7 @@ def check(
         treadle models check openai:gpt-5-mini
         treadle models check my-model --base-url http://localhost:8000/v1
     """
+    from treadle.models.config.probe import Prober
 
     config = load_config()
 
@@ -132,7 +129,7 @@ def check(
     return ExitCode.DONE
 
 
-async def _probe(prober: Prober, *, is_json: bool) -> Probed:
+async def _probe(prober: "Prober", *, is_json: bool) -> "Probed":
     async for finding in prober.findings():
         if is_json:
             print_json(finding)
@@ -150,6 +147,9 @@ def tiers(journal: str | None = None, is_json: bool = False) -> None:
         treadle models tiers
         treadle models tiers --json
     """
+    from treadle.journal.registry import DEFAULT_PATH, open_journal
+    from treadle.routing import LATENCIES
+    from treadle.routing.known_tiers import list_tiers
 
     config = load_config()
     if not config.file.tiers:
@@ -172,7 +172,7 @@ def tiers(journal: str | None = None, is_json: bool = False) -> None:
     stdout().print(f"\nthe router of the model 'auto' is {router.name!r}", style="dim", soft_wrap=True)
 
 
-def _print_tiers(found: list[ListedTier]) -> None:
+def _print_tiers(found: list["ListedTier"]) -> None:
     columns = ("tier", "models", "window", "$ per 1M in, out", "images", "tools", "latency")
     table = make_table(*columns, wrapped=columns)
     for item in found:
@@ -212,6 +212,8 @@ def route(
         treadle models route 'Prove that there are infinitely many primes.'
         treadle models route 'What is in this picture?' --images 1 --router scored
     """
+    from treadle.models.wrappers.tiered import TieredModel
+    from treadle.routing import choose, facts_of, make_router
 
     model = load_config().model("auto" if router is None else f"auto:{router}")
     assert isinstance(model, TieredModel)
@@ -253,6 +255,9 @@ def trust(file: Path | None = None) -> None:
         treadle models trust
         treadle models trust ../treadle.toml
     """
+    from treadle.journal.identity import Trust, record_trust
+    from treadle.models.config.model_parts import demand_of, needs_trust
+    from treadle.models.config.toml_file import KIND, digest_of, search_config
 
     path = file or search_config()
     if path is None:

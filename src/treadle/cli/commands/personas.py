@@ -3,9 +3,6 @@
 from pathlib import Path
 
 from treadle.cli.terminal.output import clean, print_note, stdout
-from treadle.journal.identity import Trust, record_trust
-from treadle.knowledge.personas.persona import Persona, demands_of_persona, digest_of
-from treadle.knowledge.surroundings import describe_persona
 
 
 def show(file: Path) -> None:
@@ -15,6 +12,8 @@ def show(file: Path) -> None:
         treadle persona show assistant.yaml
         treadle persona show examples/personas/analyst.yaml
     """
+    from treadle.knowledge.personas.persona import Persona, demands_of_persona
+    from treadle.knowledge.surroundings import describe_persona
 
     persona = Persona.load(file)
     text, report = describe_persona(persona)
@@ -33,6 +32,8 @@ def check(file: Path) -> None:
         treadle persona check assistant.yaml
         treadle persona check examples/personas/analyst.yaml
     """
+    from treadle.knowledge.personas.persona import Persona
+    from treadle.knowledge.surroundings import describe_persona
 
     persona = Persona.load(file)
     _, report = describe_persona(persona)
@@ -48,6 +49,8 @@ def trust(file: Path) -> None:
         treadle persona trust assistant.yaml
         treadle persona trust examples/personas/analyst.yaml
     """
+    from treadle.journal.identity import Trust, record_trust
+    from treadle.knowledge.personas.persona import Persona, demands_of_persona, digest_of
 
     persona = Persona.load(file)
     record_trust("persona", digest_of(persona), Trust.TRUSTED, persona.name)

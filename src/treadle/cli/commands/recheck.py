@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
@@ -28,9 +29,9 @@ from treadle.runs.run import Run
 from treadle.runs.statuses import read_started
 from treadle.scoring.grade import Graded, NotGradableError, grade
 from treadle.scoring.registry import make_scorers, read_rewards, total_reward
-from treadle.tools.resolve import resolve_tools
-from treadle.tools.schema.answer_schema import find_output_fault
-from treadle.trajectory.run_verification import Verification, verify_run
+
+if TYPE_CHECKING:
+    from treadle.trajectory.run_verification import Verification
 
 
 def replay(
@@ -75,6 +76,7 @@ def replay_runs(
 
     A run that is damaged is named on standard error and left out.
     """
+    from treadle.tools.schema.answer_schema import find_output_fault
 
     found: list[Replay] = []
     apart = Apart()
@@ -147,6 +149,7 @@ def _verify(
     is_json: bool,
 ) -> int:
     """Verify runs, print each, and return the exit code."""
+    from treadle.trajectory.run_verification import verify_run
 
     _refuse_strange_tools(journal, run_ids, tools or ())
     found: list[Verification] = []
@@ -178,13 +181,14 @@ def _verify(
     return ExitCode.DONE if is_good else ExitCode.FAILED
 
 
-def _is_good(found: Verification) -> bool:
+def _is_good(found: "Verification") -> bool:
     is_checked = found.matched > 0 or found.calls == 0
     return is_checked and not found.differences and not found.unavailable
 
 
 def _refuse_strange_tools(journal: Journal, run_ids: Sequence[str], tools: Sequence[str]) -> None:
     """Raise an error if no run has any of the given tools. Raises: `ConfigError`."""
+    from treadle.tools.resolve import resolve_tools
 
     with spinner("starting the tools"):
         given = {tool.spec.name for tool in resolve_tools(tools)}
@@ -200,7 +204,7 @@ def _refuse_strange_tools(journal: Journal, run_ids: Sequence[str], tools: Seque
         )
 
 
-def _print_verification(verification: Verification, *, is_json: bool) -> None:
+def _print_verification(verification: "Verification", *, is_json: bool) -> None:
     if is_json:
         print_json(verification)
         return

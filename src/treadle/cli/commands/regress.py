@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import to_builtins
 
@@ -23,12 +23,10 @@ from treadle.cli.terminal.output import (
     write_seconds,
 )
 from treadle.core.errors import ConfigError
-from treadle.models.config.recipe import load_config
-from treadle.regression.live_scores import ThresholdVerdict, judge_scores, read_scores, write_scores
-from treadle.regression.recorded_runs import ENDING, write_recording
-from treadle.regression.regression_reports import annotate as write_annotations
-from treadle.regression.regression_reports import write_junit
-from treadle.regression.regression_suite import RecordingOutcome, Suite, load_agent, run_recording, slug
+
+if TYPE_CHECKING:
+    from treadle.regression.live_scores import ThresholdVerdict
+    from treadle.regression.regression_suite import RecordingOutcome, Suite
 
 _STYLES = {"-": "red", "+": "green"}
 
@@ -65,6 +63,7 @@ def replay_recordings(
         treadle test record last --name refund
         treadle test --agent agents.py:clerk -k refund
     """
+    from treadle.regression.regression_suite import run_recording
 
     suite = _make_suite(options, is_updating=is_updating, is_live=is_live, is_trusted=is_trusted)
     outcomes: list[RecordingOutcome] = []
@@ -77,9 +76,13 @@ def replay_recordings(
     execute(run_all())
     verdicts = _judge(suite, outcomes)
     if junit is not None:
+        from treadle.regression.regression_reports import write_junit
+
         write_junit(outcomes, verdicts, junit)
     default = "github" if os.environ.get("GITHUB_ACTIONS") == "true" else "none"
     if (annotate or default) == "github" and not is_json:
+        from treadle.regression.regression_reports import annotate as write_annotations
+
         print_lines([line.encode() for line in write_annotations(outcomes, verdicts)])
     failed = [item for item in outcomes if item.has_failed]
     if is_json:
@@ -108,6 +111,8 @@ def record(
         treadle test record last --name refund
         treadle test record --text "What is a euro in NOK?" --agent agents.py:clerk --name euro
     """
+    from treadle.regression.recorded_runs import ENDING, write_recording
+    from treadle.regression.regression_suite import load_agent, slug
 
     if (text is None) is not bool(runs):
         raise ConfigError(
@@ -141,8 +146,10 @@ def record(
 
 def _make_suite(
     options: TestOptions, *, is_updating: bool = False, is_live: bool = False, is_trusted: bool = False
-) -> Suite:
+) -> "Suite":
     """Return the suite of the treadle.toml of this folder, with the given options. Raises: `ConfigError`."""
+    from treadle.models.config.recipe import load_config
+    from treadle.regression.regression_suite import Suite
 
     changes = options.given_values
     if changes.get("agent") is not None:
@@ -156,10 +163,11 @@ def _make_suite(
     )
 
 
-def _judge(suite: Suite, outcomes: list[RecordingOutcome]) -> list[ThresholdVerdict]:
+def _judge(suite: "Suite", outcomes: "list[RecordingOutcome]") -> "list[ThresholdVerdict]":
     """Return the verdicts about the scores of live runs. If recordings are updated, store the scores instead."""
     if not suite.is_live:
         return []
+    from treadle.regression.live_scores import judge_scores, read_scores, write_scores
 
     scores = {item.name: item.live.scores for item in outcomes if item.live is not None}
     if suite.is_updating:
@@ -168,7 +176,7 @@ def _judge(suite: Suite, outcomes: list[RecordingOutcome]) -> list[ThresholdVerd
     return judge_scores(suite.table, scores, read_scores(suite.folder))
 
 
-def _print(outcome: RecordingOutcome, *, is_json: bool) -> None:
+def _print(outcome: "RecordingOutcome", *, is_json: bool) -> None:
     """Print the outcome of one recording."""
     if is_json:
         print_json({"has_failed": outcome.has_failed, **to_builtins(outcome, enc_hook=str)})
@@ -201,7 +209,7 @@ def _print(outcome: RecordingOutcome, *, is_json: bool) -> None:
     flush()
 
 
-def _print_end(outcomes: list[RecordingOutcome], verdicts: list[ThresholdVerdict]) -> None:
+def _print_end(outcomes: "list[RecordingOutcome]", verdicts: "list[ThresholdVerdict]") -> None:
     """Print the verdicts and the counts."""
     console = stdout()
     for verdict in verdicts:

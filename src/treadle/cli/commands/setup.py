@@ -24,7 +24,6 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.core.registry import load
-from treadle.runs.task import TASK_SETS, load_task, split_reference, task_set
 
 SCHEMA_NAME = "treadle.schema.json"
 
@@ -181,6 +180,7 @@ def tasks(
         treadle tasks files --limit 22
         treadle tasks files:csv_sum-0001
     """
+    from treadle.tasks import split_reference
 
     if name is None:
         _print_sets(is_json=is_json)
@@ -191,18 +191,20 @@ def tasks(
 
 
 def _print_sets(*, is_json: bool) -> None:
+    from treadle.tasks import TASK_SETS, task_set
 
     for name in TASK_SETS.names():
         if name.endswith(":"):
             continue  # such a set needs a text
         size = len(task_set(name))
         if is_json:
-            print_json({task_set: name, "tasks": size})
+            print_json({"task_set": name, "tasks": size})
         else:
             stdout().print(f"{name}  {write_count(size, 'task')}", soft_wrap=True)
 
 
 def _print_set(name: str, limit: int | None, *, is_json: bool) -> None:
+    from treadle.tasks import split_reference, task_set
 
     found = task_set(split_reference(name)[0])
     ids = (f"{name}:{task.task_id}" for task in islice(found, limit))
@@ -215,6 +217,7 @@ def _print_set(name: str, limit: int | None, *, is_json: bool) -> None:
 
 
 def _print_task(ref: str, *, is_json: bool) -> None:
+    from treadle.tasks import load_task
 
     task = load_task(ref)
     if is_json:

@@ -10,7 +10,6 @@ import msgspec
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
-from treadle.cli.jobs.run_files import read_mount
 from treadle.cli.options import common as o
 from treadle.cli.terminal.output import (
     clean,
@@ -27,9 +26,7 @@ from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean, require
 from treadle.core.types import FileDelta, ToolCall, ToolErrorKind, ToolResult, ToolSpec
-from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.protocol import Tool
-from treadle.tools.resolve import TOOLSETS, resolve_tools
 from treadle.tools.schema.tool_definitions import (
     DefinitionLoss,
     Shape,
@@ -39,6 +36,7 @@ from treadle.tools.schema.tool_definitions import (
 )
 
 if TYPE_CHECKING:
+    from treadle.sandbox.in_memory import MemorySandbox
     from treadle.server.tool_sessions import ToolSessions
 
 _ABOUT = {
@@ -75,6 +73,7 @@ def list_tools(
         treadle tools list --tools files --tools python
         treadle tools list --tools 'mcp:npx -y some-server' --format openai
     """
+    from treadle.tools.resolve import resolve_tools
 
     if tools:
         with spinner("starting the tools"):
@@ -90,6 +89,7 @@ def list_tools(
 
 def _print_toolsets(*, is_json: bool) -> None:
     """Print the names that `--tools` takes."""
+    from treadle.tools.resolve import TOOLSETS
 
     names = TOOLSETS.names()
     if is_json:
@@ -138,6 +138,9 @@ def call(
         treadle tools call read_file '{"file_path": "notes.md"}' --tools files --mount .
         treadle tools call python '{"code": "2 ** 64"}' --tools python
     """
+    from treadle.cli.jobs.run_files import read_mount
+    from treadle.sandbox.in_memory import MemorySandbox
+    from treadle.tools.resolve import resolve_tools
 
     with spinner("starting the tools"):
         found = {item.spec.name: item for item in resolve_tools(tools or ["files"])}
@@ -170,7 +173,7 @@ def _read_stdin() -> str:
 
 
 async def _make_call(
-    call: ToolCall, tools: dict[str, Tool], sandbox: MemorySandbox
+    call: ToolCall, tools: dict[str, Tool], sandbox: "MemorySandbox"
 ) -> tuple[ToolResult, FileDelta]:
     """Make the call and its inner calls. Return its result and the changed files."""
     from treadle.core.events import SnapshotTaken
@@ -231,6 +234,8 @@ def _read(source: str) -> tuple[ToolSpec, ...]:
     elif is_missing or (file.suffix != ".py" and file.is_file()):
         read = read_definitions(source)
     else:
+        from treadle.tools.resolve import resolve_tools
+
         with spinner("starting the tools"):
             return tuple([tool.spec for tool in resolve_tools([source])])
     print_losses(read.lost, "a definition has no place for")
@@ -285,7 +290,10 @@ def serve(
         treadle tools serve --tools files --tools python --port 3000
         treadle tools serve --tools python --mcp stdio
     """
+    from treadle.cli.jobs.run_files import read_mount
+    from treadle.sandbox.in_memory import MemorySandbox
     from treadle.server.tool_sessions import ToolSessions
+    from treadle.tools.resolve import resolve_tools
 
     if has_spin and mcp is not None:
         raise ConfigError("--spin and --mcp each serve one protocol alone; leave out both to serve both")

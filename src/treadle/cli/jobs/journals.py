@@ -4,15 +4,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from treadle.cli.jobs.execute import execute
 from treadle.cli.terminal.output import print_error, spinner, write_error
 from treadle.core.errors import ConfigError, JournalError, TreadleError
-from treadle.journal.jsonl import Imported, import_lines
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import make_folder, open_journal
-from treadle.runs.begin import make_run_id
 from treadle.runs.statuses import find_run
+
+if TYPE_CHECKING:
+    from treadle.journal.jsonl import Imported
 
 
 def open_existing(address: str | None, level: str = "process") -> Journal:
@@ -29,6 +30,7 @@ def open_or_make(address: str | None, level: str) -> Journal:
 
 def new_run_id(given: str | None) -> str:
     """Return the id of a new run: a given one or a generated one. Raises: `ConfigError`."""
+    from treadle.runs.begin import make_run_id
 
     if given is None:
         return make_run_id()
@@ -37,11 +39,13 @@ def new_run_id(given: str | None) -> str:
     return given
 
 
-def import_file(journal: Journal, path: str) -> Imported:
+def import_file(journal: Journal, path: str) -> "Imported":
     """Store the runs of an exported journal, and return their ids. `-` is standard input.
 
     Raises: `ConfigError` if the file cannot be read or is empty; `JournalError` if it is not an exported journal.
     """
+    from treadle.cli.jobs.execute import execute
+    from treadle.journal.jsonl import import_lines
 
     try:
         if path == "-":
