@@ -48,7 +48,6 @@ def make_agent(
 
     Raises: `ConfigError`; `UntrustedError` for a persona that needs --trust.
     """
-
     persona = None
     if knowledge.persona is not None:
         from treadle.knowledge.surroundings import read_persona
@@ -103,7 +102,6 @@ def _tools_first(tools: Sequence[str], make: Callable[[], T]) -> T:
 
 def make_model(options: AgentFlags, task: Task | None = None) -> Model:
     """Return the model that `options` name, or the default of treadle.toml. Raises: `ConfigError`."""
-
     name = options.model or load_config().default_model
     if name is None:
         raise ConfigError(
@@ -186,7 +184,6 @@ def _given_settings(options: AgentFlags) -> dict[str, Json]:
 
 def _full_name(name: str, settings: Mapping[str, Json]) -> str:
     """Return the name of a model with its provider, unless it is that of a configured model or of the oracle."""
-
     url = settings.get("base_url")
     return load_config().full_name(name, base_url=None if url is None else str(url))
 
