@@ -43,7 +43,7 @@ from treadle.datagen.quality.filters.grounding import (
 from treadle.datagen.quality.protocol import Resources
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.export.rows import load_row
-from treadle.tasks.files.task_set import FAMILIES
+from treadle.tasks.files import TASK_SET
 from treadle.testbed import oracle_for
 from treadle.testbed.mediocre.falsehoods import WHOLE_LIES, Falsehood
 from treadle.testbed.mediocre.ledger_judge import overlaps
@@ -188,7 +188,9 @@ def read_remarks(told: Sequence[Told]) -> list[Judged]:
 async def solve() -> AsyncIterator[Judged]:
     """Yield answers of the oracle, and after each the same answer with another number or name."""
     draw = random.Random(7)
-    for task_id in [f"{family.name}-{seed:04d}" for family in FAMILIES for seed in range(100, 100 + SOLVED)]:
+    for task_id in [
+        f"{family.name}-{seed:04d}" for family in TASK_SET.templates for seed in range(100, 100 + SOLVED)
+    ]:
         task, journal = task_set("files").get(task_id), open_journal("memory:")
         model = oracle_for(task) or ""
         agent = Agent(model, tools=["files"], journal=journal, instructions=task.instructions)

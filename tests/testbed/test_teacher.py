@@ -25,7 +25,7 @@ from treadle.datagen.topics.similar import SimilarIndex, words_of
 from treadle.journal.memory import MemoryJournal
 from treadle.models.wrappers.format_model import FormatModel
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.task_set import TASK_SET
+from treadle.tasks.files import TASK_SET
 from treadle.testbed.built_in import BuiltInRequest
 from treadle.testbed.roles.agent_role import find_request
 from treadle.testbed.roles.errands import Shelf, errands, find_errand

@@ -24,7 +24,7 @@ from treadle.datagen.quality.protocol import Candidate, Resources
 from treadle.datagen.quality.statements import StatementKind, strip_emphasis
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.models import call
-from treadle.tasks.files.task_set import FAMILIES
+from treadle.tasks.files import TASK_SET
 
 SEEDS = 40 if os.environ.get("TREADLE_FULL") == "1" else 1
 NUMBER = re.compile(r"(?<![\w./:-])\d+(?:\.\d+)?(?![\w/:-]|\.\d)")
@@ -64,7 +64,7 @@ async def test_answers_of_the_oracle_are_grounded_and_changed_ones_are_not(rate:
     made: Counter[str] = Counter()
     found: Counter[str] = Counter()
     wrong: list[tuple[str, int, str]] = []
-    for family in FAMILIES:
+    for family in TASK_SET.templates:
         for seed in range(SEEDS):
             good = await solve(f"{family.name}-{seed:04d}", rate)
             judged = await verdict(good, "grounding")
@@ -81,7 +81,7 @@ async def test_answers_of_the_oracle_are_grounded_and_changed_ones_are_not(rate:
                     text = answer[: place.start()] + other + answer[place.end() :]
                     made[kind] += 1
                     found[kind] += not (await verdict(with_answer(good, text), "grounding")).is_passed
-    assert len(wrong) <= max(1, 0.03 * len(FAMILIES) * SEEDS), wrong
+    assert len(wrong) <= max(1, 0.03 * len(TASK_SET.templates) * SEEDS), wrong
     assert min(made.values()) >= 6
     for kind, (*_, least) in CHANGES.items():
         assert found[kind] >= least * made[kind], (kind, found, made)
