@@ -16,6 +16,7 @@ from treadle.datagen.config.fingerprint import explain_changes, find_changes, fi
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.loading import write_config
 from treadle.datagen.config.roles import make_models
+from treadle.datagen.conversations.make import MadeSample
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.dataset.card import write_card
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
@@ -24,7 +25,7 @@ from treadle.datagen.dataset.splits import Splits, write_splits
 from treadle.datagen.generation_progress import GenerationProgress, Listener, SampleStep, TopicsReady
 from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
 from treadle.datagen.quality.pipeline import Pipeline
-from treadle.datagen.samples import REJECTED, ROWS, JudgedSample, SamplePlan, SampleWork
+from treadle.datagen.samples import REJECTED, ROWS, SamplePlan, SampleWork
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.kinds import possible_kinds
 from treadle.datagen.scenarios.scenario import sample_id_of
@@ -145,7 +146,7 @@ def _write_files(folder: DatasetFolder, config: GenerationConfig) -> tuple[Datas
 
 
 async def _make_samples(
-    config: GenerationConfig, folder: DatasetFolder, job: Job[JudgedSample, GenerationProgress]
+    config: GenerationConfig, folder: DatasetFolder, job: Job[MadeSample, GenerationProgress]
 ) -> JobEnd:
     """Make the topics and the samples of a dataset that it lacks, and return why the work ended."""
     models: Mapping[str, Model] = {
@@ -198,7 +199,7 @@ async def _make_samples(
 async def _find_topics(
     config: GenerationConfig,
     folder: DatasetFolder,
-    job: Job[JudgedSample, GenerationProgress],
+    job: Job[MadeSample, GenerationProgress],
     models: Mapping[str, Model],
 ) -> TopicGraph:
     """Return the topics: those of this dataset, those of a file, or new ones."""

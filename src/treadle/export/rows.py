@@ -38,6 +38,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.export.shown_messages import ShownMessages
+from treadle.formats.scanner.parsed import to_openai
 from treadle.journal.protocol import Journal
 
 
@@ -282,14 +283,12 @@ def _find_models(bodies: Sequence[DurableBody]) -> list[str]:
 
 def write_tools(tools: Sequence[ToolSpec]) -> list[dict[str, Json]]:
     """Return tools in OpenAI's form, which is the column `tools` of most row formats."""
-    return [{"type": "function", "function": item} for item in write_functions(tools)]
+    return [to_openai(tool) for tool in tools]
 
 
 def write_functions(tools: Sequence[ToolSpec]) -> list[dict[str, Json]]:
     """Return tools in OpenAI's form without the outer `function`."""
-    return [
-        {"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in tools
-    ]
+    return [to_openai(tool)["function"] for tool in tools]
 
 
 def read_tools(raw: Json) -> tuple[ToolSpec, ...]:

@@ -4,7 +4,7 @@ import re
 
 from treadle.core.types import Message
 from treadle.formats.scanner.base import Format
-from treadle.formats.scanner.json_body import UNREAD, BadJson, NoCall, Wanted, after_space, read_arguments
+from treadle.formats.scanner.json_body import UNREAD, BadValue, NoCall, Wanted, after_space, read_arguments
 from treadle.formats.scanner.markers import Reader, Scanner, Steps, wait_for_all
 from treadle.formats.scanner.values import write_arguments
 
@@ -160,7 +160,7 @@ class Harmony(Format):
             if after < len(text) and not text.startswith(_STOPS, after):
                 raise NoCall("the call contains more than JSON", name)
             arguments, words = read_arguments(text[at:last], name, value)
-        except BadJson as error:
+        except BadValue as error:
             return fail(f"the arguments are not valid JSON: {error.reason}", name, error.position)
         except NoCall as error:
             return fail(error.reason, name)

@@ -4,7 +4,7 @@ from treadle.core.types import Json
 from treadle.formats.scanner.base import TaggedFormat, resync
 from treadle.formats.scanner.elements import find_elements, read_function
 from treadle.formats.scanner.json_body import (
-    BadJson,
+    BadValue,
     NoCall,
     after_space,
     name_of,
@@ -62,7 +62,7 @@ class Hermes(TaggedFormat):
                 return self._fail(reader, start, position, at, reason)
             try:
                 end, value = reader.end_and_value(at)
-            except BadJson as error:
+            except BadValue as error:
                 return self._fail(reader, start, position, error.position, f"not valid JSON: {error.reason}")
             spans.append((at, end, value))
             at = after_space(text, end)
@@ -99,7 +99,7 @@ class Hermes(TaggedFormat):
         try:
             end, value = reader.end_and_value(start) if is_alone else (-1, None)
             wanted = read_call(text[start:end], value) if is_alone else None
-        except (BadJson, NoCall):
+        except (BadValue, NoCall):
             wanted, end = None, -1
         if wanted is not None:
             after = after_space(text, end)

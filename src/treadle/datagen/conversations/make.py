@@ -13,15 +13,16 @@ from treadle.core.types import Fault, Usage
 from treadle.datagen.conversations.dialogue import (
     AnswerCheck,
     Dialogue,
-    Failed,
     Held,
-    failure_of,
+    SampleError,
+    check_run,
     hold_dialogue,
     labels,
     repair_answer,
 )
 from treadle.datagen.conversations.projection import make_row
 from treadle.datagen.conversations.studio import Studio, sample_id
+from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario, write_facts
 from treadle.datagen.scenarios.scenario_writer import (
     MAX_TRIES,
@@ -34,9 +35,9 @@ from treadle.export.rows import Row
 class MadeSample(Struct, frozen=True, kw_only=True):
     """The outcome of the work on one sample. A fault is a value and not an exception."""
 
+    spec: SampleSpec
     run_id: str
     """The run of the agent's conversation. If the scenario failed, there is no such run."""
-    environment: Environment
     scenario: Scenario | None = None
     """`None` if no scenario could be written."""
     row: Row | None = None
@@ -54,6 +55,8 @@ class MadeSample(Struct, frozen=True, kw_only=True):
     fault: Fault | None = None
     """Who is responsible for the error. If it is not the sample's, for example because a server did not answer, the
     same attempt can be made again, and continues what is there. `None` if there is no error."""
+    verdicts: tuple[FilterVerdict, ...] = ()
+    """The verdicts about the sample; empty until it was judged."""
 
 
 async def make_sample(
@@ -90,12 +93,10 @@ async def _make(
     run_id = f"{spec.sample_id}-{attempt}"
     # A conversation without tools has no files: the agent could not see them.
     environment = studio.environments.draw(spec) if studio.has_tools else Environment()
-    tally = Tally()
-    scenario = await _write_scenario(studio, spec, attempt, environment, feedback, tally, is_new=is_new)
-    row, failed = None, scenario if isinstance(scenario, Failed) else None
-    dialogue: Dialogue | None = None
-    events: Sequence[Event] = ()
-    if isinstance(scenario, Scenario):
+    tally, made = Tally(), MadeSample(spec=spec, run_id=run_id)
+    try:
+        scenario = await _write_scenario(studio, spec, attempt, environment, feedback, tally, is_new=is_new)
+        made = replace(made, scenario=scenario)
         if not scenario.is_task:
             environment = replace(environment, task=None, task_input="")
         task = None if environment.task is None else studio.environments.load_task(environment.task)
@@ -113,24 +114,12 @@ async def _make(
             labels={part: labels(name, part, spec.sample_id, attempt) for part in ("sample", "user")},
             is_new=is_new,
         )
+        made = replace(made, dialogue=dialogue)
         held = await hold_dialogue(studio, dialogue, tally, check)
-        if isinstance(held, Failed):
-            failed = held
-        else:
-            made = await show_dialogue(studio, dialogue, held, tally)
-            row, failed, events = (None, made, ()) if isinstance(made, Failed) else (made, None, held.events)
-    return MadeSample(
-        run_id=run_id,
-        environment=environment,
-        scenario=scenario if isinstance(scenario, Scenario) else None,
-        row=row,
-        events=events,
-        dialogue=dialogue,
-        usage=tally.usage,
-        cost_usd=tally.cost_usd,
-        error=None if failed is None else failed.error,
-        fault=None if failed is None else failed.fault,
-    )
+        made = replace(made, row=await show_dialogue(studio, dialogue, held, tally), events=held.events)
+    except SampleError as error:
+        made = replace(made, error=str(error), fault=error.fault)
+    return replace(made, usage=tally.usage, cost_usd=tally.cost_usd)
 
 
 async def repair_sample(studio: Studio, made: MadeSample, reasons: Sequence[str]) -> MadeSample:
@@ -138,20 +127,18 @@ async def repair_sample(studio: Studio, made: MadeSample, reasons: Sequence[str]
     assert made.dialogue is not None
     tally = Tally()
     tally.add(Charge(made.usage, made.cost_usd))
-    held = await repair_answer(studio, made.dialogue, reasons, tally)
-    row = held if isinstance(held, Failed) else await show_dialogue(studio, made.dialogue, held, tally)
-    if isinstance(row, Failed):
-        failed = replace(made, row=None, events=(), error=row.error, fault=row.fault)
-        return replace(failed, usage=tally.usage, cost_usd=tally.cost_usd)
-    events = () if isinstance(held, Failed) else held.events
-    return replace(made, row=row, events=events, usage=tally.usage, cost_usd=tally.cost_usd)
+    try:
+        held = await repair_answer(studio, made.dialogue, reasons, tally)
+        row = await show_dialogue(studio, made.dialogue, held, tally)
+        made = replace(made, row=row, events=held.events)
+    except SampleError as error:
+        made = replace(made, row=None, events=(), error=str(error), fault=error.fault)
+    return replace(made, usage=tally.usage, cost_usd=tally.cost_usd)
 
 
-async def show_dialogue(studio: Studio, dialogue: Dialogue, held: Held, tally: Tally) -> Row | Failed:
-    """Return the row of a dialogue, or of its beginning. `tally` is what it has used."""
-    if dialogue.run_id.endswith("-1") and studio.has_prices:
-        return make_row(studio, dialogue, held, tally)
-    # it asks for prices, or reads the journal
+async def show_dialogue(studio: Studio, dialogue: Dialogue, held: Held, tally: Tally) -> Row:
+    """Return the row of a dialogue, or of its beginning. `tally` is what it has used. Raises: `SampleError`."""
+    # It may ask for prices, or read the journal.
     return await asyncio.to_thread(make_row, studio, dialogue, held, tally)
 
 
@@ -164,10 +151,10 @@ async def _write_scenario(
     tally: Tally,
     *,
     is_new: bool,
-) -> Scenario | Failed:
+) -> Scenario:
     """Return the scenario of a sample.
 
-    If the writer's answer has faults, the writer is told about them and asked again.
+    If the writer's answer has faults, the writer is told about them and asked again. Raises: `SampleError`.
     """
     generation = studio.config.generation
     facts = scenario_facts(
@@ -188,19 +175,15 @@ async def _write_scenario(
         run = None if is_new else await session.finish_turn()
         if run is None or run.state.turn.number == 0:
             run = await session.send(write_facts(facts), is_last=True)
-        while True:
-            failed = failure_of(run, "the writer of scenarios")
-            written: Scenario | None = None if failed else run.value
-            faults = () if written is None else find_scenario_faults(written, spec, environment)
-            if failed or not faults:
-                break
-            if run.state.turn.number >= MAX_TRIES:
-                failed = Failed(f"the scenario was rejected {MAX_TRIES} times: {' '.join(faults)}")
-                break
-            again = "\n".join(["The scenario cannot be used. Write it again.", *faults])
-            run = await session.send(again, is_last=True, is_own=True)
-        tally.add(Charge(run.usage, run.cost_usd))
-    if failed is not None:
-        return failed
-    assert written is not None
-    return written
+        try:
+            while True:
+                check_run(run, "the writer of scenarios")
+                written: Scenario = run.value
+                if not (faults := find_scenario_faults(written, spec, environment)):
+                    return written
+                if run.state.turn.number >= MAX_TRIES:
+                    raise SampleError(f"the scenario was rejected {MAX_TRIES} times: {' '.join(faults)}")
+                again = "\n".join(["The scenario cannot be used. Write it again.", *faults])
+                run = await session.send(again, is_last=True, is_own=True)
+        finally:
+            tally.add(Charge(run.usage, run.cost_usd))

@@ -13,8 +13,8 @@ from treadle.core.types import Message, Role, Usage
 from treadle.datagen.config.generation_config import Conversation
 from treadle.datagen.conversations.dialogue import (
     Dialogue,
-    Failed,
     Held,
+    SampleError,
     count_repairs,
     drop_repaired,
 )
@@ -31,14 +31,14 @@ TEACHERS = ("teacher", "oracle", "mediocre")
 """The names of Treadle's built-in models, without their provider and their rate of mistakes."""
 
 
-def make_row(studio: Studio, dialogue: Dialogue, held: Held, tally: Tally) -> Row | Failed:
-    """Return the row of a dialogue that was `held`, or the reason why there is none."""
+def make_row(studio: Studio, dialogue: Dialogue, held: Held, tally: Tally) -> Row:
+    """Return the row of a dialogue that was `held`. Raises: `SampleError` if it cannot be shown as one."""
     events = held.events
     conversation = studio.config.generation.conversation
     try:
         row = project(dialogue.run_id, events, conversation, held.state)
     except ExportError as error:
-        return Failed(str(error))
+        raise SampleError(str(error)) from error
     ran_with = row.messages[0].content if row.messages[0].role is Role.SYSTEM else None
     messages = row.messages
     output = studio.config.output

@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any, ClassVar
 
 from treadle.core.documents import read_data
-from treadle.core.types import Json, Message, ToolCall
-from treadle.formats.scanner.json_body import SPACE, BadJson, Wanted, after_space, name_of
+from treadle.core.types import Json, Message, ToolCall, ToolSpec
+from treadle.formats.scanner.json_body import SPACE, BadValue, Wanted, after_space, name_of
 from treadle.formats.scanner.markers import (
     FENCE,
     FoundMarker,
@@ -19,7 +19,7 @@ from treadle.formats.scanner.markers import (
     after_closer,
     wait_for_all,
 )
-from treadle.formats.scanner.parsed import Parsed, ParsedCall, ToolLike, to_json, to_openai
+from treadle.formats.scanner.parsed import Parsed, ParsedCall, ToolSchemas, to_json, to_openai
 from treadle.formats.scanner.values import write_arguments, write_call, write_parameters
 
 MAX_DEPTH = 4
@@ -79,6 +79,14 @@ class Format:
             yield from wait_for_all(reader)
             reader.give_up(error.position)
 
+    def read_text(self, text: str, schemas: ToolSchemas, begins_in_reasoning: bool | None = None) -> Parsed:
+        """Return what `read_all` finds in a whole text."""
+        reader = Reader(schemas, begins_in_reasoning=begins_in_reasoning)
+        reader.text, reader.is_whole = text, True
+        for _ in self.read_all(reader):
+            raise AssertionError("a complete text needs no more input")
+        return reader.result()
+
     def read(self, reader: Reader) -> Steps:
         """Read the whole text. Raises: `TooManyErrors`."""
         raise NotImplementedError
@@ -113,7 +121,7 @@ class Format:
         """Return the id that is written for the call at `place`."""
         return call.call_id
 
-    def render_tools(self, tools: Sequence[ToolLike]) -> str:
+    def render_tools(self, tools: Sequence[ToolSpec]) -> str:
         """Return the text that describes `tools` in the system message."""
         lines = "\n".join(to_json(to_openai(tool)) for tool in tools)
         return (
@@ -226,11 +234,11 @@ class TaggedFormat(Format):
         text = reader.text
         try:
             if text[position : position + 1] not in ("[", "{"):
-                raise BadJson(
+                raise BadValue(
                     "the call is cut off" if position == len(text) else "the call contains no JSON", position
                 )
             end, value = reader.read_json(position)
-        except BadJson as error:
+        except BadValue as error:
             end = resync(reader, position, error.position, self.closers, self.openers)
             reader.add_error(f"not valid JSON: {error}", start, end, name_of(text[start:end]))
             return end

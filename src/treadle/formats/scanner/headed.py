@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from json import JSONDecoder
 
 from treadle.formats.scanner.base import resync
-from treadle.formats.scanner.json_body import BadJson, NoCall, Wanted, after_space, raw_fields, read_arguments
+from treadle.formats.scanner.json_body import (
+    BadValue,
+    NoCall,
+    Wanted,
+    after_space,
+    raw_fields,
+    read_arguments,
+)
 from treadle.formats.scanner.markers import FENCE, Reader, after_closer, after_fence
 
 
@@ -50,7 +57,7 @@ def read_headed(
             return fail(
                 "the call is cut off" if at == len(text) else "the arguments are not a JSON object", at
             )
-    except BadJson as error:
+    except BadValue as error:
         return fail(f"the arguments are not valid JSON: {error.reason}", error.position)
     except NoCall as error:
         return fail(error.reason, at + 1)

@@ -25,8 +25,8 @@ SPACE = re.compile(r"[ \t\r\n]*+")
 _BLANKS = frozenset(" \t\r\n")
 
 
-class BadJson(Exception):  # noqa: N818
-    """Raised when a value is not valid JSON, with the reason and the position."""
+class BadValue(Exception):  # noqa: N818
+    """Raised when a text is not a value, in JSON or as a Python literal, with the reason and the position."""
 
     def __init__(self, reason: str, position: int) -> None:
         super().__init__(reason)
@@ -37,7 +37,7 @@ class BadJson(Exception):  # noqa: N818
 def end_of_json(text: str, start: int) -> int:
     """Return the end of the JSON object or array at `start`.
 
-    Raises: `BadJson` at the first character that is not allowed there.
+    Raises: `BadValue` at the first character that is not allowed there.
     """
     position, depth = start, 0
     while True:
@@ -47,17 +47,17 @@ def end_of_json(text: str, start: int) -> int:
         if char == '"':
             position = _STRING.match(text, position).end() + 1  # type: ignore[union-attr]
             if text[position - 1 : position] != '"':
-                raise BadJson(_explain_string(text, position - 1), position - 1)
+                raise BadValue(_explain_string(text, position - 1), position - 1)
         elif char in ("{", "["):
             depth += 1
             if depth > MAX_DEPTH:
-                raise BadJson(f"the value is nested more than {MAX_DEPTH} levels deep", position - 1)
+                raise BadValue(f"the value is nested more than {MAX_DEPTH} levels deep", position - 1)
         elif char in ("}", "]"):
             depth -= 1
             if depth <= 0:
                 return position
         else:
-            raise BadJson(f"{char!r} is not allowed there" if char else "the value is cut off", position - 1)
+            raise BadValue(f"{char!r} is not allowed there" if char else "the value is cut off", position - 1)
 
 
 def _explain_string(text: str, position: int) -> str:
@@ -143,7 +143,7 @@ def decode(body: str) -> Json:
     if len(body) > MAX_DEPTH and body.count("{") + body.count("[") > MAX_DEPTH:
         try:
             end_of_json(body, after_space(body, 0))
-        except BadJson as error:
+        except BadValue as error:
             raise ValueError(error.reason) from None
     try:
         value = _decoder.decode(body)

@@ -13,7 +13,7 @@ from msgspec import Struct
 from treadle.core.types import Json
 from treadle.formats.scanner.json_body import (
     UNREAD,
-    BadJson,
+    BadValue,
     NoCall,
     Wanted,
     after_space,
@@ -107,7 +107,7 @@ class Reader:
 
         The value is `UNREAD` if the fast decoder could not read it; `decode` then says why.
 
-        Raises: `BadJson`.
+        Raises: `BadValue`.
         """
         if self._scans_left:
             found = scan(self.text, start)
@@ -119,14 +119,14 @@ class Reader:
     def read_json(self, start: int) -> tuple[int, Json]:
         """Return the end of the object or array at `start`, and its value.
 
-        Raises: `BadJson`, at the end of the value if only decoding shows that it is invalid.
+        Raises: `BadValue`, at the end of the value if only decoding shows that it is invalid.
         """
         end, value = self.end_and_value(start)
         if value is UNREAD:
             try:
                 value = decode(self.text[start:end])
             except ValueError as error:
-                raise BadJson(str(error), end) from None
+                raise BadValue(str(error), end) from None
         return end, value
 
     def add_call(self, wanted: Wanted, start: int, end: int) -> None:
