@@ -25,8 +25,13 @@ from treadle.datagen.conversations.dialogue import (
     count_repairs,
     tally_of,
 )
-from treadle.datagen.conversations.make import MadeSample, make_sample, repair_sample, show_dialogue
-from treadle.datagen.conversations.projection import describe_plan
+from treadle.datagen.conversations.make import (
+    MadeSample,
+    describe_plan,
+    make_sample,
+    repair_sample,
+    show_dialogue,
+)
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.generation_progress import GenerationProgress, SampleBegun, SampleEnded
 from treadle.datagen.quality.duplicates import DuplicateIndex

@@ -4,8 +4,7 @@ import re
 
 from treadle.core.types import Message
 from treadle.formats.scanner import literals
-from treadle.formats.scanner.base import TaggedFormat, resync, skip_space
-from treadle.formats.scanner.headed import read_headed
+from treadle.formats.scanner.base import TaggedFormat, read_headed, resync, skip_space
 from treadle.formats.scanner.json_body import BadValue, Wanted, after_space, name_of
 from treadle.formats.scanner.markers import FoundMarker, Reader, Steps, wait_for_all
 from treadle.formats.scanner.values import arguments_of, encode

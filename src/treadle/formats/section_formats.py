@@ -9,8 +9,7 @@ import re
 from collections.abc import Sequence
 
 from treadle.core.types import ToolCall, ToolSpec
-from treadle.formats.scanner.base import TaggedFormat, resync
-from treadle.formats.scanner.headed import read_headed
+from treadle.formats.scanner.base import TaggedFormat, read_headed, resync
 from treadle.formats.scanner.json_body import after_space
 from treadle.formats.scanner.markers import FoundMarker, Reader, after_fence, after_marks
 from treadle.formats.scanner.parsed import to_json, to_openai

@@ -20,7 +20,6 @@ from treadle.datagen.dataset.dataset_stats import DatasetStats, collect
 from treadle.datagen.dataset.splits import WrittenSplits, read_written
 from treadle.export.whole import write_whole
 from treadle.jobs.ledger import Ledger
-from treadle.models.config.tables import ModelTable
 
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 _LARGEST = "1M<n<10M"
@@ -158,7 +157,8 @@ def _making(config: GenerationConfig, stats: DatasetStats) -> str:
     models = []
     for role, names in sorted(stats.models.items()):
         table = getattr(config.models, role, None) or config.models.default
-        settings = "" if not isinstance(table, ModelTable) else _list_settings(table)
+        given = {name: getattr(table, name, None) for name in _SETTINGS}
+        settings = ", ".join([f"{name} {value}" for name, value in given.items() if value is not None])
         prices = "; ".join(stats.prices.get(role, Counter()))
         models += [(role, name, settings, prices, f"{count:,}") for name, count in names.most_common()]
     generation = config.generation
@@ -186,11 +186,6 @@ def _making(config: GenerationConfig, stats: DatasetStats) -> str:
         + _table(("setting", "value"), [(name, value) for name, value in listed.items() if value])
         + f"\n\n{spent}"
     )
-
-
-def _list_settings(table: ModelTable) -> str:
-    values = {name: getattr(table, name) for name in _SETTINGS}
-    return ", ".join([f"{name} {value}" for name, value in values.items() if value is not None])
 
 
 def _names(sources: Iterable[str]) -> list[str]:

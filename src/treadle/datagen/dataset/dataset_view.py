@@ -1,7 +1,7 @@
 """What the viewer shows of a dataset: its statistics, its topics, its work over time, and its rows."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -264,13 +264,9 @@ def write_body(entry: RowEntry, *, is_whole: bool = False) -> dict[str, Json]:
         "messages": write_conversation(
             messages[:most], frozenset(lineage.simulated), chars, entry.row.untrained
         ),
-        "verdicts": _write_verdicts(verdicts, chars),
+        "verdicts": [
+            {"filter": name, "is_passed": is_passed, "reason": cut_text(reason, chars)}
+            for name, is_passed, reason in verdicts
+        ],
         "left_out": max(0, len(messages) - most),
     }
-
-
-def _write_verdicts(verdicts: Sequence[tuple[str, bool, str]], chars: int) -> list[Json]:
-    return [
-        {"filter": name, "is_passed": is_passed, "reason": cut_text(reason, chars)}
-        for name, is_passed, reason in verdicts
-    ]
