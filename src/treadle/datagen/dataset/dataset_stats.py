@@ -6,23 +6,20 @@ texts.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 from itertools import groupby, pairwise
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct, field
 
 from treadle.core.types import Message, Role
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.entries import RowEntry, read_entries
+from treadle.datagen.dataset.entries import RowEntry, digest_of, make_digest, read_entries
 from treadle.datagen.quality.exchanges import count_turns
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
 from treadle.export.rows import Row
 
-_DIGEST_BYTES = 16
 START, END = "(start)", "(answer)"
 """The names that stand for the user's message and for the answer in the order of the tool calls."""
 
@@ -200,7 +197,7 @@ class DatasetStats(Struct, kw_only=True):
         row = entry.row
         self.rows += 1
         self.duplicates += _is_known(self._contents, digest_of(row.messages))
-        self.repeated_ids += _is_known(self._ids, _digest(entry.row_id.encode()))
+        self.repeated_ids += _is_known(self._ids, make_digest(entry.row_id.encode()))
         self.stop_reasons[row.lineage.stop_reason] += 1
         self.simulated += bool(row.lineage.simulated)
         self.simulated_calls += len(row.lineage.simulated)
@@ -232,7 +229,7 @@ class DatasetStats(Struct, kw_only=True):
         self.rejected_input_tokens += own_in
         self.rejected_output_tokens += own_out
         self.rejected_cost_usd += own_cost
-        if _digest(sample_id.encode()) in self._ids:
+        if make_digest(sample_id.encode()) in self._ids:
             self.input_tokens -= own_in
             self.output_tokens -= own_out
             self.cost_usd -= own_cost
@@ -329,20 +326,6 @@ def count_chars(messages: Sequence[Message]) -> int:
         + sum(len(call.arguments) for call in message.tool_calls)
         for message in messages
     )
-
-
-def digest_of(messages: Sequence[Message]) -> bytes:
-    """Return a hash of what messages say. The ids of calls are not part of it."""
-    said = [
-        (message.role, message.content, [(call.name, call.arguments) for call in message.tool_calls])
-        for message in messages
-        if message.role is not Role.SYSTEM
-    ]
-    return _digest(msgspec.json.encode(said))
-
-
-def _digest(data: bytes) -> bytes:
-    return blake2b(data, digest_size=_DIGEST_BYTES).digest()
 
 
 def _is_known(known: set[bytes], digest: bytes) -> bool:
