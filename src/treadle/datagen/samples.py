@@ -254,11 +254,13 @@ class SampleWork:
             return replace(outcome, reasons=tuple(failed), file=REJECTED, line=_encode(row, verdicts))
         if self._duplicates is not None:
             self._duplicates.add(made.spec.sample_id, row)
+        kinds = row.lineage.sample.kinds if row.lineage.sample is not None else ()
         return replace(
             outcome,
             status=ItemStatus.KEPT,
             is_final=True,
-            label=_label(row, item),
+            # The planned kind, if the conversation shows it.
+            label=item.label if item.label in kinds or not kinds else kinds[0],
             file=ROWS,
             line=_encode(row),
         )
@@ -276,12 +278,6 @@ class SampleWork:
         )
         lineage = Lineage(made.run_id, agent, "error", "", sample=sample)
         return Row(said, (), lineage)
-
-
-def _label(row: Row, item: PlannedItem) -> str:
-    """Return the kind under which a row is counted: the planned one if the conversation shows it."""
-    kinds = row.lineage.sample.kinds if row.lineage.sample is not None else ()
-    return item.label if item.label in kinds or not kinds else kinds[0]
 
 
 def _encode(row: Row, verdicts: Sequence[FilterVerdict] | None = None) -> bytes:

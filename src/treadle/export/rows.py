@@ -300,15 +300,13 @@ def read_tools(raw: Json) -> tuple[ToolSpec, ...]:
     Rows do not contain effects, so each is `once`.
     """
     items = msgspec.json.decode(raw) if isinstance(raw, str) and raw.strip() else raw or ()
-    found = []
-    for item in items:
-        inner = item.get("function", item)
-        found.append(
-            ToolSpec(
-                inner["name"], inner.get("description") or "", inner.get("parameters") or {}, Effect.ONCE
-            )
-        )
-    return tuple(found)
+    inner = [item.get("function", item) for item in items]
+    return tuple(
+        [
+            ToolSpec(item["name"], item.get("description") or "", item.get("parameters") or {}, Effect.ONCE)
+            for item in inner
+        ]
+    )
 
 
 def hash_tools(tools: Sequence[ToolSpec]) -> str:

@@ -77,8 +77,10 @@ class Implementations:
         self._toolbox_for: tuple[tuple[PartSpec, ...], tuple[ToolSpec, ...], Policy] | None = None
 
     def toolbox(self, parts: tuple[PartSpec, ...], specs: tuple[ToolSpec, ...], policy: Policy) -> Toolbox:
-        """Return the tools with the definitions `specs`, for an agent with these parts: for each run of an agent, the
-        same objects."""
+        """Return the tools with the definitions `specs`, for an agent with these parts.
+
+        All runs of an agent get the same objects.
+        """
         if (parts, specs, policy) != self._toolbox_for:
             agents = {part.name.removeprefix(AGENT) for part in parts if is_agent(part)}
             given = {

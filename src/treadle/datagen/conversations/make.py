@@ -26,7 +26,7 @@ from treadle.datagen.conversations.dialogue import (
     labels,
     repair_answer,
 )
-from treadle.datagen.conversations.studio import Spoken, Studio, answer_schema, read_answer, sample_id
+from treadle.datagen.conversations.studio import Studio, answer_schema, read_answer, sample_id
 from treadle.datagen.quality.exchanges import count_turns, find_missing_thought
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.scenarios.cast import describe_persona
@@ -321,7 +321,8 @@ def _show_answers(events: Sequence[e.Event], row: Row, conversation: Conversatio
                 if not _ends_turn(following, tool):
                     continue
                 spoken = read_answer(next(outputs), conversation)
-                message = _say(message, spoken)
+                reasoning = spoken.reasoning if spoken.reasoning is not None else message.reasoning
+                message = Message(Role.ASSISTANT, spoken.text, reasoning=reasoning)
             elif calls != message.tool_calls:
                 message = replace(message, tool_calls=calls)
             untrained += [answers] if number in row.untrained else []
@@ -335,8 +336,3 @@ def _ends_turn(following: Sequence[Message], tool: str | None) -> bool:
     """Return whether an answer is the final answer of its turn, which the messages after it show."""
     rest = [message for message in following if not (message.role is Role.TOOL and message.name == tool)]
     return not rest or rest[0].role is Role.USER
-
-
-def _say(message: Message, spoken: Spoken) -> Message:
-    reasoning = spoken.reasoning if spoken.reasoning is not None else message.reasoning
-    return Message(Role.ASSISTANT, spoken.text, reasoning=reasoning)

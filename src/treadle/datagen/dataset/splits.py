@@ -382,16 +382,15 @@ def _write_files(
                 except ExportError as error:
                     refused[places[split, name].name][describe_reason(error)] += 1
     files = [SplitFile(place.name, *key) for key, place in places.items()]
-    lacks = {name: _tell_reasons(reasons) for name, reasons in refused.items()}
+    told = {name: [_tell_reasons(reasons)] for name, reasons in refused.items()}
     for key, writer in writers.items():
-        if writer.shortened:
-            name = places[key].name
-            turns = f"turns that are not to be trained on in {_count_rows(writer.shortened)}"
-            lacks[name] = f"{lacks[name]}; {turns}" if name in lacks else turns
-        if writer.unweighted:
-            name = places[key].name
-            weights = f"the weight of {_count_rows(writer.unweighted)}, for which the format has no place"
-            lacks[name] = f"{lacks[name]}; {weights}" if name in lacks else weights
+        for count, text in (
+            (writer.shortened, "turns that are not to be trained on in {}"),
+            (writer.unweighted, "the weight of {}, for which the format has no place"),
+        ):
+            if count:
+                told.setdefault(places[key].name, []).append(text.format(_count_rows(count)))
+    lacks = {name: "; ".join(texts) for name, texts in told.items()}
     if plan.parquet:
         for (split, name), place in places.items():
             if place.is_file():

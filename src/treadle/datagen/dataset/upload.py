@@ -312,7 +312,11 @@ def publish_on_kaggle(upload: Upload, *, is_update: bool = False) -> str:
     Raises: `ConfigError` if the client is not installed, there is no token, the name is too short, or the dataset
     exists and not `is_update`; `PublishError` if Kaggle refuses or cannot be reached.
     """
-    _check(upload)
+    if not _LEAST_CHARS <= len(upload.target.name) <= _MOST_CHARS:
+        # Kaggle's client would refuse it only after it has asked for a token.
+        raise ConfigError(
+            f"the name {upload.target.name!r} must have {_LEAST_CHARS} to {_MOST_CHARS} characters for Kaggle"
+        )
     api = _open(upload)
     with tempfile.TemporaryDirectory() as name, _quiet():
         folder = Path(name)
@@ -366,15 +370,6 @@ def make_metadata(upload: Upload) -> dict[str, Json]:
         "description": note + upload.card,
         "keywords": list(upload.tags),
     }
-
-
-def _check(upload: Upload) -> None:
-    """Check the name, which Kaggle's client would refuse only after it has asked for a token. Raises:
-    `ConfigError`."""
-    if not _LEAST_CHARS <= len(upload.target.name) <= _MOST_CHARS:
-        raise ConfigError(
-            f"the name {upload.target.name!r} must have {_LEAST_CHARS} to {_MOST_CHARS} characters for Kaggle"
-        )
 
 
 def _open(upload: Upload) -> Any:
