@@ -103,17 +103,12 @@ async def verify_rows(
         await batch.aclose()
 
 
-def _find_conversation(sample: SampleInfo | None) -> Conversation:
-    """Return the form of a conversation, as far as its row shows it."""
-    facts = {} if sample is None else {"type": sample.conversation, "reasoning": sample.reasoning}
-    return Conversation.model_validate(facts)
-
-
 async def _check(
     entry: RowEntry, journal: Journal, config: GenerationConfig | None, *, trust: bool
 ) -> CheckedRow:
     row, sample = entry.row, entry.row.lineage.sample
-    conversation = _find_conversation(sample) if config is None else config.generation.conversation
+    shown = {} if sample is None else {"type": sample.conversation, "reasoning": sample.reasoning}
+    conversation = Conversation.model_validate(shown) if config is None else config.generation.conversation
     run_id, is_claimed = row.lineage.run_id, sample is not None and sample.is_verified
     problems = [f"its transcript is faulty: {fault}" for fault in check_transcript(row.messages)]
     found = Verification(run_id, 0, 0, 0, (), ())

@@ -312,7 +312,10 @@ def _read_hermes(items: Sequence[dict[str, Json]], tools: tuple[ToolSpec, ...]) 
         tag, text = item["from"], item["value"] or ""
         role = _role_of(tag, _HERMES_ROLES, index)
         if role is Role.SYSTEM:
-            text = _without_manual(text, tools)
+            if tools:
+                # The description of the tools is what this format has added.
+                manual = render_tools(tools, _HERMES)
+                text = text.removesuffix(f"\n\n{manual}").removesuffix(manual)
             if text:
                 yield Message(role, text)
         elif role is Role.USER:
@@ -333,9 +336,3 @@ def _read_hermes(items: Sequence[dict[str, Json]], tools: tuple[ToolSpec, ...]) 
                 raise _unclear_results(index, results, waiting)
             for call, result in zip(waiting, results, strict=True):
                 yield Message(Role.TOOL, result, (), call.call_id, call.name)
-
-
-def _without_manual(system: str, tools: tuple[ToolSpec, ...]) -> str:
-    """Return a system message without the description of the tools that this format adds."""
-    manual = render_tools(tools, _HERMES) if tools else ""
-    return system.removesuffix(manual).removesuffix("\n\n") if manual and system.endswith(manual) else system

@@ -224,7 +224,8 @@ class TaggedFormat(Format):
                         break
                     if calls is None:
                         inner = self._read_inner(reader, first)
-                        calls = deque(map(_span, () if inner is None else inner.calls))
+                        found = () if inner is None else inner.calls
+                        calls = deque([(call.position, call.position + len(call.raw)) for call in found])
                     while calls and calls[0][1] <= position:
                         calls.popleft()
                     if not calls or position < calls[0][0]:
@@ -428,10 +429,6 @@ class TaggedFormat(Format):
         except TooManyErrors:
             return None
         return inner
-
-
-def _span(call: ParsedCall) -> tuple[int, int]:
-    return call.position, call.position + len(call.raw)
 
 
 def skip_space_and(reader: Reader, position: int, what: str) -> StepsTo:
