@@ -83,7 +83,7 @@ class MiniMax(ElementFormat):
             try:
                 if text[at] != "{":
                     raise BadValue(f"{text[at]!r} does not begin a call", at)
-                end, value = reader.end_and_value(at)
+                end, value = reader.read_json(at)
             except BadValue as error:
                 end = self._line_end(reader, at, error.position)
                 reader.add_error(f"not valid JSON: {error.reason}", begin, end, name_of(text[at:end]))

@@ -8,7 +8,6 @@ from treadle.formats.scanner.json_body import (
     NoCall,
     after_space,
     name_of,
-    read_call,
     scan,
     to_call,
 )
@@ -61,7 +60,7 @@ class Hermes(TaggedFormat):
                 reason = "the call contains no JSON object" if at < len(text) else "the call is cut off"
                 return self._fail(reader, start, position, at, reason)
             try:
-                end, value = reader.end_and_value(at)
+                end, value = reader.read_json(at)
             except BadValue as error:
                 return self._fail(reader, start, position, error.position, f"not valid JSON: {error.reason}")
             spans.append((at, end, value))
@@ -97,8 +96,8 @@ class Hermes(TaggedFormat):
             return start + len(CLOSE)
         is_alone = reader.content.is_at_start
         try:
-            end, value = reader.end_and_value(start) if is_alone else (-1, None)
-            wanted = read_call(text[start:end], value) if is_alone else None
+            end, value = reader.read_json(start) if is_alone else (-1, None)
+            wanted = to_call(value, text[start:end]) if is_alone else None
         except (BadValue, NoCall):
             wanted, end = None, -1
         if wanted is not None:

@@ -59,7 +59,7 @@ class Xlam(Format):
     def _end_of_call(self, reader: Reader, position: int) -> int:
         """Return the end of the JSON behind the marks at `position`, or -1."""
         try:
-            return reader.end_and_value(_behind_marks(reader.text, position))[0]
+            return reader.read_json(_behind_marks(reader.text, position))[0]
         except BadValue:
             return -1
 

@@ -126,7 +126,6 @@ class DatasetStats(Struct, kw_only=True):
     topics: Counter[str] = field(default_factory=Counter)
     """The number of rows by topic id."""
     topic_paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    rejected_topics: Counter[str] = field(default_factory=Counter)
     input_tokens: int = 0
     """The input tokens of rows, without those of their rejected attempts, which the rows' lineages include."""
     output_tokens: int = 0
@@ -218,7 +217,6 @@ class DatasetStats(Struct, kw_only=True):
             spent = sample.input_tokens, sample.output_tokens, sample.cost_usd or 0.0
             self._add_rejected_use(sample.sample_id, spent)
             self.rejected_without_cost += sample.cost_usd is None
-            self.rejected_topics[sample.topic_id] += 1
             self.topic_paths.setdefault(sample.topic_id, sample.topic)
 
     def _add_rejected_use(self, sample_id: str, spent: tuple[int, int, float]) -> None:
@@ -356,7 +354,7 @@ def describe(stats: DatasetStats) -> dict[str, object]:
     }
 
 
-_NOT_LISTED = ("orders", "sequences", "topic_paths", "topics", "rejected_topics", "reasons", "prices")
+_NOT_LISTED = ("orders", "sequences", "topic_paths", "topics", "reasons", "prices")
 
 
 def read_topics(path: Path) -> TopicGraph | None:

@@ -521,7 +521,7 @@ def read_headed(
             value, end = JSONDecoder().raw_decode(text, at)
             arguments, words = read_arguments(str(value), name)
         elif text[at : at + 1] == "{":
-            end, value = reader.end_and_value(at)
+            end, value = reader.read_json(at)
         else:
             return fail(
                 "the call is cut off" if at == len(text) else "the arguments are not a JSON object", at

@@ -92,9 +92,6 @@ def to_float(text: str) -> float:
 _decoder = json.JSONDecoder(object_pairs_hook=_build, parse_constant=_refuse_constant, parse_float=to_float)
 _scan_once = _decoder.scan_once  # type: ignore[attr-defined]
 
-UNREAD: Json = object()
-"""A marker for a value that has not been decoded, probably because it is invalid."""
-
 
 def scan(text: str, start: int) -> tuple[int, Json] | None:
     """Return the end of the object or array at `start` and its value, or `None` if it is invalid.
@@ -209,14 +206,14 @@ class NoCall(Exception):  # noqa: N818
         self.name = name
 
 
-def read_arguments(body: str, name: str | None = None, value: Json = UNREAD) -> tuple[dict[str, Json], str]:
+def read_arguments(body: str, name: str | None = None, value: Json = None) -> tuple[dict[str, Json], str]:
     """Return the arguments in `body`, and their text. A JSON string that contains an object is decoded too.
 
-    `value` is the decoded `body`, if it is known. Raises: `NoCall`.
+    `value` is the decoded `body`; `None` if it is not known. Raises: `NoCall`.
     """
     text = body.strip()
     try:
-        if value is UNREAD:
+        if value is None:
             value = decode(text)
         if isinstance(value, str):
             text = value.strip()
@@ -226,16 +223,6 @@ def read_arguments(body: str, name: str | None = None, value: Json = UNREAD) -> 
     if not isinstance(value, dict):
         raise NoCall(f"the arguments are not an object but {_kind(value)}", name)
     return value, text
-
-
-def read_call(body: str, value: Json = UNREAD) -> Wanted:
-    """Return the call in an object with a name and `arguments` or `parameters`. Raises: `NoCall`."""
-    try:
-        if value is UNREAD:
-            value = decode(body)
-    except ValueError as error:
-        raise NoCall(f"not valid JSON: {error}") from None
-    return to_call(value, body)
 
 
 def to_call(value: Json, body: str) -> Wanted:
