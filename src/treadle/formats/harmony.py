@@ -153,13 +153,14 @@ class Harmony(Format):
             )
         try:
             if text[at] == "{":
-                last, value = reader.read_json(at)
+                last, arguments = reader.read_json(at)
+                words = text[at:last]
             else:
-                last, value = self._bare_stops.find(reader, body).position, None
+                last = self._bare_stops.find(reader, body).position
+                arguments, words = read_arguments(text[at:last], name)
             after = after_space(text, last)
             if after < len(text) and not text.startswith(_STOPS, after):
                 raise NoCall("the call contains more than JSON", name)
-            arguments, words = read_arguments(text[at:last], name, value)
         except BadValue as error:
             return fail(f"the arguments are not valid JSON: {error.reason}", name, error.position)
         except NoCall as error:

@@ -521,7 +521,8 @@ def read_headed(
             value, end = JSONDecoder().raw_decode(text, at)
             arguments, words = read_arguments(str(value), name)
         elif text[at : at + 1] == "{":
-            end, value = reader.read_json(at)
+            end, arguments = reader.read_json(at)
+            words = text[at:end]
         else:
             return fail(
                 "the call is cut off" if at == len(text) else "the arguments are not a JSON object", at
@@ -532,7 +533,6 @@ def read_headed(
         return fail(error.reason, at + 1)
     except ValueError as error:
         return fail(f"the arguments are not valid JSON: {error}", at + 1)
-    body = text[at:end]
     if has_fence:
         end = after_closer(text, end, (FENCE,))
     after = after_closer(text, end, closers)
@@ -542,16 +542,9 @@ def read_headed(
         # A closer before the next call shows that the text between belongs to this call.
         if rest < len(text) and stop < len(text) and stop < reader.find_first(openers, rest):
             return fail("the call contains more than JSON", rest)
-    end = after
-    try:
-        if not is_quoted:
-            arguments, words = read_arguments(body, name, value)
-    except NoCall as error:
-        reader.add_error(error.reason, start, end, name)
-        return end
     if unwraps and len(arguments) == 1:
         inner = arguments.get("arguments", arguments.get("input"))
         if isinstance(inner, dict):
             arguments, words = inner, next(iter(raw_fields(words).values()))
-    reader.add_call(Wanted(name, arguments, words, call_id), start, end)
-    return end
+    reader.add_call(Wanted(name, arguments, words, call_id), start, after)
+    return after
