@@ -57,68 +57,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_WHERE = {
-    "Agent": "treadle.agent.agent",
-    "Answer": "treadle.core.asking",
-    "Approval": "treadle.core.policy",
-    "ApprovalRequest": "treadle.tools.protocol",
-    "Attachment": "treadle.tools.protocol",
-    "Batch": "treadle.runs.ensure",
-    "ConfigError": "treadle.core.errors",
-    "Decision": "treadle.tools.protocol",
-    "Effect": "treadle.core.types",
-    "Ephemeral": "treadle.core.events.narrowing",
-    "Event": "treadle.core.events.narrowing",
-    "EventLogger": "treadle.trajectory.turns",
-    "ExportError": "treadle.core.errors",
-    "Fault": "treadle.core.types",
-    "FinishReason": "treadle.core.types",
-    "Grade": "treadle.runs.task",
-    "InDoubt": "treadle.core.policy",
-    "JournalError": "treadle.core.errors",
-    "LeaseHeldError": "treadle.core.errors",
-    "LeaseLostError": "treadle.core.errors",
-    "Message": "treadle.core.types",
-    "Persona": "treadle.knowledge.personas.persona",
-    "Policy": "treadle.core.policy",
-    "Option": "treadle.core.types",
-    "Price": "treadle.models.wire.provider",
-    "ProviderError": "treadle.core.errors",
-    "Question": "treadle.core.asking",
-    "Replay": "treadle.core.replay",
-    "ReplayDivergence": "treadle.core.errors",
-    "RetryWithMessage": "treadle.core.errors",
-    "Role": "treadle.core.types",
-    "Run": "treadle.runs.run",
-    "RunContext": "treadle.runs.options",
-    "RunExistsError": "treadle.core.errors",
-    "RunFilter": "treadle.journal.run_info",
-    "RunInfo": "treadle.journal.run_info",
-    "RunNotFoundError": "treadle.core.errors",
-    "RunStream": "treadle.agent.run_stream",
-    "SandboxError": "treadle.core.errors",
-    "ScriptedModel": "treadle.models.scripted",
-    "Session": "treadle.agent.session",
-    "StopReason": "treadle.core.types",
-    "Task": "treadle.runs.task",
-    "ToolCall": "treadle.core.types",
-    "ToolContext": "treadle.tools.context",
-    "ToolError": "treadle.core.errors",
-    "ToolLimits": "treadle.core.policy",
-    "ToolOutput": "treadle.tools.protocol",
-    "ToolResult": "treadle.core.types",
-    "ToolSpec": "treadle.core.types",
-    "TreadleError": "treadle.core.errors",
-    "UntrustedError": "treadle.core.errors",
-    "Usage": "treadle.core.types",
-    "load_task": "treadle.tasks",
-    "model": "treadle.models.config.recipe",
-    "open_journal": "treadle.journal.registry",
-    "task_set": "treadle.tasks",
-    "tool": "treadle.tools.function.decorator",
-    "turns": "treadle.trajectory.turns",
-}
-
 __all__ = [
     "Agent",
     "Answer",
@@ -185,7 +123,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     from treadle.core.registry import load_name
 
-    return load_name(__name__, name, _WHERE)
+    return load_name(__name__, name)
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,7 @@ Nothing is imported before it is loaded by name.
 """
 
 import importlib
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MAX_CHARS = 64
 """How many characters of an unknown name are compared with the known ones."""
+_IMPORT = re.compile(r"^    from (\S+) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
+"""An import in a block at the top level of a module."""
 
 
 class Registry(Generic[T]):
@@ -164,11 +167,24 @@ def require(module: str, extra: str = "", *, install: str = "") -> Any:
         ) from error
 
 
-def load_name(package: str, name: str, where: Mapping[str, str]) -> Any:
-    """Return the attribute `name` from the module that `where` maps it to; for a package's `__getattr__`.
+def load_name(package: str, name: str) -> Any:
+    """Return the attribute `name` from the module that the package imports it from under `if TYPE_CHECKING:`; for
+    the package's `__getattr__`.
 
-    Raises: `AttributeError` if `where` has no such name.
+    Raises: `AttributeError` if the package has no such import.
     """
-    if name not in where:
+    module = _places_of(package).get(name)
+    if module is None:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(where[name]), name)
+    return getattr(importlib.import_module(module), name)
+
+
+@cache
+def _places_of(package: str) -> dict[str, str]:
+    """Return the module of each name that a package imports under `if TYPE_CHECKING:`, as its source says."""
+    module: Any = sys.modules[package]
+    source: str = module.__loader__.get_data(module.__file__).decode()
+    block = source.partition("\nif TYPE_CHECKING:\n")[2]
+    return {
+        name: place for place, many, one in _IMPORT.findall(block) for name in re.findall(r"\w+", many or one)
+    }

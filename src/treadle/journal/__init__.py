@@ -26,14 +26,4 @@ __all__ = ["Journal", "RunFilter", "RunInfo", "RunWriter", "listen", "open_journ
 def __getattr__(name: str) -> object:
     from treadle.core.registry import load_name
 
-    return load_name(__name__, name, _WHERE)
-
-
-_WHERE = {
-    "Journal": "treadle.journal.protocol",
-    "RunFilter": "treadle.journal.run_info",
-    "RunInfo": "treadle.journal.run_info",
-    "RunWriter": "treadle.journal.protocol",
-    "listen": "treadle.journal.hub",
-    "open_journal": "treadle.journal.registry",
-}
+    return load_name(__name__, name)

@@ -112,20 +112,12 @@ def describe_persona(persona: Persona) -> tuple[str, PromptReport]:
 
     Raises: `ConfigError` for skills and documents that are not there.
     """
-    from treadle.knowledge.documents import load_documents
-    from treadle.knowledge.memory import open_memory
-
-    catalog = Catalog(persona.skills)
-    room = BUDGETS["documents"] - _HEADING_TOKENS
-    loaded = load_documents(persona.documents, open_memory(MemoryJournal()), max_tokens=room)
-    text, report = assemble(
-        persona,
-        documents=[Item(loaded.text)] if loaded.text else (),
-        skills=[Item(entry, label=name) for name, entry in catalog.index(_harmless_tools(persona))],
-        has_data=bool(catalog.skills or persona.memory),
-        notes=catalog.notices,
-    )
-    return text or "", report
+    spec = make_context_spec(persona, None, (), ())
+    assert spec is not None
+    memory = None if spec.memory is None else replace(spec.memory, embeddings=None)
+    surroundings = Surroundings(replace(spec, memory=memory), MemoryJournal)
+    text = surroundings.make_instructions(None, _harmless_tools(persona))
+    return text or "", surroundings.report
 
 
 def _harmless_tools(persona: Persona) -> list[str]:

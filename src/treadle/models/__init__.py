@@ -93,34 +93,8 @@ __all__ = [
     "model",
 ]
 
-_PLACES = {
-    "treadle.http.transport": "Answer HttpRequest HttpResponse HttpTransport InProcessTransport StreamedAnswer "
-    "Transport",
-    "treadle.models.config.bare": "ModelConfig",
-    "treadle.models.config.recipe": "Config load_config model",
-    "treadle.models.dialects.anthropic.request": "AnthropicModel",
-    "treadle.models.dialects.completions": "CompletionsModel",
-    "treadle.models.dialects.gemini.request": "GeminiModel",
-    "treadle.models.dialects.ollama": "OllamaModel",
-    "treadle.models.dialects.openai_chat.request": "OpenAIChatModel",
-    "treadle.models.dialects.openai_responses.request": "OpenAIResponsesModel",
-    "treadle.models.protocol": "Model ModelLike RateLimits Watch",
-    "treadle.models.scripted": "ScriptedModel call",
-    "treadle.models.tokens.token_model": "TokenModel",
-    "treadle.models.wire.provider": "Price",
-    "treadle.models.wrappers.cache": "CacheModel",
-    "treadle.models.wrappers.cost": "CostModel",
-    "treadle.models.wrappers.fallback": "FallbackModel",
-    "treadle.models.wrappers.format_model": "FormatModel",
-    "treadle.models.wrappers.limiter": "LimitModel Limiter",
-    "treadle.models.wrappers.retry": "RetryModel",
-    "treadle.models.wrappers.tiered": "Tier TieredModel",
-    "treadle.models.wrappers.wrapper": "Wrapper",
-}
-_WHERE = {name: place for place, names in _PLACES.items() for name in names.split()}
-
 
 def __getattr__(name: str) -> object:
     from treadle.core.registry import load_name
 
-    return load_name(__name__, name, _WHERE)
+    return load_name(__name__, name)

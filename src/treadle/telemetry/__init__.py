@@ -18,16 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["JsonlTurnLog", "OpenTelemetry", "TurnLog", "TurnRecord", "read_turn_records"]
 
-_WHERE = {
-    "JsonlTurnLog": "treadle.telemetry.turn_log",
-    "OpenTelemetry": "treadle.telemetry.open_telemetry",
-    "TurnLog": "treadle.telemetry.turn_log",
-    "TurnRecord": "treadle.telemetry.turn_records",
-    "read_turn_records": "treadle.telemetry.turn_records",
-}
-
 
 def __getattr__(name: str) -> object:
     from treadle.core.registry import load_name
 
-    return load_name(__name__, name, _WHERE)
+    return load_name(__name__, name)

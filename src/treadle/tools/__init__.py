@@ -23,20 +23,6 @@ if TYPE_CHECKING:
     from treadle.tools.spin import Spin
     from treadle.tools.vfs import VfsToolset
 
-_WHERE = {
-    "FilesToolset": "treadle.tools.file_tools",
-    "GuardedHttp": "treadle.http.guarded",
-    "Limits": "treadle.sandbox.protocol",
-    "MCPServer": "treadle.tools.mcp",
-    "MCPServers": "treadle.tools.mcp",
-    "Mock": "treadle.tools.mock.mocks",
-    "OpenAPI": "treadle.tools.openapi",
-    "Python": "treadle.tools.python",
-    "Shell": "treadle.tools.shell",
-    "Spin": "treadle.tools.spin",
-    "VfsToolset": "treadle.tools.vfs",
-}
-
 __all__ = [
     "FilesToolset",
     "GuardedHttp",
@@ -55,4 +41,4 @@ __all__ = [
 def __getattr__(name: str) -> object:
     from treadle.core.registry import load_name
 
-    return load_name(__name__, name, _WHERE)
+    return load_name(__name__, name)

@@ -48,19 +48,4 @@ __all__ = [
 def __getattr__(name: str) -> object:
     from treadle.core.registry import load_name
 
-    return load_name(__name__, name, _WHERE)
-
-
-_PACKAGE = "treadle.knowledge.memory"
-_WHERE = {
-    **dict.fromkeys(
-        ("BATCH", "Embedder", "Found", "Memory", "forget_runs", "make_embedder", "open_memory"),
-        f"{_PACKAGE}.namespace",
-    ),
-    **dict.fromkeys(
-        ("Author", "Draft", "MemoryEntry", "Epistemic", "Hit", "Outcome", "Store", "Written"),
-        f"{_PACKAGE}.protocol",
-    ),
-    "Recaller": f"{_PACKAGE}.toolset",
-    "MemoryToolset": f"{_PACKAGE}.toolset",
-}
+    return load_name(__name__, name)
