@@ -55,7 +55,10 @@ class OpenAPI:
         self.document = OpenAPIDocument(loaded.raw, loaded.origin)
         self._given_url = base_url
         self._source = loaded.url
-        operations = _with_effects(_choose(self.document, include, exclude), effects or {}, loaded.origin)
+        chosen = _choose(self.document, include, exclude)
+        own = {name: read_effect(value, f"the effect of {name!r}") for name, value in (effects or {}).items()}
+        _check_names(own, [item.name for item in chosen], loaded.origin)
+        operations = [replace(item, effect=own.get(item.name, item.effect)) for item in chosen]
         self._urls = {item.name: self._url_of(item) for item in operations}
         hosts = {host_of(url) for url in self._urls.values()}
         named = {host_of(url) for url in (base_url, loaded.url) if url is not None}
@@ -196,14 +199,6 @@ def _choose(
         left_out = f": {'; '.join(document.notes[:5])}" if document.notes else ""
         raise ConfigError(f"{document.origin} has no operation that can be a tool{left_out}")
     return chosen
-
-
-def _with_effects(
-    operations: Sequence[Operation], given: Mapping[str, Effect | str], origin: str
-) -> list[Operation]:
-    effects = {name: read_effect(value, f"the effect of {name!r}") for name, value in given.items()}
-    _check_names(effects, [item.name for item in operations], origin)
-    return [replace(item, effect=effects.get(item.name, item.effect)) for item in operations]
 
 
 def _check_names(names: Iterable[str], known: Sequence[str], origin: str) -> None:
