@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MAX_CHARS = 64
 """How many characters of an unknown name are compared with the known ones."""
-_IMPORT = re.compile(r"^    from (\S+) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
-"""An import in a block at the top level of a module."""
+_IMPORT = re.compile(r"^    from (\S+) import \w+ as (\w+)$", re.MULTILINE)
+"""An import of a name that a package has for others, under `if TYPE_CHECKING:`."""
 
 
 class Registry(Generic[T]):
@@ -168,23 +168,22 @@ def require(module: str, extra: str = "", *, install: str = "") -> Any:
 
 
 def load_name(package: str, name: str) -> Any:
-    """Return the attribute `name` from the module that the package imports it from under `if TYPE_CHECKING:`; for
-    the package's `__getattr__`.
+    """Return the attribute `name` of a package, for the package's `__getattr__`: from the module that the package
+    imports it from, as `NAME as NAME`, under `if TYPE_CHECKING:`.
 
-    Raises: `AttributeError` if the package has no such import.
+    `__all__` is the list of all such names. Raises: `AttributeError` if the package has no such import.
     """
-    module = _places_of(package).get(name)
-    if module is None:
+    places = _places_of(package)
+    if name == "__all__":
+        return [*places]
+    if name not in places:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(module), name)
+    return getattr(importlib.import_module(places[name]), name)
 
 
 @cache
 def _places_of(package: str) -> dict[str, str]:
-    """Return the module of each name that a package imports under `if TYPE_CHECKING:`, as its source says."""
+    """Return the module of each name that a package imports for type checkers, as its source says."""
     module: Any = sys.modules[package]
     source: str = module.__loader__.get_data(module.__file__).decode()
-    block = source.partition("\nif TYPE_CHECKING:\n")[2]
-    return {
-        name: place for place, many, one in _IMPORT.findall(block) for name in re.findall(r"\w+", many or one)
-    }
+    return {name: place for place, name in _IMPORT.findall(source)}

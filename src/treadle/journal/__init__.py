@@ -15,12 +15,12 @@ can be a `TableJournal` with a `TableReader` and a `Committer`.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.journal.hub import listen
-    from treadle.journal.protocol import Journal, RunWriter
-    from treadle.journal.registry import open_journal
-    from treadle.journal.run_info import RunFilter, RunInfo
-
-__all__ = ["Journal", "RunFilter", "RunInfo", "RunWriter", "listen", "open_journal"]
+    from treadle.journal.hub import listen as listen
+    from treadle.journal.protocol import Journal as Journal
+    from treadle.journal.protocol import RunWriter as RunWriter
+    from treadle.journal.registry import open_journal as open_journal
+    from treadle.journal.run_info import RunFilter as RunFilter
+    from treadle.journal.run_info import RunInfo as RunInfo
 
 
 def __getattr__(name: str) -> object:

@@ -160,7 +160,8 @@ class Surroundings:
         self._loaded: LoadedDocuments | None = None
         self._is_strict = is_strict
         self._recaller: Recaller | None = None
-        self._memory: Memory | None = None
+        self.memory: Memory | None = None
+        """The memory of earlier sessions; `None` if there is none."""
         self._library: Memory | None = None
         tools: list[Tool] = [UseSkill(self._catalog)] if self._catalog.skills else []
         if spec.memory is not None or self._documents:
@@ -187,7 +188,7 @@ class Surroundings:
             name = hashlib.sha256("\0".join(self._documents).encode(errors="replace")).hexdigest()[:16]
             self._library = open_memory(journal, LIBRARY, name, clock=clock)
         else:
-            self._library = self._memory = open_memory(
+            self._library = self.memory = open_memory(
                 journal, spec.persona, spec.user, embeddings=spec.embeddings, clock=clock
             )
         self._recaller = Recaller(self._library)
@@ -209,14 +210,9 @@ class Surroundings:
         return self._loaded
 
     @property
-    def memory(self) -> "Memory | None":
-        """The memory of earlier sessions; `None` if there is none."""
-        return self._memory
-
-    @property
     def writes_back(self) -> bool:
         """True if completed turns are remembered."""
-        return self._memory is not None and self.spec.memory is not None and self.spec.memory.writes_back
+        return self.memory is not None and self.spec.memory is not None and self.spec.memory.writes_back
 
     def make_instructions(self, given: str | None, tools: Iterable[str]) -> str | None:
         """Return the system message of a new run. Blocks. `tools` are the names of all tools of the agent."""
@@ -250,10 +246,10 @@ class Surroundings:
 
     async def write_back(self, turn: CompletedTurn) -> None:
         """Remember a completed turn. Doing it again changes nothing. It never fails: a failure is logged."""
-        if self._memory is None or not self.writes_back:
+        if self.memory is None or not self.writes_back:
             return
         try:
-            await self._memory.write_back(
+            await self.memory.write_back(
                 turn.run_id, turn.number, turn.text, turn.answer, StopReason.COMPLETED, tools=turn.tools
             )
         except Exception as error:
@@ -280,8 +276,8 @@ class Surroundings:
             said = self._persona.greeting.strip()
             found.append(f"{self._persona.name}: {said}" if said else self._persona.name)
         spec = self.spec.memory
-        if self._memory is not None and spec is not None:
-            count = len(self._memory.store.entries(limit=_MAX_COUNTED + 1))
+        if self.memory is not None and spec is not None:
+            count = len(self.memory.store.entries(limit=_MAX_COUNTED + 1))
             shown = f"more than {_MAX_COUNTED:,}" if count > _MAX_COUNTED else str(count or "no")
             kept = f"{shown} {'memory' if count == 1 else 'memories'}"
             about = "" if spec.user == MemorySpec().user else f" about {spec.user!r}"
