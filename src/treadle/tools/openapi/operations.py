@@ -51,10 +51,8 @@ class OpenAPI:
         Raises: `ConfigError`.
         """
         allowed_hosts, given = list(allowed_hosts), locals()
-        loaded = load(document, allow_private=allow_private, resolver=resolver)
-        self.document = OpenAPIDocument(loaded.raw, loaded.origin)
+        loaded = self.document = load(document, allow_private=allow_private, resolver=resolver)
         self._given_url = base_url
-        self._source = loaded.url
         chosen = _choose(self.document, include, exclude)
         own = {name: read_effect(value, f"the effect of {name!r}") for name, value in (effects or {}).items()}
         _check_names(own, [item.name for item in chosen], loaded.origin)
@@ -131,7 +129,7 @@ class OpenAPI:
         if self._given_url is not None:
             return self._given_url.rstrip("/")
         for url in operation.servers or self.document.servers or ("/",):
-            whole = urljoin(self._source, url) if self._source is not None else url
+            whole = url if self.document.url is None else urljoin(self.document.url, url)
             if urlsplit(whole).scheme in ("http", "https"):
                 return whole.rstrip("/")
         raise ConfigError(
