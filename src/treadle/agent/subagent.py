@@ -33,9 +33,9 @@ from treadle.runs.recording import child_run_id
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.tools.context import ToolContext
-from treadle.tools.function.decorator import check_spec, check_tool_name
+from treadle.tools.function.decorator import check_tool_name
 from treadle.tools.protocol import Decision, ToolOutput
-from treadle.tools.schema.validation import ArgumentChecker, own_spec
+from treadle.tools.schema.validation import ArgumentChecker, check_spec, own_spec
 
 MAX_DEPTH = 3
 _IF_EXISTS = IfExists(is_likely=True, accepts_waiting=True, needs_trust=False, continued_faults=())

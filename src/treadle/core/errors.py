@@ -74,22 +74,6 @@ class ProviderError(TreadleError, RuntimeError):
             return self.was_sent
         return isinstance(self, ServerError) and self.status is not None and self.status < 300
 
-    def __reduce__(self) -> tuple[object, ...]:
-        fields = (str(self), self.status, self.retry_after_seconds, self.model)
-        return (_rebuild_provider_error, (type(self), *fields))
-
-
-def _rebuild_provider_error(
-    kind: type[ProviderError],
-    message: str,
-    status: int | None,
-    retry_after_seconds: float | None,
-    model: str | None,
-) -> ProviderError:
-    error = kind(message, status=status, retry_after_seconds=retry_after_seconds)
-    error.model = model
-    return error
-
 
 class RateLimitError(ProviderError):
     """Raised if a server asks to slow down (status 429)."""

@@ -5,6 +5,7 @@ Nothing is imported before it is loaded by name.
 """
 
 import importlib
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MAX_CHARS = 64
 """How many characters of an unknown name are compared with the known ones."""
+_IMPORT = re.compile(r"^    from (\S+) import \w+ as (\w+)$", re.MULTILINE)
+"""An import of a name that a package has for others, under `if TYPE_CHECKING:`."""
 
 
 class Registry(Generic[T]):
@@ -164,11 +167,23 @@ def require(module: str, extra: str = "", *, install: str = "") -> Any:
         ) from error
 
 
-def load_name(package: str, name: str, where: Mapping[str, str]) -> Any:
-    """Return the attribute `name` from the module that `where` maps it to; for a package's `__getattr__`.
+def load_name(package: str, name: str) -> Any:
+    """Return the attribute `name` of a package, for the package's `__getattr__`: from the module that the package
+    imports it from, as `NAME as NAME`, under `if TYPE_CHECKING:`.
 
-    Raises: `AttributeError` if `where` has no such name.
+    `__all__` is the list of all such names. Raises: `AttributeError` if the package has no such import.
     """
-    if name not in where:
+    places = _places_of(package)
+    if name == "__all__":
+        return [*places]
+    if name not in places:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(where[name]), name)
+    return getattr(importlib.import_module(places[name]), name)
+
+
+@cache
+def _places_of(package: str) -> dict[str, str]:
+    """Return the module of each name that a package imports for type checkers, as its source says."""
+    module: Any = sys.modules[package]
+    source: str = module.__loader__.get_data(module.__file__).decode()
+    return {name: place for place, name in _IMPORT.findall(source)}
