@@ -295,6 +295,8 @@ def compare_results(one: Results, other: Results) -> list[ModelPair]:
     they have none in common, of the first models. Only tasks that both have count."""
     before, after = ([item.model for item in results.models] for results in (one, other))
     names = [(name, name) for name in before if name in after] or [(before[0], after[0])]
+    is_named = one.name != other.name
+    first, second = (results.name if is_named else results.path for results in (one, other))
     pairs = []
     for old, new in names:
         scores_of = {
@@ -302,5 +304,5 @@ def compare_results(one: Results, other: Results) -> list[ModelPair]:
             for results, name in ((other, new), (one, old))
         }
         if (difference := compare_paired(scores_of[other.path], scores_of[one.path])) is not None:
-            pairs.append(ModelPair(f"{other.name}: {new}", f"{one.name}: {old}", difference))
+            pairs.append(ModelPair(f"{second}: {new}", f"{first}: {old}", difference))
     return pairs

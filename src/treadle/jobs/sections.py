@@ -221,7 +221,7 @@ class ConfigReader(Generic[C]):
         Raises: `ConfigError`, also for a configuration together with options.
         """
         if not isinstance(given, ConfigSection):
-            return self.load(given, options)
+            return self.load(given, options, {name: name for name in options})
         if options:
             raise ConfigError(f"give a configuration or options, not both: {', '.join(options)}")
         return given

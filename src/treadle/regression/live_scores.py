@@ -123,7 +123,7 @@ def judge_scores(
         is_significant = difference.p_value < 1 - table.level
         said = (
             f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}] against the stored scores, "
-            f"p = {difference.p_value:.3g} over {difference.tasks} recordings"
+            f"p = {difference.p_value:.3g} over {difference.tasks} recording{'' if difference.tasks == 1 else 's'}"
         )
         has_dropped = difference.mean < 0
         if has_dropped and not is_significant:

@@ -162,7 +162,10 @@ class FunctionScorer:
         if found is None or isinstance(found, Score):
             return found
         if not isinstance(found, int | float) or not math.isfinite(found):
-            raise ConfigError(f"the function of the reward {self.name!r} returned {found!r}; return a number")
+            raise ConfigError(
+                f"the function of the reward {self.name!r} returned {found!r}; return a number, "
+                "a Score or None"
+            )
         return Score(float(found))
 
 
