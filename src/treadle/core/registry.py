@@ -7,7 +7,7 @@ Nothing is imported before it is loaded by name.
 import importlib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -17,6 +17,7 @@ from treadle.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+    from types import CodeType
 
 T = TypeVar("T")
 _MAX_CHARS = 64
@@ -183,7 +184,27 @@ def load_name(package: str, name: str) -> Any:
 
 @cache
 def _places_of(package: str) -> dict[str, str]:
-    """Return the module of each name that a package imports for type checkers, as its source says."""
+    """Return the module of each name that a package imports for type checkers, as its source says.
+
+    A program may be shipped without sources, so that only the compiled package says it.
+    """
     module: Any = sys.modules[package]
-    source: str = module.__loader__.get_data(module.__file__).decode()
+    try:
+        source: str = module.__loader__.get_data(module.__file__).decode()
+    except (OSError, UnicodeDecodeError):
+        return dict(_read_imports(module.__loader__.get_code(package)))
     return {name: place for place, name in _IMPORT.findall(source)}
+
+
+def _read_imports(code: "CodeType") -> Iterator[tuple[str, str]]:
+    """Yield the name and the module of each import of a compiled module that gives one name."""
+    import dis
+
+    names, place = tuple[str, ...](), ""
+    for step in dis.get_instructions(code):
+        if step.opname == "LOAD_CONST":
+            names = step.argval
+        elif step.opname == "IMPORT_NAME":
+            place = step.argval
+        elif step.opname == "STORE_NAME" and names == (step.argval,) and place != "typing":
+            yield step.argval, place
