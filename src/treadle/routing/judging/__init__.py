@@ -20,9 +20,7 @@ from treadle.routing.judging.judgements import (
     MessageFacts,
     is_boilerplate,
     is_identity_sensitive,
-    judge_ambiguity,
     judge_message,
-    judge_task,
     rate_difficulty,
 )
 from treadle.routing.judging.judges import (
@@ -58,11 +56,9 @@ __all__ = [
     "gives_up",
     "is_boilerplate",
     "is_identity_sensitive",
-    "judge_ambiguity",
     "judge_message",
     "judge_of_part",
     "judge_safely",
-    "judge_task",
     "make_judge",
     "part_of_judge",
     "rate_difficulty",

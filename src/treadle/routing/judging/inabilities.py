@@ -160,9 +160,9 @@ def find_refusal(text: str, *, tools: Iterable[ToolSpec]) -> Refusal | None:
 def _find_passages(prose: str) -> list[tuple[int, int]]:
     """Return the parts of an answer that may refuse: all of a short answer, and of a long one its sentences with a
     word such as "not"."""
-    negative = pattern("refusal", "negative")
     if len(prose) <= _SHORT:
-        return [(0, len(prose))] if negative.search(prose) else []
+        return [(0, len(prose))]
+    negative = pattern("refusal", "negative")
     found, start = [], 0
     for end in [*[match.end() for match in _SENTENCE.finditer(prose)], len(prose)]:
         if end - start < _SHORT and negative.search(prose, start, end):
