@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 import treadle
-from treadle import tools
+from treadle import models, tools
 
 SOURCE = Path(treadle.__file__).parent
 FLOORS = (
@@ -193,15 +193,19 @@ def test_core_is_pure() -> None:
 
 def test_the_public_names_are_few_and_all_there() -> None:
     assert len(treadle.__all__) <= 60
-    assert sorted(treadle.__all__) == sorted(treadle._WHERE)
     assert set(treadle.__all__) <= set(dir(treadle))
     for name in treadle.__all__:
         assert getattr(treadle, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'Agnet'"):
         treadle.Agnet  # noqa: B018
-    assert sorted(tools.__all__) == sorted(tools._WHERE)
-    for name in tools.__all__:
-        assert getattr(tools, name) is not None
+    for package in (treadle, models, tools):
+        assert sorted(package.__all__) == sorted(package._WHERE)
+        nodes = ast.walk(ast.parse(Path(package.__file__).read_text()))
+        imported = [item for item in nodes if isinstance(item, ast.ImportFrom) and item.module != "typing"]
+        where = {alias.name: item.module for item in imported for alias in item.names}
+        assert where == {**package._WHERE, "load_name": "treadle.core.registry"}
+        for name in package.__all__:
+            assert getattr(package, name) is not None
 
 
 @pytest.mark.parametrize(

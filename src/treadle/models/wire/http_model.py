@@ -1,8 +1,8 @@
 """The base of all models behind a server: sending a request, and reading the answer.
 
 A dialect is a subclass: it says where to post, how a request is written, and how an answer is read. An answer,
-whole or streamed, becomes one raw object that one function reads. A plain answer is instead decoded directly into
-typed structs.
+whole or streamed, becomes one raw object that one function reads. A dialect that is used much may decode plain
+answers directly into typed structs instead.
 """
 
 from abc import ABC, abstractmethod
@@ -32,10 +32,9 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.protocol import Watch
-from treadle.models.wire.body_reader import read_stream
-from treadle.models.wire.endpoint import HttpEndpoint, OnDelta, is_success, read_rest, tell_rate_limits
+from treadle.models.wire.endpoint import HttpEndpoint, OnDelta, is_success, tell_rate_limits
 from treadle.models.wire.messages import AcceptedParts, check_part
-from treadle.models.wire.plain import PlainReader
+from treadle.models.wire.openai_style import PlainReader
 from treadle.models.wire.provider import Preset, Price, cost_of
 from treadle.models.wire.server import BadCallError, UnfinishedError
 from treadle.models.wire.token_records import check_choices
@@ -253,13 +252,8 @@ class HttpModel(HttpEndpoint, ABC):
     async def _stream(self, request: Request, watch: Watch, on_delta: OnDelta) -> Completion:
         """Return the completion of a streamed answer."""
         body = self._body(request, is_stream=True)
-        async with self._transport.stream(self._stream_endpoint, self._headers, body) as streamed:
-            if watch.on_rate_limits is not None:
-                tell_rate_limits(streamed, watch)
-            if not is_success(streamed.status):
-                raise self._error(streamed.status, streamed, await read_rest(streamed))
-            reader = self._reader(on_delta)
-            raw = await read_stream(streamed, reader)
+        reader = self._reader(on_delta)
+        raw = await self._read_streamed(body, watch, reader)
         return self.read(await self._settle(raw, watch), reader.begin)
 
     async def _settle(self, raw: Json, watch: Watch) -> Json:
@@ -276,6 +270,9 @@ class HttpModel(HttpEndpoint, ABC):
                 raise self._nonsense(raw, body)
             completion = self._read(raw)
             _check_types(completion.message)
+            stamp(completion, "settings", self._told)
+            if completion.cost_usd is None:
+                stamp(completion, "cost_usd", cost_of(completion.usage, self._price))
             return completion
         except ProviderError:
             raise
@@ -320,8 +317,10 @@ class HttpModel(HttpEndpoint, ABC):
 
     @abstractmethod
     def _read(self, raw: Json) -> Completion:
-        """Return the completion. `read` turns `LookupError`, `TypeError`, `AttributeError` and `ValueError` into
-        a `ServerError`."""
+        """Return the completion without its settings, and without a cost that the server does not report.
+
+        `read` turns `LookupError`, `TypeError`, `AttributeError` and `ValueError` into a `ServerError`.
+        """
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, base_url={self.server.origin!r})"

@@ -1,11 +1,13 @@
-"""The known facts about a provider: its address, its key, its differences from other servers, and its prices."""
+"""The known facts about a provider: its address, its key, its differences from other servers, and its prices. Also
+the token counts of its answers."""
 
 from collections.abc import Mapping
 
+import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.types import OutputMode, Usage
+from treadle.core.types import UNREPORTED, Json, OutputMode, Usage
 
 
 class Quirks(Struct, frozen=True, omit_defaults=True):
@@ -88,3 +90,20 @@ class Price(Struct, frozen=True):
 def cost_of(usage: Usage, price: Price | None) -> float | None:
     """Return the cost of an answer in USD, or `None` if its tokens or their price are unknown."""
     return None if price is None or not usage.is_reported else price.cost_usd(usage)
+
+
+class TokenCounts(Struct, gc=False):
+    """The token counts of an answer as the API writes them."""
+
+    def read(self) -> Usage:
+        """Return the counts in Treadle's type."""
+        raise NotImplementedError
+
+
+def read_usage(raw: Json, kind: type[TokenCounts]) -> Usage:
+    """Return the token counts in a raw answer, which `kind` reads; `UNREPORTED` if there are none."""
+    try:
+        counts = {name: value for name, value in raw.items() if value not in ("", [], {}, None)}
+        return msgspec.convert(counts, kind, strict=False).read() if counts else UNREPORTED
+    except (AttributeError, msgspec.ValidationError):
+        return UNREPORTED

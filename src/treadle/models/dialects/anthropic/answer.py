@@ -1,11 +1,10 @@
-"""The reader of answers of the Messages API: a raw object, or the bytes of a plain answer, becomes a `Completion`.
+"""The reader of answers of the Messages API: a raw object becomes a `Completion`.
 
 In a raw object the `input` of a call is its exact text. Blocks that the fields of a message cannot hold, such as
 signed thinking and the results of server tools, are kept opaque, in their order.
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -13,21 +12,18 @@ from msgspec.structs import replace
 
 from treadle.core.events import Delta, ReasoningDelta, ServerCallDelta, TextDelta, ToolCallDelta
 from treadle.core.types import (
-    UNREPORTED,
     Completion,
     FinishReason,
     Json,
     Message,
     Role,
     ServerCall,
-    Settings,
     ToolCall,
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector, mend
-from treadle.models.wire.fitting import INVALID_KEY, fields_of, keep_text, rest_of, text_of, text_of_value
-from treadle.models.wire.plain import Name, PlainReader, TokenCounts, read_usage
-from treadle.models.wire.provider import Price, cost_of
+from treadle.models.wire.fitting import INVALID_KEY, fields_of, keep_text, rest_of, text_of_value
+from treadle.models.wire.provider import TokenCounts, read_usage
 from treadle.models.wire.server import Server, UnfinishedError, reason_of, reasons_of
 
 KEY = "anthropic"
@@ -47,7 +43,7 @@ def keep_inputs(raw: Json, body: bytes) -> Json:
     return keep_text(raw, body, ("content", "*", "input"), lambda block: block["type"] == "tool_use")
 
 
-def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
+def read_completion(raw: Json) -> Completion:
     """Return the completion for `raw`, a whole answer or one that was joined from a stream.
 
     Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
@@ -68,17 +64,13 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     opaque = rest_of(raw, _KNOWN["answer"])
     if told not in _SAID:
         opaque["finish_reason"] = told
-    usage = read_usage(raw.get("usage"), _Usage)
     return Completion(
         message,
         reason,
-        usage,
-        cost_of(usage, price),
-        _text(raw.get("model")),
-        _text(raw.get("id")),
-        settings,
-        None,
-        opaque or None,
+        read_usage(raw.get("usage"), _Usage),
+        model=_text(raw.get("model")),
+        response_id=_text(raw.get("id")),
+        opaque=opaque or None,
     )
 
 
@@ -160,25 +152,6 @@ def _text(value: Json) -> str | None:
     return value if value is None or type(value) is str else str(value)
 
 
-# Plain answers
-
-
-class _Text(Struct, tag="text", tag_field="type", forbid_unknown_fields=True, gc=False):
-    text: str
-    citations: None = None
-
-
-class _Thinking(Struct, tag="thinking", tag_field="type", forbid_unknown_fields=True, gc=False):
-    thinking: str
-    signature: str
-
-
-class _ToolUse(Struct, tag="tool_use", tag_field="type", forbid_unknown_fields=True):
-    id: str
-    name: Name
-    input: msgspec.Raw
-
-
 class _OutputDetails(Struct, gc=False):
     thinking_tokens: int = 0
 
@@ -196,43 +169,6 @@ class _Usage(TokenCounts, gc=False):
         read, written = self.cache_read_input_tokens or 0, self.cache_creation_input_tokens or 0
         thought = 0 if self.output_tokens_details is None else self.output_tokens_details.thinking_tokens
         return Usage(self.input_tokens + read + written, self.output_tokens, read, thought, written)
-
-
-class _Answer(Struct, forbid_unknown_fields=True):
-    content: list[_Text | _Thinking | _ToolUse]
-    stop_reason: Literal["end_turn", "tool_use"]
-    id: str | None = None
-    model: str | None = None
-    usage: _Usage | None = None
-    type: Literal["message"] = "message"
-    role: Literal["assistant"] = "assistant"
-    stop_sequence: None = None
-    stop_details: None = None
-    container: None = None
-    diagnostics: None = None
-
-
-class MessageReader(PlainReader):
-    """The reader of plain messages."""
-
-    ANSWER = _Answer
-
-    def _read(self, answer: _Answer) -> Completion | None:
-        content, reasoning, opaque = "", None, None
-        calls: list[ToolCall] = []
-        for index, block in enumerate(answer.content):
-            if isinstance(block, _ToolUse):
-                calls.append(ToolCall(block.id, block.name, text_of(block.input)))
-            elif isinstance(block, _Text) and not calls and not content:
-                content = block.text
-            elif isinstance(block, _Thinking) and index == 0:
-                reasoning, opaque = block.thinking or None, {KEY: {"signature": block.signature}}
-            else:
-                return None
-        if (answer.stop_reason == "tool_use") != bool(calls):
-            return None
-        usage = UNREPORTED if answer.usage is None else answer.usage.read()
-        return self._complete(content, tuple(calls), usage, answer.model, answer.id, reasoning, opaque)
 
 
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
