@@ -79,6 +79,13 @@ class ProviderError(TreadleError, RuntimeError):
         return (_rebuild_provider_error, (type(self), *fields))
 
 
+def retold(error: ProviderError, message: str) -> ProviderError:
+    """Return an error with the same properties and another message."""
+    told = type(error)(message, status=error.status, retry_after_seconds=error.retry_after_seconds)
+    told.model, told.was_sent = error.model, error.was_sent
+    return told
+
+
 def _rebuild_provider_error(
     kind: type[ProviderError],
     message: str,

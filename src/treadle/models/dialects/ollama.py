@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 from msgspec.structs import replace
 
-from treadle.core.errors import ProviderError
+from treadle.core.errors import ProviderError, retold
 from treadle.core.parts import base64_of
 from treadle.core.types import Completion, Json, Message, Request, Role, ToolCall
 from treadle.http.transport import Answer, StreamedAnswer
@@ -20,7 +20,7 @@ from treadle.models.dialects.openai_chat.answer import read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.protocol import Watch
 from treadle.models.wire.endpoint import join_url, json_of
-from treadle.models.wire.fitting import fields_of, fit_name, keep_text, object_of, rest_of
+from treadle.models.wire.fitting import ExactText, fields_of, fit_name, object_of, rest_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     AcceptedParts,
@@ -38,7 +38,7 @@ from treadle.models.wire.server import UnfinishedError
 KEY = "ollama"
 """The key under which a message keeps data that Treadle has no field for."""
 _KNOWN = fields_of(KEY)
-_ARGUMENTS = ("message", "tool_calls", "*", "function", "arguments")
+_keep_arguments = ExactText("message", "tool_calls", "*", "function", "arguments")
 
 
 def as_chat(raw: Json, body: bytes) -> Json:
@@ -47,7 +47,7 @@ def as_chat(raw: Json, body: bytes) -> Json:
     The arguments of its calls are their exact text. What Treadle has no field for is under `KEY`.
     """
     if b"tool_calls" in body:
-        keep_text(raw, body, _ARGUMENTS)
+        _keep_arguments(raw, body)
     try:
         message: dict[str, Json] = {}
         for name, value in raw["message"].items():
@@ -229,13 +229,7 @@ class OllamaModel(HttpModel):
 
     def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
         error = super()._error(status, answer, body)
-        if status != 404:
-            return error
-        return type(error)(
-            f"{error}. To get it: ollama pull {self.model}",
-            status=status,
-            retry_after_seconds=error.retry_after_seconds,
-        )
+        return retold(error, f"{error}. To get it: ollama pull {self.model}") if status == 404 else error
 
 
 def read_host(host: str) -> str:

@@ -159,8 +159,7 @@ class HttpEndpoint:
         return urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix("/v1")))
 
     async def find_engine(self) -> EngineInfo | None:
-        """Return the engine of the server; `None` if it is not known. The server is asked only once. Raises:
-        `TransportError`.
+        """Return the engine of the server; `None` if it is not known. The server is asked only once.
 
         Raises: `TransportError`.
         """

@@ -35,7 +35,7 @@ from treadle.models.protocol import Watch
 from treadle.models.wire.endpoint import HttpEndpoint, OnDelta, is_success, tell_rate_limits
 from treadle.models.wire.messages import AcceptedParts, check_part
 from treadle.models.wire.openai_style import PlainReader
-from treadle.models.wire.provider import Preset, Price, cost_of
+from treadle.models.wire.provider import Preset, Price, PricedModel, cost_of
 from treadle.models.wire.server import BadCallError, UnfinishedError
 from treadle.models.wire.token_records import check_choices
 
@@ -58,7 +58,7 @@ _CALL_MARKS = (
 """What the calls of open models begin with."""
 
 
-class HttpModel(HttpEndpoint, ABC):
+class HttpModel(HttpEndpoint, PricedModel, ABC):
     """A model behind a server. It streams if and only if the caller wants deltas."""
 
     DIALECT: ClassVar[str]
@@ -155,16 +155,6 @@ class HttpModel(HttpEndpoint, ABC):
         ]
         return {name: value for name, value in [*(fields or {}).items(), *named] if value is not None}
 
-    @property
-    def max_output_tokens(self) -> int | None:
-        """The longest answer that requests allow; `None` if that is left to the server."""
-        return self.settings.max_output_tokens
-
-    @property
-    def has_price(self) -> bool:
-        """True if the user gave a price, or the server reports the cost."""
-        return self._price is not None
-
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
         """Return whether the server decodes within `schema`."""
         return self._decodes_beside_tools or not has_tools
@@ -172,10 +162,6 @@ class HttpModel(HttpEndpoint, ABC):
     def check_part(self, part: Artifact) -> None:
         """Check that the dialect can send `part`. Raises: `UnsupportedPartError` if it cannot."""
         check_part(part, self.DIALECT, self.PARTS)
-
-    def estimate_cost_usd(self, usage: Usage) -> float | None:
-        """Return what `usage` would cost; `None` if the model has no price."""
-        return cost_of(usage, self._price)
 
     def infer(self, request: Request, watch: Watch) -> Coroutine[Any, Any, Completion]:
         """Return the server's answer; see `Model.infer`.
@@ -353,5 +339,5 @@ def _check_types(message: Message) -> None:
     texts = [message.content, message.reasoning or ""]
     for call in message.tool_calls:
         texts += (call.call_id, call.name, call.arguments)
-    if not all(type(text) is str for text in texts):
+    if {*map(type, texts)} != {str}:
         raise TypeError("a value that must be a string is not a string")

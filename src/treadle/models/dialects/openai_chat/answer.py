@@ -23,7 +23,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.expert_fields import take_fields, with_fields
-from treadle.models.wire.fitting import fields_of, rest_of, text_of_value
+from treadle.models.wire.fitting import fields_of, rest_of, text_of_value, text_or_none
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.openai_style import ChatUsage, Name, PlainAnswer, PlainReader, read_reason
 from treadle.models.wire.provider import read_usage
@@ -32,7 +32,7 @@ from treadle.models.wire.token_records import ID_MARK, make_record, read_version
 
 _KNOWN = fields_of("openai_chat")
 
-_TOKEN_FIELDS = frozenset(("token_ids", "response_token_ids", "prompt_token_ids", "logprobs", "meta_info"))
+_TOKEN_FIELDS = ("token_ids", "response_token_ids", "prompt_token_ids", "logprobs", "meta_info")
 """The fields of a choice that say something of its tokens."""
 _CUT_SHORT = frozenset((FinishReason.LENGTH, FinishReason.CONTENT_FILTER))
 """Finish reasons that count even if the message contains calls."""
@@ -77,7 +77,7 @@ def read_completion(raw: Json, settings: Settings, *, thinks_in_text: bool = Fal
     if settings.extra and settings.extra.get("top_logprobs") and choice.get("logprobs"):
         opaque = {**(opaque or {}), "logprobs": choice["logprobs"]}
     tokens = weights = None
-    if not choice.keys().isdisjoint(_TOKEN_FIELDS) or "prompt_token_ids" in raw or "metadata" in raw:
+    if any([choice.get(name) for name in _TOKEN_FIELDS]) or "prompt_token_ids" in raw or "metadata" in raw:
         tokens, weights = _read_tokens(raw, choice, usage)
         if tokens is not None and (experts or mask):
             if not {"routed_experts_start_len", "routed_experts_prompt_start"}.isdisjoint(
@@ -90,8 +90,8 @@ def read_completion(raw: Json, settings: Settings, *, thinks_in_text: bool = Fal
         reason,
         usage,
         _told_cost(usage, raw_usage),
-        _text(raw.get("model")),
-        _text(raw.get("id")),
+        text_or_none(raw.get("model")),
+        text_or_none(raw.get("id")),
         tokens=tokens,
         opaque=opaque,
         contents=contents or None,
@@ -110,10 +110,6 @@ def split_thoughts(text: str) -> tuple[str | None, str]:
         return None, text
     thought, _, rest = begin.removeprefix(OPEN).partition(CLOSE)
     return thought.strip("\n"), rest.lstrip("\n")
-
-
-def _text(value: Json) -> str | None:
-    return value if value is None or type(value) is str else str(value)
 
 
 def _read_message(
@@ -159,7 +155,7 @@ def _read_message(
         None,
         None,
         False,
-        _text(reasoning),
+        text_or_none(reasoning),
         opaque,
         parts=tuple(parts),
     )
@@ -211,7 +207,9 @@ def _read_call(raw: dict[str, Json]) -> ToolCall:
     opaque = rest_of(raw, _KNOWN["call"]) or None
     if rest := rest_of(function, _KNOWN["function"]):
         opaque = {**(opaque or {}), "function": rest}
-    return ToolCall(_text(raw.get("id")) or "", _text(function.get("name")) or "", arguments, opaque)
+    return ToolCall(
+        text_or_none(raw.get("id")) or "", text_or_none(function.get("name")) or "", arguments, opaque
+    )
 
 
 def _told_cost(usage: Usage, raw_usage: Json) -> float | None:

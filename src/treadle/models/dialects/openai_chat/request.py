@@ -106,7 +106,7 @@ class OpenAIChatModel(HttpModel):
 
     @property
     def has_price(self) -> bool:
-        """See `HttpModel.has_price`."""
+        """See `PricedModel.has_price`."""
         return self._reports_cost or super().has_price
 
     async def _infer_tokens(self, request: Request, watch: Watch) -> Completion:

@@ -23,7 +23,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector, mend
-from treadle.models.wire.fitting import rest_of
+from treadle.models.wire.fitting import rest_of, text_of_value
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.openai_style import read_logprobs
 from treadle.models.wire.provider import TokenCounts, read_usage
@@ -109,7 +109,8 @@ def _read_message(output: list[Json], server: Server, contents: dict[str, bytes]
         else:
             is_plain = False
             if kind == "image_generation_call" and item.get("result"):
-                parts.append(_read_image(item, contents))
+                kind_of_image = f"image/{item.get('output_format') or 'png'}"
+                parts.append(part_of_base64(item["result"], kind_of_image, contents))
                 item = {**item, "result": ""}
             kept.append(item)
             if kind == "reasoning":
@@ -130,11 +131,6 @@ def _read_message(output: list[Json], server: Server, contents: dict[str, bytes]
     return message, is_refused
 
 
-def _read_image(item: dict[str, Json], contents: dict[str, bytes]) -> Artifact:
-    """Return the image that the server made."""
-    return part_of_base64(item["result"], f"image/{item.get('output_format') or 'png'}", contents)
-
-
 def _is_plain(part: dict[str, Json]) -> bool:
     return part["type"] == "output_text" and not part.get("annotations") and not part.get("logprobs")
 
@@ -148,27 +144,24 @@ def _read_lookup(kind: str, item: dict[str, Json], offset: int) -> ServerCall:
     name, arguments, result = kind.removesuffix("_call"), "", ""
     if kind == "mcp_call":
         name, arguments = item["name"], item.get("arguments") or ""
-        result = _as_text(item.get("error") or item.get("output"))
+        result = text_of_value(item.get("error") or item.get("output"))
     elif kind == "web_search_call":
         action = dict(item.get("action") or {})
-        result = _as_text(action.pop("sources", None))
-        arguments = _as_text(action)
+        result = text_of_value(action.pop("sources", None))
+        arguments = text_of_value(action)
     elif kind == "file_search_call":
-        arguments, result = _as_text({"queries": item.get("queries")}), _as_text(item.get("results"))
+        arguments, result = (
+            text_of_value({"queries": item.get("queries")}),
+            text_of_value(item.get("results")),
+        )
     elif kind == "code_interpreter_call":
-        arguments, result = _as_text({"code": item.get("code")}), _as_text(item.get("outputs"))
+        arguments, result = text_of_value({"code": item.get("code")}), text_of_value(item.get("outputs"))
     elif kind == "image_generation_call":
-        arguments = _as_text({"prompt": item.get("revised_prompt")})
+        arguments = text_of_value({"prompt": item.get("revised_prompt")})
     else:
-        arguments = _as_text(item.get("arguments") or item.get("action"))
+        arguments = text_of_value(item.get("arguments") or item.get("action"))
     is_error = item.get("status") == "failed" or bool(item.get("error"))
     return ServerCall(str(item.get("id") or ""), name, arguments, result, is_error, offset)
-
-
-def _as_text(value: Json) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None else _encode(value).decode()
 
 
 def _read_tokens(output: list[Json]) -> TokenRecord | None:
