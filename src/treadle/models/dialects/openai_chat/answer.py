@@ -32,7 +32,7 @@ from treadle.models.wire.token_records import ID_MARK, make_record, read_version
 
 _KNOWN = fields_of("openai_chat")
 
-_TOKEN_FIELDS = ("token_ids", "response_token_ids", "prompt_token_ids", "logprobs", "meta_info")
+_TOKEN_FIELDS = frozenset(("token_ids", "response_token_ids", "prompt_token_ids", "logprobs", "meta_info"))
 """The fields of a choice that say something of its tokens."""
 _CUT_SHORT = frozenset((FinishReason.LENGTH, FinishReason.CONTENT_FILTER))
 """Finish reasons that count even if the message contains calls."""
@@ -77,7 +77,7 @@ def read_completion(raw: Json, settings: Settings, *, thinks_in_text: bool = Fal
     if settings.extra and settings.extra.get("top_logprobs") and choice.get("logprobs"):
         opaque = {**(opaque or {}), "logprobs": choice["logprobs"]}
     tokens = weights = None
-    if any([choice.get(name) for name in _TOKEN_FIELDS]) or "prompt_token_ids" in raw or "metadata" in raw:
+    if not choice.keys().isdisjoint(_TOKEN_FIELDS) or "prompt_token_ids" in raw or "metadata" in raw:
         tokens, weights = _read_tokens(raw, choice, usage)
         if tokens is not None and (experts or mask):
             if not {"routed_experts_start_len", "routed_experts_prompt_start"}.isdisjoint(
