@@ -1,10 +1,11 @@
-"""The reader of answers of the Messages API: a raw object becomes a `Completion`.
+"""The reader of answers of the Messages API: a raw object, or the bytes of a plain answer, becomes a `Completion`.
 
 In a raw object the `input` of a call is its exact text. Blocks that the fields of a message cannot hold, such as
 signed thinking and the results of server tools, are kept opaque, in their order.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from treadle.core.events import Delta, ReasoningDelta, ServerCallDelta, TextDelta, ToolCallDelta
 from treadle.core.types import (
+    UNREPORTED,
     Completion,
     FinishReason,
     Json,
@@ -27,10 +29,12 @@ from treadle.models.wire.fitting import (
     ExactText,
     fields_of,
     rest_of,
+    text_of,
     text_of_value,
     text_or_none,
 )
-from treadle.models.wire.provider import TokenCounts, read_usage
+from treadle.models.wire.openai_style import Name, PlainReader
+from treadle.models.wire.provider import TokenCounts, cost_of, read_usage
 from treadle.models.wire.server import Server, UnfinishedError, reason_of, reasons_of
 
 KEY = "anthropic"
@@ -169,6 +173,65 @@ class _Usage(TokenCounts, gc=False):
         read, written = self.cache_read_input_tokens or 0, self.cache_creation_input_tokens or 0
         thought = 0 if self.output_tokens_details is None else self.output_tokens_details.thinking_tokens
         return Usage(self.input_tokens + read + written, self.output_tokens, read, thought, written)
+
+
+# Plain answers
+
+
+class _Text(Struct, tag="text", tag_field="type", forbid_unknown_fields=True, gc=False):
+    text: str
+    citations: None = None
+
+
+class _Thinking(Struct, tag="thinking", tag_field="type", forbid_unknown_fields=True, gc=False):
+    thinking: str
+    signature: str
+
+
+class _ToolUse(Struct, tag="tool_use", tag_field="type", forbid_unknown_fields=True):
+    id: str
+    name: Name
+    input: msgspec.Raw
+
+
+class _Answer(Struct, forbid_unknown_fields=True):
+    content: list[_Text | _Thinking | _ToolUse]
+    stop_reason: Literal["end_turn", "tool_use"]
+    id: str | None = None
+    model: str | None = None
+    usage: _Usage | None = None
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    stop_sequence: None = None
+    stop_details: None = None
+    container: None = None
+    diagnostics: None = None
+
+
+class MessageReader(PlainReader):
+    """The reader of plain messages."""
+
+    ANSWER = _Answer
+
+    def _read(self, answer: _Answer) -> Completion | None:
+        content, reasoning, opaque = "", None, None
+        calls: list[ToolCall] = []
+        for index, block in enumerate(answer.content):
+            if isinstance(block, _ToolUse):
+                calls.append(ToolCall(block.id, block.name, text_of(block.input)))
+            elif isinstance(block, _Text) and not calls and not content:
+                content = block.text
+            elif isinstance(block, _Thinking) and index == 0:
+                reasoning, opaque = block.thinking or None, {KEY: {"signature": block.signature}}
+            else:
+                return None
+        if (answer.stop_reason == "tool_use") != bool(calls):
+            return None
+        message = Message(Role.ASSISTANT, content, tuple(calls), reasoning=reasoning, opaque=opaque)
+        finish = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
+        usage = UNREPORTED if answer.usage is None else answer.usage.read()
+        cost = cost_of(usage, self._price)
+        return Completion(message, finish, usage, cost, answer.model, answer.id, self._settings)
 
 
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}

@@ -28,6 +28,7 @@ from treadle.core.types import (
 from treadle.models.dialects.anthropic.answer import (
     KEY,
     MessageCollector,
+    MessageReader,
     keep_inputs,
     message_of,
     read_completion,
@@ -83,6 +84,7 @@ class AnthropicModel(HttpModel):
     )
     PATH = "/v1/messages"
     COLLECTOR = MessageCollector
+    READER = MessageReader
     PARTS: ClassVar[AcceptedParts] = {
         "image": frozenset(("image/jpeg", "image/png", "image/gif", "image/webp")),
         "document": frozenset(("application/pdf",)),
