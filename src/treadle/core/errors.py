@@ -75,6 +75,13 @@ class ProviderError(TreadleError, RuntimeError):
         return isinstance(self, ServerError) and self.status is not None and self.status < 300
 
 
+def retold(error: ProviderError, message: str) -> ProviderError:
+    """Return an error with the same properties and another message."""
+    told = type(error)(message, status=error.status, retry_after_seconds=error.retry_after_seconds)
+    told.model, told.was_sent = error.model, error.was_sent
+    return told
+
+
 class RateLimitError(ProviderError):
     """Raised if a server asks to slow down (status 429)."""
 

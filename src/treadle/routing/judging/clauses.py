@@ -175,16 +175,19 @@ def _to_imperative(text: str) -> str:
     return _ENDING.sub(r"\1", text)
 
 
-def find_stems(text: str, common: frozenset[str], endings: re.Pattern[str], shortest: int) -> frozenset[str]:
-    """Return the stems of the words of a text in lower case that are not `common`. Words with fewer than `shortest`
-    letters keep their endings."""
-    found = [word for word in _LETTERS.findall(text) if word not in common]
+def find_stems(text: str, section: str, common: str, shortest: int) -> frozenset[str]:
+    """Return the stems of the words of a text in lower case that are not in the list `common` of a section. Words
+    with fewer than `shortest` letters keep their endings."""
+    left_out, endings = _stemming(section, common)
+    found = [word for word in _LETTERS.findall(text) if word not in left_out]
     return frozenset([endings.sub("", word) if len(word) >= shortest else word for word in found])
 
 
 _LETTERS = re.compile(r"[^\W\d_]{3,40}+")
 
 
-def endings_of(section: str) -> re.Pattern[str]:
-    """Return the pattern of the endings that are cut off to compare words."""
-    return re.compile(f"(?:{'|'.join(sorted(words(section, 'endings'), key=len, reverse=True))})$")
+@cache
+def _stemming(section: str, common: str) -> tuple[frozenset[str], re.Pattern[str]]:
+    """Return the words that are not compared, and the pattern of the endings that are cut off."""
+    endings = sorted(words(section, "endings"), key=len, reverse=True)
+    return words(section, common), re.compile(f"(?:{'|'.join(endings)})$")

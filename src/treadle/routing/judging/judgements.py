@@ -17,7 +17,6 @@ from treadle.routing.judging.classifier import Scores, classifier
 from treadle.routing.judging.clauses import (
     Clause,
     Reading,
-    endings_of,
     find_clauses,
     find_stems,
     is_own,
@@ -25,7 +24,7 @@ from treadle.routing.judging.clauses import (
 )
 from treadle.routing.judging.features import find_features, find_rows, rows_of_words
 from treadle.routing.judging.inabilities import find_suited
-from treadle.routing.judging.lists import CODE, compile_pattern, languages, pattern, patterns, words
+from treadle.routing.judging.lists import CODE, compile_pattern, languages, pattern, patterns
 from treadle.routing.judging.wordings import find_gap, find_kind, is_small_talk
 
 
@@ -208,13 +207,7 @@ def _stems(topic: str) -> frozenset[str]:
 
 
 def _find_stems(text: str) -> frozenset[str]:
-    common, endings = _common()
-    return frozenset([word.removesuffix("s") for word in find_stems(text, common, endings, 6)])
-
-
-@cache
-def _common() -> tuple[frozenset[str], re.Pattern[str]]:
-    return words("identity", "common"), endings_of("identity")
+    return frozenset([word.removesuffix("s") for word in find_stems(text, "identity", "common", 6)])
 
 
 @lru_cache(maxsize=256)
