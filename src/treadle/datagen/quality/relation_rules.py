@@ -24,6 +24,8 @@ _FLAGS = {
 }  # fmt: skip
 """How the values of flags are said."""
 _ITEM = re.compile(r",\s(?:and\s|or\s|og\s)?|\s(?:and|&|og)\s|;\s|\s[·/+]\s")
+_CODE = re.compile(r"\b(?=[\w/.-]*[^\W\d_])(?=[\w/.-]*\d)[\w/.-]+")
+"""The code of a record, such as `TL2181`."""
 _MOST_SAID = 4
 """How many words besides the name of a column a sentence has that gives its value."""
 _EMPTY = ("", "null", "none", "no", "false", "n/a", "0")
@@ -118,10 +120,9 @@ class RelationRules:
 
     def _is_strange(self, text: str, name: frozenset[str]) -> bool:
         """Return whether a short value has only words that were not seen."""
-        value = stems_of(text) - WORDS["en"]
+        value = stems_of(text) - WORDS["en"] - name
         is_new = not any(
-            word in self._seen.stems or (len(word) > _LONG and word in self._seen.text)
-            for word in value - name
+            word in self._seen.stems or (len(word) > _LONG and word in self._seen.text) for word in value
         )
         return 0 < len(value) <= 4 and is_new and shape("answers", "absent").search(f": {text}") is None
 
@@ -164,14 +165,17 @@ class RelationRules:
             for label in named
             if not (plain_label(label) <= ignored or any(label < other for other in named))
         ]
-        is_denied = len(named) != 1 or shape("answers", "absent").search(sentence)
-        for label in () if is_denied else named:
+        plain_sentence = _CODE.sub(" ", sentence)
+        is_other = shape("answers", "absent").search(sentence) or find_quantities(plain_sentence)
+        for label in () if is_other or len(named) != 1 else named:
             name, cells = plain_label(label), self._texts[label]
             own = _cells_of(cells, anchors) or [cell for _, cell in cells]
             if len(own) != 1 or not own[0].stems or own[0].stems & (words | _FLAGS.keys()):
                 continue
-            rest = words - name - anchors - ignored - glue() - word_list("answers", "states")
-            if 0 < len(rest) <= _MOST_SAID:
+            rest = stems_of(plain_sentence) - name - anchors - ignored - glue()
+            rest -= word_list("answers", "states")
+            others = [record.stems for record, cell in cells if cell is own[0]]
+            if 0 < len(rest) <= _MOST_SAID and rest.isdisjoint(frozenset().union(*others)):
                 way = "unsaid" if len(name) > 1 else "unsaid, short"
                 return Doubt(DoubtKind.UNLIKE, f"gives another value than {own[0].text!r}", way)
         return None
@@ -182,9 +186,15 @@ class RelationRules:
         items = [item.strip(" *`\"'") for item in inner]
         for cells in self._texts.values() if len(items) > 1 else ():
             texts = {plain(cell.text) for _, cell in cells}
-            new = [item for item in items if item not in texts]
-            is_short = all(0 < len(item.split()) <= 3 and item.replace(" ", "").isalpha() for item in new)
-            if new and is_short and 2 * len(new) <= len(items) and len(texts) > 1:
+            new = [item for item in items if not any(text in item for text in texts)]
+            is_short = all(item.replace(" ", "").isalpha() and item.count(" ") < 3 for item in new)
+            if (
+                WORDS["en"].isdisjoint(" ".join(new).split())
+                and new
+                and is_short
+                and 2 * len(new) <= len(items)
+                and len(texts) > 1
+            ):
                 return Doubt(DoubtKind.UNLIKE, f"lists {new[0]!r}, which is not among the values", "listed")
         return None
 
