@@ -42,15 +42,15 @@ class RelationRules:
 
     def __init__(self, seen: Evidence) -> None:
         self._seen = seen
+        self._doubts: dict[str, Doubt | None] = {}
+        """What was found out about whole sentences, whichever clause asks."""
 
     def doubt_relation(self, statement: AnswerStatement) -> Doubt:
         """Hold the words of a clause against each other: what belongs to one record is not said of another."""
         seen, clause = self._seen, statement.clause
-        paired = self._paired(statement.sentence)
-        is_other = paired is not None and paired.kind is DoubtKind.UNLIKE
-        denied = None if is_other else self._denied(statement.sentence)
-        said = self._swapped(statement.sentence) or self._unlisted(statement.sentence)
-        if (doubt := denied or paired or said or self._unsaid(statement.sentence)) is not None:
+        if statement.sentence not in self._doubts:
+            self._doubts[statement.sentence] = self._doubt_sentence(statement.sentence)
+        if (doubt := self._doubts[statement.sentence]) is not None:
             return doubt
         if (found := shape("answers", "negation").search(clause)) is not None:
             return self._negation(clause[found.end() :], found[0], clause)
@@ -89,6 +89,14 @@ class RelationRules:
         if len(missing) == 1 and not self._is_structured(missing) and missing[0] not in known:
             return Doubt(DoubtKind.UNPLACED, f"{missing[0]!r} is said of something else")
         return Doubt(DoubtKind.ELSEWHERE, f"{missing[0]!r} belongs to something else")
+
+    def _doubt_sentence(self, sentence: str) -> Doubt | None:
+        """Check the values that a sentence gives for columns; `None` if it gives none."""
+        paired = self._paired(sentence)
+        is_other = paired is not None and paired.kind is DoubtKind.UNLIKE
+        denied = None if is_other else self._denied(sentence)
+        said = denied or paired or self._swapped(sentence) or self._unlisted(sentence)
+        return said or self._unsaid(sentence)
 
     def doubt_share(self, statement: AnswerStatement) -> Doubt:
         """Check a share in words, such as `most of`, by counting the records that have the value."""
