@@ -152,7 +152,6 @@ async def test_honest_answers_pass_and_lies_of_every_kind_are_found(
         ("Write to `ann.berg@mail.org`.", False),
         ("So:\n```python\nimport pandas as pd\npd.read_csv('a.csv').sum(99)\n```", True),
         ("I asked Bernadette about the saw.", False),
-        ("The saw, says `price_list`, is 10.50.", False),
         ("The saw was sold on 2024-05-06 at 10:30.", False),
         ("It is Monday. Here are the facts: the saw is 10.50.", True),
         ("1. saw\n2. lamp\n3. rope", True),
