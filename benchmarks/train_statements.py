@@ -43,7 +43,7 @@ from treadle.datagen.quality.filters.grounding import (
 from treadle.datagen.quality.protocol import Resources
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.export.rows import load_row
-from treadle.tasks.files.task_set import FAMILIES
+from treadle.tasks.files import TASK_SET
 from treadle.testbed import oracle_for
 from treadle.testbed.mediocre.falsehoods import WHOLE_LIES, Falsehood
 from treadle.testbed.mediocre.ledger_judge import overlaps
@@ -59,8 +59,10 @@ RIDGE, STEPS = 6.0, 200
 LEAST_SEEN, LEAST_PARTS, LEAST_WEIGHT = 10, 4, 0.2
 """In how many examples, and in how many of the splits and other sources, a feature must occur: what only a few
 hands write says little about others. Smaller weights are left out: they change nothing that is measured."""
-LIMITS = (0.21, 0.25, DOUBTFUL, 0.31, 0.35)
+LIMITS = tuple(sorted({0.09, 0.12, 0.15, 0.18, 0.21, 0.24, DOUBTFUL, 0.33}))
 """The degrees of doubt for which figures are printed."""
+WORST = 3
+"""Of how many splits the worst figures are averaged, each figure by itself."""
 MOST = 3
 """How often equal examples of a split count."""
 _NUMBER = re.compile(r"(?<![\w./:-])\d{3,}(?:\.\d+)?(?![\w/:-]|\.\d)")
@@ -188,7 +190,9 @@ def read_remarks(told: Sequence[Told]) -> list[Judged]:
 async def solve() -> AsyncIterator[Judged]:
     """Yield answers of the oracle, and after each the same answer with another number or name."""
     draw = random.Random(7)
-    for task_id in [f"{family.name}-{seed:04d}" for family in FAMILIES for seed in range(100, 100 + SOLVED)]:
+    for task_id in [
+        f"{family.name}-{seed:04d}" for family in TASK_SET.templates for seed in range(100, 100 + SOLVED)
+    ]:
         task, journal = task_set("files").get(task_id), open_journal("memory:")
         model = oracle_for(task) or ""
         agent = Agent(model, tools=["files"], journal=journal, instructions=task.instructions)
@@ -292,21 +296,43 @@ async def main() -> None:
     parts |= {name: list(read_scenes(name)) for name in ("development", "figures")}
     parts["oracle"] = [item async for item in solve()]
     tables = {name: tabulate(part) for name, part in parts.items()}
-    scenes = [tables[name] for name in ("development", "figures")] * SCENE_COPIES
-    print("left out: lies caught, honest rejected, kept that lie, at", *LIMITS)
-    figures = []
-    for split in KNOWN:
-        weights = train([*scenes, *[table for name, table in tables.items() if name != split]])
-        found = [measure(parts[split], weights, limit) for limit in LIMITS]
-        figures.append(found)
-        print(f"{split:8}", *[" ".join([f"{value:.3f}" for value in item]) for item in found], sep="   ")
-    print(
-        "mean    ", *[" ".join([f"{value:.3f}" for value in item]) for item in np.mean(figures, 0)], sep="   "
-    )
-    weights = train([*scenes, *tables.values()])
+    weights = train([*_scenes(tables), *tables.values()])
     lines = ",\n".join([f"{json.dumps(name)}: {weight}" for name, weight in weights.items()])
     WEIGHTS.write_text(f"{{\n{lines}\n}}\n")
     print(f"{len(weights)} weights")
+    _PARTS.update(parts)
+    _TABLES.update(tables)
+    print("left out: lies caught, honest rejected, kept that lie, at", *LIMITS, flush=True)
+    figures = []
+    with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:  # what was read is not sent again
+        for split, found in zip(KNOWN, pool.map(leave_out, KNOWN), strict=True):
+            figures.append(found)
+            _show(split, found)
+    table = np.array(figures)
+    _show("mean", np.mean(table, 0))
+    table[:, :, 0] *= -1
+    _show(f"worst {WORST}", np.abs(np.mean(np.sort(table, 0)[-WORST:], 0)))
+
+
+_PARTS: dict[str, list[Judged]] = {}
+_TABLES: dict[str, Table] = {}
+"""What was read, for the processes that leave a split out."""
+
+
+def leave_out(split: str) -> list[list[float]]:
+    """Return the figures of a split at each limit by weights that were trained without it."""
+    weights = train([*_scenes(_TABLES), *[table for name, table in _TABLES.items() if name != split]])
+    return [measure(_PARTS[split], weights, limit) for limit in LIMITS]
+
+
+def _scenes(tables: dict[str, Table]) -> list[Table]:
+    return [tables[name] for name in ("development", "figures")] * SCENE_COPIES
+
+
+def _show(name: str, found: Iterable[Iterable[float]]) -> None:
+    print(
+        f"{name:10}", *[" ".join([f"{value:.3f}" for value in item]) for item in found], sep="   ", flush=True
+    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from tests.postgres.server import Server, Shared
 from xdist.scheduler import LoadGroupScheduling
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
-MOST_SETS = 4
+MOST_SETS = 3
 """How many sets of parameters of one test the gate runs; the mark `sets(N)` gives another number. They are spread
 evenly, and each test with the same sets begins one further, so that all tests together run each kind of set. The
 long form runs all sets, and so does a command line that names files or tests."""

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
 
 import treadle
-from treadle import tools
+from treadle import journal, models, telemetry, tools
+from treadle.knowledge import memory
 
 SOURCE = Path(treadle.__file__).parent
 FLOORS = (
@@ -193,15 +195,20 @@ def test_core_is_pure() -> None:
 
 def test_the_public_names_are_few_and_all_there() -> None:
     assert len(treadle.__all__) <= 60
-    assert sorted(treadle.__all__) == sorted(treadle._WHERE)
     assert set(treadle.__all__) <= set(dir(treadle))
     for name in treadle.__all__:
         assert getattr(treadle, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'Agnet'"):
         treadle.Agnet  # noqa: B018
-    assert sorted(tools.__all__) == sorted(tools._WHERE)
-    for name in tools.__all__:
-        assert getattr(tools, name) is not None
+
+
+@pytest.mark.parametrize("room", [treadle, journal, memory, models, telemetry, tools])
+def test_a_room_that_loads_names_late_has_all_of_them(room: ModuleType) -> None:
+    """Names are found in the imports for type checkers, however these are written."""
+    for name in room.__all__:
+        assert getattr(room, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'TYPE_CHECKED'"):
+        room.TYPE_CHECKED  # noqa: B018
 
 
 @pytest.mark.parametrize(

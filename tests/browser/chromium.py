@@ -25,6 +25,10 @@ _FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--disable-site-isolation-trials",
+    "--disable-features=IsolateOrigins,site-per-process,PaintHolding,BackForwardCache,Translate,MediaRouter",
+    "--disable-extensions",
+    "--process-per-site",
     "--disable-dev-shm-usage",
     "--remote-debugging-pipe",
 )

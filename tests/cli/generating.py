@@ -1,10 +1,12 @@
 """A stand-in for a generation: it shows a view while it makes samples that cost nothing.
 
-`python -m tests.cli.generating SAMPLES SECONDS [--json|--quiet]` makes SAMPLES samples that take SECONDS each.
+`python -m tests.cli.generating SAMPLES SECONDS [--json|--quiet] [--held]` makes SAMPLES samples that take SECONDS
+each. With `--held` no sample ends before the signal SIGUSR1.
 """
 
 import asyncio
 import random
+import signal
 import sys
 import time
 
@@ -29,6 +31,7 @@ IN_FLIGHT = 4
 def main(samples: int, seconds: float, *options: str) -> int:
     """Show the view, and return the exit code."""
     progress, begin = GenerationProgress(), time.monotonic()
+    released = asyncio.Event()
     chance = random.Random(0)  # Without a period, which the view's own could keep in step with.
     view = make_job_view(
         "parcels", progress, SampleFeed(), is_json="--json" in options, is_quiet="--quiet" in options
@@ -43,6 +46,7 @@ def main(samples: int, seconds: float, *options: str) -> int:
             progress.input_tokens += 100
             progress.seconds = time.monotonic() - begin
             view.on_notice(SampleStep(sample_id=sample_id, text=text), progress)
+        await released.wait()
         progress.in_flight -= 1
         if chance.random() < 0.3:
             progress.rejected += 1
@@ -60,6 +64,10 @@ def main(samples: int, seconds: float, *options: str) -> int:
 
     async def generate(stop: asyncio.Event) -> None:
         numbers = iter(range(1, sys.maxsize))
+        if "--held" in options:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, released.set)
+        else:
+            released.set()
 
         async def work() -> None:
             while progress.kept + progress.in_flight < samples and not stop.is_set():

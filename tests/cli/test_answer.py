@@ -61,6 +61,8 @@ def test_without_anybody_the_run_waits_and_is_answered_from_another_process(cli:
     assert "› b.txt\n" in shown
     assert "ask_user begins again, with the answer" in shown
     assert "was lost" not in shown
+    assert "-- resumed\n" in shown
+    assert "interrupted" not in shown
     assert cli("replay", "r").code == 0
 
 

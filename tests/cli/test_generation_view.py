@@ -152,10 +152,11 @@ def test_the_last_state_stays_on_the_screen(begin: Callable[..., Terminal]) -> N
 
 
 def test_the_first_ctrl_c_finishes_what_is_in_flight(begin: Callable[..., Terminal]) -> None:
-    terminal = begin(100, 24, "1000", "1.5")
+    terminal = begin(100, 24, "1000", "0.1", "--held")
     terminal.wait_until(lambda lines: any("Logistics" in line for line in lines))
     terminal.process.send_signal(signal.SIGINT)
     terminal.wait_until(lambda lines: any("4 samples in flight will be finished" in line for line in lines))
+    terminal.process.send_signal(signal.SIGUSR1)
     code, lines = terminal.end()
     assert code == 130
     assert "of 1,000 rows" in lines[1], lines
@@ -163,7 +164,7 @@ def test_the_first_ctrl_c_finishes_what_is_in_flight(begin: Callable[..., Termin
 
 
 def test_a_narrow_terminal_shows_the_whole_hint(begin: Callable[..., Terminal]) -> None:
-    terminal = begin(60, 24, "1000", "60")
+    terminal = begin(60, 24, "1000", "0.1", "--held")
     terminal.wait_until(lambda lines: any("Logistics" in line for line in lines))
     assert "Ctrl-C: finish and stop; twice: stop now" in terminal.lines()[-1]
     terminal.process.send_signal(signal.SIGINT)

@@ -350,6 +350,15 @@ def test_runs_are_listed_by_status_model_and_task(cli: Cli, script: Script) -> N
     assert "more runs" not in cli("runs", "--limit", "6").err
 
 
+def test_a_run_that_was_cancelled_waits_for_nothing(cli: Cli) -> None:
+    asking = 'call ask_user {"question": "Which?"}'
+    assert cli("run", asking, "-m", "mock:echo", "--tools", "ask", "--run-id", "r").code == 4
+    assert "? waiting" in cli("runs").out
+    assert cli("cancel", "r").code == 0
+    assert "○ cancelled" in cli("runs").out
+    assert cli("runs", "--json").lines[0]["stop_reason"] == "cancelled"
+
+
 def test_a_run_is_found_by_the_beginning_of_its_id(cli: Cli) -> None:
     for run_id in ("a1", "a22", "a2"):
         cli("run", "--task", TASK, "-m", "oracle", "-q", "--run-id", run_id)

@@ -1,7 +1,11 @@
 """Registries: built-in names come from a table, others from entry points."""
 
+import importlib
+import json
+import py_compile
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +79,26 @@ def test_entry_points_are_read_only_when_they_are_needed():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]
+
+
+def test_names_are_found_where_only_compiled_files_are_shipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "shipped_compiled.py"
+    source.write_text(
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n"
+        "    from json import JSONDecoder as JSONDecoder\n"
+        "    from json import dumps as dumps\n"
+        "def __getattr__(name):\n"
+        "    from treadle.core.registry import load_name\n"
+        "    return load_name(__name__, name)\n"
+    )
+    py_compile.compile(str(source), str(source.with_suffix(".pyc")))
+    source.unlink()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("shipped_compiled")
+    assert module.dumps is json.dumps
+    assert module.__all__ == ["JSONDecoder", "dumps"]
+    with pytest.raises(AttributeError, match="no attribute 'load'"):
+        getattr(module, "load")  # noqa: B009

@@ -13,7 +13,15 @@ from tests.conftest import IS_FULL
 from tests.sandbox.here import needs_sandbox
 from tests.sandbox.small_images import needs_images
 
-from treadle.sandbox.commands.bubblewrap import FOLDERS, LAYER, OUTER_ID, ImageRoot, is_root, make_etc
+from treadle.sandbox.commands.bubblewrap import (
+    FOLDERS,
+    LAYER,
+    OUTER_ID,
+    ImageRoot,
+    Isolation,
+    is_root,
+    make_etc,
+)
 from treadle.sandbox.commands.execution import SandboxCommand
 from treadle.sandbox.commands.home import PREFIX, _lock, _sweep, make_root
 from treadle.sandbox.protocol import Limits
@@ -53,7 +61,8 @@ def start_and_die(delay_seconds: float, mark: str, *, is_isolated: bool, has_lay
             os.write(write_end, f"{root.parent}/\n".encode())
             image = ImageRoot(image_id="", folder="/usr") if has_layers else None
             command = f": {mark}; sleep 600"
-            SandboxCommand(command, root, Limits(), is_isolated=is_isolated, image=image).run()
+            isolation = Isolation(image=image) if is_isolated else None
+            SandboxCommand(command, root, Limits(), isolation).run()
         finally:
             os._exit(1)
     os.close(write_end)

@@ -11,6 +11,7 @@ import pytest
 from treadle.core.errors import ConfigError, ProviderError, UserCodeError
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.splits import read_written
 from treadle.datagen.generation import Continuation, GenerationResult, generate
 from treadle.datagen.generation_progress import GenerationProgress, SampleEnded
 from treadle.jobs.ledger import ItemStatus, Ledger
@@ -170,7 +171,7 @@ async def test_rows_that_a_format_cannot_hold_are_told(tmp_path: Path) -> None:
     lacking = 12 - len(read(tmp_path / "train.trl.jsonl"))
     assert lacking
     assert len(read(tmp_path / "train.treadle.jsonl")) == 12
-    assert result.splits.left_out["train.trl.jsonl"].startswith(f"{lacking} row")
+    assert read_written(tmp_path).left_out["train.trl.jsonl"].startswith(f"{lacking} row")
     assert any(note.startswith(f"train.trl.jsonl lacks {lacking} row") for note in result.view.notes)
     assert f"`train.trl.jsonl` lacks {lacking} row" in (tmp_path / "README.md").read_text()
 

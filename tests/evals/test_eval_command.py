@@ -57,6 +57,34 @@ def test_the_table_says_what_was_measured(made: Cli) -> None:
     assert "pass^2" in out
     both = made("eval", "report", "one", "two").out
     assert "two: oracle:0.6 - one: oracle:0.6: " in both
+    assert "\none in one\n" in both
+    assert "\ntwo in two\n" in both
+
+
+def test_two_evaluations_with_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    for task, out in (("0001", "a"), ("0001", "b"), ("0002", "c")):
+        done = cli("eval", "--task", f"files:csv_sum-{task}", "--model", "oracle", "--out", out)
+        assert done.code == 0, done
+    assert "\nb: oracle - a: oracle: " in cli("eval", "report", "a", "b").out
+    other = cli("eval", "report", "a", "c")
+    assert other.err == "no task has a grade in both evaluations, so they are not compared\n"
+    for form in ("csv", "inspect", "deepfabric"):
+        refused = cli("eval", "report", "a", "b", "--format", form, "--out", "x")
+        assert refused.code == 2
+        assert refused.err == f"error: the format '{form}' is of one evaluation; leave out 'b'\n"
+
+
+def test_an_evaluation_without_a_grade_has_no_empty_table(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    cli.write("rewards.py", "def wrong(subject):\n    return subject.output\n")
+    given = ("--task", "files:csv_sum-000*", "--limit", "3", "--model", "oracle", "--out", "a")
+    assert "AttributeError" in cli("eval", *given, "--reward", "rewards.py:wrong").err
+    text = cli("eval", "report", "a", "--format", "markdown").out
+    assert "0 of 3 samples" in text
+    assert "family" not in text
+    again = cli("rescore", "--all", "--journal", "a/runs.db", "--reward", "rewards.py:wrong")
+    assert (again.code, again.err.count("AttributeError")) == (1, 1), again
 
 
 def test_markdown_and_json(made: Cli) -> None:

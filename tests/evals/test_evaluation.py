@@ -62,6 +62,13 @@ def check_whole(path: Path) -> None:
     assert {item.run_id: item.details.steps for item in found} == count_answers(path)
 
 
+def test_an_option_that_is_wrong_is_named_as_in_python() -> None:
+    with pytest.raises(ConfigError, match=r"^models: <object .* is not possible; give 'provider:name'"):
+        asyncio.run(evaluate(models=[object()], tasks=["files"]))
+    with pytest.raises(ConfigError, match=r"^tasks: 'files' is not possible; it should be a list$"):
+        asyncio.run(evaluate(models=["oracle"], tasks="files"))
+
+
 def test_the_results_have_the_means_of_each_model(tmp_path: Path) -> None:
     notices: list[object] = []
     made = asyncio.run(evaluate(configure(tmp_path), listener=lambda notice, _: notices.append(notice)))

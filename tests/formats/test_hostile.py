@@ -13,6 +13,7 @@ import pytest
 from tests.formats.test_properties import TAGS
 
 from treadle import formats
+from treadle.core.types import ToolSpec
 from treadle.formats import FORMATS, IncrementalParser, find_format, parse
 from treadle.formats.scanner.base import TaggedFormat
 
@@ -181,7 +182,7 @@ def test_after_a_thousand_errors_nothing_is_read_and_that_is_said():
     ],
 )
 def test_a_number_that_would_be_infinite_is_an_error(name, text):
-    tools = [{"name": "f", "parameters": {"properties": {"a": {"type": ["number", "array"]}}}}]
+    tools = [ToolSpec("f", "", {"properties": {"a": {"type": ["number", "array"]}}})]
     for value in ("1e999", "-1e999"):
         found = parse(text.replace("VALUE", value), name, tools)
         assert found.tool_calls == ()

@@ -8,20 +8,17 @@ from itertools import product
 import pytest
 
 from treadle.core.errors import FormatError
-from treadle.core.types import Message, Role, ToolCall
+from treadle.core.types import Message, Role, ToolCall, ToolSpec
 from treadle.formats import FORMATS, IncrementalParser, find_format, parse
 
 M2_CLOSE = "</minimax:tool_call>"
 
 FULL = bool(os.environ.get("TREADLE_FULL"))
 TOOLS = [
-    {
-        "name": "f",
-        "parameters": {
-            "properties": {"a": {"type": "integer"}, "s": {"type": "string"}, "t": {"type": "string"}}
-        },
-    },
-    {"name": "g", "parameters": {"properties": {"x": {"type": "string"}}}},
+    ToolSpec(
+        "f", "", {"properties": {"a": {"type": "integer"}, "s": {"type": "string"}, "t": {"type": "string"}}}
+    ),
+    ToolSpec("g", "", {"properties": {"x": {"type": "string"}}}),
 ]
 DSML = "｜DSML｜"
 MORE = {

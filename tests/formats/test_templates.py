@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from treadle.core.types import Message, Role, ToolCall
+from treadle.core.types import Message, Role, ToolCall, ToolSpec
 from treadle.formats import parse, render, render_result, render_tools
 
 pytestmark = pytest.mark.xdist_group("mistral")
@@ -89,4 +89,4 @@ def test_mistrals_text_is_written_as_its_template_writes_it(mistral):
     said, _, results = text.partition("[/INST]")[2].partition("</s>")
     assert said == render(MESSAGE, "mistral")
     assert results == "".join(render_result(f"found {call.call_id}", call.name, "mistral") for call in CALLS)
-    assert render_tools([TOOL], "mistral") in text
+    assert render_tools([ToolSpec(**TOOL)], "mistral") in text

@@ -6,12 +6,14 @@ import sys
 import pytest
 
 from treadle.core.errors import ConfigError
+from treadle.core.types import ToolSpec
 from treadle.formats import FORMATS, IncrementalParser, detect, find_format, parse
 
 TOOLS = [
-    {
-        "name": "f",
-        "parameters": {
+    ToolSpec(
+        "f",
+        "",
+        {
             "properties": {
                 "a": {"type": "integer"},
                 "s": {"type": "string"},
@@ -19,7 +21,7 @@ TOOLS = [
                 "o": {"type": "object"},
             }
         },
-    }
+    )
 ]
 CASES = [
     # format, text, calls, content, reasoning, errors
@@ -904,8 +906,9 @@ def test_a_model_is_known_by_its_name(model, name):
 def test_the_text_tells_most_formats():
     for name, text, calls, *_ in CASES:
         if calls and name in ("qwen3_coder", "glm45", "kimi_k2", "harmony", "deepseek_v32"):
-            assert parse(text, "auto", TOOLS).tool_calls
-    assert parse("just a text", "auto").content == "just a text"
+            assert parse(text, detect(text=text), TOOLS).tool_calls
+    with pytest.raises(ConfigError, match="cannot tell which format"):
+        detect(text="just a text")
 
 
 def test_what_cannot_be_told_is_an_error():
@@ -932,8 +935,4 @@ def test_only_the_format_that_is_used_is_loaded():
         "print(*[name for name in sys.modules if name.startswith('treadle.formats.') and 'scanner' not in name])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert sorted(done.stdout.split()) == [
-        "treadle.formats.hermes",
-        "treadle.formats.parsing",
-        "treadle.formats.registry",
-    ]
+    assert sorted(done.stdout.split()) == ["treadle.formats.hermes", "treadle.formats.parsing"]

@@ -13,10 +13,13 @@ with atheris.instrument_imports(include=["treadle.formats"]):
 
 from tests.formats.test_properties import TAGS
 
+from treadle.core.types import ToolSpec
+
 TOOLS = (
-    {
-        "name": "f",
-        "parameters": {
+    ToolSpec(
+        "f",
+        "",
+        {
             "properties": {
                 "a": {"type": "integer"},
                 "s": {"type": "string"},
@@ -24,7 +27,7 @@ TOOLS = (
                 "b": {"type": ["boolean", "null"]},
             }
         },
-    },
+    ),
 )
 MAX_SECONDS = 5
 """The limit for one text of some kilobytes, on a busy machine."""

@@ -154,6 +154,18 @@ async def test_nothing_is_kept_of_a_plain_answer():
     )
 
 
+def test_the_fast_way_says_what_the_other_says():
+    model = AnthropicModel("m", price=Price(1, 2))
+    plain = [answer(TEXT), answer(THINKING, TEXT, USE, stop="tool_use"), answer(TEXT) | {"usage": None}]
+    for raw in plain:
+        body = json.dumps(raw).encode()
+        fast = model._read_plain(body)
+        assert fast is not None
+        assert fast == model.read(model._decode_answer(body))
+    for raw in (answer(REDACTED, TEXT), answer(TEXT, TEXT), answer(TEXT, stop="tool_use")):
+        assert model._read_plain(json.dumps(raw).encode()) is None
+
+
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_what_the_server_looked_up_is_told(is_streamed):
     raw = answer(SEARCH, FOUND, MCP_USE, MCP_RESULT, CITED)

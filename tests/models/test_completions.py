@@ -108,28 +108,27 @@ async def test_a_schema_is_decoded_in():
 
 
 def test_the_fast_way_says_what_the_other_says():
-    made, _ = make(answer())
+    made, _ = make(answer(), settings=Settings(return_token_ids=True))
     details = {
         "prompt_tokens_details": {"cached_tokens": 4},
         "completion_tokens_details": {"reasoning_tokens": 2},
     }
+    ids = {"token_ids": [1, 2, 3], "prompt_token_ids": [*range(7)]}
     raws = [
-        answer(),
-        answer(text="", logprobs=None, stop_reason=None),
-        answer() | {"usage": None},
-        answer() | {"usage": {"prompt_tokens": 7, "completion_tokens": 3, **details}},
+        answer(**ids),
+        answer(text="", stop_reason=None, **ids),
+        answer(finish="length", logprobs=None, **ids),
+        answer(**ids) | {"usage": None},
+        answer(**ids) | {"usage": {"prompt_tokens": 7, "completion_tokens": 3, **details}},
     ]
     for raw in raws:
         fast = made._read_plain(json.dumps(raw).encode())
         assert fast is not None
         assert fast == made.read(made._decode_answer(json.dumps(raw).encode()))
-    for raw in (
-        answer(finish="length"),
-        answer() | {"weight": 1},
-        answer(token_ids=[1]),
-        answer() | {"error": {}},
-    ):
+    for raw in (answer(), answer(**ids) | {"weight": 1}, answer(**ids) | {"error": {}}):
         assert made._read_plain(json.dumps(raw).encode()) is None
+    made, _ = make(answer())
+    assert made._read_plain(json.dumps(answer()).encode()) is None
 
 
 async def test_an_answer():

@@ -101,15 +101,6 @@ async def test_thoughts_are_told_and_not_sent_back():
     assert body["contents"][1]["parts"] == [TEXT, CALL]
 
 
-async def test_the_fast_way_says_what_the_other_says():
-    model = GeminiModel("gemini-x")
-    for parts in ((TEXT,), (TEXT, SIGNED, CALL), (CALL,), ()):
-        body = json.dumps(answer(*parts)).encode()
-        fast = model._read_plain(body)
-        assert fast is not None
-        assert fast == model.read(model._decode_answer(body))
-
-
 async def test_what_the_server_ran_is_told():
     completion, _ = await ask([Reply(answer(CODE, RAN, CODE, FAILED, TEXT))])
     good, bad = completion.message.server_calls

@@ -183,16 +183,6 @@ async def test_nothing_is_kept_of_a_plain_answer():
     assert completion.message == Message(Role.ASSISTANT, "I look.", (call,))
 
 
-async def test_the_fast_way_says_what_the_other_says():
-    for items in ((said(),), (said(), CALL), (CALL,), ()):
-        for more in ({}, {"service_tier": "flex"}):
-            raw = answer(*items, **more)
-            model = OpenAIResponsesModel("gpt-x")
-            fast = model._read_plain(json.dumps(raw).encode())
-            assert fast is not None
-            assert fast == model.read(raw)
-
-
 async def test_what_the_server_looked_up_is_told():
     completion, _ = await ask([Reply(answer(SEARCH, FILES, MCP, MCP_FAILED, CODE, said()))])
     search, files, add, failed, code = completion.message.server_calls

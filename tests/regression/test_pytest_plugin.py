@@ -101,6 +101,7 @@ def test_a_difference_fails_each_way_to_replay(project: pytest.Pytester) -> None
     assert "euro.run.json:" in text
     # The code of the plugin and of Treadle is not shown.
     assert "def check_recording" not in text
+    assert "def replay" not in text
     assert "pytest --treadle-update" in text
 
 

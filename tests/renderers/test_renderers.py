@@ -4,6 +4,7 @@ import random
 import re
 
 import pytest
+from tests.renderers.folders import TEMPLATES, make_folder
 from tests.renderers.kinds import NAMES, make
 
 from treadle.core.errors import ConfigError, UnsupportedPartError
@@ -162,3 +163,23 @@ def test_names_and_fingerprints(renderer):
     assert load_renderer(renderer.name).fingerprint == renderer.fingerprint
     assert renderer.fingerprint
     assert len({make(name).fingerprint for name in NAMES}) == len(NAMES)
+
+
+TEXT_ARGUMENTS = """{%- for tool in tools or [] %}{{ tool.function.description }}
+{% endfor %}{%- for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}{% for call in message.tool_calls or [] %}<tool_call>{{ '{"name": "' + call.function.name +
+'", "arguments": ' + call.function.arguments + '}' }}</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def test_a_template_that_takes_arguments_as_text_gets_them_so(tmp_path):
+    """Rules out that such a template counts as one without a place for calls and results."""
+    name = next(name for name, item in TEMPLATES.items() if "<|im_end|>" in item[1])
+    folder = make_folder(tmp_path / name, name)
+    (folder / "chat_template.jinja").write_text(TEXT_ARGUMENTS)
+    renderer = load_renderer(f"hf:{folder}?format=hermes")
+    said = Message(Role.ASSISTANT, "", (CALL,))
+    prompt = renderer.decode(renderer.render([ASKED, said, RESULT], TOOLS))
+    assert f'"arguments": {CALL.arguments}' in prompt
+    assert "<|im_start|>tool\nrain<|im_end|>" in prompt

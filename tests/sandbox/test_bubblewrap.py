@@ -11,7 +11,7 @@ import pytest
 from tests.sandbox.here import needs_sandbox
 
 from treadle.core.errors import SandboxError
-from treadle.sandbox.commands.bubblewrap import FOLDERS, INNER_ID, OUTER_ID, make_etc, wrap
+from treadle.sandbox.commands.bubblewrap import FOLDERS, INNER_ID, OUTER_ID, Isolation, make_etc, wrap
 from treadle.sandbox.commands.execution import CollectedOutput, SandboxCommand
 from treadle.sandbox.commands.home import make_root
 from treadle.sandbox.commands.host import HostCommands
@@ -222,8 +222,8 @@ def test_memory_that_processes_share_counts_once() -> None:
 def test_the_command_line_has_no_network_unless_asked(tmp_path: Path) -> None:
     if sys.platform != "linux":
         pytest.skip("needs bubblewrap")
-    alone = wrap(tmp_path, ["true"], info_fd=9, filter_fd=None)
-    shared = wrap(tmp_path, ["true"], info_fd=9, filter_fd=8, has_network=True)
+    alone = wrap(tmp_path, ["true"], Isolation(), info_fd=9, filter_fd=None)
+    shared = wrap(tmp_path, ["true"], Isolation(has_network=True), info_fd=9, filter_fd=8)
     assert "--unshare-net" in alone
     assert "--unshare-net" not in shared
     assert "--seccomp" not in alone

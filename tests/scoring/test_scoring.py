@@ -140,6 +140,12 @@ async def test_functions_of_the_user_are_scorers(tmp_path: Path) -> None:
     assert found.rewards["half"] == 0.5
 
 
+async def test_a_function_that_returns_something_else_is_told_what_it_may_return() -> None:
+    scorer = FunctionScorer("odd", function=lambda subject: "good")
+    with pytest.raises(ConfigError, match="'odd' returned 'good'; return a number, a Score or None"):
+        await scorer.score(Subject(None, None, [], None))
+
+
 async def test_a_scorer_that_fails_gives_no_reward_instead_of_0() -> None:
     """The reference records a reward of 0 when its grader raises, which training takes for a real 0."""
     journal = MemoryJournal()

@@ -2,16 +2,16 @@
 
 import pytest
 
+from treadle.tasks.files import TASK_SET
 from treadle.tasks.files.grading import Items, Number, grade
-from treadle.tasks.files.task_set import FAMILIES, TASK_SET
 
-NAMES = [family.name for family in FAMILIES]
+NAMES = [family.name for family in TASK_SET.templates]
 
 
 def solved(name: str, seed: int):
     """Return the task, its correct files and its correct answer, from the case and not from the oracle."""
     task = TASK_SET.get(f"{name}-{seed:04d}")
-    case = task._drawn[0]
+    case = task._drawn[0].goal
     files = dict(task.files)
     for path, text in case.changes.items():
         if text is None:

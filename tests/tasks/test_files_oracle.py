@@ -6,14 +6,14 @@ from decimal import Decimal
 import pytest
 
 from treadle.core.types import Message, Role
-from treadle.tasks.files import find_solver
-from treadle.tasks.files.task_set import FAMILIES, SEEDS, TASK_SET, FilesTask
+from treadle.tasks.files import TASK_SET, find_solver
+from treadle.tasks.generated import SEEDS, GeneratedTask
 from treadle.testbed import OracleModel, oracle_for
 
-NAMES = [family.name for family in FAMILIES]
+NAMES = [family.name for family in TASK_SET.templates]
 
 
-def tasks(name: str, count: int, first: int = 0) -> list[FilesTask]:
+def tasks(name: str, count: int, first: int = 0) -> list[GeneratedTask]:
     return [TASK_SET.get(f"{name}-{seed:04d}") for seed in range(first, first + count)]
 
 
@@ -106,7 +106,7 @@ async def test_what_is_in_the_files_decides(play, name):
 async def test_the_sum_follows_the_file(play):
     for task in tasks("csv_sum", 10):
         messages, _ = await play(task, oracle())
-        values = next(v for f in FAMILIES for p in f.prompts if (v := p.match(task.input)))
+        values = next(v for f in TASK_SET.templates for p in f.prompts if (v := p.match(task.input)))
         path = next(path for path in task.files if path.startswith(values["folder"] + "/"))
         head = task.files[path].decode().partition("\n")[0]
         delimiter = ";" if ";" in head else ","

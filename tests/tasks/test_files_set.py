@@ -11,7 +11,8 @@ import pytest
 
 from treadle.core.errors import ConfigError
 from treadle.tasks import load_task, task_set
-from treadle.tasks.files.task_set import FAMILIES, SEEDS, TASK_SET
+from treadle.tasks.files import TASK_SET
+from treadle.tasks.generated import SEEDS
 
 DIGEST = "f83f196bbda0a7fe0287abd59315c0f7f9d0e5843fc4247b41d42fcf927e2821"
 """The digest of the first three tasks of each family. Any change to a task changes it, and makes earlier
@@ -24,16 +25,16 @@ def digest(task) -> str:
 
 
 def digest_of_first(count: int) -> str:
-    parts = [digest(task) for task in islice(TASK_SET, count * len(FAMILIES))]
+    parts = [digest(task) for task in islice(TASK_SET, count * len(TASK_SET.templates))]
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
 def test_has_ten_thousand_tasks_and_mixes_the_families():
     ids = [task.task_id for task in TASK_SET]
-    assert len(ids) == len(set(ids)) == len(TASK_SET) == len(FAMILIES) * SEEDS >= 10_000
-    head = [task_id.rpartition("-")[0] for task_id in ids[: len(FAMILIES)]]
-    assert sorted(head) == sorted(family.name for family in FAMILIES)
-    assert len(FAMILIES) >= 12
+    assert len(ids) == len(set(ids)) == len(TASK_SET) == len(TASK_SET.templates) * SEEDS >= 10_000
+    head = [task_id.rpartition("-")[0] for task_id in ids[: len(TASK_SET.templates)]]
+    assert sorted(head) == sorted(family.name for family in TASK_SET.templates)
+    assert len(TASK_SET.templates) >= 12
 
 
 def test_tasks_are_what_they_were():
@@ -61,18 +62,19 @@ def test_a_task_does_not_depend_on_the_process():
 
 
 def check_differing(seeds: range) -> None:
-    for family in FAMILIES:
+    for family in TASK_SET.templates:
         made = [TASK_SET.get(f"{family.name}-{seed:04d}") for seed in seeds]
         assert len({digest(task) for task in made}) == len(made)
         cases = [task._drawn[0] for task in made]
-        outcomes = {repr((case.expected, case.changes)) for case in cases}
+        outcomes = {repr((case.goal.expected, case.goal.changes)) for case in cases}
         assert len(outcomes) >= 0.97 * len(made), family.name
-        answers = {repr(case.expected) for case in cases}
+        answers = {repr(case.goal.expected) for case in cases}
         assert len(answers) >= 0.6 * len(made), family.name
         for case in cases:
-            assert case.files != case.changes
             assert len(case.files) >= 3, family.name
-            assert all(case.files.get(path) != text for path, text in case.changes.items())
+            changes = {path: text and text.encode() for path, text in case.goal.changes.items()}
+            assert all(case.files.get(path) != content for path, content in changes.items())
+            assert case.files != changes
 
 
 def test_tasks_differ_and_ask_for_something():
@@ -86,15 +88,18 @@ def test_all_tasks_differ():
 
 
 def test_a_prompt_tells_its_family():
-    for task in islice(TASK_SET, 20 * len(FAMILIES)):
+    for task in islice(TASK_SET, 20 * len(TASK_SET.templates)):
         found = {
-            family.name for family in FAMILIES for wording in family.prompts if wording.match(task.input)
+            family.name
+            for family in TASK_SET.templates
+            for wording in family.prompts
+            if wording.match(task.input)
         }
         assert found == {task.task_id.rpartition("-")[0]}
 
 
 def test_every_wording_is_used():
-    for family in FAMILIES:
+    for family in TASK_SET.templates:
         prompts = [TASK_SET.get(f"{family.name}-{seed:04d}").input for seed in range(60)]
         for wording in family.prompts:
             assert any(wording.match(prompt) for prompt in prompts), wording.text

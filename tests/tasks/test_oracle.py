@@ -10,9 +10,8 @@ from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.log import Log
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall, ToolSpec
 from treadle.models.protocol import Watch
-from treadle.tasks.files import find_solver
+from treadle.tasks.files import TASK_SET, find_solver
 from treadle.tasks.files.file_calls import delete_file, edit_file, list_files, read_file, write_file
-from treadle.tasks.files.task_set import TASK_SET
 from treadle.tasks.solver import MAX_STALLS, Pursuit, Step
 from treadle.testbed.built_in import BuiltInRequest
 from treadle.testbed.oracle import OracleModel, oracle_for

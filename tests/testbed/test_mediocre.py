@@ -115,9 +115,7 @@ def test_texts_are_a_split_of_the_package_or_a_folder(tmp_path):
         shutil.copy(Path(FOURTH) / f"{name}.toml", tmp_path)
     assert read_options(f"mediocre:texts={tmp_path}").texts == str(tmp_path)
     for texts in ("mine", tmp_path / "none"):
-        with pytest.raises(
-            ConfigError, match=f"{texts}.*write texts= and tune or held, or the path of a folder"
-        ):
+        with pytest.raises(ConfigError, match=f"{texts}.*write texts=held, or the path of a folder"):
             model(f"mock:mediocre:texts={texts}")
 
 
@@ -409,7 +407,7 @@ def test_the_splits_share_no_sentence():
             assert len(same) <= most, (one, other, same)
 
 
-@pytest.mark.parametrize("split", ["tune", LATER])
+@pytest.mark.parametrize("split", ["held", LATER])
 async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(split, tmp_path):
     """It sees no answer, as a judge of statements does."""
     right = Counter()

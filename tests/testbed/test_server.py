@@ -11,8 +11,7 @@ from treadle.core.errors import ConfigError
 from treadle.journal.memory import MemoryJournal
 from treadle.models.dialects.openai_chat.request import OpenAIChatModel
 from treadle.models.wrappers.retry import RetryModel
-from treadle.tasks.files import find_solver
-from treadle.tasks.files.task_set import TASK_SET
+from treadle.tasks.files import TASK_SET, find_solver
 from treadle.testbed.oracle import OracleModel
 from treadle.testbed.server import ServerSettings, serve
 from treadle.testbed.server.oracle_app import OracleApp

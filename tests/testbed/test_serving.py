@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from treadle.tasks.files.task_set import TASK_SET
+from treadle.tasks.files import TASK_SET
 from treadle.testbed.server.oracle_app import OracleApp, ServerSettings
 from treadle.testbed.server.serving import MAX_REQUEST_BYTES, ServerConnection
 

@@ -21,11 +21,11 @@ from treadle.datagen.scenarios.cast import draw_persona, read_population
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.kinds import plan_kind, possible_kinds
 from treadle.datagen.scenarios.scenario import Difficulty, Kind, SampleSpec, write_facts
-from treadle.datagen.topics.similar import SimilarIndex, words_of
+from treadle.datagen.topics.topic_graph import SimilarIndex, words_of
 from treadle.journal.memory import MemoryJournal
 from treadle.models.wrappers.format_model import FormatModel
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.task_set import TASK_SET
+from treadle.tasks.files import TASK_SET
 from treadle.testbed.built_in import BuiltInRequest
 from treadle.testbed.roles.agent_role import find_request
 from treadle.testbed.roles.errands import Shelf, errands, find_errand
@@ -99,7 +99,7 @@ async def test_each_kind_plays_out_with_real_tools(kind, turns):
         assert kind in shown(made), made.row
         assert made.row.lineage.sample.turns == turns
         assert made.row.lineage.sample.is_from_teacher
-        assert made.row.lineage.reward == (1.0 if made.environment.task else None)
+        assert made.row.lineage.reward == (1.0 if made.dialogue.environment.task else None)
         assert all(item.reasoning for item in made.row.messages if item.tool_calls)
         verification = await verify_run(making.journal, made.run_id)
         assert verification.matched == verification.calls
@@ -157,7 +157,7 @@ async def test_mistakes_are_made_and_corrected(kind):
     for number in range(1, 21):
         made = await making.make(number, kind)
         assert made.row.lineage.sample.is_from_teacher
-        assert made.row.lineage.reward == (1.0 if made.environment.task else None)
+        assert made.row.lineage.reward == (1.0 if made.dialogue.environment.task else None)
         errors += len(made.row.lineage.tool_errors)
     assert errors > 5
 

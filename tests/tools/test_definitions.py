@@ -266,7 +266,7 @@ def tool(**fields: Any) -> Any:
         (tool(parameters=[{"name": "a", "type": ["str"]}]), r"has the type \['str'\]"),
         (tool(parameters=[{"name": "a"}, {"name": "a"}]), "two parameters are called 'a'"),
         (tool(parameters=[{}]), "parameter 1 has no 'name'"),
-        (tool(max_calls=0), "'max_calls' is 0; it must be above 0"),
+        (tool(max_calls=0), "max_calls is 0; it must be at least 1"),
         (tool(may_differ=["("]), "which is not a regular expression"),
     ],
 )

@@ -212,10 +212,7 @@ async def test_the_mock_route_has_no_session(web: Web, service: Service) -> None
         await ask(toolset, "f", context(), fail=True)
 
 
-async def test_health_and_components_that_are_not_known(web: Web) -> None:
-    assert (await spin(web.url).health())["status"] == "healthy"
-    with pytest.raises(ToolError, match="not healthy"), serve(lambda _: (500, {}, b"")) as sick:
-        await spin(sick.url).health()
+async def test_components_that_are_not_known(web: Web) -> None:
     with pytest.raises(ConfigError, match=r"are not known; give them with Spin"):
         spin(f"{web.url}/github").tools()
     own = Spin(web.url, component="github", tools=[ToolSpec("gh", "", {"type": "object"})])

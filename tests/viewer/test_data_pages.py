@@ -20,8 +20,7 @@ from tests.viewer.pages import EVIL, NEEDS_VIEWER, Screen, read_answers
 import treadle
 from treadle.core.types import Message, Role, ToolCall
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.dataset_view import make_dataset_view
-from treadle.datagen.dataset.row_index import compare_datasets
+from treadle.datagen.dataset.dataset_view import compare_datasets, make_dataset_view
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.topics.topics_view import make_topics_view
 from treadle.rollout.rollouts_view import make_rollouts_view

@@ -24,7 +24,8 @@ __all__ = ["config", "journal"]
 
 AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
 AXE_RUN = """
-axe.run().then(found => found.violations.map(one => [one.id, one.nodes.slice(0, 3).map(node => node.html)]))
+axe.run({resultTypes: ["violations"], selectors: false, preload: false})
+  .then(found => found.violations.map(one => [one.id, one.nodes.slice(0, 3).map(node => node.html)]))
 """
 WAIT = """
 new Promise((done, fail) => {

@@ -3,6 +3,8 @@
 from concurrent.futures import Future
 from typing import Generic
 
+from msgspec import Struct
+
 from treadle.core.asking import open_questions
 from treadle.core.calls import external_calls, waiting_calls
 from treadle.core.state import State
@@ -20,18 +22,17 @@ def waiting_seqs(state: State) -> list[int]:
     return [seq for seq, _ in (*state.queued, *state.turn.steering)]
 
 
-class Outgoing(Generic[T_co]):
+class Outgoing(Struct, Generic[T_co], eq=False):
     """A message that this session has sent to the inbox of its run."""
 
-    def __init__(self, message: Message, number: Future[int], *, is_awaited: bool) -> None:
-        self.message = message
-        self.number = number
-        """The number of the message in the inbox, once it is stored."""
-        self.is_awaited = is_awaited
-        """True if a task waits for the turn of the message."""
-        self.is_unseen = True
-        """True if the message was not taken in."""
-        self.seq: int | None = None
-        """The number of the event with the message; `None` if it was not taken in."""
-        self.run: Run[T_co] | None = None
-        """The run of the turn that has taken the message; `None` if none has."""
+    message: Message
+    number: Future[int]
+    """The number of the message in the inbox, once it is stored."""
+    is_awaited: bool
+    """True if a task waits for the turn of the message."""
+    is_unseen: bool = True
+    """True if the message was not taken in."""
+    seq: int | None = None
+    """The number of the event with the message; `None` if it was not taken in."""
+    run: Run[T_co] | None = None
+    """The run of the turn that has taken the message; `None` if none has."""

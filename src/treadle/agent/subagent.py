@@ -7,7 +7,7 @@ continues the run or, if it is over, takes its outcome: nothing is paid or done 
 import asyncio
 from collections.abc import Callable, Mapping
 from copy import copy
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ from treadle.core.state import Status
 from treadle.core.types import Json, Option, StopReason
 from treadle.journal.protocol import Journal
 from treadle.loop.driver import Driver
-from treadle.runs.agent_parts import AGENT, AgentParts, read_agent
+from treadle.runs.agent_parts import AGENT, read_agent
 from treadle.runs.begin import Beginning, begin
 from treadle.runs.drive import drive
 from treadle.runs.ensure import IfExists, ensure_begun, waits_for_user
@@ -33,27 +33,18 @@ from treadle.runs.recording import child_run_id
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.tools.context import ToolContext
-from treadle.tools.function.decorator import check_spec, check_tool_name
+from treadle.tools.function.decorator import check_tool_name
 from treadle.tools.protocol import Decision, ToolOutput
-from treadle.tools.schema.validation import ArgumentChecker, own_spec
+from treadle.tools.schema.validation import ArgumentChecker, check_spec, own_spec
+
+if TYPE_CHECKING:
+    from treadle.agent.agent import Agent
 
 MAX_DEPTH = 3
 _IF_EXISTS = IfExists(is_likely=True, accepts_waiting=True, needs_trust=False, continued_faults=())
 """A call that is repeated after a crash takes the outcome of its run, an error included."""
 _SHOWN_CHARS = 300
 """How many characters of an agent's instructions its default description shows."""
-
-
-class CalledAgent(AgentParts, Protocol):
-    """The attributes of an agent that its tool uses."""
-
-    def keep_in(self, journal: Journal) -> None:
-        """Keep the runs in `journal` from now on."""
-        ...
-
-    async def close(self) -> None:
-        """Close the agent's toolsets."""
-        ...
 
 
 class AgentTool:
@@ -63,7 +54,7 @@ class AgentTool:
 
     def __init__(
         self,
-        agent: CalledAgent,
+        agent: "Agent[Any]",
         name: str,
         description: str | None = None,
         *,
@@ -191,7 +182,7 @@ class AgentTool:
         driver = await begin(agent, task, given, beginning)
         return await drive(agent, driver, None, given)
 
-    def _copy_agent(self, context: ToolContext, journal: Journal) -> CalledAgent:
+    def _copy_agent(self, context: ToolContext, journal: Journal) -> "Agent[Any]":
         """Return the agent with the journal of the calling run, and its approver and hooks if it has none."""
         agent = copy(self._agent)
         agent.keep_in(journal)
@@ -222,7 +213,7 @@ async def _ask(context: ToolContext, question: Question) -> Answer:
         return Answer(is_declined=True)
 
 
-def build_agent_tool(part: PartSpec, build: Callable[..., CalledAgent]) -> AgentTool:
+def build_agent_tool(part: PartSpec, build: "Callable[..., Agent[Any]]") -> AgentTool:
     """Return the tool that `part` describes; `build` is `Agent.from_spec`.
 
     Raises: `ConfigError` if a part of its agent cannot be built.
@@ -257,7 +248,7 @@ def limit_policy(policy: Policy, allowance: Allowance) -> Policy:
     return replace(policy, **limits)
 
 
-def _describe(agent: CalledAgent) -> str:
+def _describe(agent: "Agent[Any]") -> str:
     text = "Give a task to another agent, and get its answer."
     if not isinstance(agent.instructions, str):
         return text

@@ -37,7 +37,7 @@ def decode_document(data: bytes, origin: str, *, is_yaml: bool | None = None) ->
         is_yaml = not data.lstrip().startswith((b"{", b"["))
     try:
         if is_yaml:
-            return _Plain(origin).read(_read_yaml(data, origin))
+            return _to_plain(_read_yaml(data, origin), origin)
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise ConfigError(f"{origin} is not valid JSON: {error}") from error
@@ -73,28 +73,21 @@ def _read_yaml(data: bytes, origin: str) -> Any:
     return value
 
 
-class _Plain:
-    """A converter from YAML's values to those of JSON, with strings for keys and dates, and without aliases."""
-
-    def __init__(self, origin: str) -> None:
-        self._origin = origin
-
-    def read(self, value: Any) -> Json:
-        if isinstance(value, dict):
-            return {self._key(key): self.read(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [self.read(item) for item in value]
-        if isinstance(value, date):
-            return value.isoformat()
-        if value is None or isinstance(value, str | int | float):
-            return value
-        raise ConfigError(f"{self._origin} holds a {type(value).__name__}, which JSON cannot express")
-
-    def _key(self, key: Any) -> str:
-        # A key 200 can only mean "200"; a key that was read as true may have been written as `on` or as `yes`.
-        if isinstance(key, bool) or not isinstance(key, str | int):
-            raise ConfigError(f"{self._origin}: the key {key!r} is not a text; put it in quotes")
-        return str(key)
+def _to_plain(value: Any, origin: str) -> Json:
+    """Return the values of JSON for those of YAML, with strings for keys and dates, and without aliases."""
+    if isinstance(value, dict):
+        for key in value:
+            # A key 200 can only mean "200"; a key that was read as true may have been written as `on` or as `yes`.
+            if isinstance(key, bool) or not isinstance(key, str | int):
+                raise ConfigError(f"{origin}: the key {key!r} is not a text; put it in quotes")
+        return {str(key): _to_plain(item, origin) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_to_plain(item, origin) for item in value]
+    if isinstance(value, date):
+        return value.isoformat()
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise ConfigError(f"{origin} holds a {type(value).__name__}, which JSON cannot express")
 
 
 def _count(value: Any, known: dict[int, int]) -> int:

@@ -74,21 +74,12 @@ class ProviderError(TreadleError, RuntimeError):
             return self.was_sent
         return isinstance(self, ServerError) and self.status is not None and self.status < 300
 
-    def __reduce__(self) -> tuple[object, ...]:
-        fields = (str(self), self.status, self.retry_after_seconds, self.model)
-        return (_rebuild_provider_error, (type(self), *fields))
 
-
-def _rebuild_provider_error(
-    kind: type[ProviderError],
-    message: str,
-    status: int | None,
-    retry_after_seconds: float | None,
-    model: str | None,
-) -> ProviderError:
-    error = kind(message, status=status, retry_after_seconds=retry_after_seconds)
-    error.model = model
-    return error
+def retold(error: ProviderError, message: str) -> ProviderError:
+    """Return an error with the same properties and another message."""
+    told = type(error)(message, status=error.status, retry_after_seconds=error.retry_after_seconds)
+    told.model, told.was_sent = error.model, error.was_sent
+    return told
 
 
 class RateLimitError(ProviderError):

@@ -130,6 +130,7 @@ class Keys:
             return f"{given!r:.60} is unknown{did_you_mean(str(given), names) or ';'} known are {', '.join(names)}"
         _, says_should, wanted = fault["msg"].partition(" should ")
         wanted = wanted if says_should else f"be {fault['msg'].removeprefix('Value error, ')}"
+        wanted = wanted.replace("a valid dictionary", "a mapping").replace("a valid list", "a list")
         return f"{fault['input']!r:.60} is not possible; it should {wanted}"
 
     @cached_property

@@ -5,8 +5,9 @@ Nothing is imported before it is loaded by name.
 """
 
 import importlib
+import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -16,10 +17,13 @@ from treadle.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+    from types import CodeType
 
 T = TypeVar("T")
 _MAX_CHARS = 64
 """How many characters of an unknown name are compared with the known ones."""
+_IMPORT = re.compile(r"^    from (\S+) import \w+ as (\w+)$", re.MULTILINE)
+"""An import of a name that a package has for others, under `if TYPE_CHECKING:`."""
 
 
 class Registry(Generic[T]):
@@ -164,11 +168,43 @@ def require(module: str, extra: str = "", *, install: str = "") -> Any:
         ) from error
 
 
-def load_name(package: str, name: str, where: Mapping[str, str]) -> Any:
-    """Return the attribute `name` from the module that `where` maps it to; for a package's `__getattr__`.
+def load_name(package: str, name: str) -> Any:
+    """Return the attribute `name` of a package, for the package's `__getattr__`: from the module that the package
+    imports it from, as `NAME as NAME`, under `if TYPE_CHECKING:`.
 
-    Raises: `AttributeError` if `where` has no such name.
+    `__all__` is the list of all such names. Raises: `AttributeError` if the package has no such import.
     """
-    if name not in where:
+    places = _places_of(package)
+    if name == "__all__":
+        return [*places]
+    if name not in places:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(where[name]), name)
+    return getattr(importlib.import_module(places[name]), name)
+
+
+@cache
+def _places_of(package: str) -> dict[str, str]:
+    """Return the module of each name that a package imports for type checkers, as its source says.
+
+    A program may be shipped without sources, so that only the compiled package says it.
+    """
+    module: Any = sys.modules[package]
+    try:
+        source: str = module.__loader__.get_data(module.__file__).decode()
+    except (OSError, UnicodeDecodeError):
+        return dict(_read_imports(module.__loader__.get_code(package)))
+    return {name: place for place, name in _IMPORT.findall(source)}
+
+
+def _read_imports(code: "CodeType") -> Iterator[tuple[str, str]]:
+    """Yield the name and the module of each import of a compiled module that gives one name."""
+    import dis
+
+    names, place = tuple[str, ...](), ""
+    for step in dis.get_instructions(code):
+        if step.opname == "LOAD_CONST":
+            names = step.argval
+        elif step.opname == "IMPORT_NAME":
+            place = step.argval
+        elif step.opname == "STORE_NAME" and names == (step.argval,) and place != "typing":
+            yield step.argval, place

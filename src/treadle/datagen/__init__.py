@@ -16,6 +16,6 @@ To add a filter, see `quality/`. To add a key, add a field with a docstring to `
 combinations, files and models belong in `config/conflicts`, and a key without influence on rows in `HARMLESS` of
 `config/fingerprint`. For a kind of tool use, add a member to `Kind` (`scenarios/scenario`), its weight and
 recognition to `scenarios/kinds` and its line to `prompts.toml`. For a format of topic files, add a
-member to `TopicFormat` (`topics/topic_files`). For a service to publish to, add a member to `Service`
-(`dataset/upload`) and a function to `dataset/services`.
+member to `TopicFormat` (`topics/topic_files`). For a service to publish to, add a member to `Service` and
+a function to `dataset/upload`.
 """

@@ -16,15 +16,16 @@ from treadle.datagen.config.fingerprint import explain_changes, find_changes, fi
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.loading import write_config
 from treadle.datagen.config.roles import make_models
+from treadle.datagen.conversations.make import MadeSample
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.dataset.card import write_card
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_view import DatasetView, make_dataset_view, read_contents
-from treadle.datagen.dataset.splits import Splits, write_splits
+from treadle.datagen.dataset.splits import write_splits
 from treadle.datagen.generation_progress import GenerationProgress, Listener, SampleStep, TopicsReady
 from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
 from treadle.datagen.quality.pipeline import Pipeline
-from treadle.datagen.samples import REJECTED, ROWS, JudgedSample, SamplePlan, SampleWork
+from treadle.datagen.samples import REJECTED, ROWS, SamplePlan, SampleWork
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.kinds import possible_kinds
 from treadle.datagen.scenarios.scenario import sample_id_of
@@ -64,8 +65,6 @@ class GenerationResult(Struct, frozen=True):
     folder: DatasetFolder
     view: DatasetView
     """What pages show of the dataset; `treadle.viewer.write_page` writes it as one file."""
-    splits: Splits
-    """The splits that were written, with the rows that a format cannot hold."""
 
 
 async def generate(
@@ -106,8 +105,8 @@ async def generate(
         except UserCodeError:
             job.ledger.set(_MISTAKE, "1")
             raise
-        view, splits = await asyncio.to_thread(_write_files, folder, config)
-        return GenerationResult(end, progress, folder, view, splits)
+        view = await asyncio.to_thread(_write_files, folder, config)
+        return GenerationResult(end, progress, folder, view)
 
 
 def _check_continued(
@@ -136,16 +135,16 @@ def _check_continued(
     )
 
 
-def _write_files(folder: DatasetFolder, config: GenerationConfig) -> tuple[DatasetView, Splits]:
-    """Write the splits and the card, and return what pages show and the splits."""
-    splits = write_splits(folder.path, config)
+def _write_files(folder: DatasetFolder, config: GenerationConfig) -> DatasetView:
+    """Write the splits and the card, and return what pages show."""
+    write_splits(folder.path, config)
     contents = read_contents(folder.path)
     write_card(folder.path, config, contents.stats)
-    return make_dataset_view(folder.path, contents), splits
+    return make_dataset_view(folder.path, contents)
 
 
 async def _make_samples(
-    config: GenerationConfig, folder: DatasetFolder, job: Job[JudgedSample, GenerationProgress]
+    config: GenerationConfig, folder: DatasetFolder, job: Job[MadeSample, GenerationProgress]
 ) -> JobEnd:
     """Make the topics and the samples of a dataset that it lacks, and return why the work ended."""
     models: Mapping[str, Model] = {
@@ -198,7 +197,7 @@ async def _make_samples(
 async def _find_topics(
     config: GenerationConfig,
     folder: DatasetFolder,
-    job: Job[JudgedSample, GenerationProgress],
+    job: Job[MadeSample, GenerationProgress],
     models: Mapping[str, Model],
 ) -> TopicGraph:
     """Return the topics: those of this dataset, those of a file, or new ones."""

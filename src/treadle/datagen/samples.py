@@ -9,7 +9,6 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError
@@ -21,13 +20,18 @@ from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.dialogue import (
     AnswerFindings,
     Dialogue,
-    Failed,
     Held,
+    SampleError,
     count_repairs,
     tally_of,
 )
-from treadle.datagen.conversations.make import MadeSample, make_sample, repair_sample, show_dialogue
-from treadle.datagen.conversations.projection import describe_plan
+from treadle.datagen.conversations.make import (
+    MadeSample,
+    describe_plan,
+    make_sample,
+    repair_sample,
+    show_dialogue,
+)
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.generation_progress import GenerationProgress, SampleBegun, SampleEnded
 from treadle.datagen.quality.duplicates import DuplicateIndex
@@ -35,7 +39,7 @@ from treadle.datagen.quality.pipeline import Pipeline, find_repairs, is_good, ma
 from treadle.datagen.quality.protocol import Candidate, FilterVerdict
 from treadle.datagen.scenarios.cast import draw_persona
 from treadle.datagen.scenarios.kinds import plan_difficulty, plan_kind
-from treadle.datagen.scenarios.scenario import Environment, Kind, SampleSpec, sample_id_of
+from treadle.datagen.scenarios.scenario import Kind, SampleSpec, sample_id_of
 from treadle.datagen.topics.topic_graph import Topic
 from treadle.export.row_formats.treadle_rows import TREADLE
 from treadle.export.rows import Lineage, Row
@@ -113,14 +117,6 @@ UNFINISHED = "unfinished"
 """The reason for rejecting a sample whose conversation did not end, because of the models that took part."""
 
 
-class JudgedSample(Struct, frozen=True):
-    """A sample that was made, with the verdicts about it."""
-
-    spec: SampleSpec
-    made: MadeSample
-    verdicts: tuple[FilterVerdict, ...] = ()
-
-
 class SampleWork:
     """The making and judging of a dataset's samples; see `jobs.job.JobWork`."""
 
@@ -130,7 +126,7 @@ class SampleWork:
         plan: SamplePlan,
         pipeline: Pipeline,
         duplicates: DuplicateIndex | None,
-        job: "Job[JudgedSample, GenerationProgress]",
+        job: "Job[MadeSample, GenerationProgress]",
     ) -> None:
         """Make the work. `duplicates` is `None` if duplicates are kept."""
         self._studio = studio
@@ -154,57 +150,54 @@ class SampleWork:
             )
         )
 
-    async def attempt(self, item: PlannedItem, attempt: int, expected: Expected) -> JudgedSample:
+    async def attempt(self, item: PlannedItem, attempt: int, expected: Expected) -> MadeSample:
         """Make and judge one sample. Raises: `ProviderError` for a fault of the user, such as a wrong key."""
         async with expected.slot():
             topic, kind = tuple(item.spec["topic"]), item.spec.get("kind")
             self._job.tell(SampleBegun(sample_id=sample_id_of(item.number), topic=topic, kind=kind))
             return await self._make(item, attempt)
 
-    def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> JudgedSample:
+    def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> MadeSample:
         """See `JobWork.set_aside`."""
         spec = msgspec.convert(item.spec, SampleSpec)
-        made = MadeSample(
+        return MadeSample(
+            spec=spec,
             run_id=f"{spec.sample_id}-{attempt}",
-            environment=Environment(),
             error=f"{reason}, or try it again with --retry-failed",
             fault=Fault.INFRASTRUCTURE,
         )
-        return JudgedSample(spec, made)
 
-    async def _make(self, item: PlannedItem, attempt: int) -> JudgedSample:
+    async def _make(self, item: PlannedItem, attempt: int) -> MadeSample:
         spec = msgspec.convert(item.spec, SampleSpec)
         check = self._check_answer if self._studio.config.generation.answer_repairs else None
         made = await make_sample(self._studio, spec, attempt, item.feedback, check=check)
         if made.fault is Fault.USER:
             raise ProviderError(f"sample {spec.sample_id} cannot be made: {made.error}")
         if made.row is None or (dialogue := made.dialogue) is None:
-            return JudgedSample(spec, made)
+            return made
         try:
             verdicts = await self._check(dialogue, made.row, made.events)
             while (reasons := find_repairs(verdicts)) and self._has_repairs(made.events):
                 made = await repair_sample(self._studio, made, reasons)
                 if made.row is None:
-                    return JudgedSample(spec, self._add_judge(made))
+                    return self._add_judge(made)
                 verdicts = await self._check(dialogue, made.row, made.events)
         except ProviderError as error:
             failed = replace(made, row=None, error=str(error), fault=Fault.INFRASTRUCTURE)
-            return JudgedSample(spec, self._add_judge(failed))
-        return JudgedSample(spec, self._add_judge(made), verdicts)
+            return self._add_judge(failed)
+        return self._add_judge(replace(made, verdicts=verdicts))
 
     def _has_repairs(self, events: Sequence[Event]) -> bool:
         """Return whether the newest answer of a run may be asked for again."""
         return count_repairs(events)[-1] < self._studio.config.generation.answer_repairs
 
-    async def _check_answer(self, dialogue: Dialogue, held: Held) -> AnswerFindings | Failed:
-        """Check the newest answer of a dialogue that goes on."""
+    async def _check_answer(self, dialogue: Dialogue, held: Held) -> AnswerFindings:
+        """Check the newest answer of a dialogue that goes on. Raises: `SampleError`."""
         row = await show_dialogue(self._studio, dialogue, held, Tally())
-        if isinstance(row, Failed):
-            return row
         try:
             verdicts = await self._check(dialogue, row, held.events, is_whole=False)
         except ProviderError as error:
-            return Failed(str(error), Fault.INFRASTRUCTURE)
+            raise SampleError(str(error), Fault.INFRASTRUCTURE) from error
         reasons = find_repairs(verdicts) if self._has_repairs(held.events) else ()
         return AnswerFindings(reasons, is_good(verdicts))
 
@@ -232,10 +225,10 @@ class SampleWork:
         return replace(made, usage=tally.usage, cost_usd=tally.cost_usd)
 
     def settle(
-        self, item: PlannedItem, attempt: int, result: JudgedSample, connection: sqlite3.Connection
+        self, item: PlannedItem, attempt: int, result: MadeSample, connection: sqlite3.Connection
     ) -> ItemOutcome:
         """Return the outcome of an attempt, after searching for duplicates among the counted rows."""
-        made, verdicts = result.made, list(result.verdicts)
+        made, verdicts = result, list(result.verdicts)
         outcome = ItemOutcome(
             status=ItemStatus.REJECTED,
             input_tokens=made.usage.input_tokens,
@@ -250,7 +243,7 @@ class SampleWork:
             )
         if made.row is None:
             verdict = FilterVerdict(UNFINISHED, False, made.error or "")
-            line = _encode(self._describe_unfinished(result), [verdict])
+            line = _encode(self._describe_unfinished(made), [verdict])
             return replace(outcome, reasons=(f"{UNFINISHED}: {made.error}",), file=REJECTED, line=line)
         if self._duplicates is not None and is_good(verdicts):
             verdicts.append(self._duplicates.find(made.row))
@@ -260,22 +253,24 @@ class SampleWork:
         if failed:
             return replace(outcome, reasons=tuple(failed), file=REJECTED, line=_encode(row, verdicts))
         if self._duplicates is not None:
-            self._duplicates.add(result.spec.sample_id, row)
+            self._duplicates.add(made.spec.sample_id, row)
+        kinds = row.lineage.sample.kinds if row.lineage.sample is not None else ()
         return replace(
             outcome,
             status=ItemStatus.KEPT,
             is_final=True,
-            label=_label(row, item),
+            # The planned kind, if the conversation shows it.
+            label=item.label if item.label in kinds or not kinds else kinds[0],
             file=ROWS,
             line=_encode(row),
         )
 
-    def _describe_unfinished(self, result: JudgedSample) -> Row:
+    def _describe_unfinished(self, made: MadeSample) -> Row:
         """Return the plan and the first message of a sample whose conversation was not finished, as a row."""
-        made, agent = result.made, self._studio.models["agent"].name
+        agent = self._studio.models["agent"].name
         said = () if made.scenario is None else (Message(Role.USER, made.scenario.message),)
         sample = replace(
-            describe_plan(self._studio, result.spec, made.scenario, agent),
+            describe_plan(self._studio, made.spec, made.scenario, agent),
             turns=len(said),
             input_tokens=made.usage.input_tokens,
             output_tokens=made.usage.output_tokens,
@@ -283,12 +278,6 @@ class SampleWork:
         )
         lineage = Lineage(made.run_id, agent, "error", "", sample=sample)
         return Row(said, (), lineage)
-
-
-def _label(row: Row, item: PlannedItem) -> str:
-    """Return the kind under which a row is counted: the planned one if the conversation shows it."""
-    kinds = row.lineage.sample.kinds if row.lineage.sample is not None else ()
-    return item.label if item.label in kinds or not kinds else kinds[0]
 
 
 def _encode(row: Row, verdicts: Sequence[FilterVerdict] | None = None) -> bytes:

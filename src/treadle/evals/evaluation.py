@@ -24,7 +24,6 @@ from treadle.evals.evaluation_config import (
 )
 from treadle.evals.evaluation_folder import (
     EvaluationFolder,
-    SampleDetails,
     check_continued,
     finish_rescoring,
     is_grading_again,
@@ -43,7 +42,6 @@ from treadle.jobs.job import Expected, Job, JobEnd, JobSettings, open_job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, PlannedItem
 from treadle.jobs.progress import Average, JobListener, JobNotice, JobProgress, JobWords
 from treadle.journal.run_info import RunFilter
-from treadle.runs.run import Run
 from treadle.runs.task import find_tasks, load_task
 from treadle.scoring.expectations import LABEL, Expectation
 from treadle.workers.protocol import Workers
@@ -98,13 +96,6 @@ class Evaluated(Struct, frozen=True):
     """The samples that were graded so far."""
 
 
-class GradedSample(Struct, frozen=True):
-    """The result of the work on one sample."""
-
-    run: Run[Any]
-    details: SampleDetails
-
-
 class EvaluationWork:
     """The samples of an evaluation; see `jobs.job.JobWork`."""
 
@@ -129,9 +120,7 @@ class EvaluationWork:
         """See `JobWork.make_item`."""
         return self._plan.make_item(number)
 
-    async def attempt(
-        self, item: PlannedItem, attempt: int, expected: Expected
-    ) -> "GradedSample | AttemptFailedError":
+    async def attempt(self, item: PlannedItem, attempt: int, expected: Expected) -> ItemOutcome:
         """See `JobWork.attempt`. Raises: as `AttemptDriver.drive` does."""
         spec = msgspec.convert(item.spec, EvaluationSpec)
         metadata: dict[str, Json] = {"evaluation": self._config.name, "epoch": spec.epoch}
@@ -149,26 +138,20 @@ class EvaluationWork:
         )
         try:
             run = await self._driver.drive(planned, expected)
-            details = describe_sample(run, self._driver.rewards, self._config.solved_at)
-            return GradedSample(run, details)
         except AttemptFailedError as failed:
-            return failed
+            return outcome_of(failed)
+        details = describe_sample(run, self._driver.rewards, self._config.solved_at)
+        return outcome_of(run, label=item.label, details=msgspec.to_builtins(details))
 
-    def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> AttemptFailedError:
+    def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> ItemOutcome:
         """See `JobWork.set_aside`."""
-        return AttemptFailedError(f"infrastructure: {reason}", ItemStatus.FAILED)
+        return outcome_of(AttemptFailedError(f"infrastructure: {reason}", ItemStatus.FAILED))
 
     def settle(
-        self,
-        item: PlannedItem,
-        attempt: int,
-        result: "GradedSample | AttemptFailedError",
-        _: sqlite3.Connection,
+        self, item: PlannedItem, attempt: int, result: ItemOutcome, _: sqlite3.Connection
     ) -> ItemOutcome:
         """See `JobWork.settle`."""
-        if isinstance(result, AttemptFailedError):
-            return outcome_of(result)
-        return outcome_of(result.run, label=item.label, details=msgspec.to_builtins(result.details))
+        return result
 
     def note(self, item: PlannedItem, outcome: ItemOutcome) -> None:
         """See `JobWork.note`."""

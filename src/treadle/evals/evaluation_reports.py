@@ -119,7 +119,8 @@ def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
         [family, *[write_estimate(found.get(name)) for name in names]]
         for family, found in results.families.items()
     ]
-    parts += ["## Scores by family", _write_table(["family", *names], families)]
+    if families:
+        parts += ["## Scores by family", _write_table(["family", *names], families)]
     if results.failures:
         kinds = [
             [kind.kind, *[f"{kind.models.get(name, 0):,}" for name in names], f"`{kind.run_ids[0]}`"]

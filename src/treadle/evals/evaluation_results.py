@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +23,7 @@ from treadle.evals.evaluation_folder import (
 )
 from treadle.runs.run import Run
 from treadle.scoring.expectations import find_made_calls
-from treadle.scoring.registry import RewardSpec, total_reward
+from treadle.scoring.registry import RewardSpec, mean_reward
 from treadle.scoring.statistics import (
     MeanEstimate,
     ScoreDifference,
@@ -40,9 +41,7 @@ def describe_sample(run: Run[Any], specs: Sequence[RewardSpec], solved_at: float
     """Return the facts of a graded run. Reads its events from the journal."""
     names = [spec.name for spec in specs]
     rewards = {name: value for name, value in run.state.turn.rewards.items() if name in names}
-    total, spent = total_reward(rewards, specs), run.state.turn.spent
-    weight = sum([spec.weight for spec in specs if spec.name in rewards])
-    score = total if total is None or weight <= 0 else total / weight
+    score, spent = mean_reward(rewards, specs), run.state.turn.spent
     assert run.stop_reason is not None
     reasons: dict[str, str] = {}
     kind: str | None = None
@@ -194,27 +193,29 @@ def _model_of(run_id: str, stored: StoredEvaluation) -> str:
     return names[(int(run_id.rpartition("-")[2]) - 1) % len(names)]
 
 
-def _scores(samples: Iterable[Sample]) -> dict[str, list[float]]:
-    """Return the scores by task, or row."""
+def _scores(
+    samples: Iterable[Sample],
+    read: Callable[[SampleDetails], float | None] = lambda details: details.score,
+) -> dict[str, list[float]]:
+    """Return the scores by task, or row; or, with `read`, another figure, without the samples that lack it."""
     found: dict[str, list[float]] = {}
     for sample in samples:
-        if sample.details.score is not None:
-            found.setdefault(cluster_of(sample.spec.task), []).append(sample.details.score)
+        if (value := read(sample.details)) is not None:
+            found.setdefault(cluster_of(sample.spec.task), []).append(value)
     return found
+
+
+def _estimate(
+    samples: Iterable[Sample],
+    read: Callable[[SampleDetails], float | None] = lambda details: details.score,
+) -> MeanEstimate | None:
+    return estimate_mean(list(_scores(samples, read).values()))
 
 
 def _summarise(model: str, samples: list[Sample], solved_at: float, failed: int) -> ModelResult:
     tasks = by_task(samples)
     names = dict.fromkeys([name for sample in samples for name in sample.details.scores])
-
-    def estimate(read: Callable[[SampleDetails], float | None]) -> MeanEstimate | None:
-        groups: dict[str, list[float]] = {}
-        for sample in samples:
-            if (value := read(sample.details)) is not None:
-                groups.setdefault(cluster_of(sample.spec.task), []).append(value)
-        return estimate_mean(list(groups.values()))
-
-    scorers = {name: estimate(lambda details, name=name: details.scores.get(name)) for name in names}  # type: ignore[misc]
+    scorers = {name: _estimate(samples, partial(_score_of, name)) for name in names}
     solved = [
         [sample.details.score >= solved_at for sample in group if sample.details.score is not None]
         for group in tasks.values()
@@ -227,7 +228,7 @@ def _summarise(model: str, samples: list[Sample], solved_at: float, failed: int)
         model=model,
         samples=len(samples),
         failed=failed,
-        score=estimate(lambda details: details.score),
+        score=_estimate(samples),
         scorers={name: found for name, found in scorers.items() if found is not None},
         pass_at={k: _estimate_chance(solved, k, pass_at_k) for k in chances},
         pass_all={k: _estimate_chance(solved, k, pass_all_k) for k in chances},
@@ -237,6 +238,10 @@ def _summarise(model: str, samples: list[Sample], solved_at: float, failed: int)
         seconds=_mean([sample.details.seconds for sample in samples]),
         cost_usd=None if None in costs else _mean([cost for cost in costs if cost is not None]),
     )
+
+
+def _score_of(name: str, details: SampleDetails) -> float | None:
+    return details.scores.get(name)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -256,17 +261,15 @@ def _estimate_chance(
 
 
 def _by_family(samples: Iterable[Sample]) -> dict[str, dict[str, MeanEstimate]]:
-    found: dict[str, dict[str, dict[str, list[float]]]] = {}
+    groups: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
-        if sample.details.score is not None:
-            task, model = sample.spec.task, sample.spec.model
-            family = task.rpartition("#")[0] or task.rpartition("-")[0] or task
-            tasks = found.setdefault(family, {}).setdefault(model, {})
-            tasks.setdefault(cluster_of(task), []).append(sample.details.score)
+        task = sample.spec.task
+        family = task.rpartition("#")[0] or task.rpartition("-")[0] or task
+        groups.setdefault((family, sample.spec.model), []).append(sample)
     made: dict[str, dict[str, MeanEstimate]] = {}
-    for family, models in found.items():
-        estimates = {model: estimate_mean(list(tasks.values())) for model, tasks in models.items()}
-        made[family] = {model: found for model, found in estimates.items() if found is not None}
+    for (family, model), group in groups.items():
+        if (found := _estimate(group)) is not None:
+            made.setdefault(family, {})[model] = found
     return made
 
 
@@ -292,6 +295,8 @@ def compare_results(one: Results, other: Results) -> list[ModelPair]:
     they have none in common, of the first models. Only tasks that both have count."""
     before, after = ([item.model for item in results.models] for results in (one, other))
     names = [(name, name) for name in before if name in after] or [(before[0], after[0])]
+    is_named = one.name != other.name
+    first, second = (results.name if is_named else results.path for results in (one, other))
     pairs = []
     for old, new in names:
         scores_of = {
@@ -299,5 +304,5 @@ def compare_results(one: Results, other: Results) -> list[ModelPair]:
             for results, name in ((other, new), (one, old))
         }
         if (difference := compare_paired(scores_of[other.path], scores_of[one.path])) is not None:
-            pairs.append(ModelPair(f"{other.name}: {new}", f"{one.name}: {old}", difference))
+            pairs.append(ModelPair(f"{second}: {new}", f"{first}: {old}", difference))
     return pairs

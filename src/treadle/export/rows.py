@@ -1,8 +1,9 @@
 """Rows: a run's transcript and tools, with their lineage."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress, count
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -15,10 +16,12 @@ from treadle.core.events import (
     DurableBody,
     InferenceCompleted,
     InferenceStarted,
+    MessageInjected,
     RunResumed,
     RunStarted,
     ToolCompleted,
 )
+from treadle.core.foreign import as_seen
 from treadle.core.packed import ID_BYTES, as_packed, pack_logprobs
 from treadle.core.state import State, fold
 from treadle.core.token_record import TokenRecord
@@ -34,10 +37,11 @@ from treadle.core.types import (
     StopReason,
     ToolCall,
     ToolErrorKind,
+    ToolResult,
     ToolSpec,
     Usage,
 )
-from treadle.export.shown_messages import ShownMessages
+from treadle.formats.scanner.parsed import to_openai
 from treadle.journal.protocol import Journal
 
 
@@ -282,14 +286,12 @@ def _find_models(bodies: Sequence[DurableBody]) -> list[str]:
 
 def write_tools(tools: Sequence[ToolSpec]) -> list[dict[str, Json]]:
     """Return tools in OpenAI's form, which is the column `tools` of most row formats."""
-    return [{"type": "function", "function": item} for item in write_functions(tools)]
+    return [to_openai(tool) for tool in tools]
 
 
 def write_functions(tools: Sequence[ToolSpec]) -> list[dict[str, Json]]:
     """Return tools in OpenAI's form without the outer `function`."""
-    return [
-        {"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in tools
-    ]
+    return [to_openai(tool)["function"] for tool in tools]
 
 
 def read_tools(raw: Json) -> tuple[ToolSpec, ...]:
@@ -298,15 +300,13 @@ def read_tools(raw: Json) -> tuple[ToolSpec, ...]:
     Rows do not contain effects, so each is `once`.
     """
     items = msgspec.json.decode(raw) if isinstance(raw, str) and raw.strip() else raw or ()
-    found = []
-    for item in items:
-        inner = item.get("function", item)
-        found.append(
-            ToolSpec(
-                inner["name"], inner.get("description") or "", inner.get("parameters") or {}, Effect.ONCE
-            )
-        )
-    return tuple(found)
+    inner = [item.get("function", item) for item in items]
+    return tuple(
+        [
+            ToolSpec(item["name"], item.get("description") or "", item.get("parameters") or {}, Effect.ONCE)
+            for item in inner
+        ]
+    )
 
 
 def hash_tools(tools: Sequence[ToolSpec]) -> str:
@@ -433,3 +433,53 @@ def _separate_ids(messages: Sequence[Message]) -> Sequence[Message]:
             used |= step | set(names.values())
         found += rename_calls([message], names)
     return found
+
+
+T = TypeVar("T")
+
+
+class ShownMessages:
+    """The messages of a transcript that a row shows.
+
+    Treadle's own messages are left out: limits, nudges, schemas and rejections of answers. An answer that such a
+    message rejects is left out with it, and the one that a limit asks for is not trained on.
+    """
+
+    def __init__(self, transcript: Iterable[Message], bodies: Sequence[DurableBody]) -> None:
+        own = {
+            id(body.message): body
+            for body in bodies
+            if isinstance(body, MessageInjected) and body.delivery is None
+        }
+        self.messages: list[Message] = []
+        self._kept: list[bool] = []
+        """For each answer of the run, whether the row shows it."""
+        self._wrap_ups: list[int] = []
+        is_wrap_up = False
+        for message in transcript:
+            if (body := own.get(id(message))) is not None:
+                is_wrap_up = body.limit is not None
+                if not body.tells_schema and self.messages[-1].role is Role.ASSISTANT:
+                    self._kept[-1] = False
+                    self.messages.pop()
+                continue
+            for seen in as_seen([message]):
+                if seen.role is Role.ASSISTANT:
+                    if is_wrap_up:
+                        self._wrap_ups.append(len(self._kept))
+                    self._kept.append(True)
+                    is_wrap_up = False
+                self.messages.append(seen)
+
+    def keep(self, items: list[T]) -> list[T]:
+        """Return those of the items, one for each answer of the run, whose answers the row shows."""
+        return list(compress(items, self._kept)) if len(items) == len(self._kept) else items
+
+    def find_untrained(self, results: Sequence[ToolResult]) -> Iterator[int]:
+        """Yield the numbers of the answers that are not trained on."""
+        failed = {result.call_id for result in results if result.is_models_fault}
+        wrap_ups = self.keep([number in self._wrap_ups for number in range(len(self._kept))])
+        said = [message for message in self.messages if message.role is Role.ASSISTANT]
+        for number, (message, is_wrap_up) in enumerate(zip(said, wrap_ups, strict=True)):
+            if is_wrap_up or any(call.call_id in failed for call in message.tool_calls):
+                yield number

@@ -3,7 +3,7 @@
 from treadle.formats.hermes import Hermes
 from treadle.formats.scanner.base import TaggedFormat, resync
 from treadle.formats.scanner.elements import find_elements, read_function
-from treadle.formats.scanner.json_body import BadJson, after_space, name_of
+from treadle.formats.scanner.json_body import BadValue, after_space, name_of
 from treadle.formats.scanner.markers import FoundMarker, Reader, after_marks
 
 M1, M1_CLOSE = "<tool_calls>", "</tool_calls>"
@@ -82,9 +82,9 @@ class MiniMax(ElementFormat):
                 return at
             try:
                 if text[at] != "{":
-                    raise BadJson(f"{text[at]!r} does not begin a call", at)
-                end, value = reader.end_and_value(at)
-            except BadJson as error:
+                    raise BadValue(f"{text[at]!r} does not begin a call", at)
+                end, value = reader.read_json(at)
+            except BadValue as error:
                 end = self._line_end(reader, at, error.position)
                 reader.add_error(f"not valid JSON: {error.reason}", begin, end, name_of(text[at:end]))
             else:

@@ -3,8 +3,7 @@
 import re
 
 from treadle.core.types import Message
-from treadle.formats.scanner.base import TaggedFormat
-from treadle.formats.scanner.headed import read_headed
+from treadle.formats.scanner.base import TaggedFormat, read_headed
 from treadle.formats.scanner.json_body import Wanted, after_space
 from treadle.formats.scanner.markers import FoundMarker, Reader, Scanner, Steps, wait_for_all
 from treadle.formats.scanner.values import encode, write_arguments

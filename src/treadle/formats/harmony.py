@@ -4,7 +4,7 @@ import re
 
 from treadle.core.types import Message
 from treadle.formats.scanner.base import Format
-from treadle.formats.scanner.json_body import UNREAD, BadJson, NoCall, Wanted, after_space, read_arguments
+from treadle.formats.scanner.json_body import BadValue, NoCall, Wanted, after_space, read_arguments
 from treadle.formats.scanner.markers import Reader, Scanner, Steps, wait_for_all
 from treadle.formats.scanner.values import write_arguments
 
@@ -153,14 +153,15 @@ class Harmony(Format):
             )
         try:
             if text[at] == "{":
-                last, value = reader.end_and_value(at)
+                last, arguments = reader.read_json(at)
+                words = text[at:last]
             else:
-                last, value = self._bare_stops.find(reader, body).position, UNREAD
+                last = self._bare_stops.find(reader, body).position
+                arguments, words = read_arguments(text[at:last], name)
             after = after_space(text, last)
             if after < len(text) and not text.startswith(_STOPS, after):
                 raise NoCall("the call contains more than JSON", name)
-            arguments, words = read_arguments(text[at:last], name, value)
-        except BadJson as error:
+        except BadValue as error:
             return fail(f"the arguments are not valid JSON: {error.reason}", name, error.position)
         except NoCall as error:
             return fail(error.reason, name)

@@ -4,11 +4,10 @@ from treadle.core.types import Json
 from treadle.formats.scanner.base import TaggedFormat, resync
 from treadle.formats.scanner.elements import find_elements, read_function
 from treadle.formats.scanner.json_body import (
-    BadJson,
+    BadValue,
     NoCall,
     after_space,
     name_of,
-    read_call,
     scan,
     to_call,
 )
@@ -61,8 +60,8 @@ class Hermes(TaggedFormat):
                 reason = "the call contains no JSON object" if at < len(text) else "the call is cut off"
                 return self._fail(reader, start, position, at, reason)
             try:
-                end, value = reader.end_and_value(at)
-            except BadJson as error:
+                end, value = reader.read_json(at)
+            except BadValue as error:
                 return self._fail(reader, start, position, error.position, f"not valid JSON: {error.reason}")
             spans.append((at, end, value))
             at = after_space(text, end)
@@ -97,9 +96,9 @@ class Hermes(TaggedFormat):
             return start + len(CLOSE)
         is_alone = reader.content.is_at_start
         try:
-            end, value = reader.end_and_value(start) if is_alone else (-1, None)
-            wanted = read_call(text[start:end], value) if is_alone else None
-        except (BadJson, NoCall):
+            end, value = reader.read_json(start) if is_alone else (-1, None)
+            wanted = to_call(value, text[start:end]) if is_alone else None
+        except (BadValue, NoCall):
             wanted, end = None, -1
         if wanted is not None:
             after = after_space(text, end)

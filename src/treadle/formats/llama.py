@@ -4,9 +4,8 @@ import re
 
 from treadle.core.types import Message
 from treadle.formats.scanner import literals
-from treadle.formats.scanner.base import TaggedFormat, resync, skip_space
-from treadle.formats.scanner.headed import read_headed
-from treadle.formats.scanner.json_body import BadJson, Wanted, after_space, name_of
+from treadle.formats.scanner.base import TaggedFormat, read_headed, resync, skip_space
+from treadle.formats.scanner.json_body import BadValue, Wanted, after_space, name_of
 from treadle.formats.scanner.markers import FoundMarker, Reader, Steps, wait_for_all
 from treadle.formats.scanner.values import arguments_of, encode
 
@@ -50,7 +49,7 @@ class Llama3Json(TaggedFormat):
         while True:
             try:
                 end, value = reader.read_json(at)
-            except BadJson as error:
+            except BadValue as error:
                 if not count and is_bare and not _looks_like_call(text[at : at + 2000].replace("'", '"')):
                     return 0
                 end = resync(reader, at, error.position, (), (TAG,))
@@ -81,8 +80,8 @@ class Llama3Json(TaggedFormat):
         try:
             name, arguments, end = literals.read_call(text, position)
             if not name.endswith(".call"):
-                raise literals.BadLiteral("code", position)
-        except literals.BadLiteral:
+                raise BadValue("code", position)
+        except BadValue:
             end = reader.find_first((*self.ends, TAG), position)
             reader.add_error("code for an interpreter, not a call", start, end)
             return end
@@ -154,8 +153,8 @@ class Llama3Pythonic(TaggedFormat):
                 name, arguments, end = literals.read_call(text, at)
                 after = after_space(text, end)
                 if after < len(text) and text[after] not in ",]":
-                    raise literals.BadLiteral(f"{text[after]!r} is not allowed there", after)
-            except literals.BadLiteral as error:
+                    raise BadValue(f"{text[after]!r} is not allowed there", after)
+            except BadValue as error:
                 stop = reader.find_first((*self.noise, *self.openers), at)
                 match = _NEXT.search(text, max(error.position - 1, at), stop)
                 if match is None:
@@ -184,8 +183,8 @@ class Llama3Pythonic(TaggedFormat):
                 name, arguments, end = literals.read_call(text, at)
                 after = _BLANKS.match(text, end).end()  # type: ignore[union-attr]
                 if after < len(text) and text[after] not in "\r\n" and not text.startswith(marks, after):
-                    raise literals.BadLiteral(f"{text[after]!r} is not allowed there", after)
-            except literals.BadLiteral as error:
+                    raise BadValue(f"{text[after]!r} is not allowed there", after)
+            except BadValue as error:
                 end = reader.find_first(("\n", *marks), error.position)
                 reader.add_error(error.reason, begin, end, _name_at(text, at))
             else:
@@ -197,7 +196,7 @@ class Llama3Pythonic(TaggedFormat):
         """Return `message` as text in this format."""
         calls = []
         for call in message.tool_calls:
-            pairs = ", ".join(f"{key}={literals.write(value)}" for key, value in arguments_of(call).items())
+            pairs = ", ".join(f"{key}={value!r}" for key, value in arguments_of(call).items())
             calls.append(f"{call.name}({pairs})")
         if not calls:
             return self.think(message) + message.content

@@ -1,18 +1,100 @@
-"""Parse and render the text of a model that writes tool calls in a text format."""
+"""The text formats by name, and parsing and rendering of the text of a model that writes tool calls in one of them.
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+A format's module is imported when the format is first used.
+"""
 
-import msgspec
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
 
+from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, FormatError
 from treadle.core.fence import defuse
-from treadle.core.types import Message, Role, ToolCall
-from treadle.formats.registry import AUTO, detect, find_format
+from treadle.core.registry import Registry
+from treadle.core.types import Message, ToolSpec
 from treadle.formats.scanner.base import Format
 from treadle.formats.scanner.markers import Reader
-from treadle.formats.scanner.parsed import Parsed, Piece, ToolLike, ToolSchemas, schemas_of, to_json
+from treadle.formats.scanner.parsed import Parsed, Piece, ToolSchemas, schemas_of
 from treadle.formats.scanner.values import arguments_of
+
+FORMATS: Registry[type[Format]] = Registry(
+    "format",
+    "treadle.formats",
+    {
+        "hermes": "treadle.formats.hermes:Hermes",
+        "qwen3_coder": "treadle.formats.element_formats:Qwen3Coder",
+        "llama3_json": "treadle.formats.llama:Llama3Json",
+        "llama3_pythonic": "treadle.formats.llama:Llama3Pythonic",
+        "mistral": "treadle.formats.section_formats:Mistral",
+        "deepseek_v3": "treadle.formats.section_formats:DeepSeekV3",
+        "deepseek_v31": "treadle.formats.section_formats:DeepSeekV31",
+        "deepseek_v32": "treadle.formats.element_formats:DeepSeekV32",
+        "glm45": "treadle.formats.element_formats:Glm45",
+        "kimi_k2": "treadle.formats.section_formats:KimiK2",
+        "harmony": "treadle.formats.harmony:Harmony",
+        "granite": "treadle.formats.section_formats:Granite",
+        "xlam": "treadle.formats.xlam:Xlam",
+        "minimax": "treadle.formats.element_formats:MiniMax",
+        "functionary": "treadle.formats.functionary:Functionary",
+    },
+)
+AUTO = "auto"
+"""The name that stands for the format that `detect` finds."""
+
+
+def _marks(kind: str) -> list[tuple[str, str]]:
+    """Return the entries of a list of `marks.toml`: a mark, and the name of its format."""
+    return [(mark, name) for mark, name in read_data(__package__, "marks")[kind]]
+
+
+@cache
+def find_format(name: str) -> Format:
+    """Return the format with this name.
+
+    Raises: `ConfigError` that names similar formats if there is no such format.
+    """
+    return FORMATS.load(name)()
+
+
+def detect(model: str | None = None, *, chat_template: str | None = None, text: str | None = None) -> str:
+    """Return the name of the format that a model writes.
+
+    The chat template is tried first, then the name of the model, then a text that the model wrote.
+
+    Raises: `ConfigError` if none of them identifies the format.
+    """
+    if chat_template is not None:
+        for mark, name in _marks("templates"):
+            if mark in chat_template:
+                return name
+    if model is not None:
+        for pattern, name in _marks("models"):
+            if re.search(pattern, model, re.IGNORECASE):
+                return name
+    if text is not None and (found := _detect_text(text)) is not None:
+        return found
+    raise ConfigError(
+        f"cannot tell which format the model {model!r} writes; give one of {', '.join(FORMATS.names())}"
+    )
+
+
+def _detect_text(text: str) -> str | None:
+    for mark, name in _marks("texts"):
+        if mark in text:
+            return name
+    at = text.find("<tool_call>")
+    if at != -1:
+        behind = text[at + len("<tool_call>") :].lstrip()
+        if behind.startswith("["):
+            return "granite"
+        if behind.startswith("<function="):
+            return "qwen3_coder"
+        return "hermes" if behind.startswith("{") or not behind[:1].isalpha() else "glm45"
+    at = text.find("<function=")
+    if at != -1:
+        return "qwen3_coder" if "<parameter=" in text[at:] else "functionary"
+    return None
+
 
 _PLACE = "\x00"
 """A content that is looked for in its frame."""
@@ -21,37 +103,22 @@ _PLACE = "\x00"
 def parse(
     text: str,
     format: str,
-    tools: Iterable[ToolLike] | None = None,
+    tools: Iterable[ToolSpec] | None = None,
     *,
-    model: str | None = None,
-    chat_template: str | None = None,
     begins_in_reasoning: bool | None = None,
 ) -> Parsed:
     """Parse the text that a model wrote into its reasoning, content, tool calls and errors.
 
     Some formats write every argument as plain text. The schemas of `tools` then say which type an argument has;
-    without `tools` such arguments stay strings. The format `auto` is detected from the chat template, the model's
-    name or the text, in this order. `begins_in_reasoning` says whether the prompt ended with the tag that opens
-    the reasoning; `None` means unknown.
+    without `tools` such arguments stay strings. `begins_in_reasoning` says whether the prompt ended with the tag
+    that opens the reasoning; `None` means unknown.
 
     Raises: `ConfigError` if the format is unknown. No text raises an error.
     """
-    if format == AUTO:
-        try:
-            format = detect(model, chat_template=chat_template, text=text)
-        except ConfigError:
-            if model is not None or chat_template is not None:
-                raise
-            # A text without the marks of any format has no calls.
-            return Parsed(content=text)
     found = find_format(format)
     if not begins_in_reasoning and (plain := found.read_plain(text)) is not None:
         return plain
-    reader = Reader(schemas_of(tools), begins_in_reasoning=begins_in_reasoning)
-    reader.text, reader.is_whole = text, True
-    for _ in found.read_all(reader):
-        raise AssertionError("a complete text needs no more input")
-    return reader.result()
+    return found.read_text(text, schemas_of(tools), begins_in_reasoning)
 
 
 class IncrementalParser:
@@ -61,19 +128,13 @@ class IncrementalParser:
     def __init__(
         self,
         format: str,
-        tools: Iterable[ToolLike] | None = None,
+        tools: Iterable[ToolSpec] | None = None,
         *,
-        model: str | None = None,
-        chat_template: str | None = None,
         begins_in_reasoning: bool | None = None,
     ) -> None:
-        """Make a parser for one text; the arguments are those of `parse`.
-
-        Raises: `ConfigError` if the format is unknown, or is `auto` and cannot be detected.
-        """
-        name = detect(model, chat_template=chat_template) if format == AUTO else format
+        """Make a parser for one text; the arguments are those of `parse`. Raises: `ConfigError` as it does."""
         self._reader = Reader(schemas_of(tools), begins_in_reasoning=begins_in_reasoning)
-        self._steps = find_format(name).read_all(self._reader)
+        self._steps = find_format(format).read_all(self._reader)
         self._unread: list[str] = []
         self._is_over = False
         self._result: Parsed | None = None
@@ -122,55 +183,21 @@ class IncrementalParser:
         return taken
 
 
-def render(
-    message: Message | Parsed | Mapping[str, Any], format: str, tools: Iterable[ToolLike] | None = None
-) -> str:
+def render(message: Message, format: str, tools: Iterable[ToolSpec] | None = None) -> str:
     """Return `message` as text in the format. `parse` of this text with the same tools gives `message` again.
-
-    A mapping must be an assistant message in the form of OpenAI's chat completions.
 
     Raises: `ConfigError` if the format is unknown; `FormatError` if the format cannot express the message, for
     example because a value contains the tag that ends values.
     """
     found = find_format(format)
-    schemas = schemas_of(tools)
-    if isinstance(message, Message):
-        whole = message
-    else:
-        whole = _to_message(message) if isinstance(message, Parsed) else _read_message(message)
-    text = found.render(whole)
-    _check(found, whole, text, schemas)
+    text = found.render(message)
+    _check(found, message, text, schemas_of(tools))
     return text
-
-
-def _to_message(parsed: Parsed) -> Message:
-    calls = [ToolCall(call.call_id or "", call.name, call.arguments_text) for call in parsed.tool_calls]
-    return Message(Role.ASSISTANT, parsed.content, tuple(calls), reasoning=parsed.reasoning)
-
-
-def _read_message(raw: Mapping[str, Any]) -> Message:
-    """Convert a mapping in OpenAI's form. Raises: `FormatError` if it is not an assistant message."""
-    try:
-        calls = []
-        for call in raw.get("tool_calls") or ():
-            inner = call.get("function", call)
-            arguments = inner["arguments"]
-            text = arguments if isinstance(arguments, str) else to_json(arguments)
-            calls.append(ToolCall(call.get("id") or "", inner["name"], text))
-        reasoning = raw.get("reasoning_content") or raw.get("reasoning")
-        read = Message(Role.ASSISTANT, raw.get("content") or "", tuple(calls), reasoning=reasoning)
-        return msgspec.convert(msgspec.to_builtins(read), Message)
-    except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as error:
-        raise FormatError(f"the mapping is not an assistant message: {error!r}") from None
 
 
 def _check(found: Format, message: Message, text: str, schemas: ToolSchemas) -> None:
     """Raise an error if parsing `text` does not give `message`. Raises: `FormatError`."""
-    reader = Reader(schemas)
-    reader.text, reader.is_whole = text, True
-    for _ in found.read_all(reader):
-        raise AssertionError("a complete text needs no more input")
-    back = reader.result()
+    back = found.read_text(text, schemas)
     calls = [(call.name, arguments_of(call)) for call in message.tool_calls]
     got = [(call.name, call.arguments) for call in back.tool_calls]
     if back.errors:
@@ -191,7 +218,7 @@ def _check(found: Format, message: Message, text: str, schemas: ToolSchemas) -> 
     raise FormatError(f"the format {found.name} cannot express {what}")
 
 
-def render_tools(tools: Sequence[ToolLike], format: str) -> str:
+def render_tools(tools: Sequence[ToolSpec], format: str) -> str:
     """Return the text that describes tools in the system message of a model of the format."""
     return find_format(format).render_tools(tools)
 

@@ -1,13 +1,18 @@
-"""The formats with a section of calls that have a head: DeepSeek V3 and R1 (a name and fenced JSON), V3.1 (a name
-and JSON), and Kimi K2 (an id, which contains the name, and JSON)."""
+"""The formats whose calls are JSON behind a mark and, in most of them, a head.
+
+The heads of DeepSeek V3, R1 and V3.1 have the name; that of Kimi K2 is an id, which contains the name. Mistral
+writes a list behind `[TOOL_CALLS]` (tokenizers up to v7), or `[TOOL_CALLS]name[ARGS]{}` for each call, and Granite
+a list of calls (3.x), one object in a tag (4.x), or a series of calls (20b-functioncalling).
+"""
 
 import re
+from collections.abc import Sequence
 
-from treadle.core.types import ToolCall
-from treadle.formats.scanner.base import TaggedFormat
-from treadle.formats.scanner.headed import read_headed
+from treadle.core.types import ToolCall, ToolSpec
+from treadle.formats.scanner.base import TaggedFormat, read_headed, resync
 from treadle.formats.scanner.json_body import after_space
-from treadle.formats.scanner.markers import FoundMarker, Reader, after_marks
+from treadle.formats.scanner.markers import FoundMarker, Reader, after_fence, after_marks
+from treadle.formats.scanner.parsed import to_json, to_openai
 
 _HEAD = re.compile(r"([^\n<{`]*+)(?:<｜tool▁sep｜>|<\|tool_sep\|>)([^\n<{`]*+)")
 
@@ -73,3 +78,47 @@ def _name_in(call_id: str) -> str:
     if not colon or not number.isdecimal():
         name = call_id.removeprefix("functions.")
     return "" if call_id.isdigit() or name == "functions" or "\n" in name else name
+
+
+_MISTRAL = "[TOOL_CALLS]"
+_MISTRAL_HEAD = re.compile(
+    r"\s*+([^\s\[\]{}\"<>`|]++)\s*+(?:\[CALL_ID\]\s*+([^\s\[\]{}\"<>`|]++)\s*+)?+(?:\[ARGS\]|(?=\{))"
+)
+
+
+class Mistral(TaggedFormat):
+    """The formats of Mistral."""
+
+    name = "mistral"
+
+    def take(self, reader: Reader, found: FoundMarker) -> int:
+        """Read the call at `found` and return the position after it."""
+        text, start = reader.text, found.position
+        position = after_marks(text, start + len(found.marker), (_MISTRAL,))
+        if text[position : position + 1] in ("[", "{"):
+            return self.take_json(reader, start, position)
+        head = _MISTRAL_HEAD.match(text, position)
+        if head is None:
+            end = resync(reader, position, position, (), (_MISTRAL,))
+            at_end = position == len(text)
+            reader.add_error(
+                "the call is cut off" if at_end else "there is no call after the mark", start, end
+            )
+            return end
+        return read_headed(reader, start, head.end(), head[1], (), (_MISTRAL,), call_id=head[2])
+
+    def render_tools(self, tools: Sequence[ToolSpec]) -> str:
+        """Return the text that describes `tools` in the system message."""
+        listed = to_json([to_openai(tool) for tool in tools])
+        return f"[AVAILABLE_TOOLS]{listed}[/AVAILABLE_TOOLS]"
+
+
+class Granite(TaggedFormat):
+    """The formats of Granite."""
+
+    name = "granite"
+
+    def take(self, reader: Reader, found: FoundMarker) -> int:
+        """Read the call at `found` and return the position after it."""
+        position = after_marks(reader.text, found.position + len(found.marker), self.openers)
+        return self.take_json(reader, found.position, after_fence(reader.text, position))

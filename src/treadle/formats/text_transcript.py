@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from treadle.core.errors import FormatError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.foreign import let_in, make_own
-from treadle.core.types import UNREADABLE_CALL, Json, Message, Role, ToolCall
-from treadle.formats.parsing import IncrementalParser, quote_result, render, render_tools
-from treadle.formats.registry import find_format
+from treadle.core.types import UNREADABLE_CALL, Json, Message, Role, ToolCall, ToolSpec
+from treadle.formats.parsing import IncrementalParser, find_format, quote_result, render, render_tools
 from treadle.formats.scanner.parsed import (
     ContentPiece,
     Parsed,
@@ -15,7 +14,6 @@ from treadle.formats.scanner.parsed import (
     ParseError,
     Piece,
     ReasoningPiece,
-    ToolLike,
 )
 
 KEY = "completions"
@@ -31,7 +29,7 @@ class TranscriptWriter:
     """A writer of messages as plain text in one format; an instance is a function for `Log.derive`. The results of
     one step are one user message, as in chat templates."""
 
-    def __init__(self, format: str, tools: Sequence[ToolLike]) -> None:
+    def __init__(self, format: str, tools: Sequence[ToolSpec]) -> None:
         self._format = format
         self._tools = tools
         self._told = render_tools(tools, format) if tools else ""

@@ -7,7 +7,7 @@ import re
 from treadle.core.types import Json, Message
 from treadle.formats.scanner.base import THINK, Format
 from treadle.formats.scanner.json_body import (
-    BadJson,
+    BadValue,
     after_space,
     decode,
     name_of,
@@ -59,8 +59,8 @@ class Xlam(Format):
     def _end_of_call(self, reader: Reader, position: int) -> int:
         """Return the end of the JSON behind the marks at `position`, or -1."""
         try:
-            return reader.end_and_value(_behind_marks(reader.text, position))[0]
-        except BadJson:
+            return reader.read_json(_behind_marks(reader.text, position))[0]
+        except BadValue:
             return -1
 
     def _take_bare(self, reader: Reader, begin: int) -> bool:
@@ -91,7 +91,7 @@ class Xlam(Format):
                 end, value = reader.read_json(begin)
                 is_taken = self._take_value(reader, value, text[begin:end], begin)
                 reason = "there is no call behind the mark"
-            except BadJson as error:
+            except BadValue as error:
                 following = _MARK.search(text, error.position)
                 end = len(text) if following is None else following.start()
                 is_taken, reason = False, f"not valid JSON: {error}"

@@ -300,16 +300,15 @@ def _is_address(host: str) -> bool:
 
 def host_of(url: str) -> str:
     """Return the host and port of a URL. Raises: `ConfigError` for one that is not the URL of a server."""
+    fault = ConfigError(
+        f"{hide_in_url(url)!r} is not the URL of a server; write http://host:port or https://host"
+    )
     try:
         parsed = _parse(url)
     except ToolError:
-        raise ConfigError(
-            f"{hide_in_url(url)!r} is not the URL of a server; write http://host:port or https://host"
-        ) from None
+        raise fault from None
     if parsed.username or parsed.password is not None:
         raise ConfigError(f"the URL of {parsed.host_str!r} holds a user or password; give them as a header")
     if parsed.scheme not in ("http", "https"):
-        raise ConfigError(
-            f"{hide_in_url(url)!r} is not the URL of a server; write http://host:port or https://host"
-        )
+        raise fault
     return _write_host(_canonical(parsed.host_str or ""), parsed.port_or_known_default)

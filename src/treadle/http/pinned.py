@@ -68,5 +68,5 @@ class PinnedConnection(Pool):
         self._connection.drop()
 
     def release(self, connection: HttpConnection) -> None:
-        """See `ConnectionOwner`. The connection is kept, however long it is idle."""
+        """See `Pool.release`. The connection is kept, however long it is idle."""
         self._busy.discard(connection)

@@ -11,23 +11,12 @@ from treadle.core.types import Json
 from treadle.http import transport_errors
 from treadle.http.plain.client import HttpRoute, PlainClient
 from treadle.http.plain.dial import can_secure, is_proxied
-from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer, Transport
+from treadle.http.protocol import Answer as Answer
+from treadle.http.protocol import StreamedAnswer as StreamedAnswer
+from treadle.http.protocol import Transport as Transport
 from treadle.http.reqwest import ReqwestTransport
-from treadle.http.transport_errors import address_of, origin_of
-
-__all__ = [
-    "MAX_ANSWER_BYTES",
-    "Answer",
-    "Handler",
-    "HttpRequest",
-    "HttpResponse",
-    "HttpTransport",
-    "InProcessTransport",
-    "StreamedAnswer",
-    "Transport",
-    "address_of",
-    "origin_of",
-]
+from treadle.http.transport_errors import address_of as address_of
+from treadle.http.transport_errors import origin_of as origin_of
 
 _MAX_ROUTES = 256
 

@@ -5,12 +5,13 @@ Field docstrings are the descriptions in the published JSON Schemas.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from select import select
 from typing import Annotated, Any, Generic, TypeVar
 
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treadle.core.errors import ConfigError
@@ -129,6 +130,28 @@ class AttemptSection(ConfigSection):
 C = TypeVar("C", bound=ConfigSection)
 
 
+class LoadedConfig(Struct, Generic[C], frozen=True):
+    """A configuration that was read from a file."""
+
+    config: C
+    document: Document
+    mapped: Mapped
+    """The file in Treadle's keys."""
+    changes: Mapping[str, Json] = {}
+    """The values that override the file, by key with dots between sections."""
+    flags: Mapping[str, str] = {}
+    """The options of the command line that override keys, by key. The other changes were given with `--set`."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was mapped from the keys of another program, one line for each."""
+        return self.mapped.notes
+
+    def error(self, problems: Iterable[Problem]) -> ConfigError:
+        """Return the error that lists `problems`, each with the line of its key."""
+        return self.document.error(problems, self.changes, self.flags, self.mapped.origins)
+
+
 class ConfigReader(Generic[C]):
     """The way from a configuration file and options to a configuration, with all mistakes at once."""
 
@@ -147,7 +170,8 @@ class ConfigReader(Generic[C]):
         self._kind = kind
         self._command = command
         self._find_conflicts = find_conflicts
-        self._keys = Keys(lambda: self.schema, forms, renamed)
+        self.keys = Keys(lambda: self.schema, forms, renamed)
+        """The keys that a file can have."""
         self._translate = translate
 
     @cached_property
@@ -171,16 +195,25 @@ class ConfigReader(Generic[C]):
         Raises: `ConfigError` that lists all mistakes, each with `file:line` or the option, the key and the nearest
         known key.
         """
-        document = read_document(path)
+        loaded = self.read(read_document(path), changes, flags)
+        for note in loaded.notes:
+            tell(note)
+        return loaded.config
+
+    def read(
+        self,
+        document: Document,
+        changes: Mapping[str, Json] | None = None,
+        flags: Mapping[str, str] | None = None,
+    ) -> LoadedConfig[C]:
+        """Return the configuration in a document, with what later errors about it need; see `load`."""
         changes, flags = changes or {}, flags or {}
         mapped = self._translate(document) or Mapped(document.value, {}, (), ())
         config, found = self.validate(apply_changes(mapped.value, changes))
         problems = [*document.duplicates(), *mapped.problems, *found]
         if problems or config is None:
             raise document.error(problems, changes, flags, mapped.origins)
-        for note in mapped.notes:
-            tell(note)
-        return config
+        return LoadedConfig(config, document, mapped, changes, flags)
 
     def resolve(self, given: C | str | Path | None, options: Mapping[str, Json]) -> C:
         """Return the configuration that a program gives: one, or the path of one with `options`, or these alone.
@@ -188,7 +221,7 @@ class ConfigReader(Generic[C]):
         Raises: `ConfigError`, also for a configuration together with options.
         """
         if not isinstance(given, ConfigSection):
-            return self.load(given, options)
+            return self.load(given, options, {name: name for name in options})
         if options:
             raise ConfigError(f"give a configuration or options, not both: {', '.join(options)}")
         return given
@@ -200,7 +233,7 @@ class ConfigReader(Generic[C]):
         try:
             config = self._kind.model_validate(value)
         except ValidationError as error:
-            return None, self._keys.explain(error.errors(include_url=False), value)
+            return None, self.keys.explain(error.errors(include_url=False), value)
         return config, (find_conflicts or self._find_conflicts)(config)
 
 

@@ -15,25 +15,15 @@ can be a `TableJournal` with a `TableReader` and a `Committer`.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.journal.hub import listen
-    from treadle.journal.protocol import Journal, RunWriter
-    from treadle.journal.registry import open_journal
-    from treadle.journal.run_info import RunFilter, RunInfo
-
-__all__ = ["Journal", "RunFilter", "RunInfo", "RunWriter", "listen", "open_journal"]
+    from treadle.journal.hub import listen as listen
+    from treadle.journal.protocol import Journal as Journal
+    from treadle.journal.protocol import RunWriter as RunWriter
+    from treadle.journal.registry import open_journal as open_journal
+    from treadle.journal.run_info import RunFilter as RunFilter
+    from treadle.journal.run_info import RunInfo as RunInfo
 
 
 def __getattr__(name: str) -> object:
     from treadle.core.registry import load_name
 
-    return load_name(__name__, name, _WHERE)
-
-
-_WHERE = {
-    "Journal": "treadle.journal.protocol",
-    "RunFilter": "treadle.journal.run_info",
-    "RunInfo": "treadle.journal.run_info",
-    "RunWriter": "treadle.journal.protocol",
-    "listen": "treadle.journal.hub",
-    "open_journal": "treadle.journal.registry",
-}
+    return load_name(__name__, name)

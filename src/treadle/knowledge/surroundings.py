@@ -112,20 +112,12 @@ def describe_persona(persona: Persona) -> tuple[str, PromptReport]:
 
     Raises: `ConfigError` for skills and documents that are not there.
     """
-    from treadle.knowledge.documents import load_documents
-    from treadle.knowledge.memory import open_memory
-
-    catalog = Catalog(persona.skills)
-    room = BUDGETS["documents"] - _HEADING_TOKENS
-    loaded = load_documents(persona.documents, open_memory(MemoryJournal()), max_tokens=room)
-    text, report = assemble(
-        persona,
-        documents=[Item(loaded.text)] if loaded.text else (),
-        skills=[Item(entry, label=name) for name, entry in catalog.index(_harmless_tools(persona))],
-        has_data=bool(catalog.skills or persona.memory),
-        notes=catalog.notices,
-    )
-    return text or "", report
+    spec = make_context_spec(persona, None, (), ())
+    assert spec is not None
+    memory = None if spec.memory is None else replace(spec.memory, embeddings=None)
+    surroundings = Surroundings(replace(spec, memory=memory), MemoryJournal)
+    text = surroundings.make_instructions(None, _harmless_tools(persona))
+    return text or "", surroundings.report
 
 
 def _harmless_tools(persona: Persona) -> list[str]:
@@ -168,7 +160,8 @@ class Surroundings:
         self._loaded: LoadedDocuments | None = None
         self._is_strict = is_strict
         self._recaller: Recaller | None = None
-        self._memory: Memory | None = None
+        self.memory: Memory | None = None
+        """The memory of earlier sessions; `None` if there is none."""
         self._library: Memory | None = None
         tools: list[Tool] = [UseSkill(self._catalog)] if self._catalog.skills else []
         if spec.memory is not None or self._documents:
@@ -195,7 +188,7 @@ class Surroundings:
             name = hashlib.sha256("\0".join(self._documents).encode(errors="replace")).hexdigest()[:16]
             self._library = open_memory(journal, LIBRARY, name, clock=clock)
         else:
-            self._library = self._memory = open_memory(
+            self._library = self.memory = open_memory(
                 journal, spec.persona, spec.user, embeddings=spec.embeddings, clock=clock
             )
         self._recaller = Recaller(self._library)
@@ -217,14 +210,9 @@ class Surroundings:
         return self._loaded
 
     @property
-    def memory(self) -> "Memory | None":
-        """The memory of earlier sessions; `None` if there is none."""
-        return self._memory
-
-    @property
     def writes_back(self) -> bool:
         """True if completed turns are remembered."""
-        return self._memory is not None and self.spec.memory is not None and self.spec.memory.writes_back
+        return self.memory is not None and self.spec.memory is not None and self.spec.memory.writes_back
 
     def make_instructions(self, given: str | None, tools: Iterable[str]) -> str | None:
         """Return the system message of a new run. Blocks. `tools` are the names of all tools of the agent."""
@@ -258,10 +246,10 @@ class Surroundings:
 
     async def write_back(self, turn: CompletedTurn) -> None:
         """Remember a completed turn. Doing it again changes nothing. It never fails: a failure is logged."""
-        if self._memory is None or not self.writes_back:
+        if self.memory is None or not self.writes_back:
             return
         try:
-            await self._memory.write_back(
+            await self.memory.write_back(
                 turn.run_id, turn.number, turn.text, turn.answer, StopReason.COMPLETED, tools=turn.tools
             )
         except Exception as error:
@@ -288,8 +276,8 @@ class Surroundings:
             said = self._persona.greeting.strip()
             found.append(f"{self._persona.name}: {said}" if said else self._persona.name)
         spec = self.spec.memory
-        if self._memory is not None and spec is not None:
-            count = len(self._memory.store.entries(limit=_MAX_COUNTED + 1))
+        if self.memory is not None and spec is not None:
+            count = len(self.memory.store.entries(limit=_MAX_COUNTED + 1))
             shown = f"more than {_MAX_COUNTED:,}" if count > _MAX_COUNTED else str(count or "no")
             kept = f"{shown} {'memory' if count == 1 else 'memories'}"
             about = "" if spec.user == MemorySpec().user else f" about {spec.user!r}"

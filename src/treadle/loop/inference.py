@@ -172,17 +172,14 @@ def check_room(state: State, model: Model, request: Request) -> None:
         raise ContextOverflowError(f"the prompt has {tokens:,} tokens, and there is room for {room:,}")
 
 
-class _FirstToken:
+class _FirstToken(Struct, eq=False):
     """A function that passes the pieces of an answer on, and keeps the time of the first one and all texts."""
 
-    __slots__ = ("_clock", "_on_delta", "_said", "at")
-
-    def __init__(self, on_delta: Callable[[e.Delta], None], clock: Clock, said: list[str]) -> None:
-        self._on_delta = on_delta
-        self._clock = clock
-        self._said = said
-        self.at: float | None = None
-        """When the first piece came, by the monotonic clock; `None` if none came."""
+    _on_delta: Callable[[e.Delta], None]
+    _clock: Clock
+    _said: list[str]
+    at: float | None = None
+    """When the first piece came, by the monotonic clock; `None` if none came."""
 
     def __call__(self, delta: e.Delta) -> None:
         if self.at is None:
@@ -192,14 +189,13 @@ class _FirstToken:
         self._on_delta(delta)
 
 
-class _Hide:
+class _Hide(Struct, eq=False, weakref=True):
     """A function for `Log.derive` that replaces parts which a model cannot be sent by texts about them.
 
     The parts of the user's messages stay, so that the user hears that they cannot be sent.
     """
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
+    _model: Model
 
     def __call__(self, messages: list[Message], is_first: bool) -> list[Message]:
         return [self._hide(item) if item.parts and item.role is not Role.USER else item for item in messages]

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from treadle.core import events as e
@@ -217,15 +218,12 @@ class Listener:
         self._items.clear()
 
 
-class Publisher:
+class Publisher(Struct, eq=False):
     """A function that passes deltas to the listener of a run, and to those who listen to it in this process."""
 
-    __slots__ = ("_driven", "_own", "_state")
-
-    def __init__(self, state: State, driven: DrivenRun, own: DeltaListener | None) -> None:
-        self._state = state
-        self._driven = driven
-        self._own = own
+    _state: State
+    _driven: DrivenRun
+    _own: DeltaListener | None
 
     def tell_delta(self, delta: e.Delta) -> None:
         """Pass a delta on."""
@@ -235,14 +233,11 @@ class Publisher:
             listener(self._state.seq, delta)
 
 
-class Progress:
+class Progress(Struct, eq=False):
     """A function that passes a tool's progress reports to a listener. Any thread may call it."""
 
-    __slots__ = ("_listener", "_loop")
-
-    def __init__(self, listener: Listener | Publisher, loop: asyncio.AbstractEventLoop) -> None:
-        self._listener = listener
-        self._loop = loop
+    _listener: Listener | Publisher
+    _loop: asyncio.AbstractEventLoop
 
     def __call__(self, call_id: str, text: str) -> None:
         with suppress(RuntimeError):  # a tool left a thread behind, and the event loop is closed

@@ -7,6 +7,7 @@ does not pass the router's check, or if the request no longer fits it; then a be
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
@@ -159,14 +160,13 @@ class RoutedInference(Inference):
         )
 
 
-class _Caught:
+class _Caught(Struct, eq=False):
     """An outbox that adds the choice to the start of an inference, and keeps its outcome for itself."""
 
-    def __init__(self, outbox: Outbox, route: Route | None) -> None:
-        self._outbox = outbox
-        self._route = route
-        self.outcome: e.InferenceCompleted | e.InferenceFailed | None = None
-        self.blobs: Mapping[str, bytes] | None = None
+    _outbox: Outbox
+    _route: Route | None
+    outcome: e.InferenceCompleted | e.InferenceFailed | None = None
+    blobs: Mapping[str, bytes] | None = None
 
     def put(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
         """See `Outbox.put`."""

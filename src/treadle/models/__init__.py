@@ -25,102 +25,44 @@ Other packages register entry points: `treadle.models` (a function from a `Model
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.http.transport import (
-        Answer,
-        HttpRequest,
-        HttpResponse,
-        HttpTransport,
-        InProcessTransport,
-        StreamedAnswer,
-        Transport,
-    )
-    from treadle.models.config.bare import ModelConfig
-    from treadle.models.config.recipe import Config, load_config, model
-    from treadle.models.dialects.anthropic.request import AnthropicModel
-    from treadle.models.dialects.completions import CompletionsModel
-    from treadle.models.dialects.gemini.request import GeminiModel
-    from treadle.models.dialects.ollama import OllamaModel
-    from treadle.models.dialects.openai_chat.request import OpenAIChatModel
-    from treadle.models.dialects.openai_responses.request import OpenAIResponsesModel
-    from treadle.models.protocol import Model, ModelLike, RateLimits, Watch
-    from treadle.models.scripted import ScriptedModel, call
-    from treadle.models.tokens.token_model import TokenModel
-    from treadle.models.wire.provider import Price
-    from treadle.models.wrappers.cache import CacheModel
-    from treadle.models.wrappers.cost import CostModel
-    from treadle.models.wrappers.fallback import FallbackModel
-    from treadle.models.wrappers.format_model import FormatModel
-    from treadle.models.wrappers.limiter import Limiter, LimitModel
-    from treadle.models.wrappers.retry import RetryModel
-    from treadle.models.wrappers.tiered import Tier, TieredModel
-    from treadle.models.wrappers.wrapper import Wrapper
-
-__all__ = [
-    "Answer",
-    "AnthropicModel",
-    "CacheModel",
-    "CompletionsModel",
-    "Config",
-    "CostModel",
-    "FallbackModel",
-    "FormatModel",
-    "GeminiModel",
-    "HttpRequest",
-    "HttpResponse",
-    "HttpTransport",
-    "InProcessTransport",
-    "LimitModel",
-    "Limiter",
-    "Model",
-    "ModelConfig",
-    "ModelLike",
-    "OllamaModel",
-    "OpenAIChatModel",
-    "OpenAIResponsesModel",
-    "Price",
-    "RateLimits",
-    "RetryModel",
-    "ScriptedModel",
-    "StreamedAnswer",
-    "Tier",
-    "TieredModel",
-    "TokenModel",
-    "Transport",
-    "Watch",
-    "Wrapper",
-    "call",
-    "load_config",
-    "model",
-]
-
-_PLACES = {
-    "treadle.http.transport": "Answer HttpRequest HttpResponse HttpTransport InProcessTransport StreamedAnswer "
-    "Transport",
-    "treadle.models.config.bare": "ModelConfig",
-    "treadle.models.config.recipe": "Config load_config model",
-    "treadle.models.dialects.anthropic.request": "AnthropicModel",
-    "treadle.models.dialects.completions": "CompletionsModel",
-    "treadle.models.dialects.gemini.request": "GeminiModel",
-    "treadle.models.dialects.ollama": "OllamaModel",
-    "treadle.models.dialects.openai_chat.request": "OpenAIChatModel",
-    "treadle.models.dialects.openai_responses.request": "OpenAIResponsesModel",
-    "treadle.models.protocol": "Model ModelLike RateLimits Watch",
-    "treadle.models.scripted": "ScriptedModel call",
-    "treadle.models.tokens.token_model": "TokenModel",
-    "treadle.models.wire.provider": "Price",
-    "treadle.models.wrappers.cache": "CacheModel",
-    "treadle.models.wrappers.cost": "CostModel",
-    "treadle.models.wrappers.fallback": "FallbackModel",
-    "treadle.models.wrappers.format_model": "FormatModel",
-    "treadle.models.wrappers.limiter": "LimitModel Limiter",
-    "treadle.models.wrappers.retry": "RetryModel",
-    "treadle.models.wrappers.tiered": "Tier TieredModel",
-    "treadle.models.wrappers.wrapper": "Wrapper",
-}
-_WHERE = {name: place for place, names in _PLACES.items() for name in names.split()}
+    from treadle.http.transport import Answer as Answer
+    from treadle.http.transport import HttpRequest as HttpRequest
+    from treadle.http.transport import HttpResponse as HttpResponse
+    from treadle.http.transport import HttpTransport as HttpTransport
+    from treadle.http.transport import InProcessTransport as InProcessTransport
+    from treadle.http.transport import StreamedAnswer as StreamedAnswer
+    from treadle.http.transport import Transport as Transport
+    from treadle.models.config.bare import ModelConfig as ModelConfig
+    from treadle.models.config.recipe import Config as Config
+    from treadle.models.config.recipe import load_config as load_config
+    from treadle.models.config.recipe import model as model
+    from treadle.models.dialects.anthropic.request import AnthropicModel as AnthropicModel
+    from treadle.models.dialects.completions import CompletionsModel as CompletionsModel
+    from treadle.models.dialects.gemini.request import GeminiModel as GeminiModel
+    from treadle.models.dialects.ollama import OllamaModel as OllamaModel
+    from treadle.models.dialects.openai_chat.request import OpenAIChatModel as OpenAIChatModel
+    from treadle.models.dialects.openai_responses.request import OpenAIResponsesModel as OpenAIResponsesModel
+    from treadle.models.protocol import Model as Model
+    from treadle.models.protocol import ModelLike as ModelLike
+    from treadle.models.protocol import RateLimits as RateLimits
+    from treadle.models.protocol import Watch as Watch
+    from treadle.models.scripted import ScriptedModel as ScriptedModel
+    from treadle.models.scripted import call as call
+    from treadle.models.tokens.token_model import TokenModel as TokenModel
+    from treadle.models.wire.provider import Price as Price
+    from treadle.models.wrappers.cache import CacheModel as CacheModel
+    from treadle.models.wrappers.cost import CostModel as CostModel
+    from treadle.models.wrappers.fallback import FallbackModel as FallbackModel
+    from treadle.models.wrappers.format_model import FormatModel as FormatModel
+    from treadle.models.wrappers.limiter import Limiter as Limiter
+    from treadle.models.wrappers.limiter import LimitModel as LimitModel
+    from treadle.models.wrappers.retry import RetryModel as RetryModel
+    from treadle.models.wrappers.tiered import Tier as Tier
+    from treadle.models.wrappers.tiered import TieredModel as TieredModel
+    from treadle.models.wrappers.wrapper import Wrapper as Wrapper
 
 
 def __getattr__(name: str) -> object:
     from treadle.core.registry import load_name
 
-    return load_name(__name__, name, _WHERE)
+    return load_name(__name__, name)

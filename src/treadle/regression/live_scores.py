@@ -18,7 +18,7 @@ from treadle.regression.replay_agent import ReplaySettings, replay_recording
 from treadle.runs.agent_parts import AgentParts
 from treadle.scoring.expectations import LABEL, find_made_calls
 from treadle.scoring.grade import NotGradableError, grade
-from treadle.scoring.registry import RewardSpec, make_scorers, read_rewards, total_reward
+from treadle.scoring.registry import RewardSpec, make_scorers, mean_reward, read_rewards
 from treadle.scoring.statistics import compare_paired, estimate_mean, find_needed_tasks
 
 SCORES = "scores.json"
@@ -73,11 +73,10 @@ async def score_live(
         except NotGradableError as failed:
             error = str(failed)
             continue
-        weight = sum([spec.weight for spec in specs if spec.name in graded.rewards])
-        total = total_reward(graded.rewards, specs)
-        if total is None or weight <= 0:
+        score = mean_reward(graded.rewards, specs)
+        if score is None:
             raise ConfigError(f"no scorer has anything to say about {recorded.name!r}; give test.rewards")
-        scores.append(total / weight)
+        scores.append(score)
         first = first or journal
         if scores[-1] < 1:
             reasons += [f"{name}: {text}" for name, text in graded.details.items() if text]
@@ -124,7 +123,7 @@ def judge_scores(
         is_significant = difference.p_value < 1 - table.level
         said = (
             f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}] against the stored scores, "
-            f"p = {difference.p_value:.3g} over {difference.tasks} recordings"
+            f"p = {difference.p_value:.3g} over {difference.tasks} recording{'' if difference.tasks == 1 else 's'}"
         )
         has_dropped = difference.mean < 0
         if has_dropped and not is_significant:

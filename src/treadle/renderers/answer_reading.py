@@ -118,7 +118,10 @@ def to_wire(message: Message, *, has_text_arguments: bool = False) -> dict[str, 
             {
                 "type": "function",
                 "id": call.call_id,
-                "function": {"name": call.name, "arguments": _read(call)},
+                "function": {
+                    "name": call.name,
+                    "arguments": call.arguments if has_text_arguments else _read(call),
+                },
             }
             for call in message.tool_calls
         ]

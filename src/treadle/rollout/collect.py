@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.lineage import Parent
+from treadle.core.tally import Charge, Tally
 from treadle.core.types import FinishReason, StopReason, Usage
 from treadle.export.groups import Group, Rollout, make_group, read_rollout
 from treadle.jobs.ledger import Ledger
@@ -265,6 +266,19 @@ class GroupReader:
 def rewards_of(rolled: Iterable[Rolled]) -> list[float | None]:
     """Return the rewards of rollouts."""
     return [one.rollout.reward for one in rolled]
+
+
+def sum_use(rolled: Iterable[Rolled]) -> dict[str, Any]:
+    """Return what rollouts used, as the fields of an `ItemOutcome`."""
+    tally = Tally()
+    for one in rolled:
+        tally.add(Charge(one.usage, one.cost_usd))
+    usage = tally.usage
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cost_usd": tally.cost_usd,
+    }
 
 
 def find_fork(root: Run[Any], run_id: str, *, seed: int) -> Parent:

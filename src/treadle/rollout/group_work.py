@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.tally import Charge, Tally
 from treadle.core.types import Json
 from treadle.export.groups import WEIGHTS_LABEL, Group
 from treadle.jobs.attempt import Attempt, AttemptDriver, AttemptFailedError
@@ -24,6 +23,7 @@ from treadle.rollout.collect import (
     find_fork,
     merge_sampled,
     rewards_of,
+    sum_use,
 )
 from treadle.rollout.deliveries import Handover
 from treadle.rollout.rollout_config import GroupPlan, GroupSpec
@@ -183,16 +183,11 @@ class GroupWork:
         return outcome
 
     def _decide(self, made: MadeGroup) -> ItemOutcome:
-        tally = Tally()
-        for one in made.rolled:
-            tally.add(Charge(one.usage, one.cost_usd))
         sampled = [one.sampled for one in made.rolled]
         staleness, failed = self._versions.age(sampled), made.failed
         outcome = ItemOutcome(
             status=ItemStatus.REJECTED,
-            input_tokens=tally.usage.input_tokens,
-            output_tokens=tally.usage.output_tokens,
-            cost_usd=tally.cost_usd,
+            **sum_use(made.rolled),
             details=self._describe(made, staleness),
         )
         if failed is None and (stale := self._find_stale(sampled)) is not None:

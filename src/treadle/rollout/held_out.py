@@ -10,9 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterable
 
 import msgspec
-from msgspec import Struct
 
-from treadle.core.tally import Charge, Tally
 from treadle.core.types import Json
 from treadle.export.groups import EVALUATION, PHASE_LABEL
 from treadle.jobs.attempt import Attempt, AttemptDriver, AttemptFailedError
@@ -20,7 +18,7 @@ from treadle.jobs.job import Expected
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
 from treadle.jobs.progress import JobNotice
 from treadle.journal.run_info import RunFilter
-from treadle.rollout.collect import GroupReader, Rolled, Versions
+from treadle.rollout.collect import GroupReader, Rolled, Versions, sum_use
 from treadle.rollout.deliveries import Handover
 from treadle.rollout.held_out_scores import (
     HeldOutDetails,
@@ -34,15 +32,6 @@ from treadle.rollout.rollout_config import HeldOutSection, RolloutConfig
 from treadle.rollout.rollout_progress import HeldOutEnded, VersionScored
 from treadle.runs.task import find_tasks, load_task
 from treadle.tasks.draws import fraction
-
-
-class HeldOutResult(Struct, frozen=True):
-    """The result of the work on one evaluation."""
-
-    details: HeldOutDetails
-    rolled: tuple[Rolled, ...] = ()
-    fault: str | None = None
-    """Why the evaluation has no result; `None` if it has one."""
 
 
 class HeldOutWork:
@@ -113,7 +102,7 @@ class HeldOutWork:
         self._unnamed.discard(number)
         self._begun.add(version)
 
-    async def attempt(self, item: PlannedItem, attempt: int, expected: Expected) -> HeldOutResult:
+    async def attempt(self, item: PlannedItem, attempt: int, expected: Expected) -> ItemOutcome:
         """Make one evaluation. Raises: as `AttemptDriver.drive` does."""
         spec = msgspec.convert(item.spec, HeldOutRound)
         # Groups do not wait until all of these runs have begun.
@@ -168,8 +157,8 @@ class HeldOutWork:
 
     def _summarise(
         self, item: PlannedItem, spec: HeldOutRound, made: list[Rolled | AttemptFailedError | None]
-    ) -> HeldOutResult:
-        rolled = tuple([one for one in made if isinstance(one, Rolled)])
+    ) -> ItemOutcome:
+        rolled = [one for one in made if isinstance(one, Rolled)]
         if item.number in self._unnamed:
             self._name(item.number, _find_first(rolled, self._versions))
         version, find = self._names[item.number], self._versions.find_version
@@ -188,32 +177,23 @@ class HeldOutWork:
                 share = sum(own) / len(own) if own else 1.0
                 samples.append(HeldOutSample(one.rollout.run_id, task, one.rollout.reward, share))
         details = HeldOutDetails(version, spec.groups, tuple(samples), made.count(None), failed)
-        return HeldOutResult(details, rolled, next(iter(failed.values()), None) if not samples else None)
+        return _decide(details, rolled, next(iter(failed.values()), None) if not samples else None)
 
-    def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> HeldOutResult:
+    def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> ItemOutcome:
         """See `JobWork.set_aside`."""
         self._unnamed.discard(item.number)
-        return HeldOutResult(HeldOutDetails(None, 0), fault=f"infrastructure: {reason}")
+        return _decide(HeldOutDetails(None, 0), (), f"infrastructure: {reason}")
 
     def settle(
-        self, item: PlannedItem, attempt: int, result: HeldOutResult, connection: sqlite3.Connection
+        self, item: PlannedItem, attempt: int, result: ItemOutcome, connection: sqlite3.Connection
     ) -> ItemOutcome:
         """See `JobWork.settle`. The sinks that take scores get the score in the same transaction."""
-        tally = Tally()
-        for one in result.rolled:
-            tally.add(Charge(one.usage, one.cost_usd))
-        if result.fault is None:
-            self._handover.put_score(connection, self._score(item, result.details))
-        return ItemOutcome(
-            status=ItemStatus.KEPT if result.fault is None else ItemStatus.FAILED,
-            reasons=() if result.fault is None else (result.fault,),
-            details=msgspec.to_builtins(result.details),
-            input_tokens=tally.usage.input_tokens,
-            output_tokens=tally.usage.output_tokens,
-            cost_usd=tally.cost_usd,
-        )
+        if result.status is ItemStatus.KEPT:
+            self._handover.put_score(connection, self._score(item, result))
+        return result
 
-    def _score(self, item: PlannedItem, details: HeldOutDetails) -> HeldOutScore:
+    def _score(self, item: PlannedItem, outcome: ItemOutcome) -> HeldOutScore:
+        details = msgspec.convert(outcome.details, HeldOutDetails)
         return score_round(item.number, details, self._config.solved_at)
 
     def note(self, item: PlannedItem, outcome: ItemOutcome) -> None:
@@ -221,12 +201,22 @@ class HeldOutWork:
         self._versions.save()
         self._names.pop(item.number, None)
         if outcome.status is ItemStatus.KEPT:
-            score = self._score(item, msgspec.convert(outcome.details, HeldOutDetails))
+            score = self._score(item, outcome)
             self._handover.progress.held_out.append(score)
             self._handover.finish(None)
             self._tell(VersionScored(score=score))
         else:
             self._tell(VersionScored(score=None, reason=outcome.reasons[0]))
+
+
+def _decide(details: HeldOutDetails, rolled: Iterable[Rolled], fault: str | None) -> ItemOutcome:
+    """Return the outcome of an evaluation. `fault` is why it has no result; `None` if it has one."""
+    return ItemOutcome(
+        status=ItemStatus.KEPT if fault is None else ItemStatus.FAILED,
+        reasons=() if fault is None else (fault,),
+        details=msgspec.to_builtins(details),
+        **sum_use(rolled),
+    )
 
 
 def _find_first(rolled: Iterable[Rolled], versions: Versions) -> str | None:

@@ -9,25 +9,18 @@ of the group `treadle.routers`; `TestContract` in `tests/routing/test_routers.py
 function of its facts: the driver records the route, and a resumed run keeps it.
 """
 
-from treadle.routing.choose import ROUTERS, choose, make_router, replace_tier, split
-from treadle.routing.facts_of import facts_of, facts_of_state
-from treadle.routing.latency import LATENCIES, Latencies, Latency
-from treadle.routing.protocol import CheckedAnswer, Checker, Router, RoutingFacts, TierCandidate
-
-__all__ = [
-    "LATENCIES",
-    "ROUTERS",
-    "CheckedAnswer",
-    "Checker",
-    "Latencies",
-    "Latency",
-    "Router",
-    "RoutingFacts",
-    "TierCandidate",
-    "choose",
-    "facts_of",
-    "facts_of_state",
-    "make_router",
-    "replace_tier",
-    "split",
-]
+from treadle.routing.choose import ROUTERS as ROUTERS
+from treadle.routing.choose import choose as choose
+from treadle.routing.choose import make_router as make_router
+from treadle.routing.choose import replace_tier as replace_tier
+from treadle.routing.choose import split as split
+from treadle.routing.facts_of import facts_of as facts_of
+from treadle.routing.facts_of import facts_of_state as facts_of_state
+from treadle.routing.latency import LATENCIES as LATENCIES
+from treadle.routing.latency import Latencies as Latencies
+from treadle.routing.latency import Latency as Latency
+from treadle.routing.protocol import CheckedAnswer as CheckedAnswer
+from treadle.routing.protocol import Checker as Checker
+from treadle.routing.protocol import Router as Router
+from treadle.routing.protocol import RoutingFacts as RoutingFacts
+from treadle.routing.protocol import TierCandidate as TierCandidate

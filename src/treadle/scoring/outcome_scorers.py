@@ -5,11 +5,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.runs.run import Run, find_changes
-from treadle.runs.task import Grade, Task, check_task
+from treadle.runs.task import Task, check_task
 from treadle.scoring.call_matching import MatchRules, is_same_value
 from treadle.scoring.expectations import find_expectation
 from treadle.scoring.protocol import Score, Subject
@@ -93,10 +94,7 @@ class FinalStateScorer:
         expected, task = find_expectation(subject).files, subject.task
         if expected is not None:
             return await asyncio.to_thread(self._compare, subject.run, expected)
-        if task is None:
-            return None
-        grade = await _check(task, subject.run)
-        return Score(grade.reward, grade.detail)
+        return None if task is None else await check_run(task, subject.run)
 
     def _compare(self, run: Run[object], expected: Mapping[str, str | None]) -> Score:
         files = run.files
@@ -109,9 +107,11 @@ class FinalStateScorer:
         return Score(value, f"{wrong[0]} is not as expected" if wrong else "the files are as expected")
 
 
-async def _check(task: Task, run: Run[object]) -> Grade:
+async def check_run(task: Task, run: Run[Any]) -> Score:
+    """Return the verdict of `Task.check` on a run."""
     files = await asyncio.to_thread(lambda: run.files)
-    return await check_task(task, run.output, files, list(run.state.transcript))
+    grade = await check_task(task, run.output, files, list(run.state.transcript))
+    return Score(grade.reward, grade.detail)
 
 
 def is_same_content(path: str, expected: str | None, found: bytes | None) -> bool:
@@ -156,7 +156,7 @@ class EfficiencyScorer:
         reference, run, task = await find_reference(self._reference, subject), subject.run, subject.task
         if reference is None or task is None:
             return None
-        if (await _check(task, run)).reward < 1:
+        if (await check_run(task, run)).reward < 1:
             return Score(0.0, "the task was not solved")
         tokens = run.usage.input_tokens + run.usage.output_tokens
         pairs: dict[str, tuple[float | None, float | None]] = {

@@ -118,6 +118,14 @@ def total_reward(rewards: Mapping[str, float], specs: Sequence[RewardSpec]) -> f
     return sum(spec.weight * rewards[spec.name] for spec in counted) if counted else None
 
 
+def mean_reward(rewards: Mapping[str, float], specs: Sequence[RewardSpec]) -> float | None:
+    """Return the weighted mean of the rewards; `None` as for `total_reward`. It is the sum if all weights together
+    are not above 0."""
+    total = total_reward(rewards, specs)
+    weight = sum([spec.weight for spec in specs if spec.name in rewards])
+    return total if total is None or weight <= 0 else total / weight
+
+
 def make_scorers(specs: Iterable[RewardSpec]) -> tuple[Scorer, ...]:
     """Return a scorer for each reward. Raises: `ConfigError` for an unknown scorer, function or setting."""
     return tuple([ConfiguredScorer(_make(spec), spec) for spec in specs])

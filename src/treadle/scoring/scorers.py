@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, ServerError
-from treadle.core.events import DurableBody, InferenceCompleted, ToolCompleted
 from treadle.core.fence import fence
 from treadle.core.types import Effect, Fault, Json, Message, Role, ToolCall, ToolErrorKind
 from treadle.journal.protocol import Journal
@@ -20,7 +19,8 @@ from treadle.models.protocol import Model, identity_of
 from treadle.runs.ensure import ensure_run
 from treadle.runs.options import StreamOptions
 from treadle.runs.run import Run
-from treadle.runs.task import check_task
+from treadle.scoring.expectations import find_made_calls
+from treadle.scoring.outcome_scorers import check_run
 from treadle.scoring.protocol import Score, Subject
 from treadle.tools.toolset_parts import load_function
 
@@ -34,12 +34,7 @@ class CheckScorer:
 
     async def score(self, subject: Subject) -> Score | None:
         """See `Scorer.score`."""
-        task, run = subject.task, subject.run
-        if task is None:
-            return None
-        files = await asyncio.to_thread(lambda: run.files)
-        grade = await check_task(task, run.output, files, list(run.state.transcript))
-        return Score(grade.reward, grade.detail)
+        return None if subject.task is None else await check_run(subject.task, subject.run)
 
 
 _MALFORMED = frozenset(
@@ -85,7 +80,8 @@ class ToolUseScorer:
 
     async def score(self, subject: Subject) -> Score | None:
         """See `Scorer.score`."""
-        calls = _calls_of(subject.bodies)
+        made = find_made_calls(subject.bodies)
+        calls = [one.call for one in made]
         called = {call.name for call in calls}
         if wrong := sorted(called & self._forbidden):
             return Score(0.0, f"the tool {wrong[0]!r} was called, which is forbidden")
@@ -93,11 +89,7 @@ class ToolUseScorer:
             return Score(0.0, f"the tool {missing[0]!r} was not called")
         if not calls:
             return Score(1.0, "no tool was called")
-        kinds = {
-            body.call_id: body.result.error_kind
-            for body in subject.bodies
-            if isinstance(body, ToolCompleted) and body.parent_call_id is None
-        }
+        kinds = {one.call.call_id: one.result.error_kind for one in made if one.result is not None}
         effects = {spec.name: spec.effect for spec in subject.run.state.tools}
         malformed = [call for call in calls if kinds.get(call.call_id) in _MALFORMED]
         repeated = [call for call in _repeats(calls, effects) if kinds.get(call.call_id) not in _MALFORMED]
@@ -108,15 +100,6 @@ class ToolUseScorer:
             detail += f", and {len(calls) - self._max_calls} are over the limit of {self._max_calls}"
             good, counted = min(good, self._max_calls), len(calls)
         return Score(good / counted, detail)
-
-
-def _calls_of(bodies: Iterable[DurableBody]) -> list[ToolCall]:
-    return [
-        call
-        for body in bodies
-        if isinstance(body, InferenceCompleted)
-        for call in body.completion.message.tool_calls
-    ]
 
 
 def _repeats(calls: Iterable[ToolCall], effects: dict[str, Effect]) -> list[ToolCall]:
@@ -179,7 +162,10 @@ class FunctionScorer:
         if found is None or isinstance(found, Score):
             return found
         if not isinstance(found, int | float) or not math.isfinite(found):
-            raise ConfigError(f"the function of the reward {self.name!r} returned {found!r}; return a number")
+            raise ConfigError(
+                f"the function of the reward {self.name!r} returned {found!r}; return a number, "
+                "a Score or None"
+            )
         return Score(float(found))
 
 

@@ -126,6 +126,16 @@ class AgentCatalog:
             ) from None
         raise fault
 
+    def faults(self) -> list[str]:
+        """Return what keeps agents and models from being used, each as a sentence with its name."""
+        found = []
+        for name in self.names:
+            try:
+                self.agent(name)
+            except (AgentUnavailableError, ConfigError) as error:
+                found.append(str(error))
+        return found
+
     def describe(self, name: str) -> str:
         """Return what an agent or model is for, in a sentence."""
         table = self.config.file.agents.get(name)

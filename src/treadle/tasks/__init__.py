@@ -1,16 +1,14 @@
 """The built-in task sets, with their checks and solvers, and those of others.
 
-Each task set is one folder; in `files/` each family of tasks is one file, and `grading` has the results that tasks
-expect. `shop/`, `repair/` and `lookup/` are made from templates: `generated` has what they share, and
-`simulated_user` the users of tasks with more than one turn. `foreign/` reads the tasks of other projects, and
-`conversation_set` rows of a dataset as tasks. `solver` says what a solver is: a generator that yields steps and is
-sent results. `draws` has reproducible random draws.
+Each built-in task set is one folder: `files/`, `shop/`, `repair/` and `lookup/` are made from templates.
+`generated` has what they share, and `simulated_user` the users of tasks with more than one turn. `foreign/` reads
+the tasks of other projects, and `conversation_set` rows of a dataset as tasks. `solver` says what a solver is: a
+generator that yields steps and is sent results. `draws` has reproducible random draws.
 
 A task set has the methods of `TaskSet` and an entry point of the group `treadle.tasks`; those of Treadle itself
 are entry points in `pyproject.toml`. If it has a method `find_solver`, the oracle can solve its tasks. A new
-family of the set `files` is one file with `generate` and `solve`, and an entry in `files/wordings.toml`. A new
-template of the other sets is two functions, `generate_NAME` and `solve_NAME`, and an entry with a split in the
-`wordings.toml` of the set; `tests/tasks/test_generated.py` checks that its shape is in no other split.
+template is two functions, `generate_NAME` and `solve_NAME`, and an entry in the `wordings.toml` of the set. In a
+set with levels it has a split, and `tests/tasks/test_generated.py` checks that its shape is in no other.
 """
 
 from treadle.runs.task import (

@@ -1,22 +1,23 @@
 """Task sets whose tasks are drawn from templates: each task is made again from its id.
 
-An id is a template, a level of difficulty and a number, such as `cancel-hard-0042`. A template belongs to the split
-`train` or to the split `test`, so that no shape of a task in the one is in the other.
+An id is a template, a level of difficulty if the set has levels, and a number, such as `cancel-hard-0042`. In sets
+with levels a template belongs to the split `train` or to the split `test`, so that no shape of a task in the one is
+in the other. In others the last numbers of each template are the split `test`.
 """
 
 import difflib
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from importlib import import_module
+from itertools import starmap
 from typing import Protocol
 
-import msgspec
 from msgspec import Struct
 
 from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
-from treadle.core.types import Json, Message, Role
+from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.runs.task import Grade
 from treadle.tasks.draws import Draw, Wording, fraction
 from treadle.tasks.simulated_user import SimulatedUser
@@ -25,10 +26,12 @@ from treadle.tasks.solver import Habit, Solver, is_failure
 LEVELS = ("easy", "medium", "hard")
 SEEDS = 1000
 """The number of tasks of each template at each level. They are numbered from 0."""
+TEST_SEEDS = 5
+"""How many tasks of each template the split `test` has, in a set without levels."""
 ERROR_COST = 0.1
 """What a step loses of its reward for each of its calls that failed."""
 
-_ID = re.compile(r"(\w+)-(easy|medium|hard)-(\d{4})", re.ASCII)
+_ID = re.compile(rf"(\w+?)-(?:({'|'.join(LEVELS)})-)?(\d{{4}})", re.ASCII)
 
 
 class Goal(Protocol):
@@ -56,7 +59,7 @@ class GeneratedCase(Struct, frozen=True):
     """The values for the fields of the prompt. A prompt fits if it has exactly these fields."""
     files: dict[str, bytes]
     goal: Goal
-    shape: tuple[object, ...]
+    shape: tuple[object, ...] = ()
     """The path to the outcome, without names and numbers. No shape of the split `test` is in `train`."""
     milestones: tuple[Milestone, ...] = ()
     """The calls that steps are rewarded for; together they are worth 1."""
@@ -69,10 +72,10 @@ class TaskTemplate(Struct, frozen=True):
 
     name: str
     split: str
-    """`train` or `test`."""
+    """`train` or `test`; empty in a set without levels."""
     prompts: tuple[Wording, ...]
-    generate: Callable[[Draw, int], GeneratedCase]
-    """A function of a draw and a level, the index in `LEVELS`."""
+    generate: Callable[..., GeneratedCase]
+    """A function of a draw and, in a set with levels, a level, the index in `LEVELS`."""
     solve: Callable[[Mapping[str, str], Habit], Solver]
     """A function that returns a solver, given the values in the prompt."""
 
@@ -87,12 +90,13 @@ class TaskTemplate(Struct, frozen=True):
 class GeneratedTask:
     """One task of a generated set. Its case is drawn when it is first needed."""
 
-    def __init__(self, owner: "GeneratedSet", template: TaskTemplate, level: int, seed: int) -> None:
+    def __init__(self, owner: "GeneratedSet", template: TaskTemplate, level: str, seed: int) -> None:
+        """Make a task; `level` is empty in a set without levels."""
         self._owner = owner
         self._template = template
-        self._level = level
+        self._level = (LEVELS.index(level),) if level else ()
         self.task_set = owner.name
-        self.task_id = f"{template.name}-{LEVELS[level]}-{seed:04d}"
+        self.task_id = name_task(template, level, seed)
         self.seed = seed
         self.instructions = owner.instructions
         self.tools: Sequence[str] = owner.tools
@@ -100,7 +104,7 @@ class GeneratedTask:
     @cached_property
     def _drawn(self) -> tuple[GeneratedCase, str]:
         draw = Draw(f"{self.task_set}/{self.task_id}")
-        case = self._template.generate(draw, self._level)
+        case = self._template.generate(draw, *self._level)
         return case, self._template.word(case, draw)
 
     @property
@@ -117,6 +121,17 @@ class GeneratedTask:
         """Grade the final answer and the final files."""
         return self._drawn[0].goal.grade(output, self.files, files)
 
+    def find_solver(self, prompt: str) -> Solver | None:
+        """Return a solver for the task of this set whose input is `prompt`, or `None` if there is no such task."""
+        return self._owner.find_solver(prompt)
+
+    def __repr__(self) -> str:
+        return f"<task {self.task_set}:{self.task_id}>"
+
+
+class SteppedTask(GeneratedTask):
+    """A generated task that rewards single steps."""
+
     def score_steps(self, messages: Sequence[Message]) -> list[float]:
         """Return the reward of each assistant message in `messages`: its share of the milestones, less a cost for
         each call that failed."""
@@ -132,23 +147,14 @@ class GeneratedTask:
                 result = results.get(call.call_id)
                 if result is None or is_failure(result):
                     reward -= ERROR_COST
-                elif (
-                    met := next((item for item in left if _is_met(item, call.name, call)), None)
-                ) is not None:
+                elif (met := next((item for item in left if _is_met(item, call)), None)) is not None:
                     left.remove(met)
                     reward += share
             rewards.append(round(reward, 4))
         return rewards
 
-    def find_solver(self, prompt: str) -> Solver | None:
-        """Return a solver for the task of this set whose input is `prompt`, or `None` if there is no such task."""
-        return self._owner.find_solver(prompt)
 
-    def __repr__(self) -> str:
-        return f"<task {self.task_set}:{self.task_id}>"
-
-
-class TalkingTask(GeneratedTask):
+class TalkingTask(SteppedTask):
     """A generated task with a simulated user."""
 
     def reply(self, messages: Sequence[Message]) -> str | None:
@@ -157,38 +163,55 @@ class TalkingTask(GeneratedTask):
         return None if user is None else user.reply(messages)
 
 
-def _is_met(milestone: Milestone, name: str, call: object) -> bool:
-    arguments = _arguments_of(call)
-    return milestone.tool == name and all(
+def _is_met(milestone: Milestone, call: ToolCall) -> bool:
+    parsed = call.parsed_or(None)
+    arguments = parsed if isinstance(parsed, dict) else {}
+    return milestone.tool == call.name and all(
         arguments.get(key) == value for key, value in milestone.arguments.items()
     )
 
 
-def _arguments_of(call: object) -> dict[str, Json]:
-    try:
-        parsed = getattr(call, "parsed", None)
-    except (msgspec.DecodeError, ValueError):
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
+def _join_lines(text: str) -> str:
+    return " ".join([line.strip() for line in text.strip().splitlines()])
+
+
+def name_task(template: TaskTemplate, level: str, seed: int) -> str:
+    """Return the id of a task; `level` is empty in a set without levels."""
+    return f"{template.name}-{level}-{seed:04d}" if level else f"{template.name}-{seed:04d}"
 
 
 class GeneratedSet:
     """The set of all tasks of some templates: each template at each level with each number."""
 
     def __init__(
-        self, name: str, package: str, *, tools: Sequence[str], instructions: str, has_user: bool = False
+        self,
+        name: str,
+        package: str,
+        *,
+        tools: Sequence[str],
+        instructions: str,
+        has_levels: bool = True,
+        has_user: bool = False,
     ) -> None:
         """Make a set whose templates stand in `wordings.toml` of a package.
 
-        Each entry names a module of the package, with functions `generate_NAME` and `solve_NAME`, a split and
-        wordings.
+        Each entry names a module of the package, with functions `generate_NAME` and `solve_NAME`, a split if the
+        set has levels, and wordings.
         """
         self.name = name
         self.tools = tuple(tools)
         self.instructions = instructions
         self._package = package
-        self._make = lru_cache(maxsize=256)(partial(TalkingTask if has_user else GeneratedTask, self))
-        self._identify = lru_cache(maxsize=4096)(self._match)
+        self._levels = LEVELS if has_levels else ("",)
+        self._kind = TalkingTask if has_user else SteppedTask if has_levels else GeneratedTask
+        self._make = lru_cache(maxsize=256)(self._make_task)
+        self.identify = lru_cache(maxsize=4096)(self._identify)
+        """Return the template, the values and the habit of the solver for the task whose input is a prompt; `None`
+        if the set has no such task."""
+
+    def _make_task(self, template: TaskTemplate, level: str, seed: int) -> GeneratedTask:
+        """Return a task. Recent ones are kept, because a task is loaded by its id at each stage of its work."""
+        return self._kind(self, template, level, seed)
 
     @cached_property
     def templates(self) -> tuple[TaskTemplate, ...]:
@@ -197,49 +220,58 @@ class GeneratedSet:
         for name, entry in read_data(self._package, "wordings").items():
             module = import_module(f"{self._package}.{entry['module']}")
             generate, solve = getattr(module, f"generate_{name}"), getattr(module, f"solve_{name}")
-            prompts = tuple([Wording(" ".join(text.split())) for text in entry["wordings"]])
-            found.append(TaskTemplate(name, entry["split"], prompts, generate, solve))
+            prompts = tuple([Wording(_join_lines(text)) for text in entry["wordings"]])
+            found.append(TaskTemplate(name, entry.get("split", ""), prompts, generate, solve))
         return tuple(found)
 
     @cached_property
     def splits(self) -> Mapping[str, Sequence[str]]:
-        """Return the ids of the splits `train` and `test`, which have no template in common."""
+        """Return the ids of the splits `train` and `test`, which have no template in common if there are levels."""
         found: dict[str, list[str]] = {"train": [], "test": []}
-        for template in self.templates:
-            ids = [f"{template.name}-{level}-{seed:04d}" for seed in range(SEEDS) for level in LEVELS]
-            found[template.split] += ids
+        for template, level, seed in self._places():
+            split = "test" if seed >= SEEDS - TEST_SEEDS else "train"
+            found[template.split or split].append(name_task(template, level, seed))
+        if len(self._levels) > 1:
+            names = [template.name for template in self.templates]
+            for ids in found.values():
+                ids.sort(key=lambda task_id: names.index(task_id.partition("-")[0]))
         return found
 
+    def _places(self) -> Iterator[tuple[TaskTemplate, str, int]]:
+        """Yield the template, the level and the number of each task."""
+        return (
+            (one, level, seed) for seed in range(SEEDS) for level in self._levels for one in self.templates
+        )
+
     def __len__(self) -> int:
-        return len(self.templates) * len(LEVELS) * SEEDS
+        return len(self.templates) * len(self._levels) * SEEDS
 
     def __iter__(self) -> Iterator[GeneratedTask]:
-        for seed in range(SEEDS):
-            for level in range(len(LEVELS)):
-                for template in self.templates:
-                    yield self._make(template, level, seed)
+        return starmap(self._make_task, self._places())
 
     def get(self, task_id: str) -> GeneratedTask:
         """Return the task with this id. Raises: `ConfigError` that names similar ids."""
         found = _ID.fullmatch(task_id)
-        if found is not None and int(found[3]) < SEEDS:
-            for template in self.templates:
-                if template.name == found[1]:
-                    return self._make(template, LEVELS.index(found[2]), int(found[3]))
-        names = [template.name for template in self.templates]
-        near = difflib.get_close_matches(task_id.partition("-")[0], names, 3, 0.4) or names[:1]
+        name, level, number = ("", None, "0") if found is None else found.groups("")
+        seed = int(number) if int(number) < SEEDS else None
+        for template in self.templates:
+            if template.name == name and level in self._levels and seed is not None:
+                return self._make(template, level, seed)
+        names = {template.name: template for template in self.templates}
+        near = difflib.get_close_matches(name or task_id.partition("-")[0], names, 3, 0.4) or list(names)[:1]
+        ids = [name_task(names[item], self._levels[0], seed or 0) for item in near]
+        parts = f"a template, a level ({', '.join(LEVELS)})" if len(self._levels) > 1 else "a template"
         raise ConfigError(
-            f"the task set {self.name!r} has no task {task_id!r}; near ids are "
-            f"{', '.join([f'{name}-easy-0000' for name in near])}. An id is a template, a level "
-            f"({', '.join(LEVELS)}) and a number from 0000 to {SEEDS - 1:04d}"
+            f"the task set {self.name!r} has no task {task_id!r}; near ids are {', '.join(ids)}. An id is {parts} "
+            f"and a number from 0000 to {SEEDS - 1:04d}"
         )
 
     def find_solver(self, prompt: str) -> Solver | None:
         """Return a solver for the task whose input is `prompt`, or `None` if the set has no such task."""
-        found = self._identify(prompt.strip())
+        found = self.identify(prompt.strip())
         return None if found is None else found[0].solve(found[1], found[2])
 
-    def _match(self, prompt: str) -> tuple[TaskTemplate, Mapping[str, str], Habit] | None:
+    def _identify(self, prompt: str) -> tuple[TaskTemplate, Mapping[str, str], Habit] | None:
         for template in self.templates:
             for wording in template.prompts:
                 values = wording.match(prompt)

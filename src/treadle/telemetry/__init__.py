@@ -12,22 +12,14 @@ and a line in its registry.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.telemetry.open_telemetry import OpenTelemetry
-    from treadle.telemetry.turn_log import JsonlTurnLog, TurnLog
-    from treadle.telemetry.turn_records import TurnRecord, read_turn_records
-
-__all__ = ["JsonlTurnLog", "OpenTelemetry", "TurnLog", "TurnRecord", "read_turn_records"]
-
-_WHERE = {
-    "JsonlTurnLog": "treadle.telemetry.turn_log",
-    "OpenTelemetry": "treadle.telemetry.open_telemetry",
-    "TurnLog": "treadle.telemetry.turn_log",
-    "TurnRecord": "treadle.telemetry.turn_records",
-    "read_turn_records": "treadle.telemetry.turn_records",
-}
+    from treadle.telemetry.open_telemetry import OpenTelemetry as OpenTelemetry
+    from treadle.telemetry.turn_log import JsonlTurnLog as JsonlTurnLog
+    from treadle.telemetry.turn_log import TurnLog as TurnLog
+    from treadle.telemetry.turn_records import TurnRecord as TurnRecord
+    from treadle.telemetry.turn_records import read_turn_records as read_turn_records
 
 
 def __getattr__(name: str) -> object:
     from treadle.core.registry import load_name
 
-    return load_name(__name__, name, _WHERE)
+    return load_name(__name__, name)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from treadle.core.errors import FormatError, RequestError
 from treadle.core.types import Message, Role, ToolCall, ToolSpec
 from treadle.formats import parse, quote_result, render, render_tools
-from treadle.formats.registry import FORMATS
+from treadle.formats.parsing import FORMATS
 
 _PLACE = "\x00"
 

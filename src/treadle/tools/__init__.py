@@ -12,47 +12,20 @@ Add its example calls to `KINDS` in `tests/contract/test_toolset.py`, and a line
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.http.guarded import GuardedHttp
-    from treadle.sandbox.protocol import Limits
-    from treadle.tools.file_tools import FilesToolset
-    from treadle.tools.mcp import MCPServer, MCPServers
-    from treadle.tools.mock.mocks import Mock
-    from treadle.tools.openapi import OpenAPI
-    from treadle.tools.python import Python
-    from treadle.tools.shell import Shell
-    from treadle.tools.spin import Spin
-    from treadle.tools.vfs import VfsToolset
-
-_WHERE = {
-    "FilesToolset": "treadle.tools.file_tools",
-    "GuardedHttp": "treadle.http.guarded",
-    "Limits": "treadle.sandbox.protocol",
-    "MCPServer": "treadle.tools.mcp",
-    "MCPServers": "treadle.tools.mcp",
-    "Mock": "treadle.tools.mock.mocks",
-    "OpenAPI": "treadle.tools.openapi",
-    "Python": "treadle.tools.python",
-    "Shell": "treadle.tools.shell",
-    "Spin": "treadle.tools.spin",
-    "VfsToolset": "treadle.tools.vfs",
-}
-
-__all__ = [
-    "FilesToolset",
-    "GuardedHttp",
-    "Limits",
-    "MCPServer",
-    "MCPServers",
-    "Mock",
-    "OpenAPI",
-    "Python",
-    "Shell",
-    "Spin",
-    "VfsToolset",
-]
+    from treadle.http.guarded import GuardedHttp as GuardedHttp
+    from treadle.sandbox.protocol import Limits as Limits
+    from treadle.tools.file_tools import FilesToolset as FilesToolset
+    from treadle.tools.mcp import MCPServer as MCPServer
+    from treadle.tools.mcp import MCPServers as MCPServers
+    from treadle.tools.mock.mocks import Mock as Mock
+    from treadle.tools.openapi import OpenAPI as OpenAPI
+    from treadle.tools.python import Python as Python
+    from treadle.tools.shell import Shell as Shell
+    from treadle.tools.spin import Spin as Spin
+    from treadle.tools.vfs import VfsToolset as VfsToolset
 
 
 def __getattr__(name: str) -> object:
     from treadle.core.registry import load_name
 
-    return load_name(__name__, name, _WHERE)
+    return load_name(__name__, name)

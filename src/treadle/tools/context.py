@@ -128,6 +128,13 @@ class ToolContext(Generic[DepsT]):
         return self._deps if deps is NO_DEPS else deps
 
     @property
+    def files(self) -> Sandbox:
+        """The run's files, for tools that need them. Raises: `ToolError` if the run has no sandbox."""
+        if self.sandbox is None:
+            raise ToolError("this run has no files; whoever starts it must give it some with `files={...}`")
+        return self.sandbox
+
+    @property
     def idempotency_key(self) -> str:
         """A key that is the same for every attempt at this call, in every process, for services that accept one."""
         return f"{self.run_id}/{self.call_id}"

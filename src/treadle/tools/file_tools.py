@@ -50,7 +50,7 @@ async def read_file(
         start_line: The first line to read, counted from 1. Default: the first line.
         line_count: How many lines to read. Default: all lines to the end.
     """
-    text = _read_text(_sandbox_of(context), file_path)
+    text = _read_text(context.files, file_path)
     if start_line is None and line_count is None:
         return text
     lines = text.split("\n")
@@ -70,7 +70,7 @@ async def write_file(context: ToolContext, file_path: str, content: str) -> str:
         file_path: Path of the file, such as "notes/today.md". Its folders need not exist.
         content: The whole content.
     """
-    sandbox, name = _sandbox_of(context), normalize_file(file_path)
+    sandbox, name = context.files, normalize_file(file_path)
     return f"wrote {_write_text(sandbox, name, content)} bytes to {name}"
 
 
@@ -81,7 +81,7 @@ async def list_files(context: ToolContext, folder: str = "") -> list[str]:
     Args:
         folder: List only the files in this folder and its subfolders. Default: all files.
     """
-    sandbox = _sandbox_of(context)
+    sandbox = context.files
     paths = _paths_in(sandbox, folder)
     if not paths and normalize_folder(folder):
         folders = sorted({path.rpartition("/")[0] for path in sandbox.paths()} - {""})
@@ -96,7 +96,7 @@ async def delete_file(context: ToolContext, file_path: str) -> str:
     Args:
         file_path: Path of the file.
     """
-    sandbox, name = _sandbox_of(context), normalize_file(file_path)
+    sandbox, name = context.files, normalize_file(file_path)
     try:
         sandbox.delete(name)
     except SandboxError as error:
@@ -116,7 +116,7 @@ async def edit_file(
         new_text: The text to put in its place.
         replace_all: Replace every occurrence. The passage may then occur more than once.
     """
-    sandbox, name = _sandbox_of(context), normalize_file(file_path)
+    sandbox, name = context.files, normalize_file(file_path)
     text = _read_text(sandbox, name)
     if not old_text:
         raise ToolError("old_text is empty; give the passage to replace, or use write_file")
@@ -156,7 +156,7 @@ def search_files(
         is_regex: Whether the pattern is a regular expression (RE2 syntax: no look-around, no back-references).
         ignore_case: Whether to ignore the difference between upper and lower case.
     """
-    sandbox = _sandbox_of(context)
+    sandbox = context.files
     matcher = _Matcher(pattern, is_regex, ignore_case)
     found: list[str] = []
     for path in _paths_in(sandbox, folder):
@@ -178,7 +178,7 @@ async def view_image(context: ToolContext, file_path: str) -> ToolOutput:
     Args:
         file_path: Path of the file, such as "plots/day.png".
     """
-    sandbox, name = _sandbox_of(context), normalize_file(file_path)
+    sandbox, name = context.files, normalize_file(file_path)
     content = _read(sandbox, name)
     mime_type = _image_type(content)
     if mime_type is None:
@@ -252,12 +252,6 @@ def _compile(pattern: str) -> SchemaValidator:
         text = str(error)
         reason = text[text.lower().rfind("error: ") + len("error: ") :].strip()
         raise ToolError(f"the pattern {pattern!r} is not a valid RE2 regular expression: {reason}") from error
-
-
-def _sandbox_of(context: ToolContext) -> Sandbox:
-    if context.sandbox is None:
-        raise ToolError("this run has no files; whoever starts it must give it some with `files={...}`")
-    return context.sandbox
 
 
 def _read(sandbox: Sandbox, name: str) -> bytes:

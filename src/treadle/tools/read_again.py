@@ -24,7 +24,7 @@ class ReadResult:
         self.find_fault = ArgumentChecker(self.spec.parameters).find_fault
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
-        """See `Tool.call`. Raises: `ToolError` if there is no such result, or it is shorter."""
+        """See `Tool.call`. Raises: `ToolError` if there is nothing of this kind, or it is shorter."""
         call_id = arguments["call_id"]
         found = await context.find_result(call_id)
         if found is None:
@@ -34,16 +34,12 @@ class ReadResult:
         return _turn_to("result", found.content, arguments)
 
 
-class ReadMessage:
+class ReadMessage(ReadResult):
     """The tool that returns the whole of an earlier message of the user, in pages."""
 
     spec = own_spec(READ_MESSAGE)
 
-    def __init__(self) -> None:
-        self.find_fault = ArgumentChecker(self.spec.parameters).find_fault
-
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
-        """See `Tool.call`. Raises: `ToolError` if there is no such message of the user, or it is shorter."""
         number = arguments["number"]
         text = await context.find_message(number)
         if text is None:

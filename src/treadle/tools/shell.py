@@ -98,12 +98,11 @@ class ShellTool:
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
         """See `Tool.call`. Raises: `ToolError`, `SandboxError`."""
         command = _check_command(arguments["command"])
-        if context.sandbox is None:
-            raise ToolError("this run has no files; whoever starts it must give it some with `files={...}`")
+        sandbox = context.files
         seconds = min(float(arguments.get("timeout_seconds", self._limits.seconds)), self._limits.seconds)
         limits = replace(self._limits, seconds=seconds)
         folder = await context.scope.get(self, self._commands.open)
-        return _to_output(await folder.run(command, context.sandbox, limits, context.progress), limits)
+        return _to_output(await folder.run(command, sandbox, limits, context.progress), limits)
 
 
 def _to_output(outcome: CommandOutcome, limits: Limits) -> ToolOutput:

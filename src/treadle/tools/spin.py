@@ -13,14 +13,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
-from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.foreign import let_in_tool
 from treadle.core.masking import hide_in_url
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
-from treadle.core.types import Json, ToolSpec
+from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.background import run_blocking
 from treadle.http.guarded import GuardedHttp, HttpAnswer, host_of
 from treadle.tools.context import Scope, ToolContext
@@ -28,6 +28,7 @@ from treadle.tools.protocol import ToolOutput
 from treadle.tools.schema.tool_definitions import parse_definitions
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.toolset_parts import SECRET, may_hold_secret, settings_of
+from treadle.tools.vfs import VfsToolset
 
 STATE = "spin"
 _NAMESPACE = uuid.UUID("8b0f4c9a-6a55-4d0b-9f0e-0c3c7be2c5a1")
@@ -88,10 +89,7 @@ class Spin:
             if specs is None and self._tools_endpoint is not None:
                 specs = run_blocking(self._list(self._tools_endpoint))
             if specs is None and self.component == "vfs":
-                known_tools = read_data("treadle.tools", "specs")["vfs"].items()
-                specs = tuple(
-                    [msgspec.convert({"name": name, **spec}, ToolSpec) for name, spec in known_tools]
-                )
+                specs = tuple([_in_session(tool.spec) for tool in VfsToolset().tools()])
             if specs is None and self.component == "mock":
                 specs = run_blocking(self._list(f"{self.endpoint}/mock/list-tools"))
             if not specs:
@@ -109,22 +107,11 @@ class Spin:
             self._tools = tuple([SpinTool(self, known[name]) for name in self._names or known])
         return self._tools
 
-    async def health(self) -> Json:
-        """Return what the service says about its health. Raises: `ToolError` if it is not healthy."""
-        said = []
-        for path in ("/health", "/vfs/health"):
-            answer = await self._http.request("GET", self.endpoint + path)
-            if answer.status == 200:
-                return _decode(answer)
-            said.append(f"{path}: HTTP {answer.status}")
-        raise ToolError(f"the Spin service at {self._shown} is not healthy ({', '.join(said)})")
-
     async def execute(self, name: str, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
         """Make one call for a run. Raises: `ToolError`."""
         if self.execute_path is not None:
             body = {"name": name, "arguments": arguments}
-            answer = await self._post(self.execute_path, body)
-            return _read_custom(answer)
+            return _read_executed(await self._post(self.execute_path, body), is_custom=True)
         session_id = session_of(context.run_id)
         await context.scope.get((id(self), "spin"), lambda: self._ending(session_id, context.scope))
         if self._has_seed:
@@ -212,38 +199,33 @@ def spin(text: str = "", **settings: Any) -> Spin:
     return Spin(endpoint, component=path or "vfs", **settings)
 
 
+def _in_session(spec: ToolSpec) -> ToolSpec:
+    """Return the spec of a tool of `vfs` on a service, where nothing is restored before a call is repeated."""
+    return replace(spec, effect=Effect.ONCE) if spec.name == "delete_file" else spec
+
+
 def session_of(run_id: str) -> str:
     """Return the id of a run's session: a UUID derived from the run's id."""
     return str(uuid.uuid5(_NAMESPACE, run_id))
 
 
-def _read_executed(answer: HttpAnswer) -> ToolOutput:
+def _read_executed(answer: HttpAnswer, *, is_custom: bool = False) -> ToolOutput:
+    """Return the result in an answer: of a session, or of a path of the user's, whose answers say less."""
     value = _decode(answer, is_strict=answer.status == 200)
+    fields = value if isinstance(value, dict) else {}
     if answer.status != 200:
-        said = value.get("error") or value.get("result") if isinstance(value, dict) else None
-        kind = value.get("error_type", "HTTPError") if isinstance(value, dict) else "HTTPError"
-        raise ToolError(f"{kind}: {said or f'HTTP {answer.status}'}")
-    if not isinstance(value, dict) or not isinstance(value.get("success"), bool):
+        said = fields.get("error") or (None if is_custom else fields.get("result"))
+        kind = "" if is_custom else f"{fields.get('error_type', 'HTTPError')}: "
+        raise ToolError(f"{kind}{said or f'HTTP {answer.status}'}")
+    is_done = fields.get("success") if not is_custom else "result" in fields or None
+    if not isinstance(is_done, bool):
         raise ToolError(f"the service did not answer with a result: {answer.body[:200]!r}")
-    result: Any = value.get("result")
-    text = result if isinstance(result, str) else msgspec.json.encode(result).decode()
-    structured = None if isinstance(result, str) else result
-    if value["success"]:
-        return ToolOutput(text, structured=structured)
-    return ToolOutput(f"{value.get('error_type') or 'Error'}: {text}", is_error=True)
-
-
-def _read_custom(answer: HttpAnswer) -> ToolOutput:
-    value = _decode(answer, is_strict=answer.status == 200)
-    if answer.status != 200:
-        said = value.get("error") if isinstance(value, dict) else None
-        raise ToolError(str(said or f"HTTP {answer.status}"))
-    if not isinstance(value, dict) or "result" not in value:
-        raise ToolError(f"the service did not answer with a result: {answer.body[:200]!r}")
-    result = value["result"]
-    if isinstance(result, str):
-        return ToolOutput(result)
-    return ToolOutput(msgspec.json.encode(result).decode(), structured=result)
+    result: Any = fields.get("result")
+    is_text = isinstance(result, str)
+    text = result if is_text else msgspec.json.encode(result).decode()
+    if is_done:
+        return ToolOutput(text, structured=None if is_text else result)
+    return ToolOutput(f"{fields.get('error_type') or 'Error'}: {text}", is_error=True)
 
 
 def _decode(answer: HttpAnswer, *, is_strict: bool = True) -> Any:

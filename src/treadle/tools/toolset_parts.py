@@ -258,17 +258,12 @@ def reference_of(item: object) -> PartSpec:
     own = item if hasattr(item, "__qualname__") else type(item)
     module_name = str(getattr(own, "__module__", None) or "?")
     module = sys.modules.get(module_name)
-    name = _name_in(module, item) or str(getattr(item, "__qualname__", type(item).__qualname__))
+    names = [] if module is None else [name for name, value in vars(module).items() if value is item]
+    name = names[0] if names else str(getattr(item, "__qualname__", type(item).__qualname__))
     part = f"{module_name}:{name}"
     if module is not None and module_name.startswith(_FILE_MODULE):
         part = f"{module.__file__}:{name}"
     return PartSpec(name=part, missing=_find_obstacle(item, module, module_name, name))
-
-
-def _name_in(module: ModuleType | None, item: object) -> str | None:
-    """Return the name of a global variable of `module` that holds `item`."""
-    found = (name for name, value in vars(module).items() if value is item) if module is not None else ()
-    return next(iter(found), None)
 
 
 def _find_obstacle(item: Any, module: ModuleType | None, module_name: str, name: str) -> str | None:

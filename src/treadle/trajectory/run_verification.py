@@ -73,14 +73,14 @@ class Implementations:
         """Keep `tools`. If the runs are trusted, tools that they name are used too."""
         self._given = () if tools is None else resolve_tools(tools)
         self._is_trusted = is_trusted
-        self._found: Sequence[Tool] = ()
-        self._found_for: tuple[tuple[PartSpec, ...], set[str]] | None = None
-        """The agent's parts and the names of the tools that `_found` was looked up for."""
         self._toolbox = Toolbox({})
         self._toolbox_for: tuple[tuple[PartSpec, ...], tuple[ToolSpec, ...], Policy] | None = None
 
     def toolbox(self, parts: tuple[PartSpec, ...], specs: tuple[ToolSpec, ...], policy: Policy) -> Toolbox:
-        """Return the tools with the definitions `specs`, for an agent with these parts."""
+        """Return the tools with the definitions `specs`, for an agent with these parts.
+
+        All runs of an agent get the same objects.
+        """
         if (parts, specs, policy) != self._toolbox_for:
             agents = {part.name.removeprefix(AGENT) for part in parts if is_agent(part)}
             given = {
@@ -97,19 +97,14 @@ class Implementations:
         return self._toolbox
 
     def _find(self, parts: tuple[PartSpec, ...], names: set[str]) -> Sequence[Tool]:
-        """Return the implementations of the named tools. A later run of the same agent gets the same objects."""
-        if not self._is_trusted:
+        """Return the implementations of the named tools, in which a later one replaces others of its name."""
+        given = {tool.spec.name for tool in self._given}
+        if not self._is_trusted or names <= given:
             return self._given
-        if (parts, names) != self._found_for:
-            given = {tool.spec.name for tool in self._given}
-            own = [part for part in parts if part.missing is None and not is_agent(part)]
-            named = resolve_tools(own) if names - given else ()
-            others = _built_in(names - given - {tool.spec.name for tool in named})
-            others = (*[tool for tool in (ReadResult(), ReadMessage()) if tool.spec.name in names], *others)
-            # A given tool replaces another one of the same name.
-            self._found = tuple({tool.spec.name: tool for tool in (*others, *named, *self._given)}.values())
-            self._found_for = parts, names
-        return self._found
+        named = resolve_tools([part for part in parts if part.missing is None and not is_agent(part)])
+        others = _built_in(names - given - {tool.spec.name for tool in named})
+        again = [tool for tool in (ReadResult(), ReadMessage()) if tool.spec.name in names]
+        return (*again, *others, *named, *self._given)
 
 
 def _built_in(names: set[str]) -> tuple[Tool, ...]:

@@ -12,8 +12,12 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.dataset_view import DatasetView, make_dataset_view
-from treadle.datagen.dataset.row_index import ComparedDatasets, compare_datasets
+from treadle.datagen.dataset.dataset_view import (
+    ComparedDatasets,
+    DatasetView,
+    compare_datasets,
+    make_dataset_view,
+)
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.datagen.topics.topics_view import TopicsView, make_topics_view
 from treadle.evals.evaluation_folder import EvaluationFolder

@@ -12,8 +12,7 @@ from typing import Any
 
 from treadle.core.errors import ConfigError
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.dataset_view import DatasetView
-from treadle.datagen.dataset.row_index import ComparedRows, FoundRows, RowIndex, compare_rows
+from treadle.datagen.dataset.dataset_view import ComparedRows, DatasetView, FoundRows, RowIndex, compare_rows
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.datagen.topics.topics_view import TopicsView, make_topics_view
 from treadle.evals.evaluation_folder import EvaluationFolder

@@ -52,6 +52,7 @@ def test_a_changed_prompt_is_shown_and_accepted(project: Cli) -> None:
     assert found.code == 1
     assert "FAIL  euro  request 1 of 2 differs: the system prompt" in found.out
     assert "  - Answer in one sentence.\n        + Answer in French." in found.out
+    assert " \n" not in found.out
     assert "accept it with: treadle test --update" in found.err
     accepted = project("test", "--update")
     assert accepted.code == 0
@@ -168,7 +169,7 @@ def test_live_scores_and_thresholds(project: Cli) -> None:
     assert json.loads((project.folder / "tests/agent_runs/scores.json").read_text()) == {"euro": [1.0]}
     kept = project("test", "--live", "--must-not-drop")
     assert kept.code == 0
-    assert "p = 1 over 1 recording" in kept.out
+    assert "p = 1 over 1 recording\n" in kept.out
     change(project, '"mock:echo"', '"mock:mediocre"')
     low = project("test", "--live", "--min-score", "0.9", "--annotate", "github")
     assert low.code == 1

@@ -1,9 +1,15 @@
-"""`treadle serve` prints what its user puts into treadle.toml."""
+"""`treadle serve` prints what its user puts into treadle.toml, and says what is wrong in it."""
 
+import re
 import tomllib
+from pathlib import Path
 
 import pytest
 from tests.cli.command import Cli
+
+from treadle import open_journal
+from treadle.server.api_server import load_served
+from treadle.server.catalog import AgentCatalog
 
 
 @pytest.mark.parametrize("name", ["kim", "kim o", 'the "new" one', "Åse 🙂"])
@@ -16,3 +22,18 @@ def test_a_new_key_comes_with_valid_toml_for_any_name(cli: Cli, name: str) -> No
 def test_a_new_key_is_printed_as_json(cli: Cli) -> None:
     [printed] = cli("serve", "--new-key", "kim", "--json").lines
     assert sorted(printed) == ["key", "name", "sha256"]
+
+
+async def test_agents_that_cannot_be_used_are_told_when_the_server_starts(tmp_path: Path) -> None:
+    file = tmp_path / "treadle.toml"
+    file.write_text(
+        '[agents.good]\nmodel = "mock:echo"\n[agents.bad]\nmodel = "mock:eco"\n'
+        '[agents.worse]\nmodel = "mock:echo"\ntools = ["fils"]\n'
+    )
+    served = load_served(file, None)
+    with open_journal("memory:") as journal:
+        faults = AgentCatalog(served.config, journal, served.names).faults()
+    assert [re.sub(r" cannot be used[^:]*:", ":", fault).split(";")[0] for fault in faults] == [
+        "'bad': there is no model 'mock:eco'",
+        "'worse': unknown toolset 'fils'",
+    ]

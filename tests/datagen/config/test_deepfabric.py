@@ -96,7 +96,7 @@ def load(folder: Path, text: str) -> LoadedConfig:
 
 
 def notes_of(loaded: LoadedConfig) -> list[str]:
-    return [note.replace(f"{loaded.path.parent}/", "") for note in loaded.notes]
+    return [note.replace(f"{Path(loaded.document.path).parent}/", "") for note in loaded.notes]
 
 
 def small(**changes: Any) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from treadle.core.errors import ConfigError
-from treadle.datagen.config.config_schema import KEYS
 from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
 from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.loading import READER
 
 BASE: dict[str, Any] = {
     "models": {"default": "mock:teacher"},
@@ -119,7 +119,7 @@ def test_the_error_names_the_keys_with_both_values() -> None:
 
 def test_each_section_is_considered() -> None:
     """A new section has to be put on one of the two sides."""
-    sections = set(KEYS.known(()))
+    sections = set(READER.keys.known(()))
     assert sections == {
         *("name", "seed", "models", "topics", "generation", "tools", "quality"),
         *("limits", "output", "publish"),

@@ -7,9 +7,9 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from treadle.datagen.config.config_schema import KEYS, dump, schema, starter
+from treadle.datagen.config.config_schema import dump, schema, starter
 from treadle.datagen.config.generation_config import GenerationConfig
-from treadle.datagen.config.loading import check_plan, load_config
+from treadle.datagen.config.loading import READER, check_plan, load_config
 from treadle.datagen.quality.duplicates import DuplicateSettings
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.export.exporter import FORMATS
@@ -34,7 +34,7 @@ def test_an_editor_completes_kinds_formats_toolsets_and_filters() -> None:
     filters = section("Quality")["filters"]["properties"]
     assert {"grounding", "verified", "duplicates"} <= filters.keys()
     assert all(item["description"] for item in filters.values())
-    assert KEYS.known(("quality", "filters", "duplicates")) == tuple(DuplicateSettings.model_fields)
+    assert READER.keys.known(("quality", "filters", "duplicates")) == tuple(DuplicateSettings.model_fields)
     assert section("Conversation")["type"]["enum"] == ["basic", "cot", "agent"]
 
 
@@ -43,8 +43,8 @@ def test_every_key_has_a_description() -> None:
     for name in {*found} - {"ModelTable", "PriceTable", "Kind", "Difficulty"}:
         for key, value in found[name]["properties"].items():
             assert value.get("description") or "$ref" in value, f"{name}.{key}"
-    assert KEYS.known(("models", "agent"))
-    assert KEYS.known(("tools", "use", 0)) == ("name", "settings")
+    assert READER.keys.known(("models", "agent"))
+    assert READER.keys.known(("tools", "use", 0)) == ("name", "settings")
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ async def test_a_call_whose_outcome_was_lost_is_not_made_again_and_gives_no_row(
     again = await make_sample(studio(journal), spec())
     assert orders.read_text() == "flour\n"
     assert again.row is not None
+    assert again.dialogue is not None
     assert len(again.row.lineage.in_doubt) == 1
     candidate = Candidate(
         row=again.row,
@@ -61,7 +62,7 @@ async def test_a_call_whose_outcome_was_lost_is_not_made_again_and_gives_no_row(
         events=again.events,
         spec=spec(),
         scenario=again.scenario,
-        environment=again.environment,
+        environment=again.dialogue.environment,
         journal=journal,
     )
     verdicts = await Pipeline(config, tools=[order]).check(candidate)

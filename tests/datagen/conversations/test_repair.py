@@ -30,7 +30,7 @@ def test_a_repaired_answer_is_left_out_with_the_message_about_it() -> None:
 async def test_a_generation_repairs_answers_before_it_makes_samples_again(tmp_path: Path) -> None:
     config = GenerationConfig.model_validate(
         {
-            "models": {"default": "mock:mediocre:texts=tune,lies=0.8"},
+            "models": {"default": "mock:mediocre:lies=0.8"},
             "topics": {"prompt": "Office work", "degree": 2, "depth": 1},
             "generation": {"num_samples": 8, "conversation": {"min_turns": 2, "max_turns": 2}},
             "tools": {

@@ -63,7 +63,8 @@ async def test_samples_of_all_kinds_over_http(turns: int) -> None:
         assert info.is_from_teacher
         assert info.prices["agent"] == "2 USD per million input tokens, 8 USD per million output tokens"
         assert info.cost_usd == pytest.approx(info.input_tokens * 2e-6 + info.output_tokens * 8e-6)
-        if item.environment.task is not None:
+        assert item.dialogue is not None
+        if item.dialogue.environment.task is not None:
             assert item.row.lineage.reward == 1.0
         shown.add(info.kind)
     assert len(shown) == 7

@@ -281,15 +281,18 @@ async def test_the_check_of_a_task_grades_the_sample():
     made = await make_sample(studio, spec(kind=Kind.CHAINED))
     facts = facts_of(cast.asked["scenario"][0])
     assert facts is not None
-    assert facts["task"] == {"reference": made.environment.task, "input": made.environment.task_input}
+    assert made.dialogue is not None
+    environment = made.dialogue.environment
+    assert facts["task"] == {"reference": environment.task, "input": environment.task_input}
     assert "last line is `Answer: `" in cast.asked["agent"][0].messages[0].content
     assert made.row is not None
-    assert made.row.lineage.task == made.environment.task
+    assert made.row.lineage.task == environment.task
     assert made.row.lineage.reward == 0.0
     free = await make_sample(studio, spec(kind=Kind.REFUSAL, number=2))
-    assert free.environment.files
+    assert free.dialogue is not None
+    assert free.dialogue.environment.files
     assert free.row is not None
-    assert (free.environment.task, free.row.lineage.reward) == (None, None)
+    assert (free.dialogue.environment.task, free.row.lineage.reward) == (None, None)
 
 
 async def test_samples_do_not_share_what_they_write():

@@ -36,7 +36,8 @@ async def test_questions_and_answers_have_no_tools():
     assert facts is not None
     assert (facts["conversation"], facts["tools"], facts["kind"]) == ("basic", [], None)
     assert facts["files"] == []
-    assert not made.environment.files
+    assert made.dialogue is not None
+    assert not made.dialogue.environment.files
 
 
 async def test_questions_and_answers_over_several_turns():
@@ -107,6 +108,7 @@ async def test_the_calls_of_an_agent_that_does_not_think_are_kept_or_rejected():
     made = await make_sample(studio, spec())
     assert made.row is not None
     assert made.scenario is not None
+    assert made.dialogue is not None
     assert made.row.lineage.sample is not None
     assert made.row.lineage.sample.reasoning is None
     candidate = Candidate(
@@ -114,7 +116,7 @@ async def test_the_calls_of_an_agent_that_does_not_think_are_kept_or_rejected():
         run_id=made.run_id,
         spec=spec(),
         scenario=made.scenario,
-        environment=made.environment,
+        environment=made.dialogue.environment,
         events=made.events,
         journal=studio.journal,
     )

@@ -11,9 +11,8 @@ from tests.datagen.dataset import made
 
 from treadle.core.types import Message, Role, ToolCall
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.dataset_view import make_dataset_view
+from treadle.datagen.dataset.dataset_view import RowIndex, compare_datasets, make_dataset_view
 from treadle.datagen.dataset.entries import read_entries
-from treadle.datagen.dataset.row_index import RowIndex, compare_datasets
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
 
 

@@ -7,8 +7,7 @@ from tests.datagen.dataset import made
 
 from treadle import ConfigError
 from treadle.datagen.dataset.dataset_stats import collect
-from treadle.datagen.dataset.entries import read_entries
-from treadle.datagen.dataset.merging import merge
+from treadle.datagen.dataset.entries import merge, read_entries
 from treadle.datagen.dataset.splits import SplitPlan, split_rows
 
 

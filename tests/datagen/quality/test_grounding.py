@@ -24,7 +24,7 @@ from treadle.datagen.quality.protocol import Candidate, Resources
 from treadle.datagen.quality.statements import StatementKind, strip_emphasis
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.models import call
-from treadle.tasks.files.task_set import FAMILIES
+from treadle.tasks.files import TASK_SET
 
 SEEDS = 40 if os.environ.get("TREADLE_FULL") == "1" else 1
 NUMBER = re.compile(r"(?<![\w./:-])\d+(?:\.\d+)?(?![\w/:-]|\.\d)")
@@ -64,7 +64,7 @@ async def test_answers_of_the_oracle_are_grounded_and_changed_ones_are_not(rate:
     made: Counter[str] = Counter()
     found: Counter[str] = Counter()
     wrong: list[tuple[str, int, str]] = []
-    for family in FAMILIES:
+    for family in TASK_SET.templates:
         for seed in range(SEEDS):
             good = await solve(f"{family.name}-{seed:04d}", rate)
             judged = await verdict(good, "grounding")
@@ -81,7 +81,7 @@ async def test_answers_of_the_oracle_are_grounded_and_changed_ones_are_not(rate:
                     text = answer[: place.start()] + other + answer[place.end() :]
                     made[kind] += 1
                     found[kind] += not (await verdict(with_answer(good, text), "grounding")).is_passed
-    assert len(wrong) <= max(1, 0.03 * len(FAMILIES) * SEEDS), wrong
+    assert len(wrong) <= max(1, 0.03 * len(TASK_SET.templates) * SEEDS), wrong
     assert min(made.values()) >= 6
     for kind, (*_, least) in CHANGES.items():
         assert found[kind] >= least * made[kind], (kind, found, made)
@@ -152,7 +152,6 @@ async def test_honest_answers_pass_and_lies_of_every_kind_are_found(
         ("Write to `ann.berg@mail.org`.", False),
         ("So:\n```python\nimport pandas as pd\npd.read_csv('a.csv').sum(99)\n```", True),
         ("I asked Bernadette about the saw.", False),
-        ("The saw, says `price_list`, is 10.50.", False),
         ("The saw was sold on 2024-05-06 at 10:30.", False),
         ("It is Monday. Here are the facts: the saw is 10.50.", True),
         ("1. saw\n2. lamp\n3. rope", True),

@@ -130,7 +130,8 @@ def test_a_copy_reports_all_files_or_only_later_changes():
 async def test_verification_uses_the_files_at_hand_only_if_the_run_began_with_them():
     studio = make_studio(NOTES)
     made = await make_sample(studio, spec())
-    right, wrong = made.environment.files, SharedFiles({"notes.txt": b"other"})
+    assert made.dialogue is not None
+    right, wrong = made.dialogue.environment.files, SharedFiles({"notes.txt": b"other"})
     assert isinstance(right, SharedFiles)
     for files in (right, wrong, None):
         verified = await verify_run(studio.journal, made.run_id, files=files)

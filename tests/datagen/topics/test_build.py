@@ -17,8 +17,7 @@ from treadle.core.errors import AuthenticationError, ConfigError, ProviderError,
 from treadle.datagen.config.generation_config import Topics
 from treadle.datagen.generation_progress import TopicExpanded
 from treadle.datagen.topics.building import BuildStoppedError, build_topics
-from treadle.datagen.topics.similar import similarity, words_of
-from treadle.datagen.topics.topic_graph import TopicGraph, topic_id
+from treadle.datagen.topics.topic_graph import TopicGraph, similarity, topic_id, words_of
 from treadle.journal.protocol import Journal
 from treadle.tasks.draws import Draw
 

@@ -9,10 +9,10 @@ from benchmarks.judging import TOOLS
 
 from treadle.core.policy import Policy
 from treadle.core.types import ToolSpec
-from treadle.routing.judging import MessageFacts, judge_message, write_hint
+from treadle.routing.judging import MessageFacts, find_refusal, judge_message, write_hint
 from treadle.routing.judging.classifier import Header, LinearClassifier, Threshold, classifier, pack_rows
 from treadle.routing.judging.clauses import read
-from treadle.routing.judging.features import ROWS, find_features
+from treadle.routing.judging.features import ROWS, find_features, rows_of_words
 
 np = pytest.importorskip("numpy")
 train_judging = pytest.importorskip("benchmarks.train_judging", reason="needs numpy")
@@ -106,3 +106,32 @@ def test_the_weights_have_the_least_loss():
     left = counts * (targets * scores < 1) * (targets - scores)
     assert torch.allclose(matrix.gather(left), train_judging.RIDGE * weights, atol=1e-4)
     assert (((targets > 0) == (scores > 0)).float().mean()) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("typed", "usual"),
+    [("u cant open it tho", "you can't open it though"), ("eg veit ikkje kva", "jeg veit ikke hva")],
+)
+def test_a_word_in_another_spelling_is_the_word(typed, usual):
+    assert rows_of_words(typed) == rows_of_words(usual)
+
+
+def test_a_named_file_tells_what_it_holds():
+    table, other_table, program = [
+        find_features(read(f"look at plan.{ending}")) for ending in ("csv", "XLSX", "py")
+    ]
+    assert table == other_table
+    assert table != program
+
+
+@pytest.mark.parametrize(
+    ("said", "tool"),
+    [
+        ("Executing scripts is off limits for me, so the timing is for you to measure.", "run_python"),
+        ("Web pages are out of my reach. Copy the text here.", "web_fetch"),
+        ("I ran the script, and it prints 7.", None),
+    ],
+)
+def test_a_refusal_is_found_without_a_negation(said, tool):
+    found = find_refusal(said, tools=TOOLS)
+    assert (found and found.tool) == tool

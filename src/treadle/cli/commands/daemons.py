@@ -70,6 +70,7 @@ def serve(
         print_note(f'put this into treadle.toml:\n[serve.keys.{name}]\nsha256 = "{hashed}"')
         return
     served = load_served(config, model)
+    from treadle.server.catalog import AgentCatalog
 
     def tell(url: str) -> None:
         settle_memory()
@@ -82,6 +83,8 @@ def serve(
         flush()
 
     with open_or_make(journal, "process") as opened, contextlib.suppress(KeyboardInterrupt):
+        for fault in AgentCatalog(served.config, opened, served.names).faults():
+            print_note(f"warning: {fault}")
         execute(serve_api(served, opened, host, port, tell))
 
 

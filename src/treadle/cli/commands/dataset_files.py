@@ -22,7 +22,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError, ExportError
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.merging import merge
+from treadle.datagen.dataset.entries import merge
 from treadle.export.preferences import find_pairs, write_pair
 from treadle.export.row_changes import RowOptions
 from treadle.export.row_files import RowConversion, detect_format, open_writer

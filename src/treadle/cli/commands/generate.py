@@ -122,8 +122,7 @@ def publish(
 
 
 def _publish(upload: "Upload", *, is_update: bool) -> str:
-    from treadle.datagen.dataset.services import publish_on_hub, publish_on_kaggle
-    from treadle.datagen.dataset.upload import Service
+    from treadle.datagen.dataset.upload import Service, publish_on_hub, publish_on_kaggle
 
     if upload.target.service is Service.HUGGINGFACE:
         return publish_on_hub(upload, is_update=is_update)

@@ -29,7 +29,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.tally import Tally
-from treadle.core.types import Json
+from treadle.core.types import Json, StopReason
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
 from treadle.runs.statuses import find_run, iterate_runs, status_of
@@ -108,7 +108,7 @@ def _run_line(info: RunInfo) -> dict[str, Json]:
     return {
         "run_id": info.run_id,
         "status": status_of(info),
-        "stop_reason": info.stop_reason if info.status == "finished" else None,
+        "stop_reason": _stop_reason_of(info),
         "fault": info.fault,
         "error": info.error,
         "model": info.model,
@@ -126,6 +126,12 @@ def _run_line(info: RunInfo) -> dict[str, Json]:
         "created_at": info.created_at,
         "updated_at": info.updated_at,
     }
+
+
+def _stop_reason_of(info: RunInfo) -> str | None:
+    """Return why a run has ended, or that somebody cancelled it and nothing else is waited for."""
+    is_shown = info.status == "finished" or info.stop_reason == StopReason.CANCELLED
+    return info.stop_reason if is_shown and not info.is_driven else None
 
 
 def _task_of(info: RunInfo) -> str | None:
@@ -155,10 +161,11 @@ def _print_runs(found: list[RunInfo]) -> None:
 
 def _write_row(info: RunInfo) -> tuple[str, ...]:
     """Return the cells of `_COLUMNS`."""
-    status = status_of(info)
+    status, stop_reason = status_of(info), _stop_reason_of(info)
+    mark = "open" if stop_reason and status == "waiting" else status
     return (
         clean(info.run_id),
-        f"{_MARKS[status][0]} {info.stop_reason if status == 'finished' else status}",
+        f"{_MARKS[mark][0]} {stop_reason or status}",
         f"{info.steps:,}",
         f"{info.input_tokens + info.output_tokens:,}",
         "" if info.reward is None else f"{info.reward:.3g}",

@@ -20,7 +20,7 @@ from treadle.cli.terminal.output import (
     write_count,
     write_seconds,
 )
-from treadle.core.errors import ConfigError, TreadleError
+from treadle.core.errors import ConfigError, TreadleError, UserCodeError
 from treadle.core.replay import Replay
 from treadle.core.replay import replay as replay_events
 from treadle.journal.memory import MemoryJournal
@@ -252,6 +252,7 @@ def rescore(
 
         async def work() -> None:
             with bar("grading", len(run_ids), is_json=is_json) as advance:
+                is_wrong = False
                 for run_id in run_ids:
                     with apart.guard(run_id):
                         try:
@@ -260,10 +261,15 @@ def rescore(
                             if not is_all:
                                 raise
                             skipped.append(str(error))
+                        except UserCodeError:
+                            is_wrong = True
+                            raise
                         else:
                             found.append(graded)
                             _print_grades(graded, total_reward(graded.rewards, specs), is_json=is_json)
                     advance(run_id)
+                    if is_wrong:  # the other runs would have the same error
+                        break
 
         execute(work())
     if not is_json and is_all:

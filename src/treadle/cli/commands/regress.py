@@ -201,7 +201,7 @@ def _print(outcome: "RecordingOutcome", *, is_json: bool) -> None:
         console.print()
         for line in outcome.divergence.lines():
             style = _STYLES.get(line.strip()[:1], "") if line.startswith("  ") else "bold"
-            console.print(Text(f"      {clean(line)}", style=style), soft_wrap=True)
+            console.print(Text(f"      {clean(line)}".rstrip(), style=style), soft_wrap=True)
     elif outcome.error is not None:
         console.print(Text(f"      {clean(outcome.error)}", style="red"), soft_wrap=True)
     for reason in outcome.live.reasons if outcome.live is not None else ():

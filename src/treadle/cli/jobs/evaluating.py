@@ -170,14 +170,20 @@ def write_report(
 
         _write_out(encode_page(make_view(folder, other, journal=journal)), out)
         return []
+    if other is not None and format in ("inspect", "deepfabric", "csv"):
+        raise ConfigError(f"the format {format!r} is of one evaluation; leave out {str(other)!r}")
     results = read_results(folder)
     if format in ("inspect", "deepfabric"):
         return _write_by_model(folder, results, out, journal, format)
     view = make_evaluation_view(results, *([] if other is None else [read_results(other)]))
     if format == "table":
         for found in view.evaluations:
+            if other is not None:
+                stdout().print(f"\n{clean(found.name)} in {clean(str(found.path))}", style="bold", end="")
             print_results(found)
         print_pairs(view.pairs)
+        if other is not None and not view.pairs:
+            print_note("no task has a grade in both evaluations, so they are not compared")
     elif format == "json":
         _write_out(msgspec.json.encode(view) + b"\n", out)
     elif format == "csv":

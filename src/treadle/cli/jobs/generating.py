@@ -23,7 +23,8 @@ from treadle.core.errors import ConfigError
 from treadle.core.overrides import read_change
 from treadle.datagen.config.config_schema import starter
 from treadle.datagen.config.estimate import estimate, measure_folder
-from treadle.datagen.config.loading import LoadedConfig, check_plan, load_config
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.loading import check_plan, load_config
 from treadle.datagen.config.roles import try_models
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.generation import Continuation
@@ -31,6 +32,7 @@ from treadle.datagen.generation import generate as generate_dataset
 from treadle.datagen.generation_progress import GenerationProgress, SampleBegun, SampleEnded, SampleStep
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.jobs.progress import JobNotice
+from treadle.jobs.sections import LoadedConfig
 from treadle.viewer import write_page
 from treadle.viewer.bundle import HOW_TO_BUILD, is_built
 
@@ -72,7 +74,7 @@ def read_changes(options: Mapping[str, str], settings: Sequence[str]) -> ConfigC
     return ConfigChanges({**options, **hidden}, values, flags, tuple(settings))
 
 
-def _load(path: Path | None, changes: ConfigChanges) -> LoadedConfig:
+def _load(path: Path | None, changes: ConfigChanges) -> LoadedConfig[GenerationConfig]:
     """Return the configuration in a file with the changes. Raises: `ConfigError`."""
     if path is None:
         raise ConfigError(

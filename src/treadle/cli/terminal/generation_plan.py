@@ -12,9 +12,8 @@ from treadle.cli.terminal.output import (
     write_count,
     write_seconds,
 )
-from treadle.datagen.config.estimate import Estimate, as_json
+from treadle.datagen.config.estimate import Estimate, as_json, toolsets_of
 from treadle.datagen.config.generation_config import GenerationConfig
-from treadle.datagen.config.loads import toolsets_of
 
 _NUMBERS = ("calls", "input", "output", "cost", "time")
 

@@ -31,6 +31,8 @@ from treadle.runs.run import Run
 
 _RESULT_LINES = 12
 """How many lines of a result are shown by default."""
+_FROM_OUTSIDE = (e.QuestionAnswered, e.ApprovalDecided, e.MessageInjected, e.Rewarded, e.Noted)
+"""What may happen to a run that nobody drives, without ending its pause."""
 
 
 class EventPrinter:
@@ -206,7 +208,8 @@ class _RunPrinter(EventPrinter):
                     self.say(f"! Treadle {did}: {shorten(text, self._width - 24)}", "yellow")
         elif isinstance(body, e.ToolCompleted):
             self._print_attached(body)
-        self._is_paused = isinstance(body, e.RunPaused | e.RunFinished)
+        if not isinstance(body, _FROM_OUTSIDE):
+            self._is_paused = isinstance(body, e.RunPaused | e.RunFinished)
 
     def _print_event(self, body: e.DurableBody) -> None:
         if isinstance(body, e.TurnStarted):

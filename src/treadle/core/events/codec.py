@@ -51,6 +51,12 @@ class _Forwarding:
 
     __slots__ = ()
 
+    @property
+    def type(self) -> str:
+        """The tag of the body's type, such as `inference_completed` or `text_delta`."""
+        body: Struct = self.body  # type: ignore[attr-defined]
+        return str(body.__struct_config__.tag)
+
     if not TYPE_CHECKING:
         # Type checkers see the classes in `core.events.narrowing`, which have the attributes of their bodies.
 
@@ -85,11 +91,6 @@ class Event(_Forwarding, Struct, frozen=True, gc=False):
     """The body's JSON as it was read; `None` for an event that this process made."""
 
     @property
-    def type(self) -> str:
-        """The tag of the body's type, such as `inference_completed`."""
-        return str(self.body.__struct_config__.tag)
-
-    @property
     def at(self) -> float:
         """The time of the event in seconds since the epoch."""
         return self.body.at
@@ -109,11 +110,6 @@ class Ephemeral(_Forwarding, Struct, frozen=True, gc=False):
     """The piece of output."""
     seq: None = None
     """Always `None`: only durable events are numbered."""
-
-    @property
-    def type(self) -> str:
-        """The tag of the body's type, such as `text_delta`."""
-        return str(self.body.__struct_config__.tag)
 
     def to_json(self) -> bytes:
         """Return the piece as one line of a stream, without the newline."""

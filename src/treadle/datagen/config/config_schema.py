@@ -6,7 +6,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from treadle.core.mistakes import Keys
 from treadle.core.registry import Registry
 from treadle.core.types import Json
 from treadle.datagen.config.fingerprint import hide_secrets
@@ -40,20 +39,6 @@ def schema() -> dict[str, Json]:
     toolsets = found["Tools"]["properties"]["use"]["items"]["anyOf"]
     toolsets[:] = [_names_of(TOOLSETS, "."), *[item for item in toolsets if "$ref" in item]]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": "treadle generate"}
-
-
-KEYS = Keys(
-    schema,
-    {
-        ("models", "*"): "'provider:name', a name of treadle.toml, or a mapping with 'model' and settings",
-        ("generation", "num_samples"): "a number from 1, 'auto', or a percentage such as '50%'",
-        ("tools", "use", "*"): "the name of a toolset, or a mapping with 'name' and 'settings'",
-        ("tools", "files"): "a folder, a mapping of path to content, or 'tasks:SET'",
-        ("quality", "filters", "*"): "true, false, or a mapping with settings",
-    },
-    renamed={("generation", "engine"): "workers", ("output", "out"): "path"},
-)
-"""The keys of the configuration."""
 
 
 def _as_properties(node: dict[str, Any], enum: Mapping[str, Any]) -> dict[str, Any]:

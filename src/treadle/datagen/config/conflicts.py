@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from functools import partial
 
-from treadle.core.errors import ConfigError, TreadleError
+from treadle.core.errors import TreadleError
 from treadle.core.places import Problem
 from treadle.core.registry import did_you_mean
-from treadle.datagen.config.estimate import Estimate, estimate
+from treadle.datagen.config.estimate import Estimate, estimate, is_server, largest_prompts
 from treadle.datagen.config.generation_config import GenerationConfig, Role
-from treadle.datagen.config.loads import is_server, largest_prompts
 from treadle.datagen.config.roles import ROLES, try_models, used_roles
 from treadle.datagen.dataset.dataset_folder import SPLIT_NAME, DatasetFolder
 from treadle.datagen.quality.registry import find_faults, find_lower_faults
@@ -19,6 +18,7 @@ from treadle.datagen.topics.topic_files import load_topics
 from treadle.export.exporter import FORMATS
 from treadle.export.parquet import require_arrow
 from treadle.jobs.meter import is_free
+from treadle.jobs.sections import find_mistakes
 from treadle.models.protocol import Model, context_tokens_of, has_price
 from treadle.runs.task import task_set
 from treadle.tools.resolve import check_code, is_code, resolve_tools
@@ -184,20 +184,17 @@ def find_obstacles(
 
 
 def _check_files(config: GenerationConfig) -> Iterator[Problem]:
-    load = config.topics.load
-    if load is not None:
-        try:
-            load_topics(load)
-        except TreadleError as error:
-            yield Problem(("topics", "load"), str(error))
+    load, plain = config.topics.load, config.tools.model_copy(update={"use": [], "definitions": []})
+    yield from find_mistakes(
+        {
+            ("topics", "load"): lambda: None if load is None else load_topics(load),
+            ("tools", "files"): lambda: open_environments(plain, config.seed),
+        }
+    )
     for number, path in enumerate(config.quality.evaluation_sets):
         if not path.is_file():
             text = f"there is no file {str(path)!r}; paths are relative to this file"
             yield Problem(("quality", "evaluation_sets", number), text)
-    try:
-        open_environments(config.tools.model_copy(update={"use": [], "definitions": []}), config.seed)
-    except TreadleError as error:
-        yield Problem(("tools", "files"), str(error))
 
 
 def _check_tools(config: GenerationConfig, *, imports: bool) -> Iterator[Problem]:
@@ -213,7 +210,9 @@ def _check_tools(config: GenerationConfig, *, imports: bool) -> Iterator[Problem
                 continue
             found = [item.spec.name for item in resolve_tools(part)]
         except TreadleError as error:
-            yield Problem(path, _explain_tool(part.name, error))
+            mock = f"write 'mock:{part.name}' for the simulated tools of a file of definitions"
+            is_file = part.name.endswith((".json", ".yaml", ".yml"))
+            yield Problem(path, f"{part.name!r} is not a toolset; {mock}" if is_file else str(error))
             continue
         for name in found:
             if name in names:
@@ -222,22 +221,12 @@ def _check_tools(config: GenerationConfig, *, imports: bool) -> Iterator[Problem
                     path, f"it has a tool {name!r}, and {other!r} has one too; use only one of them"
                 )
             names.setdefault(name, number)
-    if config.tools.definitions:
-        try:
-            parse_definitions({"tools": config.tools.definitions}, "the definitions")
-        except TreadleError as error:
-            yield Problem(("tools", "definitions"), str(error))
+    if tools := config.tools.definitions:
+        read = partial(parse_definitions, {"tools": tools}, "the definitions")
+        yield from find_mistakes({("tools", "definitions"): read})
     tasks = config.tools.task_set
     if tasks is not None and config.generation.conversation.type == "agent":
         yield from _check_tasks(config, tasks)
-
-
-def _explain_tool(name: str, error: TreadleError) -> str:
-    if name.endswith((".json", ".yaml", ".yml")):
-        return (
-            f"{name!r} is not a toolset; write 'mock:{name}' for the simulated tools of a file of definitions"
-        )
-    return str(error)
 
 
 def _check_tasks(config: GenerationConfig, name: str) -> Iterator[Problem]:
@@ -260,28 +249,19 @@ def _check_output(config: GenerationConfig, leaves: int | None) -> Iterator[Prob
         yield Problem(
             ("output", "path"), f"the folder {str(nearest)!r} cannot be written to; name another one"
         )
+    elif config.tools.folder is not None and path.resolve() == config.tools.folder.resolve():
+        text = f"the folder {str(path)!r} is tools.files too, and would change while the dataset is made"
+        yield Problem(("output", "path"), f"{text}; name another one")
     elif nearest == path and any(path.iterdir()) and not DatasetFolder(path).ledger.exists():
         text = f"the folder {str(path)!r} has files, but no dataset of Treadle; name another one"
         yield Problem(("output", "path"), text)
-    yield from _check_place(config, path)
     if config.output.parquet:
-        try:
-            require_arrow()
-        except ConfigError as error:
-            yield Problem(("output", "parquet"), str(error))
+        yield from find_mistakes({("output", "parquet"): require_arrow})
     if leaves is not None and leaves < len(config.output.splits):
         text = (
             f"{leaves} leaf topics cannot fill {len(config.output.splits)} splits, because no topic is in two"
         )
         yield Problem(("output", "splits"), f"{text}; ask for more topics, or for fewer splits")
-
-
-def _check_place(config: GenerationConfig, path: Path) -> Iterator[Problem]:
-    """Yield a problem if the dataset would be written among the files that its rows are made from."""
-    folder = config.tools.folder
-    if folder is not None and path.resolve() == folder.resolve():
-        text = f"the folder {str(path)!r} is tools.files too, and would change while the dataset is made"
-        yield Problem(("output", "path"), f"{text}; name another one")
 
 
 def _check_prices(config: GenerationConfig, models: Mapping[Role, Model]) -> Iterator[Problem]:

@@ -3,49 +3,70 @@
 Paths in the file are relative to its folder, and `output.path` to the current one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from treadle.core.errors import ConfigError, MistakesError
-from treadle.core.overrides import apply_changes
-from treadle.core.places import Document, KeyPath, Problem, parse_document
+from treadle.core.places import Document, KeyPath, Mapped, Problem, parse_document
 from treadle.core.types import Json
-from treadle.datagen.config.config_schema import KEYS, dump
+from treadle.datagen.config.config_schema import dump
+from treadle.datagen.config.config_schema import schema as make_schema
 from treadle.datagen.config.conflicts import find_conflicts, find_obstacles, find_unknown_names
 from treadle.datagen.config.deepfabric_config import dedent_sections, is_deepfabric, map_deepfabric
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.export.whole import write_whole
-from treadle.jobs.sections import read_config_file
+from treadle.jobs.sections import ConfigReader, LoadedConfig, read_config_file
 from treadle.tools.resolve import place_in
 
 
-class LoadedConfig(Struct, frozen=True):
-    """A configuration that was read from a file."""
+class _Reader(ConfigReader[GenerationConfig]):
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        return make_schema()
 
-    config: GenerationConfig
-    notes: tuple[str, ...]
-    """What was mapped from DeepFabric's keys, one line for each."""
-    path: Path
-    document: Document
-    origins: Mapping[KeyPath, KeyPath] = {}
-    """The place in the file of each key that was mapped from another one."""
-    changes: Mapping[str, Json] = {}
-    """The values that override the file, by key with dots between sections."""
-    flags: Mapping[str, str] = {}
-    """The options of the command line that override keys, by key. The other changes were given with `--set`."""
+    def validate(
+        self,
+        value: dict[str, Any],
+        find_conflicts: Callable[[GenerationConfig], list[Problem]] | None = None,
+    ) -> tuple[GenerationConfig | None, list[Problem]]:
+        config, found = super().validate(value, find_conflicts)
+        return config, found if config is not None else [*found, *_find_more(value, found)]
 
-    def error(self, problems: Sequence[Problem]) -> ConfigError:
-        """Return the error that lists `problems`, each with the line of its key."""
-        return self.document.error(problems, self.changes, self.flags, self.origins)
+
+def _translate(document: Document) -> Mapped:
+    """Return a document in Treadle's keys, with its paths relative to the folder of the file."""
+    mapped = Mapped(document.value, {}, (), ())
+    if is_deepfabric(document.value):
+        mapped = map_deepfabric(document)
+    return replace(mapped, value=_resolve_paths(mapped.value, Path(document.path).parent.absolute()))
+
+
+READER = _Reader(
+    GenerationConfig,
+    "treadle generate",
+    find_conflicts,
+    {
+        ("models", "*"): "'provider:name', a name of treadle.toml, or a mapping with 'model' and settings",
+        ("generation", "num_samples"): "a number from 1, 'auto', or a percentage such as '50%'",
+        ("tools", "use", "*"): "the name of a toolset, or a mapping with 'name' and 'settings'",
+        ("tools", "files"): "a folder, a mapping of path to content, or 'tasks:SET'",
+        ("quality", "filters", "*"): "true, false, or a mapping with settings",
+    },
+    renamed={("generation", "engine"): "workers", ("output", "out"): "path"},
+    translate=_translate,
+)
+"""The reader of configuration files."""
 
 
 def load_config(
     path: str | Path, changes: Mapping[str, Json] | None = None, flags: Mapping[str, str] | None = None
-) -> LoadedConfig:
+) -> LoadedConfig[GenerationConfig]:
     """Return the configuration in a YAML or JSON file. A file of DeepFabric 4 is accepted too.
 
     `changes` override the file, by key such as `generation.num_samples`; paths in them are relative to the current
@@ -53,33 +74,16 @@ def load_config(
     `check_plan` checks the models, tools and output that it names. Raises: `ConfigError` that lists all mistakes,
     each with `file:line`, the key and the nearest known key.
     """
-    file = Path(path).expanduser()
-    document, notes = _read(file)
-    value: dict[str, Json] = document.value
-    origins: Mapping[KeyPath, KeyPath] = {}
-    problems = list(document.duplicates())
-    if is_deepfabric(value):
-        mapped = map_deepfabric(document)
-        value, origins = mapped.value, mapped.origins
-        notes += mapped.notes
-        problems += mapped.problems
-    changes, flags = changes or {}, flags or {}
-    value = apply_changes(_resolve_paths(value, file.parent.absolute()), changes)
-    try:
-        config = GenerationConfig.model_validate(value)
-    except ValidationError as error:
-        faults = KEYS.explain(error.errors(include_url=False), value)
-        problems += [*faults, *_find_more(value, faults)]
-        raise document.error(problems, changes, flags, origins) from None
-    loaded = LoadedConfig(config, notes, file, document, origins, changes, flags)
-    problems += find_conflicts(config)
-    if problems:
-        raise loaded.error(problems)
-    return loaded
+    document, notes = _read(Path(path).expanduser())
+    loaded = READER.read(document, changes, flags)
+    return replace(loaded, mapped=replace(loaded.mapped, notes=(*notes, *loaded.notes)))
 
 
 def check_plan(
-    config: GenerationConfig | LoadedConfig, leaves: int | None = None, *, imports: bool = True
+    config: GenerationConfig | LoadedConfig[GenerationConfig],
+    leaves: int | None = None,
+    *,
+    imports: bool = True,
 ) -> None:
     """Check what a configuration names: models with their keys and prices, files, tools, the output, and limits
     that the estimate exceeds. No request is sent, and no server is started. `leaves` is the number of leaf topics,

@@ -66,7 +66,7 @@ def try_models(
             models[role] = known[0] if known else file.model(given_model(config, role), job=job)
             made.append((settings, models[role]))
         except ConfigError as error:
-            path = _path_of(config, role)
+            path = ("models", "default" if getattr(config.models, role) is None else role)
             problems[(".".join(path), str(error))] = Problem(path, str(error))
     return models, list(problems.values())
 
@@ -74,7 +74,3 @@ def try_models(
 def given_model(config: GenerationConfig, role: Role) -> str | ModelTable | None:
     """Return the model of `role`: its own, or the default model; `None` if that of treadle.toml is meant."""
     return getattr(config.models, role) or config.models.default
-
-
-def _path_of(config: GenerationConfig, role: Role) -> tuple[str, str]:
-    return ("models", "default" if getattr(config.models, role) is None else role)

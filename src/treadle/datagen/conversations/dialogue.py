@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from treadle.core.errors import TreadleError
 from treadle.core.events import Event, TurnStarted
 from treadle.core.state import State
 from treadle.core.tally import Charge, Tally
@@ -36,12 +37,15 @@ def tally_of(journal: Journal, prefix: str) -> Tally:
     return tally
 
 
-class Failed(Struct, frozen=True):
-    """The failure of a sample that could not be made."""
+class SampleError(TreadleError):
+    """Raised if a sample could not be made. `fault` says who is responsible."""
 
-    error: str
-    fault: Fault = Fault.MODEL
-    """Who is responsible; the sample is not to blame for the infrastructure or the user."""
+    def __init__(self, error: str, fault: Fault = Fault.MODEL) -> None:
+        super().__init__(error, fault)
+        self.fault = fault
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Held(Struct, frozen=True):
@@ -53,16 +57,13 @@ class Held(Struct, frozen=True):
     """The state of the run after its last turn."""
 
 
-def failure_of(run: Run[Any], who: str, *, needs_answer: bool = True) -> Failed | None:
-    """Return why a run failed; `None` if it did not. `who` names the model's role in the error.
-
-    Without `needs_answer`, a limit is not a failure.
-    """
+def check_run(run: Run[Any], who: str, *, needs_answer: bool = True) -> None:
+    """Check that a run did not fail. `who` names the model's role in the error. Without `needs_answer`, a limit is
+    not a failure. Raises: `SampleError`."""
     if run.error is not None:
-        return Failed(f"{who} failed: {run.error}", run.fault or Fault.MODEL)
+        raise SampleError(f"{who} failed: {run.error}", run.fault or Fault.MODEL)
     if needs_answer and run.stop_reason is not StopReason.COMPLETED:
-        return Failed(f"{who} gave no answer ({run.stop_reason})")
-    return None
+        raise SampleError(f"{who} gave no answer ({run.stop_reason})")
 
 
 def labels(dataset: str, part: str, sample_id: str, attempt: int) -> dict[str, Json]:
@@ -97,18 +98,16 @@ class AnswerFindings(Struct, frozen=True):
     """Whether the sample could be kept with this answer."""
 
 
-AnswerCheck = Callable[[Dialogue, Held], Awaitable[AnswerFindings | Failed]]
-"""A check of the newest answer. It fails if it could not be made."""
+AnswerCheck = Callable[[Dialogue, Held], Awaitable[AnswerFindings]]
+"""A check of the newest answer. Raises: `SampleError` if it could not be made."""
 
 
-async def hold_dialogue(
-    studio: Studio, dialogue: Dialogue, tally: Tally, check: AnswerCheck | None
-) -> Held | Failed:
-    """Hold a dialogue until it ends, or continue one that was interrupted. Return its events, or why it failed.
+async def hold_dialogue(studio: Studio, dialogue: Dialogue, tally: Tally, check: AnswerCheck | None) -> Held:
+    """Hold a dialogue until it ends, or continue one that was interrupted, and return its events.
 
     If there is a `check`, each answer is checked before the user goes on, and asked for again if that can help. If
     the sample could not be kept with it, the dialogue ends. The last answer is left to the caller.
-    Raises: `RunExistsError` if the dialogue was said to be new and is not.
+    Raises: `SampleError`; `RunExistsError` if the dialogue was said to be new and is not.
     """
     spec = dialogue.spec
     async with AsyncExitStack() as stack:
@@ -118,36 +117,34 @@ async def hold_dialogue(
             run = await session.send(dialogue.scenario.message, is_last=spec.turns == 1)
         user: WorkedSession | None = None
         said: Run[UserTurn] | None = None
-        failed = failure_of(run, "the agent", needs_answer=False)
-        turns = 1
+        failed: SampleError | None = None
+        turns, events = 1, list[Event]()
         if not dialogue.is_new:
             turns = sum([not repairs for repairs in count_repairs(await session.read_events())])
-        while failed is None and run.stop_reason is StopReason.COMPLETED and turns < spec.turns:
-            checked: AnswerFindings | Failed = AnswerFindings()
-            if check is not None:
-                checked = await check(dialogue, Held(await session.read_events(), run.state))
-            if isinstance(checked, Failed):
-                failed = checked
-                break
-            if checked.reasons:
-                run = await session.send(_ask_again(checked.reasons), is_own=True)
-                failed = failure_of(run, "the agent", needs_answer=False)
-                continue
-            if not checked.is_good:
-                break
-            if user is None:
-                user = await stack.enter_async_context(_open_user(studio, dialogue))
-            said = await _reply(studio, user, run, turns)
-            failed = failure_of(said, "the simulated user")
-            if failed is not None or _is_over(studio, said.value, turns):
-                break
-            turns += 1
-            run = await session.send(said.value.message, is_last=turns == spec.turns)
-            failed = failure_of(run, "the agent", needs_answer=False)
-        events: Sequence[Event] = ()
-        if failed is None:
+        try:
+            check_run(run, "the agent", needs_answer=False)
+            while run.stop_reason is StopReason.COMPLETED and turns < spec.turns:
+                checked = AnswerFindings()
+                if check is not None:
+                    checked = await check(dialogue, Held(await session.read_events(), run.state))
+                if checked.reasons:
+                    run = await session.send(_ask_again(checked.reasons), is_own=True)
+                elif checked.is_good:
+                    if user is None:
+                        user = await stack.enter_async_context(_open_user(studio, dialogue))
+                    said = await _reply(studio, user, run, turns)
+                    check_run(said, "the simulated user")
+                    if _is_over(studio, said.value, turns):
+                        break
+                    turns += 1
+                    run = await session.send(said.value.message, is_last=turns == spec.turns)
+                else:
+                    break
+                check_run(run, "the agent", needs_answer=False)
             await session.grade()
-            events = await session.read_events()
+            events = list(await session.read_events())
+        except SampleError as error:
+            failed = error
         if said is None and turns > 1:
             # All that the user said is from an earlier process, whose use belongs to the sample too.
             user = await stack.enter_async_context(_open_user(studio, dialogue))
@@ -155,19 +152,18 @@ async def hold_dialogue(
         tally.add(Charge(run.usage, run.cost_usd))
         if said is not None:
             tally.add(Charge(said.usage, said.cost_usd))
-    return failed or Held(events, run.state)
+    if failed is not None:
+        raise failed
+    return Held(events, run.state)
 
 
-async def repair_answer(
-    studio: Studio, dialogue: Dialogue, reasons: Sequence[str], tally: Tally
-) -> Held | Failed:
-    """Ask the agent for its last answer again, and return the dialogue then, or why there is none."""
+async def repair_answer(studio: Studio, dialogue: Dialogue, reasons: Sequence[str], tally: Tally) -> Held:
+    """Ask the agent for its last answer again, and return the dialogue then. Raises: `SampleError`."""
     async with _open_agent(studio, dialogue) as session:
         before = await session.finish_turn()
         run = await session.send(_ask_again(reasons), is_last=True, is_own=True)
         tally.add(Charge(run.usage - before.usage, _subtract(run.cost_usd, before.cost_usd)))
-        if (failed := failure_of(run, "the agent")) is not None:
-            return failed
+        check_run(run, "the agent")
         await session.grade()
         return Held(await session.read_events(), run.state)
 

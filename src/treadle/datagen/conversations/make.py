@@ -2,41 +2,52 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import count
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import RunExistsError
+from treadle.core import events as e
+from treadle.core.errors import ExportError, RunExistsError
 from treadle.core.events import Event
+from treadle.core.state import State
 from treadle.core.tally import Charge, Tally
-from treadle.core.types import Fault, Usage
+from treadle.core.types import Fault, Message, Role, Usage
+from treadle.datagen.config.generation_config import Conversation
 from treadle.datagen.conversations.dialogue import (
     AnswerCheck,
     Dialogue,
-    Failed,
     Held,
-    failure_of,
+    SampleError,
+    check_run,
+    count_repairs,
+    drop_repaired,
     hold_dialogue,
     labels,
     repair_answer,
 )
-from treadle.datagen.conversations.projection import make_row
-from treadle.datagen.conversations.studio import Studio, sample_id
-from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario, write_facts
+from treadle.datagen.conversations.studio import Studio, answer_schema, read_answer, sample_id
+from treadle.datagen.quality.exchanges import count_turns, find_missing_thought
+from treadle.datagen.quality.protocol import FilterVerdict
+from treadle.datagen.scenarios.cast import describe_persona
+from treadle.datagen.scenarios.kinds import kinds_of
+from treadle.datagen.scenarios.scenario import Environment, Kind, SampleSpec, Scenario, write_facts
 from treadle.datagen.scenarios.scenario_writer import (
     MAX_TRIES,
     find_scenario_faults,
     scenario_facts,
 )
-from treadle.export.rows import Row
+from treadle.export.row_changes import keep_messages
+from treadle.export.rows import Lineage, Row, SampleInfo, row_of
+from treadle.journal.run_info import RunFilter
 
 
 class MadeSample(Struct, frozen=True, kw_only=True):
     """The outcome of the work on one sample. A fault is a value and not an exception."""
 
+    spec: SampleSpec
     run_id: str
     """The run of the agent's conversation. If the scenario failed, there is no such run."""
-    environment: Environment
     scenario: Scenario | None = None
     """`None` if no scenario could be written."""
     row: Row | None = None
@@ -54,6 +65,8 @@ class MadeSample(Struct, frozen=True, kw_only=True):
     fault: Fault | None = None
     """Who is responsible for the error. If it is not the sample's, for example because a server did not answer, the
     same attempt can be made again, and continues what is there. `None` if there is no error."""
+    verdicts: tuple[FilterVerdict, ...] = ()
+    """The verdicts about the sample; empty until it was judged."""
 
 
 async def make_sample(
@@ -90,12 +103,10 @@ async def _make(
     run_id = f"{spec.sample_id}-{attempt}"
     # A conversation without tools has no files: the agent could not see them.
     environment = studio.environments.draw(spec) if studio.has_tools else Environment()
-    tally = Tally()
-    scenario = await _write_scenario(studio, spec, attempt, environment, feedback, tally, is_new=is_new)
-    row, failed = None, scenario if isinstance(scenario, Failed) else None
-    dialogue: Dialogue | None = None
-    events: Sequence[Event] = ()
-    if isinstance(scenario, Scenario):
+    tally, made = Tally(), MadeSample(spec=spec, run_id=run_id)
+    try:
+        scenario = await _write_scenario(studio, spec, attempt, environment, feedback, tally, is_new=is_new)
+        made = replace(made, scenario=scenario)
         if not scenario.is_task:
             environment = replace(environment, task=None, task_input="")
         task = None if environment.task is None else studio.environments.load_task(environment.task)
@@ -113,24 +124,12 @@ async def _make(
             labels={part: labels(name, part, spec.sample_id, attempt) for part in ("sample", "user")},
             is_new=is_new,
         )
+        made = replace(made, dialogue=dialogue)
         held = await hold_dialogue(studio, dialogue, tally, check)
-        if isinstance(held, Failed):
-            failed = held
-        else:
-            made = await show_dialogue(studio, dialogue, held, tally)
-            row, failed, events = (None, made, ()) if isinstance(made, Failed) else (made, None, held.events)
-    return MadeSample(
-        run_id=run_id,
-        environment=environment,
-        scenario=scenario if isinstance(scenario, Scenario) else None,
-        row=row,
-        events=events,
-        dialogue=dialogue,
-        usage=tally.usage,
-        cost_usd=tally.cost_usd,
-        error=None if failed is None else failed.error,
-        fault=None if failed is None else failed.fault,
-    )
+        made = replace(made, row=await show_dialogue(studio, dialogue, held, tally), events=held.events)
+    except SampleError as error:
+        made = replace(made, error=str(error), fault=error.fault)
+    return replace(made, usage=tally.usage, cost_usd=tally.cost_usd)
 
 
 async def repair_sample(studio: Studio, made: MadeSample, reasons: Sequence[str]) -> MadeSample:
@@ -138,20 +137,18 @@ async def repair_sample(studio: Studio, made: MadeSample, reasons: Sequence[str]
     assert made.dialogue is not None
     tally = Tally()
     tally.add(Charge(made.usage, made.cost_usd))
-    held = await repair_answer(studio, made.dialogue, reasons, tally)
-    row = held if isinstance(held, Failed) else await show_dialogue(studio, made.dialogue, held, tally)
-    if isinstance(row, Failed):
-        failed = replace(made, row=None, events=(), error=row.error, fault=row.fault)
-        return replace(failed, usage=tally.usage, cost_usd=tally.cost_usd)
-    events = () if isinstance(held, Failed) else held.events
-    return replace(made, row=row, events=events, usage=tally.usage, cost_usd=tally.cost_usd)
+    try:
+        held = await repair_answer(studio, made.dialogue, reasons, tally)
+        row = await show_dialogue(studio, made.dialogue, held, tally)
+        made = replace(made, row=row, events=held.events)
+    except SampleError as error:
+        made = replace(made, row=None, events=(), error=str(error), fault=error.fault)
+    return replace(made, usage=tally.usage, cost_usd=tally.cost_usd)
 
 
-async def show_dialogue(studio: Studio, dialogue: Dialogue, held: Held, tally: Tally) -> Row | Failed:
-    """Return the row of a dialogue, or of its beginning. `tally` is what it has used."""
-    if dialogue.run_id.endswith("-1") and studio.has_prices:
-        return make_row(studio, dialogue, held, tally)
-    # it asks for prices, or reads the journal
+async def show_dialogue(studio: Studio, dialogue: Dialogue, held: Held, tally: Tally) -> Row:
+    """Return the row of a dialogue, or of its beginning. `tally` is what it has used. Raises: `SampleError`."""
+    # It may ask for prices, or read the journal.
     return await asyncio.to_thread(make_row, studio, dialogue, held, tally)
 
 
@@ -164,10 +161,10 @@ async def _write_scenario(
     tally: Tally,
     *,
     is_new: bool,
-) -> Scenario | Failed:
+) -> Scenario:
     """Return the scenario of a sample.
 
-    If the writer's answer has faults, the writer is told about them and asked again.
+    If the writer's answer has faults, the writer is told about them and asked again. Raises: `SampleError`.
     """
     generation = studio.config.generation
     facts = scenario_facts(
@@ -188,19 +185,154 @@ async def _write_scenario(
         run = None if is_new else await session.finish_turn()
         if run is None or run.state.turn.number == 0:
             run = await session.send(write_facts(facts), is_last=True)
-        while True:
-            failed = failure_of(run, "the writer of scenarios")
-            written: Scenario | None = None if failed else run.value
-            faults = () if written is None else find_scenario_faults(written, spec, environment)
-            if failed or not faults:
-                break
-            if run.state.turn.number >= MAX_TRIES:
-                failed = Failed(f"the scenario was rejected {MAX_TRIES} times: {' '.join(faults)}")
-                break
-            again = "\n".join(["The scenario cannot be used. Write it again.", *faults])
-            run = await session.send(again, is_last=True, is_own=True)
-        tally.add(Charge(run.usage, run.cost_usd))
-    if failed is not None:
-        return failed
-    assert written is not None
-    return written
+        try:
+            while True:
+                check_run(run, "the writer of scenarios")
+                written: Scenario = run.value
+                if not (faults := find_scenario_faults(written, spec, environment)):
+                    return written
+                if run.state.turn.number >= MAX_TRIES:
+                    raise SampleError(f"the scenario was rejected {MAX_TRIES} times: {' '.join(faults)}")
+                again = "\n".join(["The scenario cannot be used. Write it again.", *faults])
+                run = await session.send(again, is_last=True, is_own=True)
+        finally:
+            tally.add(Charge(run.usage, run.cost_usd))
+
+
+TEACHERS = ("teacher", "oracle", "mediocre")
+"""The names of Treadle's built-in models, without their provider and their rate of mistakes."""
+
+
+def make_row(studio: Studio, dialogue: Dialogue, held: Held, tally: Tally) -> Row:
+    """Return the row of a dialogue that was `held`. Raises: `SampleError` if it cannot be shown as one."""
+    events = held.events
+    conversation = studio.config.generation.conversation
+    try:
+        row = project(dialogue.run_id, events, conversation, held.state)
+    except ExportError as error:
+        raise SampleError(str(error)) from error
+    ran_with = row.messages[0].content if row.messages[0].role is Role.SYSTEM else None
+    messages = row.messages
+    output = studio.config.output
+    system = (output.system_message or dialogue.shown) if output.include_system_message else None
+    if system != ran_with:
+        said = [message for message in messages if message.role is not Role.SYSTEM]
+        messages = (*([Message(Role.SYSTEM, system)] if system else []), *said)
+    info = _describe(studio, dialogue, row.lineage, messages, tally)
+    info = replace(
+        info,
+        instructions=None if system == ran_with else ran_with,
+        repairs=sum([repairs > 0 for repairs in count_repairs(events)]),
+    )
+    # A row about recovery is for what follows an error, so that all of it is trained on.
+    untrained = () if dialogue.spec.kind == Kind.RECOVERY else row.untrained
+    return Row(messages, row.tools, replace(row.lineage, sample=info), untrained=untrained)
+
+
+def project(
+    run_id: str, events: Sequence[e.Event], conversation: Conversation, state: State | None = None
+) -> Row:
+    """Return the events of a conversation's run as a row, with the system message that the agent had.
+
+    `state` is as for `row_of`. Raises: as `load_row` does.
+    """
+    bodies = [event.body for event in events]
+    row = row_of(run_id, bodies, state)
+    row = keep_messages(row, drop_repaired(row.messages))
+    return row if answer_schema(conversation) is None else _show_answers(events, row, conversation)
+
+
+def _describe(
+    studio: Studio, dialogue: Dialogue, lineage: Lineage, messages: Sequence[Message], tally: Tally
+) -> SampleInfo:
+    """Return the origin of a row."""
+    conversation = studio.config.generation.conversation
+    planned = describe_plan(studio, dialogue.spec, dialogue.scenario, lineage.model or "")
+    models = planned.models
+    if dialogue.spec.turns > 1:
+        models = models | {"user": studio.models["user"].name}
+    tally = _add_earlier(studio, dialogue, tally)
+    return replace(
+        planned,
+        kinds=tuple([kind.value for kind in kinds_of(messages)]) if studio.has_tools else (),
+        reasoning=None if find_missing_thought(messages) else conversation.reasoning,
+        turns=count_turns(messages),
+        models=models,
+        input_tokens=tally.usage.input_tokens,
+        output_tokens=tally.usage.output_tokens,
+        cost_usd=tally.cost_usd,
+        prices={role: text for role, text in studio.prices.items() if role in models},
+        tool_hashes=studio.tool_hashes,
+        environment=dialogue.environment.task or dialogue.environment.source,
+    )
+
+
+def describe_plan(studio: Studio, spec: SampleSpec, scenario: Scenario | None, agent: str) -> SampleInfo:
+    """Return what is known about a sample before its conversation. `agent` is the name of the agent's model."""
+    return SampleInfo(
+        sample_id=spec.sample_id,
+        dataset=studio.config.name,
+        topic=spec.topic,
+        topic_id=spec.topic_id,
+        seed=spec.seed,
+        kind=spec.kind,
+        difficulty=spec.difficulty,
+        persona=describe_persona(spec.persona),
+        goal="" if scenario is None else scenario.goal,
+        conversation=studio.config.generation.conversation.type,
+        models={"agent": agent, "scenarios": studio.models["scenarios"].name},
+        is_from_teacher=not set(agent.split(":")).isdisjoint(TEACHERS),
+    )
+
+
+def _add_earlier(studio: Studio, dialogue: Dialogue, tally: Tally) -> Tally:
+    """Return `tally` with what earlier attempts at the sample have used."""
+    sample_id, run_id = dialogue.spec.sample_id, dialogue.run_id
+    if run_id == f"{sample_id}-1":
+        return tally
+    total = Tally()
+    total.add(Charge(tally.usage, tally.cost_usd))
+    for info in studio.journal.runs(RunFilter(id_prefix=f"{sample_id}-")):
+        if info.run_id != run_id and not info.run_id.startswith(f"{run_id}-"):
+            total.add(Charge(Usage(info.input_tokens, info.output_tokens), info.cost_usd))
+    return total
+
+
+def _show_answers(events: Sequence[e.Event], row: Row, conversation: Conversation) -> Row:
+    """Return a row with its answers in the form that the configuration asks for.
+
+    An answer that was given through a tool becomes a message, and the tool is left out.
+    """
+    bodies = [event.body for event in events]
+    tool = next((body.output.tool for body in bodies if isinstance(body, e.RunStarted) and body.output), None)
+    given = [body.output for body in bodies if isinstance(body, e.TurnCompleted)]
+    later = [*count_repairs(events)[1:], 0]
+    outputs = iter([output for output, repairs in zip(given, later, strict=False) if not repairs])
+    shown: list[Message] = []
+    numbers, untrained, answers = count(), list[int](), 0
+    for index, message in enumerate(row.messages):
+        if message.role is Role.TOOL and message.name == tool:
+            continue
+        if message.role is Role.ASSISTANT:
+            number = next(numbers)
+            calls = tuple([call for call in message.tool_calls if call.name != tool])
+            if not calls:
+                following = row.messages[index + 1 :]
+                if not _ends_turn(following, tool):
+                    continue
+                spoken = read_answer(next(outputs), conversation)
+                reasoning = spoken.reasoning if spoken.reasoning is not None else message.reasoning
+                message = Message(Role.ASSISTANT, spoken.text, reasoning=reasoning)
+            elif calls != message.tool_calls:
+                message = replace(message, tool_calls=calls)
+            untrained += [answers] if number in row.untrained else []
+            answers += 1
+        shown.append(message)
+    tools = tuple([item for item in row.tools if item.name != tool])
+    return Row(tuple(shown), tools, row.lineage, untrained=tuple(untrained))
+
+
+def _ends_turn(following: Sequence[Message], tool: str | None) -> bool:
+    """Return whether an answer is the final answer of its turn, which the messages after it show."""
+    rest = [message for message in following if not (message.role is Role.TOOL and message.name == tool)]
+    return not rest or rest[0].role is Role.USER

@@ -251,11 +251,6 @@ class Studio:
         """Return the simulated user with this system message."""
         return _vary(self._user, instructions)
 
-    @property
-    def has_prices(self) -> bool:
-        """True if `prices` is known, so that it does not block."""
-        return "prices" in vars(self)
-
     @cached_property
     def prices(self) -> dict[str, str]:
         """Return the known prices by role, in words. The first use may block."""

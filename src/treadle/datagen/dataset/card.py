@@ -20,7 +20,6 @@ from treadle.datagen.dataset.dataset_stats import DatasetStats, collect
 from treadle.datagen.dataset.splits import WrittenSplits, read_written
 from treadle.export.whole import write_whole
 from treadle.jobs.ledger import Ledger
-from treadle.models.config.tables import ModelTable
 
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 _LARGEST = "1M<n<10M"
@@ -54,7 +53,7 @@ def make_card(folder: Path, config: GenerationConfig, stats: DatasetStats, tags:
         _quality(folder, config, stats),
         _kinds(stats),
         _licenses(config, stats),
-        _again(config),
+        _fill("again", config=config, version=treadle.__version__),
     ]
     return f"---\n{meta}---\n\n" + "\n\n".join(filter(None, parts)) + "\n"
 
@@ -96,31 +95,21 @@ def _languages(config: GenerationConfig) -> list[str]:
 def _intro(config: GenerationConfig, stats: DatasetStats) -> str:
     about = f" about {_plain(config.topics.prompt)!r}" if config.topics.prompt else ""
     plural = "" if len(stats.tools) == 1 else "s"
-    tools = (
-        f" that use {len(stats.tools):,} tool{plural} in {stats.calls.total:,} calls" if stats.tools else ""
-    )
-    lines = [f"{stats.rows:,} conversations{about}{tools}, made with Treadle {treadle.__version__}."]
+    tools = _fill("tools", stats=stats, tools=len(stats.tools), plural=plural) if stats.tools else ""
+    lines = [_fill("intro", stats=stats, about=about, tools=tools, version=treadle.__version__)]
     lines += [f"**{text}**" for text in stats.describe_built_in()]
-    if stats.simulated:
-        lines.append(
-            f"**The results of {stats.simulated_calls:,} of the {stats.calls.total:,} tool calls, in "
-            f"{stats.simulated:,} rows, were simulated.** The lineage of a row names them."
-        )
-    elif stats.tools:
-        lines.append(
-            "Every tool result is real: it came from a tool that ran while the conversation was made."
-        )
-    if stats.verified:
-        lines.append(
-            f"{stats.verified:,} of the {stats.with_calls:,} rows with tool calls are verified: the calls were "
-            "made again in a fresh sandbox and gave the recorded results."
-        )
-    if stats.repaired:
-        lines.append(
-            f"In {stats.repaired:,} rows, an answer that a filter rejected was asked for again with the reasons. "
-            "The rows have the last answers; the runs in the journal have all of them."
-        )
-    return "\n".join(lines)
+    told = {
+        "simulated": stats.simulated,
+        "real": stats.tools and not stats.simulated,
+        "verified": stats.verified,
+        "repaired": stats.repaired,
+    }
+    return "\n".join([*lines, *[_fill(name, stats=stats) for name, is_told in told.items() if is_told]])
+
+
+def _fill(name: str, **values: object) -> str:
+    """Return a text of `card.toml` with these values."""
+    return str(read_data(__package__, "card")[name]).strip("\n").format(**values)
 
 
 def _contents(stats: DatasetStats, written: WrittenSplits) -> str:
@@ -158,7 +147,8 @@ def _making(config: GenerationConfig, stats: DatasetStats) -> str:
     models = []
     for role, names in sorted(stats.models.items()):
         table = getattr(config.models, role, None) or config.models.default
-        settings = "" if not isinstance(table, ModelTable) else _list_settings(table)
+        given = {name: getattr(table, name, None) for name in _SETTINGS}
+        settings = ", ".join([f"{name} {value}" for name, value in given.items() if value is not None])
         prices = "; ".join(stats.prices.get(role, Counter()))
         models += [(role, name, settings, prices, f"{count:,}") for name, count in names.most_common()]
     generation = config.generation
@@ -173,24 +163,13 @@ def _making(config: GenerationConfig, stats: DatasetStats) -> str:
         "initial files": ", ".join(_names(stats.sources)),
         "seed": str(config.seed),
     }
-    cost = "unknown" if stats.rows_without_cost else f"${stats.cost_usd:,.4f}"
-    spent = (
-        f"The rows took {stats.input_tokens:,} input and {stats.output_tokens:,} output tokens (cost: {cost}); "
-        f"rejected samples took {stats.rejected_input_tokens:,} and {stats.rejected_output_tokens:,} more."
+    return _fill(
+        "making",
+        stats=stats,
+        models=_table(("role", "model", "settings", "prices", "rows"), models),
+        settings=_table(("setting", "value"), [(name, value) for name, value in listed.items() if value]),
+        cost="unknown" if stats.rows_without_cost else f"${stats.cost_usd:,.4f}",
     )
-    return (
-        "## How it was made\n\nFor each topic, a writer invents scenarios that fit the tools and files; "
-        "a simulated user and an agent with tools talk; filters decide which conversations are kept.\n\n"
-        + _table(("role", "model", "settings", "prices", "rows"), models)
-        + "\n\n"
-        + _table(("setting", "value"), [(name, value) for name, value in listed.items() if value])
-        + f"\n\n{spent}"
-    )
-
-
-def _list_settings(table: ModelTable) -> str:
-    values = {name: getattr(table, name) for name in _SETTINGS}
-    return ", ".join([f"{name} {value}" for name, value in values.items() if value is not None])
 
 
 def _names(sources: Iterable[str]) -> list[str]:
@@ -203,17 +182,13 @@ def _quality(folder: Path, config: GenerationConfig, stats: DatasetStats) -> str
     filters = list(dict.fromkeys([*stats.filters, *stats.lowered_by, *stats.rejections]))
     rows = [(name, f"{stats.filters[name]:,}", f"{stats.rejections[name]:,}") for name in filters]
     duplicates = sum(count for name, count in stats.rejections.items() if "duplicate" in name)
-    lines = [
-        f"{stats.rejected:,} samples were rejected, {duplicates:,} of them as duplicates or near-duplicates of a "
-        "row. "
-        f"Rows with the same messages as an earlier row: {stats.duplicates:,}."
-    ]
+    lines = [_fill("rejected", stats=stats, duplicates=duplicates)]
     if stats.lowered:
         lines.append(stats.describe_lowered())
     if DatasetFolder(folder).ledger.exists():
         with Ledger(DatasetFolder(folder).ledger, is_readonly=True) as ledger:
             if failed := ledger.counts().failed:
-                lines.append(f"{failed:,} samples failed, for example because a server did not answer.")
+                lines.append(_fill("failed", failed=failed))
     if config.quality.evaluation_sets:
         names = [path.name for path in config.quality.evaluation_sets]
         lines.append(f"No row overlaps with: {', '.join(names)}.")
@@ -240,16 +215,6 @@ def _licenses(config: GenerationConfig, stats: DatasetStats) -> str:
     if sources:
         lines.append("The sources:\n\n" + _table(("source", "licence"), sources))
     return "## Licences\n\n" + "\n\n".join(lines)
-
-
-def _again(config: GenerationConfig) -> str:
-    return (
-        f"## Making it again\n\n```sh\npip install treadle=={treadle.__version__}\n"
-        "treadle generate config.yaml\n```\n\n"
-        f"The configuration is `config.yaml` in the folder of the dataset, with the seed {config.seed}. The plan, "
-        "the personas and the initial files are then the same; what models write can differ. The journal in that "
-        "folder has every request, answer and tool result, and `treadle dataset verify` makes the calls again."
-    )
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -6,23 +6,20 @@ texts.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 from itertools import groupby, pairwise
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct, field
 
 from treadle.core.types import Message, Role
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.entries import RowEntry, read_entries
+from treadle.datagen.dataset.entries import RowEntry, digest_of, make_digest, read_entries
 from treadle.datagen.quality.exchanges import count_turns
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
 from treadle.export.rows import Row
 
-_DIGEST_BYTES = 16
 START, END = "(start)", "(answer)"
 """The names that stand for the user's message and for the answer in the order of the tool calls."""
 
@@ -129,7 +126,6 @@ class DatasetStats(Struct, kw_only=True):
     topics: Counter[str] = field(default_factory=Counter)
     """The number of rows by topic id."""
     topic_paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    rejected_topics: Counter[str] = field(default_factory=Counter)
     input_tokens: int = 0
     """The input tokens of rows, without those of their rejected attempts, which the rows' lineages include."""
     output_tokens: int = 0
@@ -200,7 +196,7 @@ class DatasetStats(Struct, kw_only=True):
         row = entry.row
         self.rows += 1
         self.duplicates += _is_known(self._contents, digest_of(row.messages))
-        self.repeated_ids += _is_known(self._ids, _digest(entry.row_id.encode()))
+        self.repeated_ids += _is_known(self._ids, make_digest(entry.row_id.encode()))
         self.stop_reasons[row.lineage.stop_reason] += 1
         self.simulated += bool(row.lineage.simulated)
         self.simulated_calls += len(row.lineage.simulated)
@@ -221,7 +217,6 @@ class DatasetStats(Struct, kw_only=True):
             spent = sample.input_tokens, sample.output_tokens, sample.cost_usd or 0.0
             self._add_rejected_use(sample.sample_id, spent)
             self.rejected_without_cost += sample.cost_usd is None
-            self.rejected_topics[sample.topic_id] += 1
             self.topic_paths.setdefault(sample.topic_id, sample.topic)
 
     def _add_rejected_use(self, sample_id: str, spent: tuple[int, int, float]) -> None:
@@ -232,7 +227,7 @@ class DatasetStats(Struct, kw_only=True):
         self.rejected_input_tokens += own_in
         self.rejected_output_tokens += own_out
         self.rejected_cost_usd += own_cost
-        if _digest(sample_id.encode()) in self._ids:
+        if make_digest(sample_id.encode()) in self._ids:
             self.input_tokens -= own_in
             self.output_tokens -= own_out
             self.cost_usd -= own_cost
@@ -331,20 +326,6 @@ def count_chars(messages: Sequence[Message]) -> int:
     )
 
 
-def digest_of(messages: Sequence[Message]) -> bytes:
-    """Return a hash of what messages say. The ids of calls are not part of it."""
-    said = [
-        (message.role, message.content, [(call.name, call.arguments) for call in message.tool_calls])
-        for message in messages
-        if message.role is not Role.SYSTEM
-    ]
-    return _digest(msgspec.json.encode(said))
-
-
-def _digest(data: bytes) -> bytes:
-    return blake2b(data, digest_size=_DIGEST_BYTES).digest()
-
-
 def _is_known(known: set[bytes], digest: bytes) -> bool:
     """Return whether `digest` is known, and add it."""
     if digest in known:
@@ -373,7 +354,7 @@ def describe(stats: DatasetStats) -> dict[str, object]:
     }
 
 
-_NOT_LISTED = ("orders", "sequences", "topic_paths", "topics", "rejected_topics", "reasons", "prices")
+_NOT_LISTED = ("orders", "sequences", "topic_paths", "topics", "reasons", "prices")
 
 
 def read_topics(path: Path) -> TopicGraph | None:

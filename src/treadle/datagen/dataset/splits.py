@@ -1,7 +1,7 @@
 """The splits of a dataset: no topic is in two of them, and a topic stays in its split when rows are added."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from hashlib import blake2b
 from itertools import product
@@ -282,7 +282,11 @@ def split_rows(path: Path, out: Path, plan: SplitPlan, *, is_fresh: bool = False
         groups[unions.find(key)] += size
     made = WrittenSplits(plan.seed, plan.shares, found, dict(rows), files, left_out)
     write_whole([msgspec.json.encode(made)], DatasetFolder(out).splits)
-    _remove_old(out, {file.name for file in record.files} - {file.name for file in files})
+    for name in {file.name for file in record.files} - {file.name for file in files}:
+        gone = out / Path(name).name
+        if gone.is_dir():
+            rmtree(gone)
+        gone.unlink(missing_ok=True)
     wanted, topics = apportion(sizes.total(), plan.shares), Counter(found.values())
     whole = sum(plan.shares.values())
     return Splits(
@@ -337,16 +341,11 @@ def _group(path: Path) -> tuple[Counter[str], Unions]:
         for length in range(1, len(names)):
             if (above := topic_id(names[:length])) in sizes:
                 unions.join(key, above)
-    for child, parent in _find_links(path, sizes.keys()):
-        unions.join(child, parent)
-    return sizes, unions
-
-
-def _find_links(path: Path, keys: Set[str]) -> Iterator[tuple[str, str]]:
-    """Yield each topic among `keys` that is below another one of them in the topics of a dataset, with that one."""
     if (graph := read_topics(path)) is not None:
-        for key in keys & graph.topics.keys():
-            yield from ((key, parent) for parent in graph.ancestors(key) & keys)
+        for key in sizes.keys() & graph.topics.keys():
+            for parent in graph.ancestors(key) & sizes.keys():
+                unions.join(key, parent)
+    return sizes, unions
 
 
 def _assign(sizes: Counter[str], unions: Unions, plan: SplitPlan, old: Mapping[str, str]) -> dict[str, str]:
@@ -383,16 +382,15 @@ def _write_files(
                 except ExportError as error:
                     refused[places[split, name].name][describe_reason(error)] += 1
     files = [SplitFile(place.name, *key) for key, place in places.items()]
-    lacks = {name: _tell_reasons(reasons) for name, reasons in refused.items()}
+    told = {name: [_tell_reasons(reasons)] for name, reasons in refused.items()}
     for key, writer in writers.items():
-        if writer.shortened:
-            name = places[key].name
-            turns = f"turns that are not to be trained on in {_count_rows(writer.shortened)}"
-            lacks[name] = f"{lacks[name]}; {turns}" if name in lacks else turns
-        if writer.unweighted:
-            name = places[key].name
-            weights = f"the weight of {_count_rows(writer.unweighted)}, for which the format has no place"
-            lacks[name] = f"{lacks[name]}; {weights}" if name in lacks else weights
+        for count, text in (
+            (writer.shortened, "turns that are not to be trained on in {}"),
+            (writer.unweighted, "the weight of {}, for which the format has no place"),
+        ):
+            if count:
+                told.setdefault(places[key].name, []).append(text.format(_count_rows(count)))
+    lacks = {name: "; ".join(texts) for name, texts in told.items()}
     if plan.parquet:
         for (split, name), place in places.items():
             if place.is_file():
@@ -423,12 +421,3 @@ def find_place(out: Path, split: str, format: str) -> Path:
     """Return the file of a split in a format; a folder if each row of the format is a file of its own."""
     place = DatasetFolder(out).split(split, format)
     return place.with_suffix("") if FORMATS.load(format).has_own_files else place
-
-
-def _remove_old(out: Path, names: Collection[str]) -> None:
-    """Remove files of earlier splits that were not written again."""
-    for name in names:
-        gone = out / Path(name).name
-        if gone.is_dir():
-            rmtree(gone)
-        gone.unlink(missing_ok=True)

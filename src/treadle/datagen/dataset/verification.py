@@ -12,7 +12,7 @@ from treadle.core.transcript import check_transcript
 from treadle.core.types import Message, Role
 from treadle.datagen.config.generation_config import Conversation, GenerationConfig, OutputSection
 from treadle.datagen.config.loading import read_config
-from treadle.datagen.conversations.projection import project
+from treadle.datagen.conversations.make import project
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.entries import RowEntry, read_entries
 from treadle.datagen.quality.exchanges import name_message
@@ -103,40 +103,33 @@ async def verify_rows(
         await batch.aclose()
 
 
-def _find_conversation(sample: SampleInfo | None) -> Conversation:
-    """Return the form of a conversation, as far as its row shows it."""
-    facts = {} if sample is None else {"type": sample.conversation, "reasoning": sample.reasoning}
-    return Conversation.model_validate(facts)
-
-
 async def _check(
     entry: RowEntry, journal: Journal, config: GenerationConfig | None, *, trust: bool
 ) -> CheckedRow:
     row, sample = entry.row, entry.row.lineage.sample
-    conversation = _find_conversation(sample) if config is None else config.generation.conversation
+    shown = {} if sample is None else {"type": sample.conversation, "reasoning": sample.reasoning}
+    conversation = Conversation.model_validate(shown) if config is None else config.generation.conversation
     run_id, is_claimed = row.lineage.run_id, sample is not None and sample.is_verified
     problems = [f"its transcript is faulty: {fault}" for fault in check_transcript(row.messages)]
-    verification: Verification | None = None
+    found = Verification(run_id, 0, 0, 0, (), ())
     try:
         events = await asyncio.to_thread(journal.read, run_id)
         projected = project(run_id, events, conversation)
         problems += compare(row, projected, None if config is None else config.output)
-        verification = await verify_run(journal, run_id, trust=trust)
+        found = await verify_run(journal, run_id, trust=trust)
     except RunNotFoundError:
         problems.append(f"its run {run_id!r} is not in the journal")
     except (ExportError, JournalError, ConfigError) as error:
         problems.append(f"its run cannot be used: {error}")
-    if verification is None:
-        return CheckedRow(row_id=entry.row_id, run_id=run_id, is_claimed=is_claimed, problems=tuple(problems))
-    problems += [f"a result differs: {item}" for item in verification.differences[:_MAX_LISTED]]
-    if is_claimed and verification.skipped:
-        problems.append(f"it claims to be verified, but a call is not made again: {verification.skips[0]}")
+    problems += [f"a result differs: {item}" for item in found.differences[:_MAX_LISTED]]
+    if is_claimed and found.skipped:
+        problems.append(f"it claims to be verified, but a call is not made again: {found.skips[0]}")
     return CheckedRow(
         row_id=entry.row_id,
         run_id=run_id,
-        calls=verification.calls,
-        matched=verification.matched,
-        skipped=verification.skipped,
+        calls=found.calls,
+        matched=found.matched,
+        skipped=found.skipped,
         is_claimed=is_claimed,
         problems=tuple(problems),
     )

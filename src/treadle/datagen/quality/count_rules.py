@@ -57,7 +57,10 @@ class CountRules:
         if abs(item.value) in {*allowed, *map(sum, sums)}:
             return SEEN
         if found is not None and _HOLDING.search(statement.sentence):
-            return None  # it may count a part of a file
+            hits = self._count_hits(statement.sentence.casefold())
+            is_other = hits and not is_sum and abs(item.value) not in hits
+            # else it may count a part of a file
+            return Doubt(DoubtKind.UNLIKE, "is another number than was found", "hits") if is_other else None
         is_other = found is not None and found[1].lower().startswith("file")
         is_near = 2 * abs(item.value) >= min(allowed, default=0.0)
         if is_named or (is_other and not is_near and len({call.call.name for call in self._seen.calls}) > 1):
@@ -88,6 +91,17 @@ class CountRules:
             return SEEN
         is_part = _HOLDING.search(statement.sentence) or self._seen.anchors(statement.sentence)
         return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not is_part else None
+
+    def _count_hits(self, text: str) -> set[float]:
+        """Return how many lines each search found in the file that a text names."""
+        found: set[float] = set()
+        for call in self._seen.calls:
+            paths = [
+                line.partition(":")[0].casefold() for line in call.result.splitlines() if _HIT.match(line)
+            ]
+            named = Counter([path for path in paths if _names(text, path)])
+            found |= set(map(float, named.values())) if len(named) == 1 else set()
+        return found
 
     def _failed_path(self, text: str) -> str:
         """Return a path of a text that only calls that failed were given; empty if there is none."""

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from treadle.datagen.quality.evidence import Evidence, unit_stems
 from treadle.datagen.quality.figure_reader import find_quantities
-from treadle.datagen.quality.quantities import lexicon, unit_of
-from treadle.datagen.quality.result_records import Record, stems_of
+from treadle.datagen.quality.quantities import Quantity, lexicon, unit_of
+from treadle.datagen.quality.result_records import Cell, Record, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, clauses
 
 _ENTITY = re.compile(
@@ -102,6 +102,8 @@ _NOUN = re.compile(r"\A[\s*_`]+[^\W\d_]+")
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
 _CODE = re.compile(r"\b[A-Za-z]{1,6}[-/.#]?\d")
 """What looks like the code of a record."""
+_LABEL_REACH = 24
+"""How many characters before and after a figure may have the other words of its label."""
 _BESIDE = re.compile(r"\(([^()]{1,80})\)")
 """What stands in brackets after a clause."""
 
@@ -146,7 +148,7 @@ def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[
     names = frozenset().union(*entities_of(earlier))
     inherited = frozenset().union(*[seen.anchors(clause) for clause, _ in clauses(here)])
     inherited = inherited or (seen.anchors(earlier) & names)
-    is_alone = len(find_quantities(statement.sentence)) < 2 or statement.sentence.lstrip().startswith("|")
+    is_alone = len(find_figures(seen, statement.sentence)) < 2 or statement.sentence.lstrip().startswith("|")
     above = inherited or (seen.anchors(statement.sentence) if is_alone else frozenset())
     places = places or stems_of(text) & seen.places
     return above - seen.places - names, places
@@ -159,11 +161,12 @@ def find_labels(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[f
     assert item is not None
     is_row = statement.sentence.lstrip().startswith("|")
     clause = statement.sentence if is_row else statement.clause
-    is_alone = len(find_quantities(clause)) < 2
+    is_alone = len(find_figures(seen, clause)) < 2
     texts = [clause + beside(statement)] if is_alone else []
-    if not is_row:
-        is_sole = len(find_quantities(statement.sentence)) < 2
-        texts = [*texts, *_scopes(statement)] if is_sole else [*_scopes(statement), *texts]
+    if not (is_row and is_alone):
+        is_sole = len(find_figures(seen, statement.sentence)) < 2
+        scopes = list(_scopes(seen, statement))
+        texts = [*texts, *scopes] if is_sole else [*scopes, *texts]
     for text in texts:
         named = seen.named_labels(text, item.kind)
         if found := frozenset([label for label in named if _can_have(seen, label, item.unit)]):
@@ -177,13 +180,44 @@ def _can_have(seen: Evidence, label: frozenset[str], name: str) -> bool:
     return unit is None or not sizes or any(dimension == unit[0] for dimension, _ in sizes)
 
 
-def _scopes(statement: AnswerStatement) -> Iterator[str]:
+def find_figures(seen: Evidence, text: str) -> list[Quantity]:
+    """Return the quantities of a text that are no parts of labels, as `50` is in `count below 50`."""
+    return [item for item in find_quantities(text) if not is_in_label(seen, text, item.start, item.end)]
+
+
+def is_in_label(seen: Evidence, text: str, start: int, end: int) -> bool:
+    """Return whether a figure of a text is a part of a label, whose other words stand beside it."""
+    said = text[start:end].strip()
+    return any(said in label for label in seen.numbered) and any(
+        said in label and label <= stems_of(text[max(0, start - _LABEL_REACH) : end + _LABEL_REACH])
+        for label in seen.numbered
+    )
+
+
+def find_rivals(
+    seen: Evidence,
+    labels: frozenset[frozenset[str]],
+    anchors: frozenset[str],
+    places: frozenset[str],
+) -> list[Cell]:
+    """Return the cells with quantities under some labels, in the records that a statement chooses."""
+    return [
+        cell
+        for record in seen.records
+        if (not anchors or record.stems & anchors)
+        and (not places or places & (record.context | record.stems))
+        for cell in record.cells
+        if cell.label in labels and cell.quantities
+    ]
+
+
+def _scopes(seen: Evidence, statement: AnswerStatement) -> Iterator[str]:
     """Yield the texts that may name what a figure is, the likeliest first: those between it and its neighbours.
 
     Whether names stand before or after figures is told by the first one of the sentence.
     """
     sentence, start, end = statement.sentence, statement.place, statement.place + len(statement.text)
-    figures = find_quantities(sentence)
+    figures = find_figures(seen, sentence)
     before = max([item.end for item in figures if item.end <= start], default=0)
     after = min([item.start for item in figures if item.start >= end], default=len(sentence))
     left = sentence[before:start]

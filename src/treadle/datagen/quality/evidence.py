@@ -313,6 +313,18 @@ class Evidence:
         return {label: frozenset(units) for label, units in found.items()}
 
     @cached_property
+    def numbered(self) -> frozenset[frozenset[str]]:
+        """Return the labels that have a number and words, such as that of `count below 50`."""
+        labels = {plain_label(cell.label) for record in self.records for cell in record.cells}
+        return frozenset([label for label in labels if len({word.isdigit() for word in label}) == 2])
+
+    @cached_property
+    def subject_numbers(self) -> frozenset[str]:
+        """Return the numbers that calls were given as a whole argument: they name what is asked about."""
+        given = [str(leaf) for item in self.calls for leaf in leaves_of(_arguments(item.call))]
+        return frozenset([leaf for leaf in given if leaf.isdigit()])
+
+    @cached_property
     def labels(self) -> frozenset[str]:
         """Return the stems of the labels of cells with quantities."""
         return frozenset(

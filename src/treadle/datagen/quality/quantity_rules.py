@@ -15,6 +15,7 @@ from treadle.datagen.quality.doubts import (
     entities_of,
     find_anchors,
     find_labels,
+    is_in_label,
     rank,
     shape,
     show_record,
@@ -30,12 +31,13 @@ from treadle.datagen.quality.evidence import (
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, unit_of
 from treadle.datagen.quality.result_records import stem, stems_of
-from treadle.datagen.quality.sightings import find_sightings, has_label, is_at, other_readings
+from treadle.datagen.quality.sightings import doubt_rival, find_sightings, has_label, is_at, other_readings
 from treadle.datagen.quality.statements import AnswerStatement
 
 _OF = re.compile(r"[\s*_`]*+of (?:the|all|its|these|those|them)\b")
 _SIGNED = re.compile(r"[\w#]++(?:[-./:_–][\w#]++)++")
 _CAPITAL_BEFORE, _CAPITAL_AFTER = re.compile(r"([A-Z][\w'’-]+)\s\Z"), re.compile(r"\s([A-Z][\w'’-]+)")
+_WORD_BEFORE = re.compile(r"([^\W\d_]+) \Z")
 _ITEMS = re.compile(r"\A(?:[^\S\n]*+(?:\n[^\S\n]*+)++(?:[-*•]|\d++[.)])\s[^\n]*+)++")
 _SEPARATOR = re.compile(r",\s++(?:and\s++)?|(?<!\s)\s++(?:and|og)\s++")
 _UNREAD_BEFORE, _UNREAD_AFTER = re.compile(r"\d[^\w+*=-][€$£]?$"), re.compile(r"\s?\(?[±…]|[^\w\s:;)-]?\d")
@@ -71,11 +73,17 @@ class QuantityRules:
         for other in other_readings(item) if is_unsure else ():
             found = self._doubt(statement, other)
             doubt = doubt if found.is_open else min(doubt, found, key=rank)
-        return doubt
+        return doubt if doubt.is_open else doubt_rival(self._seen, statement, doubt)
 
     def _is_in_name(self, statement: AnswerStatement) -> bool:
         """Return whether a figure is only a part of an identifier that was seen, such as `47` in `47-496`."""
         start, end = statement.place, statement.place + len(statement.text)
+        if is_in_label(self._seen, statement.sentence, start, end):
+            return True
+        if (named := _WORD_BEFORE.search(statement.sentence[:start])) and (
+            statement.text in self._seen.subject_numbers
+        ):
+            return f"{named[1]} {statement.text}".casefold() in self._seen.plain_text
         if start and statement.sentence[start - 1] in "!#№§&":
             return statement.sentence[start - 1 : end].casefold() in self._seen.text
         rest = statement.sentence[end:]
@@ -128,6 +136,7 @@ class QuantityRules:
             words = words_of(statement.sentence, item.kind)
             is_named = is_alone and any(plain_label(one) <= words for one in labels)
             is_loose = not is_named and item.kind is QuantityKind.NUMBER and all(map(_is_printed, own))
+            is_loose = is_loose or (item.is_about and not labels and not anchors)
             return Doubt(DoubtKind.UNPLACED, "may belong to something else") if is_loose else SEEN
         told = [place for place in find_sightings(self._seen, item, is_told=True) if has_label(place, labels)]
         if told and not own:
@@ -148,8 +157,12 @@ class QuantityRules:
             shape("answers", name).search(statement.sentence) for name in ("differs", "aggregate")
         )
         is_days = (unit_of(item.unit) or ("", 0.0))[1] >= 86400
-        is_found = own or is_days or (way and is_reckoned)
-        if not is_found and any(self._clashes(item, is_told=is_told) for is_told in (False, True)):
+        is_long = item.value >= 1000 or item.value != int(item.value)  # no sum equals it by chance
+        is_found = own or is_days or (way and is_reckoned and not is_long)
+        named = seen.named_labels(statement.sentence, item.kind, is_full=True)
+        if (not is_found and any(self._clashes(item, is_told=is_told) for is_told in (False, True))) or (
+            not own and not is_days and self._clashes(item, is_told=False, labels=named)
+        ):
             return Doubt(DoubtKind.UNIT, "has another unit")
         if way:
             self._note(item)
@@ -233,7 +246,9 @@ class QuantityRules:
         stated = abs(item.value)
         if not is_share:
             is_right = any(
-                stated in ((one.part, one.whole) if item.whole == stated else (one.part,)) for one in found
+                (stated in ((one.part, one.whole) if item.whole == stated else (one.part,)))
+                and (item.portion != 1.0 or one.part == one.whole)
+                for one in found
             )
         else:
             size = 1.0 if item.kind is QuantityKind.SHARE else 100.0
@@ -249,7 +264,7 @@ class QuantityRules:
         if is_share and not stated:
             return Doubt(DoubtKind.UNLIKE, f"is not right: it is {found[0].part:g} of {found[0].whole:g}")
         if any(True for _ in find_sightings(self._seen, item, is_told=False)) or self._seen.named_labels(
-            statement.sentence, QuantityKind.NUMBER
+            statement.sentence, QuantityKind.NUMBER, is_full=True
         ):
             return None
         sole = [one for one in found if one.is_sole]
@@ -257,8 +272,10 @@ class QuantityRules:
             return Doubt(DoubtKind.UNCOUNTED, "cannot be counted")
         return Doubt(DoubtKind.UNLIKE, f"is not right: it is {sole[0].part:g} of {sole[0].whole:g}")
 
-    def _clashes(self, item: Quantity, *, is_told: bool) -> bool:
-        """Return whether the number was seen with another unit only."""
+    def _clashes(
+        self, item: Quantity, *, is_told: bool, labels: frozenset[frozenset[str]] | None = None
+    ) -> bool:
+        """Return whether the number was seen with another unit only; if there are `labels`, under one of them."""
         unit = unit_of(item.unit)
         if unit is None or item.kind is not QuantityKind.NUMBER:
             return False
@@ -266,6 +283,7 @@ class QuantityRules:
         units = [
             unit_of(place.quantity.unit) or unit_of(place.cell.unit)
             for place in self._seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told)
+            if labels is None or place.cell.label in labels
         ]
         return bool(units) and all(other is not None and other != unit for other in units)
 

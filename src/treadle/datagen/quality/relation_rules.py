@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from treadle.datagen.quality.doubts import SEEN, Doubt, DoubtKind, entities_of, shape, show_record
-from treadle.datagen.quality.evidence import FILE, Evidence, plain_label, word_list
+from treadle.datagen.quality.evidence import FILE, Evidence, plain, plain_label, word_list
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.languages import WORDS
 from treadle.datagen.quality.quantities import QuantityKind, unit_of
@@ -16,8 +16,20 @@ _NO_VALUE = re.compile(r"[=:|]\W*((?:no|without|not|missing|none) [^\W\d_]+)\W*$
 """A value that denies something, such as `no shed`."""
 _PAIR = re.compile(r"(?<=\w)[\s*`)]*(?:[:=|]|->|\b(?:is|are|was|were|says?|lists|reads|er)\b)")
 _QUOTED = re.compile(r"[“\"«][^“”\"«»\n]++[”\"»]")
-_FLAGS = {"true": "yes", "false": "no", "yes": "true", "no": "false", "ja": "true", "nei": "false"}
+_FLAGS = {
+    stem(said): stem(meant)
+    for said, meant in (
+        ("true", "yes"), ("false", "no"), ("yes", "true"), ("no", "false"), ("ja", "true"), ("nei", "false")
+    )
+}  # fmt: skip
 """How the values of flags are said."""
+_ITEM = re.compile(r",\s(?:and\s|or\s|og\s)?|\s(?:and|&|og)\s|;\s|\s[·/+]\s")
+_CODE = re.compile(r"\b(?=[\w/.-]*[^\W\d_])(?=[\w/.-]*\d)[\w/.-]+")
+"""The code of a record, such as `TL2181`."""
+_MOST_SAID = 4
+"""How many words besides the name of a column a sentence has that gives its value."""
+_EMPTY = ("", "null", "none", "no", "false", "n/a", "0")
+"""The texts of cells that give nothing."""
 _MOST_NEW = 2
 """How many words of a sentence that says that a field is missing may be new."""
 _LONG = 4
@@ -30,13 +42,15 @@ class RelationRules:
 
     def __init__(self, seen: Evidence) -> None:
         self._seen = seen
+        self._doubts: dict[str, Doubt | None] = {}
+        """What was found out about whole sentences, whichever clause asks."""
 
     def doubt_relation(self, statement: AnswerStatement) -> Doubt:
         """Hold the words of a clause against each other: what belongs to one record is not said of another."""
         seen, clause = self._seen, statement.clause
-        paired = self._paired(statement.sentence)
-        is_other = paired is not None and paired.kind is DoubtKind.UNLIKE
-        if (doubt := (None if is_other else self._denied(statement.sentence)) or paired) is not None:
+        if statement.sentence not in self._doubts:
+            self._doubts[statement.sentence] = self._doubt_sentence(statement.sentence)
+        if (doubt := self._doubts[statement.sentence]) is not None:
             return doubt
         if (found := shape("answers", "negation").search(clause)) is not None:
             return self._negation(clause[found.end() :], found[0], clause)
@@ -76,6 +90,14 @@ class RelationRules:
             return Doubt(DoubtKind.UNPLACED, f"{missing[0]!r} is said of something else")
         return Doubt(DoubtKind.ELSEWHERE, f"{missing[0]!r} belongs to something else")
 
+    def _doubt_sentence(self, sentence: str) -> Doubt | None:
+        """Check the values that a sentence gives for columns; `None` if it gives none."""
+        paired = self._paired(sentence)
+        is_other = paired is not None and paired.kind is DoubtKind.UNLIKE
+        denied = None if is_other else self._denied(sentence)
+        said = denied or paired or self._swapped(sentence) or self._unlisted(sentence)
+        return said or self._unsaid(sentence)
+
     def doubt_share(self, statement: AnswerStatement) -> Doubt:
         """Check a share in words, such as `most of`, by counting the records that have the value."""
         end = statement.place + len(statement.text)
@@ -94,7 +116,7 @@ class RelationRules:
         signs = [] if find_quantities(sentence) else [*_PAIR.finditer(sentence)][:3]
         found: Doubt | None = None
         for sign in signs:
-            name, text = stems_of(sentence[: sign.start()]), sentence[sign.end() :]
+            name, text = _name_words(sentence[: sign.start()]), sentence[sign.end() :]
             found = self._doubt_pair(name, text, self._seen.anchors(sentence)) or found
             if found is not None and found.kind is DoubtKind.UNLIKE:
                 break
@@ -106,16 +128,16 @@ class RelationRules:
 
     def _is_strange(self, text: str, name: frozenset[str]) -> bool:
         """Return whether a short value has only words that were not seen."""
-        value = stems_of(text) - WORDS["en"]
+        value = stems_of(text) - WORDS["en"] - name
         is_new = not any(
-            word in self._seen.stems or (len(word) > _LONG and word in self._seen.text)
-            for word in value - name
+            word in self._seen.stems or (len(word) > _LONG and word in self._seen.text) for word in value
         )
         return 0 < len(value) <= 4 and is_new and shape("answers", "absent").search(f": {text}") is None
 
     def _doubt_pair(self, name: frozenset[str], text: str, anchors: frozenset[str]) -> Doubt | None:
         """Check the text that is given for the column that a name contains."""
         value, seen = stems_of(text), self._seen
+        known = seen.subjects | seen.call_words
         anchors = anchors - value | {
             word for word in name if word[0].isdigit() and 0 < seen.frequency[word] < len(seen.records)
         }
@@ -124,19 +146,90 @@ class RelationRules:
         said = said or (value - anchors if len(value) <= 3 else frozenset())
         for label, cells in self._texts.items() if 0 < len(said) <= 4 else ():
             label = plain_label(label)
-            if not label <= name or len(name - label - anchors - seen.subjects - glue()) > 1:
+            rest = name - label - anchors - known - glue() - word_list("answers", "states")
+            if not label <= name or len(rest) > 1:
                 continue
             if any(cell.stems and cell.stems <= name for _, cell in cells):
                 continue  # the value tells which record is meant
             own = [(record, cell) for record, cell in cells if record.stems & anchors - cell.stems]
             own = own or (cells if len(cells) == 1 else [])
             is_shown = any(
-                said & (record.stems | {_FLAGS.get(one, "") for one in cell.stems}) for record, cell in own
+                said & (record.stems | {_FLAGS.get(one, "") for one in cell.stems}) or cell.stems <= value
+                for record, cell in own
             )
             if own and not is_shown:
                 kind = DoubtKind.UNLIKE if is_plain else DoubtKind.PARTLY
                 return Doubt(kind, f"gives another value than {own[0][1].text!r}")
         return None
+
+    def _unsaid(self, sentence: str) -> Doubt | None:
+        """Check that a sentence that names a column of texts has a word of its value, if it has other words."""
+        seen, words = self._seen, _name_words(sentence)
+        ignored = seen.call_words | word_list("answers", "files")
+        anchors = seen.anchors(sentence)
+        named = [label for label in self._texts if plain_label(label) <= words]
+        named = [
+            label
+            for label in named
+            if not (plain_label(label) <= ignored or any(label < other for other in named))
+        ]
+        plain_sentence = _CODE.sub(" ", sentence)
+        is_other = shape("answers", "absent").search(sentence) or find_quantities(plain_sentence)
+        for label in () if is_other or len(named) != 1 else named:
+            name, cells = plain_label(label), self._texts[label]
+            own = _cells_of(cells, anchors) or [cell for _, cell in cells]
+            if len(own) != 1 or not own[0].stems or own[0].stems & (words | _FLAGS.keys()):
+                continue
+            rest = stems_of(plain_sentence) - name - anchors - ignored - glue()
+            rest -= word_list("answers", "states")
+            others = [record.stems for record, cell in cells if cell is own[0]]
+            if 0 < len(rest) <= _MOST_SAID and rest.isdisjoint(frozenset().union(*others)):
+                way = "unsaid" if len(name) > 1 else "unsaid, short"
+                return Doubt(DoubtKind.UNLIKE, f"gives another value than {own[0].text!r}", way)
+        return None
+
+    def _unlisted(self, sentence: str) -> Doubt | None:
+        """Check that all items of a list are values of a column, if most of them are."""
+        _, *inner = _ITEM.split(plain(sentence).strip(" .!*|`"))
+        items = [item.strip(" *`\"'") for item in inner]
+        for cells in self._texts.values() if len(items) > 1 else ():
+            texts = {plain(cell.text) for _, cell in cells}
+            new = [item for item in items if not any(text in item for text in texts)]
+            is_short = all(item.replace(" ", "").isalpha() and item.count(" ") < 3 for item in new)
+            if (
+                WORDS["en"].isdisjoint(" ".join(new).split())
+                and new
+                and is_short
+                and 2 * len(new) <= len(items)
+                and len(texts) > 1
+            ):
+                return Doubt(DoubtKind.UNLIKE, f"lists {new[0]!r}, which is not among the values", "listed")
+        return None
+
+    def _swapped(self, sentence: str) -> Doubt | None:
+        """Check that a text that a sentence about one code has is no value of another record, in a column for which
+        the records of the code have another text."""
+        seen, words = self._seen, stems_of(sentence)
+        codes = [word for word in words & self._codes if re.search(r"[^\W\d_]", word)]
+        said = plain(sentence)
+        for cells in self._texts.values() if len(codes) == 1 else ():
+            own = _cells_of(cells, frozenset(codes))
+            own_texts = {plain(cell.text) for cell in own}
+            if not own or len(own) == len(cells) or any(text in said for text in own_texts):
+                continue
+            for _, cell in cells:
+                text = plain(cell.text)
+                is_said = cell.stems and cell.stems <= words and text in said and text not in own_texts
+                if is_said and not cell.stems <= seen.subjects | seen.call_words | glue():
+                    return Doubt(DoubtKind.UNLIKE, f"gives another value than {own[0].text!r}", "swapped")
+        return None
+
+    @cached_property
+    def _codes(self) -> frozenset[str]:
+        """Return the words with digits that choose some of the records."""
+        total, found = len(self._seen.records), self._seen.frequency
+        words = {name for name in found if found[name] < total} | self._seen.places
+        return frozenset([word for word in words if re.search(r"\d", word) and not word.isdigit()])
 
     def _denied(self, sentence: str) -> Doubt | None:
         """Check that a field that is said to be missing is not among those of the results."""
@@ -144,13 +237,15 @@ class RelationRules:
         absent = shape("answers", "absent").search(text)
         if absent is None:
             return None
-        beside = stems_of(" ".join([*text[: absent.start()].split()[-4:], *text[absent.end() :].split()[:3]]))
+        near = [*text[: absent.start()].split()[-4:], *text[absent.end() :].split()[:6]]
+        beside = _name_words(" ".join(near))
         value = _NO_VALUE.search(sentence.casefold())
         if value is not None and value[1] in self._seen.plain_text:
             return None  # a result has these words
-        words = stems_of(shape("answers", "absent").sub(" ", FILE.sub(" ", sentence)))
+        words = _name_words(shape("answers", "absent").sub(" ", FILE.sub(" ", sentence)))
         anchors = self._seen.anchors(sentence)
-        rest = words - glue() - self._seen.subjects - anchors
+        rest = words - glue() - self._seen.subjects - anchors - word_list("answers", "states")
+        ignored = self._seen.call_words | word_list("answers", "files")
         found: Doubt | None = None
         for record in self._seen.records:
             if anchors and not anchors & (record.stems | record.context):
@@ -159,7 +254,9 @@ class RelationRules:
                 if cell.stems and cell.stems <= words | anchors:
                     continue  # it tells which record is meant
                 label = plain_label(cell.label)
-                is_given = cell.text.strip(' -"[]{}').casefold() not in ("", "null", "none", "no", "n/a", "0")
+                if label <= ignored:
+                    continue
+                is_given = cell.text.strip(' -"[]{}').casefold() not in _EMPTY
                 new = rest - label - self._seen.stems
                 if label and is_given and label <= words and (not new or self._is_beside(label, beside, new)):
                     kind = DoubtKind.DENIED if rest - label else DoubtKind.UNLIKE
@@ -255,6 +352,8 @@ class RelationRules:
         if not anchors and statement.before:
             anchors = seen.anchors(sentence)
         names = frozenset([name for entity in entities_of(sentence) for name in entity]) - seen.subjects
+        if anchors and not self._is_structured(list(anchors)):
+            anchors = seen.anchors(sentence)  # such as `time` of `highest response time: delta`
         anchors = (seen.anchors(sentence) & names) or anchors or seen.anchors(statement.sentence)
         after = stems_of(statement.sentence[statement.place + len(statement.text) :])
         if all(re.search(r"\d", name) for name in anchors) and anchors <= after:
@@ -284,6 +383,18 @@ class RelationRules:
             if is_checked
             else Doubt(DoubtKind.UNCOUNTED)
         )
+
+
+def _cells_of(cells: list[tuple[Record, Cell]], names: frozenset[str]) -> list[Cell]:
+    """Return the cells of the records that have one of some names, else of those that it is above."""
+    own = [cell for record, cell in cells if record.stems & names - cell.stems]
+    return own or [cell for record, cell in cells if record.context & names - cell.stems]
+
+
+def _name_words(text: str) -> frozenset[str]:
+    """Return the stems of the words by which a text names columns: `status` also means `state`."""
+    words, states = stems_of(text), word_list("answers", "states")
+    return words | states if words & states else words
 
 
 def _fits(topic: str, count: float, total: float) -> bool:

@@ -31,6 +31,7 @@ _NAME = re.compile(r"^\s*[#\[>]|[.!?:=]\s*$|[:=]\s|\d{4}")
 _INLINE = re.compile(r"(?<!\S)([A-Za-z_][\w.-]*)=(\"[^\"]*\"|\S+)")
 _HEADING = re.compile(r"^\s*(?:#{1,6}\s+|\[)([^\]#\n]{1,80})\]?\s*$")
 _TAG = re.compile(r"<[^<>]{1,200}>")
+_LINES: msgspec.json.Decoder[Json] = msgspec.json.Decoder()
 _LAST_WORD = re.compile(r"[_ (]")
 _MAX_LINES = 2000
 """The largest number of lines that are read as records. Of longer results only the words are known."""
@@ -267,8 +268,9 @@ def _split(line: str, delimiter: str) -> list[str]:
 def _read(text: str) -> tuple[Record, ...]:
     """Return the records of a text, whichever call gave it: a file that is read is often written again."""
     if text.lstrip()[:1] in ("{", "["):
-        with suppress(msgspec.DecodeError, RecursionError):
-            return tuple(_read_json(msgspec.json.decode(text)))
+        for decode in (msgspec.json.decode, _LINES.decode_lines):
+            with suppress(msgspec.DecodeError, RecursionError):
+                return tuple(_read_json(decode(text)))
     return tuple(_align(list(_read_text(text))))
 
 

@@ -5,8 +5,11 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from treadle.datagen.quality.evidence import Evidence, Occurrence, word_list
+from treadle.datagen.quality.doubts import Doubt, DoubtKind, find_anchors, find_labels, find_rivals
+from treadle.datagen.quality.evidence import Evidence, Occurrence, plain_label, word_list, words_of
 from treadle.datagen.quality.quantities import SIZES, Quantity, QuantityKind, day_of, lexicon, unit_of
+from treadle.datagen.quality.result_records import Cell
+from treadle.datagen.quality.statements import AnswerStatement
 
 
 def find_sightings(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator[Occurrence]:
@@ -158,3 +161,34 @@ def is_at(place: Occurrence, anchors: frozenset[str], places: frozenset[str]) ->
 def has_label(place: Occurrence, labels: frozenset[frozenset[str]]) -> bool:
     """Return whether a value was seen in one of some columns, or in none that has a name."""
     return not labels or not place.cell.label or place.cell.label in labels
+
+
+def doubt_rival(seen: Evidence, statement: AnswerStatement, doubt: Doubt) -> Doubt:
+    """Return the doubt about a quantity, or another one if what its sentence names in full has one value, and this
+    is another."""
+    item = statement.quantity
+    labels, is_alone = find_labels(seen, statement)
+    if item is None or not is_alone or item.whole is not None or item.spread is not None:
+        return doubt
+    words = words_of(statement.sentence, item.kind)
+    full = frozenset([label for label in labels if plain_label(label) <= words])
+    rivals = find_rivals(seen, full, *find_anchors(seen, statement)) if full else []
+    texts = {cell.text for cell in rivals}
+    is_part = item.unit == "%" and not any(map(_is_share, rivals))
+    if (
+        len(texts) != 1
+        or is_part
+        or any(
+            place.cell.text in texts and place.cell.label in full
+            for reading in (item, *other_readings(item))
+            for place in find_sightings(seen, reading, is_told=False)
+        )
+    ):
+        return doubt
+    return Doubt(DoubtKind.UNLIKE, f"is another value than {min(texts)!r}", doubt.way or doubt.kind)
+
+
+def _is_share(cell: Cell) -> bool:
+    """Return whether the quantities of a cell are parts of a whole."""
+    is_percent = any(item.unit == "%" for item in cell.quantities)
+    return is_percent or not cell.label.isdisjoint(word_list("causes", "shares"))

@@ -13,11 +13,11 @@ from math import exp
 
 import msgspec
 
-from treadle.datagen.quality.doubts import Doubt, DoubtKind, find_anchors, find_labels, shape
+from treadle.datagen.quality.doubts import Doubt, DoubtKind, find_anchors, find_labels, find_rivals, shape
 from treadle.datagen.quality.evidence import Evidence, plain_label
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.quantities import QuantityKind, lexicon, unit_of
-from treadle.datagen.quality.result_records import Cell, stem, stems_of
+from treadle.datagen.quality.result_records import stem, stems_of
 from treadle.datagen.quality.statements import (
     AnswerStatement,
     StatementKind,
@@ -219,14 +219,7 @@ class StatementFeatures:
             return
         is_full = any(plain_label(label) <= stems_of(statement.sentence) for label in labels)
         yield "full label" if is_full else "half label"
-        cells: list[Cell] = [
-            cell
-            for record in self._seen.records
-            if (not anchors or record.stems & anchors)
-            and (not places or places & (record.context | record.stems))
-            for cell in record.cells
-            if cell.label in labels and cell.quantities
-        ]
+        cells = find_rivals(self._seen, labels, anchors, places)
         yield "no rival" if not cells else "rival" if len(cells) == 1 else "rivals"
         sizes = [abs(cell.quantities[0].value) for cell in cells]
         size = abs(item.value)

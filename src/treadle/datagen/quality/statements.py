@@ -5,7 +5,7 @@ what was found. A statement has the clause that it stands in, by whose words it 
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import cache, lru_cache, partial
 from importlib.resources import files
@@ -88,6 +88,10 @@ _KEY = re.compile(r"[^:=\n]{0,40}(?::?=|→)")
 """What stands after the name of a value in a log or a settings file."""
 _CODE_NEXT = re.compile(r"[A-Z]{1,8}[-/.#]?\d")
 """What follows `no.` if it is the code of a record."""
+_BESIDE_FIGURES = re.compile(
+    r"(?i)(?:[\W_]|\b(?:of|out|the|about|approx|ca|circa|roughly|around|some|nearly|almost|as|good|well|to|or|and|just|under|over)\b)*+"
+)
+"""What a text of figures has besides them."""
 _FIELD = re.compile(r"[^\W\d_]+(?: [^\W\d_]+){0,4}(?: \([^()]{1,40}\))?")
 _FIELD_AFTER = re.compile(r"\s(?:is|was|are|were|has|reads|shows|says)\b|\s\|")
 """What stands after the name of a field."""
@@ -299,7 +303,7 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
     for found in [*_QUOTED.finditer(sentence)]:
         said = next(item for item in found.groups() if item).strip("`*'\"")
         figures = find_quantities(said)
-        if len(figures) == 1 and figures[0].end - figures[0].start >= len(said.strip()) - 1:
+        if figures and _BESIDE_FIGURES.fullmatch(_cut(said, figures)):
             continue  # a number in quotation marks
         is_speech = found[0][0] != "`" and len(said.split()) > 2
         is_field = found[0][0] == "`" and _FIELD.fullmatch(said) and _FIELD_AFTER.match(sentence, found.end())
@@ -386,6 +390,13 @@ def _read_implied(
         return
     for verb, place, topic in _actions(_SPEECH.sub(lambda found: "¤" * len(found[0]), sentence)):
         yield at(StatementKind.ACTION, verb, place=place, topic=topic)
+
+
+def _cut(text: str, figures: Sequence[Quantity]) -> str:
+    """Return a text without figures."""
+    for item in reversed(figures):
+        text = f"{text[: item.start]} {text[item.end :]}"
+    return text
 
 
 def _blank(text: str, start: int, end: int) -> str:

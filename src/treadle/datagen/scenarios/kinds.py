@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from treadle.core.documents import read_data
 from treadle.core.types import Message, Role, ToolCall
 from treadle.datagen.quality.exchanges import leaves_of
 from treadle.datagen.quality.languages import pattern
@@ -16,20 +17,10 @@ from treadle.tasks.draws import fraction
 
 T = TypeVar("T")
 
-WEIGHTS: Mapping[Kind, float] = {
-    Kind.SINGLE: 0.22,
-    Kind.CHAINED: 0.28,
-    Kind.PARALLEL: 0.15,
-    Kind.RECOVERY: 0.10,
-    Kind.NO_TOOL: 0.08,
-    Kind.MISSING_PARAMETER: 0.10,
-    Kind.REFUSAL: 0.07,
-}
-"""The mix of kinds if the configuration names none."""
-MIN_CALLS = {Kind.SINGLE: 1, Kind.CHAINED: 2, Kind.PARALLEL: 2, Kind.RECOVERY: 2}
-"""The smallest number of tool calls for each kind that needs calls."""
-MIN_STEPS = {Kind.SINGLE: 2, Kind.CHAINED: 3, Kind.PARALLEL: 2, Kind.RECOVERY: 3}
-"""The smallest number of inferences in a turn for each kind that needs calls, including the one with the answer."""
+WEIGHTS, MIN_CALLS, MIN_STEPS = [
+    {Kind(name): number for name, number in read_data(__package__, "kinds")[table].items()}
+    for table in ("weights", "min_calls", "min_steps")
+]
 TASK_KINDS = frozenset((Kind.CHAINED, Kind.PARALLEL, Kind.RECOVERY))
 """The kinds for which the writer of scenarios may ask for the task of an environment, so that its check applies."""
 

@@ -19,8 +19,16 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, ProviderError, TreadleError
 from treadle.datagen.config.generation_config import Topics
 from treadle.datagen.generation_progress import TopicExpanded
-from treadle.datagen.topics.similar import SimilarIndex, similarity, words_of
-from treadle.datagen.topics.topic_graph import Origin, Topic, TopicGraph, clean_topic, topic_id
+from treadle.datagen.topics.topic_graph import (
+    Origin,
+    SimilarIndex,
+    Topic,
+    TopicGraph,
+    clean_topic,
+    similarity,
+    topic_id,
+    words_of,
+)
 from treadle.datagen.topics.topic_writer import MAX_CHARS, TopicAnswer, TopicRequest, TopicWriter
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
@@ -238,7 +246,8 @@ class _Builder:
             topic = Topic(topic_id=topic_id(path), text=text, path=path, parents=[node.topic.topic_id])
             child = _Node(topic, node, (*node.order, len(node.candidates) + len(made)))
             near = [*node.lineage(), *node.candidates, *made]
-            twin = next((item for item in near if self._is_like(child, item)), None)
+            least = self._config.similarity
+            twin = next((item for item in near if similarity(child.words, item.words) >= least), None)
             if twin is not None:
                 node.merges.append((child, twin))
             elif len(made) == missing:
@@ -250,9 +259,6 @@ class _Builder:
         siblings = tuple(node.candidates)
         for child in made:
             child.siblings = siblings
-
-    def _is_like(self, node: _Node, other: _Node) -> bool:
-        return similarity(node.words, other.words) >= self._config.similarity
 
     def _take_result(self, node: _Node) -> None:
         """Process the result of an expansion: expand the new topics, and settle the level if it is complete."""

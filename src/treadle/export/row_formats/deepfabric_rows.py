@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core.errors import ExportError
-from treadle.core.types import Json, Message, Role, ToolCall
+from treadle.core.types import Json, Message, Role
 from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
 from treadle.export.row_formats.chat_rows import OpenAIRows, has_chat, write_call
 from treadle.export.rows import (
@@ -152,15 +152,13 @@ def _thinks(said: Sequence[Message]) -> bool:
 def _write_message(message: Message) -> dict[str, Json]:
     raw: dict[str, Json] = {"role": message.role.value, "content": message.content}
     if message.tool_calls:
-        raw["tool_calls"] = [write_call(call, _compact(call)) for call in message.tool_calls]
+        raw["tool_calls"] = [
+            write_call(call, msgspec.json.format(write_object(call), indent=-1).decode())
+            for call in message.tool_calls
+        ]
     if message.role is Role.TOOL:
         raw["tool_call_id"] = message.call_id
     return raw
-
-
-def _compact(call: ToolCall) -> str:
-    """Return arguments without white space. Raises: `ExportError` if they are not a JSON object."""
-    return msgspec.json.format(write_object(call), indent=-1).decode()
 
 
 def _write_reasoning(said: Sequence[Message]) -> dict[str, Json]:

@@ -15,7 +15,7 @@ from itertools import zip_longest
 
 from treadle.core.types import Json, Message
 from treadle.export.exporter import ColumnType
-from treadle.export.groups import Group, Rollout
+from treadle.export.groups import Group
 from treadle.export.row_formats.chat_rows import OPENAI
 from treadle.export.token_exporter import Branch, LossMask, read_branches, reward_of
 from treadle.trajectory.tokens.trajectories import TokenGrade
@@ -64,7 +64,7 @@ class AtroposGroups:
                     "inference_logprobs": [logprobs for _, _, logprobs in made],
                     "scores": [reward_of(rollout) for rollout in group.rollouts],
                     "advantages": [
-                        _spread(rollout, masks)
+                        [0.0 if token == MASKED_ID else rollout.advantage or 0.0 for token in masks]
                         for rollout, (_, masks, _) in zip(group.rollouts, made, strict=True)
                     ]
                     if has_advantages
@@ -94,10 +94,6 @@ def _write(branch: Branch) -> tuple[list[int], list[int], list[float]]:
 def _fill(branch: Branch) -> tuple[list[int], list[int], list[float]]:
     ids = branch.ids_T[:_FILLER_TOKENS]
     return ids, [MASKED_ID] * len(ids), [MASKED_LOGPROB] * len(ids)
-
-
-def _spread(rollout: Rollout, masks: list[int]) -> list[float]:
-    return [0.0 if token == MASKED_ID else rollout.advantage or 0.0 for token in masks]
 
 
 def _write_message(message: Message) -> dict[str, Json]:

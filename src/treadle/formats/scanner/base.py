@@ -3,11 +3,21 @@
 from collections import deque
 from collections.abc import Sequence
 from functools import cache
+from json import JSONDecoder
 from typing import Any, ClassVar
 
 from treadle.core.documents import read_data
-from treadle.core.types import Json, Message, ToolCall
-from treadle.formats.scanner.json_body import SPACE, BadJson, Wanted, after_space, name_of
+from treadle.core.types import Json, Message, ToolCall, ToolSpec
+from treadle.formats.scanner.json_body import (
+    SPACE,
+    BadValue,
+    NoCall,
+    Wanted,
+    after_space,
+    name_of,
+    raw_fields,
+    read_arguments,
+)
 from treadle.formats.scanner.markers import (
     FENCE,
     FoundMarker,
@@ -17,9 +27,10 @@ from treadle.formats.scanner.markers import (
     StepsTo,
     TooManyErrors,
     after_closer,
+    after_fence,
     wait_for_all,
 )
-from treadle.formats.scanner.parsed import Parsed, ParsedCall, ToolLike, to_json, to_openai
+from treadle.formats.scanner.parsed import Parsed, ParsedCall, ToolSchemas, to_json, to_openai
 from treadle.formats.scanner.values import write_arguments, write_call, write_parameters
 
 MAX_DEPTH = 4
@@ -79,6 +90,14 @@ class Format:
             yield from wait_for_all(reader)
             reader.give_up(error.position)
 
+    def read_text(self, text: str, schemas: ToolSchemas, begins_in_reasoning: bool | None = None) -> Parsed:
+        """Return what `read_all` finds in a whole text."""
+        reader = Reader(schemas, begins_in_reasoning=begins_in_reasoning)
+        reader.text, reader.is_whole = text, True
+        for _ in self.read_all(reader):
+            raise AssertionError("a complete text needs no more input")
+        return reader.result()
+
     def read(self, reader: Reader) -> Steps:
         """Read the whole text. Raises: `TooManyErrors`."""
         raise NotImplementedError
@@ -113,7 +132,7 @@ class Format:
         """Return the id that is written for the call at `place`."""
         return call.call_id
 
-    def render_tools(self, tools: Sequence[ToolLike]) -> str:
+    def render_tools(self, tools: Sequence[ToolSpec]) -> str:
         """Return the text that describes `tools` in the system message."""
         lines = "\n".join(to_json(to_openai(tool)) for tool in tools)
         return (
@@ -205,7 +224,8 @@ class TaggedFormat(Format):
                         break
                     if calls is None:
                         inner = self._read_inner(reader, first)
-                        calls = deque(map(_span, () if inner is None else inner.calls))
+                        found = () if inner is None else inner.calls
+                        calls = deque([(call.position, call.position + len(call.raw)) for call in found])
                     while calls and calls[0][1] <= position:
                         calls.popleft()
                     if not calls or position < calls[0][0]:
@@ -226,11 +246,11 @@ class TaggedFormat(Format):
         text = reader.text
         try:
             if text[position : position + 1] not in ("[", "{"):
-                raise BadJson(
+                raise BadValue(
                     "the call is cut off" if position == len(text) else "the call contains no JSON", position
                 )
             end, value = reader.read_json(position)
-        except BadJson as error:
+        except BadValue as error:
             end = resync(reader, position, error.position, self.closers, self.openers)
             reader.add_error(f"not valid JSON: {error}", start, end, name_of(text[start:end]))
             return end
@@ -411,10 +431,6 @@ class TaggedFormat(Format):
         return inner
 
 
-def _span(call: ParsedCall) -> tuple[int, int]:
-    return call.position, call.position + len(call.raw)
-
-
 def skip_space_and(reader: Reader, position: int, what: str) -> StepsTo:
     """Skip repetitions of `what`, each with white space before it, and return the position after the last one."""
     while True:
@@ -469,3 +485,66 @@ def resync(reader: Reader, start: int, reached: int, closers: Sequence[str], ope
     # The malformed part may have ended within an opener.
     begins = [at for item in openers if (at := reader.find(item, max(start, reached - len(item) + 1))) != -1]
     return min(min(ends, default=len(text)), min(begins, default=len(text)))
+
+
+def read_headed(
+    reader: Reader,
+    start: int,
+    position: int,
+    name: str,
+    closers: Sequence[str],
+    openers: Sequence[str],
+    *,
+    call_id: str | None = None,
+    unwraps: bool = False,
+) -> int:
+    """Read the arguments of `name` at `position`, add the call, and return the position after it.
+
+    The call begins at `start`. One of `closers` belongs to the call if it directly follows. With `unwraps`,
+    if the only argument is `arguments` or `input` and it is an object, that object is used as the arguments.
+    """
+    text = reader.text
+    at = after_space(text, position)
+    has_fence = text.startswith(FENCE, at)
+    at = after_fence(text, at)
+
+    def fail(reason: str, reached: int) -> int:
+        end = resync(reader, position, reached, closers, openers)
+        reader.add_error(reason, start, end, name or None)
+        return end
+
+    if not name:
+        return fail("the call has no function name", at)
+    is_quoted = text[at : at + 1] == '"'
+    try:
+        if is_quoted:
+            value, end = JSONDecoder().raw_decode(text, at)
+            arguments, words = read_arguments(str(value), name)
+        elif text[at : at + 1] == "{":
+            end, arguments = reader.read_json(at)
+            words = text[at:end]
+        else:
+            return fail(
+                "the call is cut off" if at == len(text) else "the arguments are not a JSON object", at
+            )
+    except BadValue as error:
+        return fail(f"the arguments are not valid JSON: {error.reason}", error.position)
+    except NoCall as error:
+        return fail(error.reason, at + 1)
+    except ValueError as error:
+        return fail(f"the arguments are not valid JSON: {error}", at + 1)
+    if has_fence:
+        end = after_closer(text, end, (FENCE,))
+    after = after_closer(text, end, closers)
+    if after == end and not is_quoted:
+        rest = after_space(text, end)
+        stop = reader.find_first(closers, rest)
+        # A closer before the next call shows that the text between belongs to this call.
+        if rest < len(text) and stop < len(text) and stop < reader.find_first(openers, rest):
+            return fail("the call contains more than JSON", rest)
+    if unwraps and len(arguments) == 1:
+        inner = arguments.get("arguments", arguments.get("input"))
+        if isinstance(inner, dict):
+            arguments, words = inner, next(iter(raw_fields(words).values()))
+    reader.add_call(Wanted(name, arguments, words, call_id), start, after)
+    return after

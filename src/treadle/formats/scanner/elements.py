@@ -60,11 +60,9 @@ class Elements(Struct, dict=True):
 @cache
 def find_elements(name: str) -> Elements:
     """Return the tags of the format called `name`."""
-    return msgspec.convert(find_grammar(name)["elements"], Elements, dec_hook=_read_pattern)
-
-
-def _read_pattern(_: object, text: str) -> re.Pattern[str]:
-    return re.compile(text)
+    return msgspec.convert(
+        find_grammar(name)["elements"], Elements, dec_hook=lambda _, text: re.compile(text)
+    )
 
 
 _QUOTES = frozenset("\"'")

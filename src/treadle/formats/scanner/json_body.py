@@ -25,8 +25,8 @@ SPACE = re.compile(r"[ \t\r\n]*+")
 _BLANKS = frozenset(" \t\r\n")
 
 
-class BadJson(Exception):  # noqa: N818
-    """Raised when a value is not valid JSON, with the reason and the position."""
+class BadValue(Exception):  # noqa: N818
+    """Raised when a text is not a value, in JSON or as a Python literal, with the reason and the position."""
 
     def __init__(self, reason: str, position: int) -> None:
         super().__init__(reason)
@@ -37,7 +37,7 @@ class BadJson(Exception):  # noqa: N818
 def end_of_json(text: str, start: int) -> int:
     """Return the end of the JSON object or array at `start`.
 
-    Raises: `BadJson` at the first character that is not allowed there.
+    Raises: `BadValue` at the first character that is not allowed there.
     """
     position, depth = start, 0
     while True:
@@ -47,17 +47,17 @@ def end_of_json(text: str, start: int) -> int:
         if char == '"':
             position = _STRING.match(text, position).end() + 1  # type: ignore[union-attr]
             if text[position - 1 : position] != '"':
-                raise BadJson(_explain_string(text, position - 1), position - 1)
+                raise BadValue(_explain_string(text, position - 1), position - 1)
         elif char in ("{", "["):
             depth += 1
             if depth > MAX_DEPTH:
-                raise BadJson(f"the value is nested more than {MAX_DEPTH} levels deep", position - 1)
+                raise BadValue(f"the value is nested more than {MAX_DEPTH} levels deep", position - 1)
         elif char in ("}", "]"):
             depth -= 1
             if depth <= 0:
                 return position
         else:
-            raise BadJson(f"{char!r} is not allowed there" if char else "the value is cut off", position - 1)
+            raise BadValue(f"{char!r} is not allowed there" if char else "the value is cut off", position - 1)
 
 
 def _explain_string(text: str, position: int) -> str:
@@ -91,9 +91,6 @@ def to_float(text: str) -> float:
 
 _decoder = json.JSONDecoder(object_pairs_hook=_build, parse_constant=_refuse_constant, parse_float=to_float)
 _scan_once = _decoder.scan_once  # type: ignore[attr-defined]
-
-UNREAD: Json = object()
-"""A marker for a value that has not been decoded, probably because it is invalid."""
 
 
 def scan(text: str, start: int) -> tuple[int, Json] | None:
@@ -143,7 +140,7 @@ def decode(body: str) -> Json:
     if len(body) > MAX_DEPTH and body.count("{") + body.count("[") > MAX_DEPTH:
         try:
             end_of_json(body, after_space(body, 0))
-        except BadJson as error:
+        except BadValue as error:
             raise ValueError(error.reason) from None
     try:
         value = _decoder.decode(body)
@@ -209,14 +206,14 @@ class NoCall(Exception):  # noqa: N818
         self.name = name
 
 
-def read_arguments(body: str, name: str | None = None, value: Json = UNREAD) -> tuple[dict[str, Json], str]:
+def read_arguments(body: str, name: str | None = None, value: Json = None) -> tuple[dict[str, Json], str]:
     """Return the arguments in `body`, and their text. A JSON string that contains an object is decoded too.
 
-    `value` is the decoded `body`, if it is known. Raises: `NoCall`.
+    `value` is the decoded `body`; `None` if it is not known. Raises: `NoCall`.
     """
     text = body.strip()
     try:
-        if value is UNREAD:
+        if value is None:
             value = decode(text)
         if isinstance(value, str):
             text = value.strip()
@@ -226,16 +223,6 @@ def read_arguments(body: str, name: str | None = None, value: Json = UNREAD) -> 
     if not isinstance(value, dict):
         raise NoCall(f"the arguments are not an object but {_kind(value)}", name)
     return value, text
-
-
-def read_call(body: str, value: Json = UNREAD) -> Wanted:
-    """Return the call in an object with a name and `arguments` or `parameters`. Raises: `NoCall`."""
-    try:
-        if value is UNREAD:
-            value = decode(body)
-    except ValueError as error:
-        raise NoCall(f"not valid JSON: {error}") from None
-    return to_call(value, body)
 
 
 def to_call(value: Json, body: str) -> Wanted:

@@ -3,7 +3,7 @@
 import re
 
 from treadle.core.types import Json
-from treadle.formats.scanner.json_body import MAX_DEPTH, after_space, scan, scan_string, to_float
+from treadle.formats.scanner.json_body import MAX_DEPTH, BadValue, after_space, scan, scan_string, to_float
 
 _STRING = re.compile(
     r"[fF]?(?:\"\"\"(?:[^\\\"]++|\\.|\"(?!\"\"))*+\"\"\"|'''(?:[^\\']++|\\.|'(?!''))*+'''"
@@ -46,24 +46,15 @@ _SIMPLE = {
 }
 
 
-class BadLiteral(Exception):  # noqa: N818
-    """Raised when text is not a literal, with the reason and the position."""
-
-    def __init__(self, reason: str, position: int) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.position = position
-
-
 def read_call(text: str, position: int) -> tuple[str, dict[str, Json], int]:
     """Return the name and the arguments of the call at `position`, and the position after it. Raises:
-    `BadLiteral`."""
+    `BadValue`."""
     head = _HEAD.match(text, position)
     if head is None:
         alone = NAME.match(text, position)
         if alone is None:
-            raise BadLiteral("the call has no function name", position)
-        raise BadLiteral("a name without a call", after_space(text, alone.end()))
+            raise BadValue("the call has no function name", position)
+        raise BadValue("a name without a call", after_space(text, alone.end()))
     arguments: dict[str, Json] = {}
     at = head.end()
     while not text.startswith(")", at):
@@ -75,26 +66,26 @@ def read_call(text: str, position: int) -> tuple[str, dict[str, Json], int]:
         key = _KEY.match(text, at)
         if key is None:
             reason = "the call is cut off" if at >= len(text) else "an argument without a name"
-            raise BadLiteral(reason, at)
+            raise BadValue(reason, at)
         name = key[1]
         if name in arguments:
-            raise BadLiteral(f"the argument {name!r} occurs twice", at)
+            raise BadValue(f"the argument {name!r} occurs twice", at)
         arguments[name], at = read_value(text, key.end(), 0)
         behind = _BEHIND.match(text, at)
         at = behind.end()  # type: ignore[union-attr]
         if not behind[1] and not text.startswith(")", at):  # type: ignore[index]
-            raise BadLiteral(
+            raise BadValue(
                 f"{text[at : at + 1]!r} is not allowed there" if at < len(text) else "the call is cut off", at
             )
     return head[1], arguments, at + 1
 
 
 def read_value(text: str, position: int, depth: int) -> tuple[Json, int]:
-    """Return the literal at `position`, and the position after it. Raises: `BadLiteral`."""
+    """Return the literal at `position`, and the position after it. Raises: `BadValue`."""
     if not depth and text[position : position + 1] in _NESTED and (found := _read_as_json(text, position)):
         return found
     if depth > MAX_DEPTH // 4:
-        raise BadLiteral("the value is nested too deeply", position)
+        raise BadValue("the value is nested too deeply", position)
     char = text[position : position + 1]
     if char == '"' or char == "'":
         end = _end_of_string(text, position, char)
@@ -109,11 +100,11 @@ def read_value(text: str, position: int, depth: int) -> tuple[Json, int]:
     if match := _NUMBER.match(text, position):
         word = match[0]
         if len(word) > 4000:
-            raise BadLiteral("a number with too many digits", position)
+            raise BadValue("a number with too many digits", position)
         try:
             return (int(word) if word.lstrip("+-").isdigit() else to_float(word)), match.end()
         except ValueError as error:
-            raise BadLiteral(str(error), position) from None
+            raise BadValue(str(error), position) from None
     if (match := _WORD.match(text, position)) and match[0] in _WORDS:
         return _WORDS[match[0]], match.end()
     reason = (
@@ -121,7 +112,7 @@ def read_value(text: str, position: int, depth: int) -> tuple[Json, int]:
         if position >= len(text)
         else f"{text[position : position + 20]!r} is not a literal"
     )
-    raise BadLiteral(reason, position)
+    raise BadValue(reason, position)
 
 
 def _read_plain(match: re.Match[str]) -> Json:
@@ -176,7 +167,7 @@ def _read_list(text: str, position: int, depth: int, closer: str) -> tuple[Json,
         behind = _BEHIND.match(text, at)
         at, has_comma = behind.end(), behind[1] is not None  # type: ignore[union-attr, index]
         if not has_comma and text[at : at + 1] != closer:
-            raise BadLiteral("a list that is not closed", at)
+            raise BadValue("a list that is not closed", at)
     if closer == ")" and len(values) == 1 and not has_comma:
         return values[0], at + 1
     return values, at + 1
@@ -194,16 +185,16 @@ def _read_dict(text: str, position: int, depth: int) -> tuple[Json, int]:
         key, at = read_value(text, at, depth + 1)
         at = after_space(text, at)
         if not isinstance(key, str):
-            raise BadLiteral("a key that is not a string", at)
+            raise BadValue("a key that is not a string", at)
         if key in values:
-            raise BadLiteral(f"the key {key!r} occurs twice", at)
+            raise BadValue(f"the key {key!r} occurs twice", at)
         if text[at : at + 1] != ":":
-            raise BadLiteral("a key without a value", at)
+            raise BadValue("a key without a value", at)
         values[key], at = read_value(text, after_space(text, at + 1), depth + 1)
         behind = _BEHIND.match(text, at)
         at = behind.end()  # type: ignore[union-attr]
         if not behind[1] and text[at : at + 1] != "}":  # type: ignore[index]
-            raise BadLiteral("a dict that is not closed", at)
+            raise BadValue("a dict that is not closed", at)
     return values, at + 1
 
 
@@ -211,7 +202,7 @@ def _read_string(token: str, position: int) -> str:
     if token[0] in "fF":
         token = token[1:]
         if "{" in token or "}" in token:
-            raise BadLiteral("an f-string with placeholders", position)
+            raise BadValue("an f-string with placeholders", position)
     size = 3 if token[:3] in ('"""', "'''") and len(token) >= 6 else 1
 
     def unescape(match: re.Match[str]) -> str:
@@ -223,7 +214,7 @@ def _read_string(token: str, position: int) -> str:
         if word[0] in "xuU" and len(word) > 1:
             code = int(word[1:], 16)
             if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-                raise BadLiteral("half of a surrogate pair is not a character", position)
+                raise BadValue("half of a surrogate pair is not a character", position)
             return chr(code)
         if word[0] in "01234567":
             return chr(int(word, 8))
@@ -237,12 +228,3 @@ def _read_string(token: str, position: int) -> str:
     if _SIMPLE_ESCAPES.fullmatch(body):
         return body.encode("latin-1", "backslashreplace").decode("unicode_escape")
     return _ESCAPE.sub(unescape, body)
-
-
-def write(value: Json) -> str:
-    """Return `value` as a Python literal."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{write(key)}: {write(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(write(item) for item in value) + "]"
-    return repr(value)

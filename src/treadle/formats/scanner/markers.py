@@ -12,14 +12,12 @@ from msgspec import Struct
 
 from treadle.core.types import Json
 from treadle.formats.scanner.json_body import (
-    UNREAD,
-    BadJson,
+    BadValue,
     NoCall,
     Wanted,
     after_space,
     decode,
     end_of_json,
-    name_of,
     raw_items,
     scan,
     to_call,
@@ -102,32 +100,21 @@ class Reader:
         """Return the position of the first of `marks` at or after `start`, or the length of the text."""
         return min([at for item in marks if (at := self.find(item, start)) != -1], default=len(self.text))
 
-    def end_and_value(self, start: int) -> tuple[int, Json]:
+    def read_json(self, start: int) -> tuple[int, Json]:
         """Return the end of the object or array at `start`, and its value.
 
-        The value is `UNREAD` if the fast decoder could not read it; `decode` then says why.
-
-        Raises: `BadJson`.
+        Raises: `BadValue`, at the end of the value if only decoding shows that it is invalid.
         """
         if self._scans_left:
             found = scan(self.text, start)
             if found is not None:
                 return found
             self._scans_left -= 1
-        return end_of_json(self.text, start), UNREAD
-
-    def read_json(self, start: int) -> tuple[int, Json]:
-        """Return the end of the object or array at `start`, and its value.
-
-        Raises: `BadJson`, at the end of the value if only decoding shows that it is invalid.
-        """
-        end, value = self.end_and_value(start)
-        if value is UNREAD:
-            try:
-                value = decode(self.text[start:end])
-            except ValueError as error:
-                raise BadJson(str(error), end) from None
-        return end, value
+        end = end_of_json(self.text, start)
+        try:
+            return end, decode(self.text[start:end])
+        except ValueError as error:
+            raise BadValue(str(error), end) from None
 
     def add_call(self, wanted: Wanted, start: int, end: int) -> None:
         """Add a call whose text is between `start` and `end`."""
@@ -175,14 +162,8 @@ class Reader:
     def add_calls(self, body: str, value: Json, start: int, end: int) -> None:
         """Add the call in `body`, or the calls if it is a list, and an error for each that is not a call.
 
-        `value` is the decoded `body`, or `UNREAD`. The text of each call is between `start` and `end`.
+        `value` is the decoded `body`. The text of each call is between `start` and `end`.
         """
-        try:
-            if value is UNREAD:
-                value = decode(body)
-        except ValueError as error:
-            self.add_error(f"not valid JSON: {error}", start, end, name_of(body))
-            return
         is_list = isinstance(value, list)
         if is_list and not value:
             self.add_error("an empty list of calls", start, end)

@@ -67,9 +67,6 @@ class ReasoningPiece(Struct, frozen=True):
 Piece: TypeAlias = ContentPiece | ReasoningPiece | ParsedCall | ParseError
 """A part of the text that further text cannot change. All pieces together equal `Parsed`."""
 
-ToolLike: TypeAlias = ToolSpec | Mapping[str, Json]
-"""A tool: a `ToolSpec`, or a mapping in OpenAI's form, with or without the outer `function`."""
-
 
 class ToolSchemas(dict[str, Mapping[str, Json]]):
     """A mapping from a tool's name to the JSON Schema of its arguments."""
@@ -80,37 +77,26 @@ class ToolSchemas(dict[str, Mapping[str, Json]]):
         """A cache for `types_of`: tool and parameter to the types of the parameter's values."""
 
 
-def schemas_of(tools: Iterable[ToolLike] | None) -> ToolSchemas:
+def schemas_of(tools: Iterable[ToolSpec] | None) -> ToolSchemas:
     """Return the schemas of `tools`, by tool name. The result is cached if `tools` is a tuple."""
     return _SCHEMAS.find(tools) if isinstance(tools, tuple) else _read_schemas(tools or ())
 
 
-def _read_schemas(tools: Iterable[ToolLike]) -> ToolSchemas:
+def _read_schemas(tools: Iterable[ToolSpec]) -> ToolSchemas:
     found = ToolSchemas()
-    for tool in tools:
-        if isinstance(tool, ToolSpec):
-            found[tool.name] = tool.parameters
-        else:
-            inner = tool.get("function", tool)
-            schema = inner.get("parameters", inner.get("inputSchema", inner.get("input_schema")))
-            found[str(inner.get("name", ""))] = schema if isinstance(schema, Mapping) else {}
+    found.update({tool.name: tool.parameters for tool in tools})
     return found
 
 
 _SCHEMAS = ToolCache(_read_schemas)
 
 
-def to_openai(tool: ToolLike) -> dict[str, Json]:
+def to_openai(tool: ToolSpec) -> dict[str, Json]:
     """Return a tool in OpenAI's form, in which most formats write tools into the prompt."""
-    if isinstance(tool, ToolSpec):
-        inner: dict[str, Json] = {
-            "name": tool.name,
-            "description": tool.description,
-            "parameters": tool.parameters,
-        }
-    else:
-        inner = dict(tool.get("function", tool))
-    return {"type": "function", "function": inner}
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+    }
 
 
 to_json = json.JSONEncoder(ensure_ascii=False).encode

@@ -4,9 +4,12 @@ arrives."""
 import asyncio
 import zlib
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from treadle.http.plain.http_connection import HttpConnection
 
 _UNREAD_BYTES = 256 * 1024
 """How many unread bytes of a streamed body are kept before reading from the socket is paused."""
@@ -29,25 +32,13 @@ class Headers(Struct, gc=False):
         return self.by_name.get(name.lower())
 
 
-class BodySource(Protocol):
-    """The connection that a body arrives on."""
-
-    def resume(self) -> None:
-        """Read the socket again, if that was paused."""
-        ...
-
-    def leave(self) -> None:
-        """Close the connection, because nobody reads the rest of the body."""
-        ...
-
-
 class AnswerBody:
     """The body of a streamed answer: an iterator over its pieces as they arrive."""
 
     __slots__ = ("_connection", "_failure", "_is_ended", "_loop", "_unread", "_unread_bytes", "_waiter")
 
-    def __init__(self, connection: BodySource, loop: asyncio.AbstractEventLoop) -> None:
-        self._connection: BodySource | None = connection
+    def __init__(self, connection: "HttpConnection", loop: asyncio.AbstractEventLoop) -> None:
+        self._connection: HttpConnection | None = connection
         self._loop = loop
         self._unread: list[bytes] = []
         self._unread_bytes = 0

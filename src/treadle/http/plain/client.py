@@ -15,8 +15,6 @@ import re
 import socket
 import weakref
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote_to_bytes
 
@@ -95,9 +93,14 @@ class PlainClient:
     def __init__(self, timeouts: transport_errors.Timeouts) -> None:
         self._timeouts = timeouts
 
-    def stream(self, route: HttpRoute, body: bytes) -> AbstractAsyncContextManager[StreamedAnswer]:
+    @contextlib.asynccontextmanager
+    async def stream(self, route: HttpRoute, body: bytes) -> AsyncGenerator[StreamedAnswer, None]:
         """See `Transport.stream`."""
-        return _Stream(self, route, body)
+        answer: StreamedAnswer = await self.ask(route, body, is_streamed=True)
+        try:
+            yield answer
+        finally:
+            cast(AnswerBody, answer.chunks).close()
 
     async def ask(
         self,
@@ -157,29 +160,6 @@ def frame(route: HttpRoute, body: bytes | None) -> tuple[bytes, bytes]:
     if len(body) <= _WHOLE_BYTES:
         return b"%bcontent-length: %d\r\n\r\n%b" % (route.head, len(body), body), b""
     return b"%bcontent-length: %d\r\n\r\n" % (route.head, len(body)), body
-
-
-class _Stream:
-    """The context of a streamed answer."""
-
-    __slots__ = ("_answer_body", "_body", "_client", "_route")
-
-    def __init__(self, client: PlainClient, route: HttpRoute, body: bytes) -> None:
-        self._client = client
-        self._route = route
-        self._body = body
-        self._answer_body: AnswerBody | None = None
-
-    async def __aenter__(self) -> StreamedAnswer:
-        answer: StreamedAnswer = await self._client.ask(self._route, self._body, is_streamed=True)
-        self._answer_body = cast(AnswerBody, answer.chunks)
-        return answer
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._answer_body is not None:
-            self._answer_body.close()
 
 
 _STALE_SECONDS = 2.0

@@ -13,13 +13,16 @@ import asyncio
 import os
 import zlib
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from treadle.http import transport_errors
 from treadle.http.plain.answer_body import ENCODINGS, UNREADABLE, AnswerBody, Headers, Inflater
 from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer
+
+if TYPE_CHECKING:
+    from treadle.http.plain.client import Pool
 
 MAX_HEAD_BYTES = 256 * 1024
 _FRAMING_RATE = 16
@@ -36,57 +39,10 @@ class StaleConnectionError(Exception):
     answer came."""
 
 
-class ConnectionOwner(Protocol):
-    """The pool that a connection belongs to."""
-
-    loop: asyncio.AbstractEventLoop
-    origin: str
-
-    def send(self, connection: "HttpConnection", payload: bytes) -> None:
-        """Call `write` of a connection soon, and make its request fail at its deadline."""
-        ...
-
-    def release(self, connection: "HttpConnection") -> None:
-        """Take back a connection that can be used again."""
-        ...
-
-    def forget(self, connection: "HttpConnection") -> None:
-        """Remove a connection that is closed."""
-        ...
-
-
 class HttpConnection(asyncio.Protocol):
     """A connection of a pool. It carries one request at a time."""
 
-    __slots__ = (
-        "_body",
-        "_fault",
-        "_head",
-        "_headers",
-        "_inflater",
-        "_is_complete",
-        "_is_keepable",
-        "_is_paused",
-        "_is_streamed",
-        "_is_writable",
-        "_parser",
-        "_pieces",
-        "_pool",
-        "_raw",
-        "_received_bytes",
-        "_size",
-        "_status",
-        "_transport",
-        "_unsent",
-        "active_at",
-        "end",
-        "is_resting",
-        "may_be_stale",
-        "on_header",
-        "on_message_begin",
-    )
-
-    def __init__(self, pool: ConnectionOwner) -> None:
+    def __init__(self, pool: "Pool") -> None:
         self._pool = pool
         self._transport: Any = None
         self._headers: dict[bytes, bytes] = {}

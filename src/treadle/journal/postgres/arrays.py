@@ -17,7 +17,6 @@ _HEAD = Struct("!iiIii").pack
 _EMPTY = Struct("!iiI").pack
 _SIZE = Struct("!i").pack
 _NULL = _SIZE(-1)
-_INT8 = Struct("!q").pack
 pack_float = Struct("!d").pack
 
 ESCAPE = "\ufffe"
@@ -54,26 +53,27 @@ class Column(list[Any]):
         return _join(self)
 
 
-class Ints(Column):
+class _Numbers(Column):
+    """Values of eight bytes."""
+
+    code = ""
+
+    def _pack_items(self) -> bytes:
+        if None in self:
+            return _join([None if item is None else pack(f"!{self.code}", item) for item in self])
+        return pack("!" + f"i{self.code}" * len(self), *_interleave(self))
+
+
+class Ints(_Numbers):
     """Values of the type `int8`."""
 
-    type_name, oid, item_oid = "int8[]", 1016, 20
-
-    def _pack_items(self) -> bytes:
-        if None in self:
-            return _join([None if item is None else _INT8(item) for item in self])
-        return pack("!" + "iq" * len(self), *_interleave(self))
+    type_name, oid, item_oid, code = "int8[]", 1016, 20, "q"
 
 
-class Floats(Column):
+class Floats(_Numbers):
     """Values of the type `float8`."""
 
-    type_name, oid, item_oid = "float8[]", 1022, 701
-
-    def _pack_items(self) -> bytes:
-        if None in self:
-            return _join([None if item is None else pack_float(item) for item in self])
-        return pack("!" + "id" * len(self), *_interleave(self))
+    type_name, oid, item_oid, code = "float8[]", 1022, 701, "d"
 
 
 class Texts(Column):

@@ -129,7 +129,9 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
 
     Raises: `JournalError` for a file of another program, a newer Treadle, or a file that cannot be opened.
     """
-    _refuse_remnant(path)
+    with contextlib.suppress(OSError):
+        if 0 < path.stat().st_size < _MIN_PAGE_BYTES:  # SQLite would treat it as an empty file
+            raise JournalError(f"{str(path)!r} is not a Treadle journal, or was cut off; restore a backup")
     _speed_up_parameters()
     try:
         db = sqlite3.connect(
@@ -225,13 +227,6 @@ def sync_folders(path: Path) -> None:
         with contextlib.suppress(OSError):  # some file systems cannot sync a folder
             os.fsync(fd)
         os.close(fd)
-
-
-def _refuse_remnant(path: Path) -> None:
-    """Raise an error for a file that is shorter than a page, which SQLite would treat as an empty one."""
-    with contextlib.suppress(OSError):
-        if 0 < path.stat().st_size < _MIN_PAGE_BYTES:
-            raise JournalError(f"{str(path)!r} is not a Treadle journal, or was cut off; restore a backup")
 
 
 def _refuse_foreign(db: sqlite3.Connection, path: Path) -> None:

@@ -5,22 +5,19 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.fence import fence
 from treadle.core.spec import PartSpec
-from treadle.core.types import Effect, Json, ToolSpec
+from treadle.core.types import Json
 from treadle.knowledge.files.attribute_filters import read_filter
 from treadle.knowledge.files.store_index import FoundPiece
 from treadle.knowledge.files.vector_stores import VectorStores
 from treadle.tools.context import ToolContext
 from treadle.tools.protocol import Tool, ToolOutput
-from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker, own_spec
 from treadle.tools.toolset_parts import settings_of
 
 NAME = "file_search"
-_TOLD: dict[str, str] = read_data(__package__, "file_search")
-_PARAMETERS: dict[str, Json] = msgspec.json.decode(_TOLD["parameters"])
 _MAX_CHARS = 60_000
 """How much text the model gets. What has no room is left out."""
 _MOST_RESULTS = 50
@@ -57,8 +54,8 @@ class FileSearch:
         self._limit = max_num_results
         self._condition = None if filters is None else read_filter(filters)
         self._threshold = score_threshold
-        self.spec = ToolSpec(NAME, _TOLD["description"], _PARAMETERS, Effect.PURE, has_fences=True)
-        self.find_fault = ArgumentChecker(_PARAMETERS).find_fault
+        self.spec = own_spec(NAME)
+        self.find_fault = ArgumentChecker(self.spec.parameters).find_fault
         given: dict[str, Json] = {
             "vector_store_ids": self._store_ids,
             "max_num_results": max_num_results,

@@ -288,7 +288,7 @@ def _rank(
     found = []
     for row, score in plain.items():
         if score >= enough:
-            tells_time = is_time and not _time_stems().isdisjoint(texts[row].words)
+            tells_time = is_time and not _stems_of("time").isdisjoint(texts[row].words)
             in_time = _TIME_IN_RUN if texts[row].origin[1] else _TIME
             found.append(Match(row, score * rarity[row] * (in_time if tells_time else 1.0), fits[row]))
     return sorted(found, key=lambda item: (-item.score, -item.row))
@@ -378,13 +378,14 @@ def _telling(text: str) -> list[str]:
     return [
         term
         for term in query_terms(text)[:_MAX_TERMS]
-        if term not in _request_stems() and not (term.isdecimal() and len(term) < _LEAST_DIGITS)
+        if term not in _stems_of("asking") and not (term.isdecimal() and len(term) < _LEAST_DIGITS)
     ]
 
 
 @cache
-def _request_stems() -> frozenset[str]:
-    return frozenset(map(stem, _ASKING))
+def _stems_of(name: str) -> frozenset[str]:
+    """Return the stems of the words in a list."""
+    return frozenset(map(stem, _LISTS[name]))
 
 
 @cache
@@ -397,11 +398,6 @@ def _kinds() -> dict[str, list[str]]:
     return found
 
 
-@cache
-def _time_stems() -> frozenset[str]:
-    return frozenset(map(stem, _LISTS["time"]))
-
-
 MAX_QUERY_CHARS = 20_000
 """How much of a query is read."""
 _MAX_WORD_CHARS = 40
@@ -412,7 +408,7 @@ _DENSE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _LISTS = {name: frozenset(text.split()) for name, text in read_data(__package__, "words").items()}
 _STOP = _LISTS["stop"] | _LISTS["filler"]
 """Words that say little about what a text is about."""
-_ASKING = _STOP | _LISTS["request"]
+_ASKING = _LISTS["asking"] = _STOP | _LISTS["request"]
 _FILLERS = _LISTS["filler"]
 """Words whose absence does not change what a text says."""
 _NEGATIONS = _LISTS["negation"]

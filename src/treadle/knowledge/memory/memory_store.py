@@ -89,9 +89,7 @@ class MemoryStore:
             elif refusal is not None:
                 self._record(db, draft, "refused", at, reason=refusal)
             elif replaces is not None:
-                return self._replace(
-                    db, self._find_row(db, replaces, draft.store), draft, at, Outcome.CHANGED
-                )
+                return self._replace(db, self._find_row(db, replaces, draft.store), draft, at)
             else:
                 return self._add(db, draft, at)
         raise MemoryRefusedError(f"nothing was remembered: {refusal}")
@@ -153,7 +151,7 @@ class MemoryStore:
         with self._database.writing() as db:
             row = self._find_row(db, entry_id, old.store)
             if refusal is None:
-                made = self._replace(db, row, back, at, Outcome.CHANGED, action="rolled_back").entry
+                made = self._replace(db, row, back, at, action="rolled_back").entry
                 assert made is not None
                 return made
             self._record(db, back, "refused", at, row=row, reason=refusal)
@@ -411,7 +409,6 @@ class MemoryStore:
         row: int,
         draft: Draft,
         at: float,
-        outcome: Outcome,
         action: str = "changed",
     ) -> Written:
         """Write the next version of an entry."""
@@ -429,7 +426,7 @@ class MemoryStore:
         made = self._read(db, row)
         assert made is not None
         self._record(db, draft, action, at, row=row, version=made.version)
-        return Written(outcome, made)
+        return Written(Outcome.CHANGED, made)
 
     def _delete(self, db: sqlite3.Connection, row: int) -> None:
         db.execute("DELETE FROM memory_entries WHERE id=?", (row,))

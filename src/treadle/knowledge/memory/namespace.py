@@ -5,7 +5,6 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -276,7 +275,7 @@ def open_memory(
             f"{type(journal).__name__} has no room for memories; use a journal in an SQLite file or in memory"
         )
     embedder = make_embedder(embeddings) if isinstance(embeddings, str) else embeddings
-    database = journal.attach(Database, _open)
+    database = journal.attach(Database, Database)
     return Memory(MemoryStore(database, persona, user), embedder, clock)
 
 
@@ -287,13 +286,9 @@ def forget_runs(journal: Journal, run_ids: Collection[str], at: float) -> int:
     """
     if not isinstance(journal, SqliteJournal | MemoryJournal):
         return 0
-    database = journal.attach(Database, _open)
+    database = journal.attach(Database, Database)
     owners = MemoryStore(database, "", "").owners()
     return sum([MemoryStore(database, *names).forget_runs(run_ids, at) for names in owners])
-
-
-def _open(path: Path | None, level: str) -> Database:
-    return Database(path, level)
 
 
 def _cut(text: str, chars: int) -> str:

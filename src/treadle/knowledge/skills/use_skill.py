@@ -19,11 +19,11 @@ from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.estimates import guess_tokens
 from treadle.core.fence import fence
-from treadle.core.types import Effect, Json, ToolCall, ToolSpec
+from treadle.core.types import Json, ToolCall
 from treadle.journal.identity import Trust, record_trust
 from treadle.knowledge.skills.skill import FILE, Catalog, Skill, read_skill
 from treadle.tools.context import ToolContext
-from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker, own_spec
 
 NAME = "use_skill"
 TOKENS = 8000
@@ -32,7 +32,6 @@ FOLDER = ".skills"
 """The folder in the sandbox for the files of skills."""
 _STATE = "skills"
 _TOLD: dict[str, str] = read_data(__package__, "use_skill")
-_PARAMETERS: dict[str, Json] = msgspec.json.decode(_TOLD["parameters"])
 _PLACEHOLDER = re.compile(r"\{\{\s*([\w-]+)\s*\}\}")
 
 
@@ -42,17 +41,8 @@ class UseSkill:
     def __init__(self, catalog: Catalog, *, max_tokens: int = TOKENS) -> None:
         self._catalog = catalog
         self._max_tokens = max_tokens
-        self.spec = ToolSpec(
-            NAME,
-            _TOLD["description"],
-            _PARAMETERS,
-            Effect.IDEMPOTENT,
-            is_concurrent=False,
-            # The budget cuts at lines, and says what is missing; the general limit would cut in the middle.
-            max_result_chars=10_000_000,
-            has_fences=True,
-        )
-        self._find_fault = ArgumentChecker(_PARAMETERS).find_fault
+        self.spec = own_spec(NAME)
+        self._find_fault = ArgumentChecker(self.spec.parameters).find_fault
 
     def find_fault(self, arguments: Json) -> str | None:
         """See `Tool.find_fault`. Parameters must fit the schema of the skill."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
@@ -174,34 +175,22 @@ class Questioner:
         return None
 
 
-class Asking:
+class Asking(Struct, eq=False):
     """The questions of one running call of the model, and of the calls that it makes."""
 
-    __slots__ = (
-        "_call_id",
-        "_counts",
-        "_outbox",
-        "_questioner",
-        "is_over",
-        "is_parked",
-        "open_ids",
-        "running",
-    )
-
-    def __init__(self, questioner: Questioner, call_id: str, outbox: Outbox) -> None:
-        self._questioner = questioner
-        self._call_id = call_id
-        self._outbox = outbox
-        self._counts: dict[tuple[str, str], int] = {}
-        self.running: list[tuple[Effect, asyncio.Timeout | None]] = []
-        """The effect and the timer of the call, and those of a call that it makes. The timers stand still while the
-        user is asked."""
-        self.open_ids: list[str] = []
-        """The ids of the questions that were asked and not answered."""
-        self.is_parked = False
-        """True if the call waits for an answer, so that it has no result."""
-        self.is_over = False
-        """True if the call has ended, so that it can ask nothing more."""
+    _questioner: Questioner
+    _call_id: str
+    _outbox: Outbox
+    _counts: dict[tuple[str, str], int] = {}
+    running: list[tuple[Effect, asyncio.Timeout | None]] = []
+    """The effect and the timer of the call, and those of a call that it makes. The timers stand still while the
+    user is asked."""
+    open_ids: list[str] = []
+    """The ids of the questions that were asked and not answered."""
+    is_parked: bool = False
+    """True if the call waits for an answer, so that it has no result."""
+    is_over: bool = False
+    """True if the call has ended, so that it can ask nothing more."""
 
     async def ask(self, call_id: str, question: Question) -> Answer:
         """Ask for the running call `call_id`; see `ToolContext.ask`."""
@@ -335,36 +324,22 @@ MakeInner: TypeAlias = Callable[[RunInner, str, int, Outbox], Awaitable[ToolResu
 """A function that makes an inner call. It takes the decision, the id of the outer call, the step and the outbox."""
 
 
-class InnerCalls:
+class InnerCalls(Struct, eq=False):
     """The inner calls of one running call, made one after another."""
 
-    __slots__ = (
-        "_count",
-        "_is_over",
-        "_lock",
-        "_make_call",
-        "_outbox",
-        "_parent_id",
-        "_rules",
-        "_running",
-        "_step",
-        "is_in_doubt",
-    )
-
-    def __init__(self, rules: Rules, make_call: MakeInner, parent_id: str, step: int, outbox: Outbox) -> None:
-        """Make an object for the inner calls of the running call `parent_id`."""
-        self._rules = rules
-        self._make_call = make_call
-        self._parent_id = parent_id
-        self._step = step
-        self._outbox = outbox
-        self._count = 0
-        self._lock: asyncio.Lock | None = None
-        self._running: asyncio.Task[Any] | None = None
-        """The task that waits for a call."""
-        self._is_over = False
-        self.is_in_doubt = False
-        """True if the tool made different inner calls than before it was interrupted."""
+    _rules: Rules
+    _make_call: MakeInner
+    _parent_id: str
+    """The id of the running call."""
+    _step: int
+    _outbox: Outbox
+    _count: int = 0
+    _lock: asyncio.Lock | None = None
+    _running: asyncio.Task[Any] | None = None
+    """The task that waits for a call."""
+    _is_over: bool = False
+    is_in_doubt: bool = False
+    """True if the tool made different inner calls than before it was interrupted."""
 
     async def call(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
         """Make an inner call; see `ToolContext.call_tool`."""

@@ -16,7 +16,7 @@ from treadle.core.packed import count_packed, unpack_ids, unpack_logprobs
 from treadle.core.token_record import TokenGrade
 from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolCall, ToolSpec
 from treadle.models.protocol import Model, Watch, innermost
-from treadle.models.wire.endpoint import PAUSE_PATHS, TOKEN_PATHS, HttpEndpoint
+from treadle.models.wire.endpoint import PAUSE_PATHS, TOKEN_PATHS, EngineInfo, HttpEndpoint
 from treadle.renderers.protocol import Renderer
 
 MakeModel = Callable[..., Model]
@@ -190,8 +190,7 @@ class Prober:
         return EndpointFinding("json schema", is_there, f"{text!r:.80}")
 
     async def _engine(self) -> EndpointFinding:
-        server = _server_of(self._model)
-        info = await server.find_engine() if server is not None else None
+        info = await _find_engine(self._model)
         if info is None:
             return EndpointFinding("engine", False, _ADVICE["no_engine"])
         return EndpointFinding("engine", True, str(info))
@@ -200,7 +199,7 @@ class Prober:
         """Return what the engine has besides chat; empty for a server without one."""
         server = _server_of(self._model)
         try:
-            info = await server.find_engine() if server is not None else None
+            info = await _find_engine(self._model)
             if server is None or info is None:
                 return []
             paths = await server.find_paths((*TOKEN_PATHS[info.name].values(), PAUSE_PATHS[info.name]))
@@ -294,8 +293,7 @@ async def find_token_settings(model: Model) -> dict[str, bool]:
 
     Raises: `TransportError`.
     """
-    server = _server_of(model)
-    info = await server.find_engine() if server is not None else None
+    info = await _find_engine(model)
     return {"logprobs": True, "return_token_ids": True} if info is not None and info.gives_ids else {}
 
 
@@ -330,6 +328,12 @@ def _server_of(model: Model) -> HttpEndpoint | None:
     found = innermost(model)
     found = getattr(found, "engine", found)
     return found if isinstance(found, HttpEndpoint) else None
+
+
+async def _find_engine(model: Model) -> EngineInfo | None:
+    """Return the engine that a model asks; `None` if it is not known. Raises: `TransportError`."""
+    server = _server_of(model)
+    return None if server is None else await server.find_engine()
 
 
 def settings_of(model: Model) -> Settings:

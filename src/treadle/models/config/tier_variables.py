@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
@@ -29,29 +31,30 @@ def read_tiers(
 
     Raises: `ConfigError` that names the variable, for an entry that is malformed or incomplete.
     """
-    return _Environment(prefix, environment).read()
+    reader = _Environment(prefix.rstrip("_"), environment)
+    tiers = {name: table for name in QUALITY if (table := reader.read_tier(name)) is not None}
+    if not tiers and (table := reader.read_default()) is not None:
+        tiers["frontier"] = table
+    return tiers, reader.models, tuple(reader.notices)
 
 
-class _Environment:
+class _Environment(Struct, eq=False):
     """The tiers of an environment while they are read."""
 
-    def __init__(self, prefix: str, environment: Mapping[str, str]) -> None:
-        self._prefix = prefix.rstrip("_")
-        self._all = environment
-        self._models: dict[str, dict[str, Json]] = {}
-        self._notices: list[str] = []
+    _prefix: str
+    _all: Mapping[str, str]
+    models: dict[str, dict[str, Json]] = {}
+    notices: list[str] = []
 
-    def read(self) -> tuple[dict[str, TierTable], dict[str, dict[str, Json]], tuple[str, ...]]:
-        """Return the tiers, the models and the notices."""
-        tiers = {name: table for name in QUALITY if (table := self._read_tier(name)) is not None}
-        if not tiers and self._all.get(f"{self._prefix}_PROVIDER") is not None:
-            # One model for everything: every tier that is missing falls to a better one.
-            names = self._single(self._prefix, "default")
-            if names:
-                tiers["frontier"] = self._table(f"{self._prefix}_", names)
-        return tiers, self._models, tuple(self._notices)
+    def read_default(self) -> TierTable | None:
+        """Return the tier of one model for everything; every tier that is missing falls to a better one."""
+        if self._all.get(f"{self._prefix}_PROVIDER") is None:
+            return None
+        names = self._single(self._prefix, "default")
+        return self._table(f"{self._prefix}_", names) if names else None
 
-    def _read_tier(self, tier: str) -> TierTable | None:
+    def read_tier(self, tier: str) -> TierTable | None:
+        """Return a tier; `None` if its variables are not set."""
         stem = f"{self._prefix}_{tier.upper()}"
         names = self._list(tier, f"{stem}_MODELS") or self._single(stem, tier)
         return self._table(f"{stem}_", names) if names else None
@@ -76,13 +79,13 @@ class _Environment:
                 raise ConfigError(f"{variable}: {entry!r} names no model after the slash")
             key = f"{self._prefix}_{as_variable(provider)}_API_KEY"
             if self._needs_key(provider) and self._key(key) is None:
-                self._notices.append(f"{variable}: {entry!r} is left out, because {key} is not set")
+                self.notices.append(f"{variable}: {entry!r} is left out, because {key} is not set")
                 continue
             names.append(self._add(f"{variable.lower()}-{number}", provider, model, key))
         if not names:
-            raise ConfigError(f"{variable}: no model is left; {'; '.join(self._notices)}")
+            raise ConfigError(f"{variable}: no model is left; {'; '.join(self.notices)}")
         if any(f"{variable.removesuffix('_MODELS')}_{item}" in self._all for item in _SERVER):
-            self._notices.append(f"{variable} is used, and the tier's single settings are not")
+            self.notices.append(f"{variable} is used, and the tier's single settings are not")
         return names
 
     def _single(self, stem: str, tier: str) -> list[str]:
@@ -114,7 +117,7 @@ class _Environment:
             if variable is not None and (address := self._all.get(variable)):
                 table["base_url"] = address
                 break
-        self._models[name] = table
+        self.models[name] = table
         return name
 
     def _table(self, stem: str, names: list[str]) -> TierTable:
@@ -135,17 +138,16 @@ class _Environment:
                 values[field] = getattr(TierTable.model_validate({"model": "m", field: value}), field)
             except ValueError:
                 raise ConfigError(f"{stem}{suffix} is {text!r}; give {kind}") from None
-        prices = [self._all.get(f"{stem}COST_{side}_PER_1K") for side in ("INPUT", "OUTPUT")]
-        if any(prices):
-            values["price"] = self._price(stem, prices)
+        prices = [f"{stem}COST_{side}_PER_1K" for side in ("INPUT", "OUTPUT")]
+        if any([self._all.get(name) for name in prices]):
+            values["price"] = self._price(prices)
         return TierTable(**values)
 
-    def _price(self, stem: str, cents: list[str | None]) -> dict[str, float]:
+    def _price(self, names: list[str]) -> dict[str, float]:
         """Return a price per million tokens from one in cents per thousand."""
-        names = [f"{stem}COST_{side}_PER_1K" for side in ("INPUT", "OUTPUT")]
         found = []
-        for name, text in zip(names, cents, strict=True):
-            if not text:
+        for name in names:
+            if not (text := self._all.get(name)):
                 raise ConfigError(f"the price is incomplete; set also {name}, in US cents")
             try:
                 found.append(10 * float(text))

@@ -21,8 +21,7 @@ from treadle.models.dialects.openai_chat.answer import read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import Contents, check_part, with_files
-from treadle.models.wire.openai_style import PlainAnswer
-from treadle.models.wire.plain import TokenAnswerReader
+from treadle.models.wire.openai_style import PlainAnswer, PlainReader
 from treadle.models.wire.provider import Preset
 from treadle.models.wire.token_records import cut_logprobs, has_named_ids
 
@@ -84,31 +83,14 @@ def as_chat(raw: Json) -> Json:
     return raw
 
 
-# Plain answers
-
-
-class _Choice(Struct, forbid_unknown_fields=True, gc=False):
-    text: str
-    finish_reason: Literal["stop"]
-    index: int = 0
-    logprobs: None = None
-    token_ids: None = None
-    prompt_token_ids: None = None
-    prompt_logprobs: None = None
-    stop_reason: None = None
-
-
-class _Answer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
-    choices: tuple[_Choice]
+# Plain answers with token ids
 
 
 class _Logprobs(Struct, gc=False):
     token_logprobs: list[float | None] | None = None
 
 
-class _TokenChoice(Struct, forbid_unknown_fields=True, gc=False):
-    """The choice of an answer with token ids."""
-
+class _Choice(Struct, forbid_unknown_fields=True, gc=False):
     text: str
     finish_reason: Literal["stop", "length"]
     token_ids: list[int]
@@ -121,20 +103,17 @@ class _TokenChoice(Struct, forbid_unknown_fields=True, gc=False):
     routed_experts: None = None
 
 
-class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
-    """An answer with token ids."""
-
-    choices: tuple[_TokenChoice]
+class _Answer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
+    choices: tuple[_Choice]
     prompt_token_ids: list[int] | None = None  # type: ignore[assignment]
     ec_transfer_params: None = None
     metrics: None = None
 
 
-class CompletionsReader(TokenAnswerReader):
-    """The reader of plain completions. If the settings ask for token ids, a plain answer may have them."""
+class CompletionsReader(PlainReader):
+    """The reader of plain completions with token ids."""
 
-    ANSWER = _Answer
-    TOKEN_ANSWER = _TokenAnswer
+    TOKEN_ANSWER = _Answer
 
     _logprobs: list[float | None] | None = None
     """The log probabilities that were cut out of the newest answer."""
@@ -149,8 +128,6 @@ class CompletionsReader(TokenAnswerReader):
     def _read(self, answer: Any) -> Completion | None:
         usage = UNREPORTED if answer.usage is None else answer.usage.read()
         choice = answer.choices[0]
-        if not self._has_ids:
-            return self._complete(choice.text, (), usage, answer.model, answer.id)
         logprobs = self._logprobs if choice.logprobs is None else choice.logprobs.token_logprobs
         if self._has_names:
             return None
@@ -226,7 +203,7 @@ class CompletionsModel(HttpModel):
     def _read(self, raw: Json) -> Completion:
         if "text" in raw["choices"][0]:
             raise TypeError("the text is not a string")
-        return read_completion(raw, self._told, self._price)
+        return read_completion(raw, self._told)
 
 
 def _encode_inner(text: str) -> bytes:

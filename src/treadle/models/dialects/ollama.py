@@ -6,31 +6,21 @@ client 0.6, 2026.
 """
 
 import re
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import ProviderError
+from treadle.core.errors import ProviderError, retold
 from treadle.core.parts import base64_of
-from treadle.core.types import (
-    UNREPORTED,
-    Completion,
-    Json,
-    Message,
-    Request,
-    Role,
-    ToolCall,
-    Usage,
-)
+from treadle.core.types import Completion, Json, Message, Request, Role, ToolCall
 from treadle.http.transport import Answer, StreamedAnswer
 from treadle.models.dialects.openai_chat.answer import read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.protocol import Watch
 from treadle.models.wire.endpoint import join_url, json_of
-from treadle.models.wire.fitting import fields_of, fit_name, keep_text, object_of, rest_of, text_of
+from treadle.models.wire.fitting import ExactText, fields_of, fit_name, object_of, rest_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     AcceptedParts,
@@ -42,14 +32,13 @@ from treadle.models.wire.messages import (
     with_attached,
 )
 from treadle.models.wire.openai_style import encode_tool
-from treadle.models.wire.plain import Name, PlainReader
 from treadle.models.wire.provider import Preset
 from treadle.models.wire.server import UnfinishedError
 
 KEY = "ollama"
 """The key under which a message keeps data that Treadle has no field for."""
 _KNOWN = fields_of(KEY)
-_ARGUMENTS = ("message", "tool_calls", "*", "function", "arguments")
+_keep_arguments = ExactText("message", "tool_calls", "*", "function", "arguments")
 
 
 def as_chat(raw: Json, body: bytes) -> Json:
@@ -58,7 +47,7 @@ def as_chat(raw: Json, body: bytes) -> Json:
     The arguments of its calls are their exact text. What Treadle has no field for is under `KEY`.
     """
     if b"tool_calls" in body:
-        keep_text(raw, body, _ARGUMENTS)
+        _keep_arguments(raw, body)
     try:
         message: dict[str, Json] = {}
         for name, value in raw["message"].items():
@@ -110,64 +99,6 @@ class OllamaCollector(ChatCollector):
         self.is_done = bool(self.finish_reason)
 
 
-# Plain answers, and the calls of requests
-
-
-class _Function(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    name: Name
-    arguments: msgspec.Raw
-    index: int = 0
-
-
-class _Call(Struct, forbid_unknown_fields=True):
-    function: _Function
-    id: str = ""
-
-
-class _Said(Struct, tag_field="role", tag="assistant", forbid_unknown_fields=True, omit_defaults=True):
-    content: str
-    thinking: str = ""
-    tool_calls: list[_Call] = []
-
-
-class _Answer(Struct, forbid_unknown_fields=True, kw_only=True):
-    message: _Said
-    done: bool
-    done_reason: Literal["stop"] | None = None
-    model: str | None = None
-    created_at: str | None = None
-    prompt_eval_count: int | None = None
-    eval_count: int | None = None
-    total_duration: int | None = None
-    load_duration: int | None = None
-    prompt_eval_duration: int | None = None
-    eval_duration: int | None = None
-
-
-_DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
-
-
-class OllamaReader(PlainReader):
-    """The reader of plain answers."""
-
-    ANSWER = _Answer
-
-    def _read(self, answer: _Answer) -> Completion | None:
-        if not answer.done:
-            return None
-        said, usage = answer.message, UNREPORTED
-        calls = [
-            ToolCall(call.id, call.function.name, text_of(call.function.arguments) or "{}")
-            for call in said.tool_calls
-        ]
-        if answer.prompt_eval_count is not None and answer.eval_count is not None:
-            usage = Usage(answer.prompt_eval_count, answer.eval_count)
-        kept = {name: value for name in _DURATIONS if (value := getattr(answer, name)) is not None}
-        return self._complete(
-            said.content, tuple(calls), usage, answer.model, None, said.thinking or None, kept=kept or None
-        )
-
-
 _PORT = 11434
 _NUM_CTX = re.compile(r"\bnum_ctx\s+(\d+)")
 
@@ -195,7 +126,6 @@ class OllamaModel(HttpModel):
         tells_window=True,
     )
     PATH = "/api/chat"
-    READER = OllamaReader
     COLLECTOR = OllamaCollector
     HAS_LINES = True
     PARTS: ClassVar[AcceptedParts] = {"image": None}
@@ -288,7 +218,7 @@ class OllamaModel(HttpModel):
             raise UnfinishedError("it is not done")
         if choice["message"].get("tool_calls") and choice["finish_reason"] == "stop":
             choice["finish_reason"] = "tool_calls"
-        return read_completion(raw, self._told, self._price)
+        return read_completion(raw, self._told)
 
     def _mark_cut(self, completion: Completion) -> Completion:
         """Return the completion, marked if the prompt may have been longer than the context."""
@@ -299,13 +229,7 @@ class OllamaModel(HttpModel):
 
     def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
         error = super()._error(status, answer, body)
-        if status != 404:
-            return error
-        return type(error)(
-            f"{error}. To get it: ollama pull {self.model}",
-            status=status,
-            retry_after_seconds=error.retry_after_seconds,
-        )
+        return retold(error, f"{error}. To get it: ollama pull {self.model}") if status == 404 else error
 
 
 def read_host(host: str) -> str:
@@ -323,39 +247,26 @@ def read_host(host: str) -> str:
     return urlunsplit((parts.scheme, f"{userinfo}{at}{where}", parts.path, parts.query, ""))
 
 
-class _Result(Struct, tag_field="role", tag="tool", gc=False):
-    content: str
-    tool_name: str
-    """Ollama before 0.12 joins results to calls by name and order, later versions by id."""
-    tool_call_id: str | None
-
-
-class _Asked(Struct, omit_defaults=True, gc=False):
-    role: Role
-    content: str
-    images: tuple[str, ...] = ()
-
-
 def encode_message(message: Message, contents: Contents) -> bytes:
     """Return a message as an element of `messages`."""
-    role = message.role
-    encoded: Json
-    if role is Role.TOOL:
-        encoded = _Result(message.content, fit_name(message.name or ""), message.call_id)
-    elif role is not Role.ASSISTANT:
-        encoded = _encode_asked(message, contents) if message.parts else _Asked(role, message.content)
-    elif not message.tool_calls:
-        encoded = _Asked(role, text_of_answer(message.content))
+    fields: dict[str, Json] = {"role": message.role, "content": message.content}
+    if message.role is Role.TOOL:
+        # Ollama before 0.12 joins results to calls by name and order, later versions by id.
+        fields |= {"tool_name": fit_name(message.name or ""), "tool_call_id": message.call_id}
+    elif message.role is not Role.ASSISTANT:
+        if message.parts:
+            fields |= _encode_parts(message, contents)
+    elif message.tool_calls:
+        if message.reasoning:
+            fields["thinking"] = message.reasoning
+        fields["tool_calls"] = [_encode_call(call) for call in message.tool_calls]
     else:
-        calls = [_encode_call(call) for call in message.tool_calls]
-        encoded = _Said(message.content, message.reasoning or "", calls)
-    if message.opaque is None or not isinstance(own := message.opaque.get(KEY), dict):
-        return _encode(encoded)
-    return _encode(msgspec.json.decode(_encode(encoded)) | own)
+        fields["content"] = text_of_answer(message.content)
+    return _encode({**fields, **_own(message.opaque)})
 
 
-def _encode_asked(message: Message, contents: Contents) -> _Asked:
-    """Return a message as an element of `messages`, with its images, and with text files as part of its content."""
+def _encode_parts(message: Message, contents: Contents) -> dict[str, Json]:
+    """Return the content of a message, with text files as part of it, and its images."""
     texts = [message.content] if message.content else []
     images: list[str] = []
     for part in message.parts:
@@ -364,13 +275,18 @@ def _encode_asked(message: Message, contents: Contents) -> _Asked:
             texts.append(text_of_part(part, contents))
         else:
             images.append(base64_of(part, contents))
-    return _Asked(message.role, "\n\n".join(texts), tuple(images))
+    return {"content": "\n\n".join(texts), **({"images": images} if images else {})}
 
 
 _STEP = with_attached(encode_message)
 
 
 def _encode_call(call: ToolCall) -> Json:
-    made = _Call(_Function(fit_name(call.name), object_of(call.arguments)), call.call_id)
-    own = None if call.opaque is None else call.opaque.get(KEY)
-    return {**own, "id": made.id, "function": made.function} if isinstance(own, dict) else made
+    function = {"name": fit_name(call.name), "arguments": object_of(call.arguments)}
+    return {**_own(call.opaque), "id": call.call_id, "function": function}
+
+
+def _own(opaque: dict[str, Json] | None) -> dict[str, Json]:
+    """Return the data that only this dialect understands."""
+    own = (opaque or {}).get(KEY)
+    return own if isinstance(own, dict) else {}

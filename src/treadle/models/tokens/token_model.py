@@ -32,7 +32,7 @@ from treadle.formats.text_transcript import DeltaReader
 from treadle.models.protocol import Watch, pass_on
 from treadle.models.tokens.protocol import Generated, PromptIds, TokenEngine
 from treadle.models.wire.messages import with_files
-from treadle.models.wire.provider import Price, cost_of
+from treadle.models.wire.provider import Price, PricedModel, cost_of
 from treadle.models.wire.token_records import KnownTexts, check_choices, join_ids
 from treadle.renderers.protocol import Renderer
 
@@ -51,7 +51,7 @@ _MAX_HELD = 8
 _encode = msgspec.json.Encoder().encode
 
 
-class TokenModel:
+class TokenModel(PricedModel):
     """A renderer with an engine that takes and returns token ids."""
 
     def __init__(
@@ -99,20 +99,6 @@ class TokenModel:
         address = getattr(getattr(self.engine, "server", None), "address", "")
         asked = [self.name, address, self.renderer.fingerprint, self.settings]
         return msgspec.json.encode(asked, order="sorted").decode()
-
-    @property
-    def max_output_tokens(self) -> int | None:
-        """The longest answer that requests allow; `None` if that is left to the engine."""
-        return self.settings.max_output_tokens
-
-    @property
-    def has_price(self) -> bool:
-        """True if the user gave a price."""
-        return self._price is not None
-
-    def estimate_cost_usd(self, usage: Usage) -> float | None:
-        """Return what `usage` would cost; `None` if the model has no price."""
-        return cost_of(usage, self._price)
 
     def check_part(self, part: Artifact) -> None:
         """Check that a message can have `part`. Raises: `UnsupportedPartError` unless it is a text file."""

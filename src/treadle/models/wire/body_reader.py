@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import msgspec
 
-from treadle.core.errors import ProviderError, ServerError, TransportError
+from treadle.core.errors import ProviderError, ServerError, TransportError, retold
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Json
 from treadle.http.sse import BOM, LineReader, SseReader
@@ -306,7 +306,7 @@ async def read_stream(answer: StreamedAnswer, reader: BodyReader) -> Json:
         # After the finish reason nothing essential can be missing.
         if reader.collector.is_complete:
             return reader.finish()
-        raise type(error)(f"{error}; {reader.received()}", status=error.status) from None
+        raise retold(error, f"{error}; {reader.received()}") from None
     return reader.close()
 
 
@@ -334,13 +334,20 @@ _FRAMES = frozenset(("message", "delta", "usage", "usageMetadata"))
 """Fields that say something even if they are empty."""
 
 
+_BLANK = re.compile(
+    rb'\{\s*+(?:"(?:[^"\\]|\\.)*+"\s*+:\s*+(?:""|\[\s*+\]|\{\s*+\}|null|false|0(?:\.0*+)?)\s*+,?\s*+)++\}|\{\s*+\}(?<=[\[,]\{\})'
+)
+"""An object in JSON whose fields are all empty, or an empty object in a list."""
+
+
 def drop_blanks(raw: Json, body: bytes) -> Json:
     """Return `raw`, decoded from `body`, without the objects in it whose fields are all empty.
 
     Some servers write what they have nothing for: `"function_call": {"name": "", "arguments": ""}`. Empty texts,
     lists and objects stay, because they may have to be sent back.
     """
-    if (b'""' in body or b"{}" in body or b"[]" in body) and isinstance(raw, dict | list):
+    has_some = b'""' in body or b"{}" in body or b"[]" in body
+    if has_some and _BLANK.search(body) is not None and isinstance(raw, dict | list):
         _drop_in(raw)
     return raw
 

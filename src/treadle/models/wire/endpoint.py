@@ -16,7 +16,7 @@ from treadle.core.masking import hide_in_url
 from treadle.core.types import Json
 from treadle.http.transport import Answer, HttpTransport, StreamedAnswer, Transport
 from treadle.models.protocol import Watch
-from treadle.models.wire.body_reader import BodyReader, StreamCollector, drop_blanks
+from treadle.models.wire.body_reader import BodyReader, StreamCollector, drop_blanks, read_stream
 from treadle.models.wire.server import Server, explain_error, find_error, read_rate_limits
 
 if TYPE_CHECKING:
@@ -159,8 +159,7 @@ class HttpEndpoint:
         return urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix("/v1")))
 
     async def find_engine(self) -> EngineInfo | None:
-        """Return the engine of the server; `None` if it is not known. The server is asked only once. Raises:
-        `TransportError`.
+        """Return the engine of the server; `None` if it is not known. The server is asked only once.
 
         Raises: `TransportError`.
         """
@@ -222,6 +221,16 @@ class HttpEndpoint:
             return explain_error(self.server, 200, error)
         excerpt = self.server.excerpt(body or msgspec.json.encode(raw))
         return ServerError(f"the answer of {self.server.origin} makes no sense: {excerpt}", status=200)
+
+    async def _read_streamed(self, body: bytes, watch: Watch, reader: BodyReader) -> Json:
+        """Return the raw object of the streamed answer to a request. Raises: `ProviderError`."""
+        async with self._transport.stream(self._stream_endpoint, self._headers, body) as streamed:
+            if watch.on_rate_limits is not None:
+                tell_rate_limits(streamed, watch)
+            if not is_success(streamed.status):
+                rest = b"".join([chunk async for chunk in streamed.chunks])
+                raise self._error(streamed.status, streamed, rest)
+            return await read_stream(streamed, reader)
 
     def _raw(self, answer: Answer) -> Json:
         """Return the answer as one object. Raises: `ProviderError` for an error, or if it is not an answer."""
@@ -298,11 +307,6 @@ def tell_rate_limits(answer: Answer | StreamedAnswer, watch: Watch) -> None:
     limits = read_rate_limits(answer.header)
     if limits is not None and watch.on_rate_limits is not None:
         watch.on_rate_limits(limits)
-
-
-async def read_rest(streamed: StreamedAnswer) -> bytes:
-    """Return the body of a streamed answer."""
-    return b"".join([chunk async for chunk in streamed.chunks])
 
 
 def check_base_url(base_url: str, example: str) -> str:

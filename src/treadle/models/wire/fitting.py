@@ -7,8 +7,7 @@ the whole history because of them.
 import hashlib
 import re
 from collections.abc import Callable, Container, Iterator
-from contextlib import suppress
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -46,42 +45,49 @@ def text_of(arguments: msgspec.Raw) -> str:
     return "" if encoded in (b"", b"null") else encoded.decode()
 
 
-def keep_text(
-    value: Json,
-    body: bytes,
-    path: tuple[str, ...],
-    applies: Callable[[dict[str, Json]], bool] = lambda _: True,
-) -> Json:
-    """Return `value`, which was decoded from `body`, with the exact text of what stands at `path` in it.
+class ExactText:
+    """A function that puts the exact text of what stands at a path into a value, given the body that the value was
+    decoded from.
 
-    `*` in a path stands for each element of a list. If it does not apply to the object that holds the end of the
-    path, the object is left as it is, and so is a value in which the path makes no sense.
+    `*` in a path stands for each element of a list. A value in which the path makes no sense is left as it is.
     """
-    with suppress(TypeError, LookupError, AttributeError, ValueError, msgspec.DecodeError):
-        # Reading the value will tell.
-        _keep(value, _exact_decoder(path)(body), path, applies)
-    return value
+
+    def __init__(self, *path: str, applies: Callable[[dict[str, Json]], bool] = lambda _: True) -> None:
+        """Make a function for a path. `applies` says whether it is for the object that holds the path's end."""
+        # The decoder skips everything else, and finds only where the text begins and ends.
+        kind: Any = msgspec.defstruct("Exact", [(path[-1], msgspec.Raw, msgspec.Raw())])
+        for name in reversed(path[:-1]):
+            kind = list[kind] if name == "*" else msgspec.defstruct("Exact", [(name, kind | None, None)])
+        self._decode = msgspec.json.Decoder(kind).decode
+        self._keep = _keeper(path, applies)
+
+    def __call__(self, value: Json, body: bytes) -> Json:
+        """Return `value`, which was decoded from `body`, with the exact text."""
+        try:
+            self._keep(value, self._decode(body))
+        except (TypeError, LookupError, AttributeError, ValueError, msgspec.DecodeError):
+            return value  # Reading it will tell.
+        return value
 
 
-def _keep(value: Json, exact: Any, path: tuple[str, ...], applies: Callable[[dict[str, Json]], bool]) -> None:
-    name, rest = path[0], path[1:]
-    if name == "*":
-        for item, inner in zip(value, exact, strict=True):
-            _keep(item, inner, rest, applies)
-    elif name in value and (inner := getattr(exact, name)) is not None:
-        if rest:
-            _keep(value[name], inner, rest, applies)
+def _keeper(path: tuple[str, ...], applies: Callable[[dict[str, Json]], bool]) -> Callable[[Json, Any], None]:
+    name = path[0]
+    inner = _keeper(path[1:], applies) if path[1:] else None
+
+    def keep_each(value: Json, exact: Any) -> None:
+        for item, other in zip(value, exact, strict=True):
+            inner(item, other)  # type: ignore[misc]
+
+    def keep(value: Json, exact: Any) -> None:
+        found = getattr(exact, name)
+        if found is None or name not in value:
+            return
+        if inner is not None:
+            inner(value[name], found)
         elif applies(value):
-            value[name] = text_of(inner)
+            value[name] = text_of(found)
 
-
-@cache
-def _exact_decoder(path: tuple[str, ...]) -> Callable[[bytes], Any]:
-    """Return a decoder of what stands at `path` alone, and of that only where it begins and ends."""
-    kind: Any = msgspec.defstruct("Exact", [(path[-1], msgspec.Raw, msgspec.Raw())])
-    for name in reversed(path[:-1]):
-        kind = list[kind] if name == "*" else msgspec.defstruct("Exact", [(name, kind | None, None)])
-    return msgspec.json.Decoder(kind).decode
+    return keep_each if name == "*" else keep
 
 
 def text_of_value(value: Json) -> str:
@@ -89,6 +95,11 @@ def text_of_value(value: Json) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()
+
+
+def text_or_none(value: Json) -> str | None:
+    """Return a name or an id as a text; `None` if there is none."""
+    return value if value is None or type(value) is str else str(value)
 
 
 def fields_of(dialect: str) -> dict[str, frozenset[str]]:

@@ -1,8 +1,8 @@
 """The base of all models behind a server: sending a request, and reading the answer.
 
 A dialect is a subclass: it says where to post, how a request is written, and how an answer is read. An answer,
-whole or streamed, becomes one raw object that one function reads. A plain answer is instead decoded directly into
-typed structs.
+whole or streamed, becomes one raw object that one function reads. A dialect that is used much may decode plain
+answers directly into typed structs instead.
 """
 
 from abc import ABC, abstractmethod
@@ -32,11 +32,10 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.protocol import Watch
-from treadle.models.wire.body_reader import read_stream
-from treadle.models.wire.endpoint import HttpEndpoint, OnDelta, is_success, read_rest, tell_rate_limits
+from treadle.models.wire.endpoint import HttpEndpoint, OnDelta, is_success, tell_rate_limits
 from treadle.models.wire.messages import AcceptedParts, check_part
-from treadle.models.wire.plain import PlainReader
-from treadle.models.wire.provider import Preset, Price, cost_of
+from treadle.models.wire.openai_style import PlainReader
+from treadle.models.wire.provider import Preset, Price, PricedModel, cost_of
 from treadle.models.wire.server import BadCallError, UnfinishedError
 from treadle.models.wire.token_records import check_choices
 
@@ -59,7 +58,7 @@ _CALL_MARKS = (
 """What the calls of open models begin with."""
 
 
-class HttpModel(HttpEndpoint, ABC):
+class HttpModel(HttpEndpoint, PricedModel, ABC):
     """A model behind a server. It streams if and only if the caller wants deltas."""
 
     DIALECT: ClassVar[str]
@@ -156,16 +155,6 @@ class HttpModel(HttpEndpoint, ABC):
         ]
         return {name: value for name, value in [*(fields or {}).items(), *named] if value is not None}
 
-    @property
-    def max_output_tokens(self) -> int | None:
-        """The longest answer that requests allow; `None` if that is left to the server."""
-        return self.settings.max_output_tokens
-
-    @property
-    def has_price(self) -> bool:
-        """True if the user gave a price, or the server reports the cost."""
-        return self._price is not None
-
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
         """Return whether the server decodes within `schema`."""
         return self._decodes_beside_tools or not has_tools
@@ -173,10 +162,6 @@ class HttpModel(HttpEndpoint, ABC):
     def check_part(self, part: Artifact) -> None:
         """Check that the dialect can send `part`. Raises: `UnsupportedPartError` if it cannot."""
         check_part(part, self.DIALECT, self.PARTS)
-
-    def estimate_cost_usd(self, usage: Usage) -> float | None:
-        """Return what `usage` would cost; `None` if the model has no price."""
-        return cost_of(usage, self._price)
 
     def infer(self, request: Request, watch: Watch) -> Coroutine[Any, Any, Completion]:
         """Return the server's answer; see `Model.infer`.
@@ -253,13 +238,8 @@ class HttpModel(HttpEndpoint, ABC):
     async def _stream(self, request: Request, watch: Watch, on_delta: OnDelta) -> Completion:
         """Return the completion of a streamed answer."""
         body = self._body(request, is_stream=True)
-        async with self._transport.stream(self._stream_endpoint, self._headers, body) as streamed:
-            if watch.on_rate_limits is not None:
-                tell_rate_limits(streamed, watch)
-            if not is_success(streamed.status):
-                raise self._error(streamed.status, streamed, await read_rest(streamed))
-            reader = self._reader(on_delta)
-            raw = await read_stream(streamed, reader)
+        reader = self._reader(on_delta)
+        raw = await self._read_streamed(body, watch, reader)
         return self.read(await self._settle(raw, watch), reader.begin)
 
     async def _settle(self, raw: Json, watch: Watch) -> Json:
@@ -276,6 +256,9 @@ class HttpModel(HttpEndpoint, ABC):
                 raise self._nonsense(raw, body)
             completion = self._read(raw)
             _check_types(completion.message)
+            stamp(completion, "settings", self._told)
+            if completion.cost_usd is None:
+                stamp(completion, "cost_usd", cost_of(completion.usage, self._price))
             return completion
         except ProviderError:
             raise
@@ -320,8 +303,10 @@ class HttpModel(HttpEndpoint, ABC):
 
     @abstractmethod
     def _read(self, raw: Json) -> Completion:
-        """Return the completion. `read` turns `LookupError`, `TypeError`, `AttributeError` and `ValueError` into
-        a `ServerError`."""
+        """Return the completion without its settings, and without a cost that the server does not report.
+
+        `read` turns `LookupError`, `TypeError`, `AttributeError` and `ValueError` into a `ServerError`.
+        """
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, base_url={self.server.origin!r})"
@@ -354,5 +339,5 @@ def _check_types(message: Message) -> None:
     texts = [message.content, message.reasoning or ""]
     for call in message.tool_calls:
         texts += (call.call_id, call.name, call.arguments)
-    if not all(type(text) is str for text in texts):
+    if {*map(type, texts)} != {str}:
         raise TypeError("a value that must be a string is not a string")

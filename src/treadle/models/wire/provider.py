@@ -1,11 +1,13 @@
-"""The known facts about a provider: its address, its key, its differences from other servers, and its prices."""
+"""The known facts about a provider: its address, its key, its differences from other servers, and its prices. Also
+the token counts of its answers."""
 
 from collections.abc import Mapping
 
+import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.types import OutputMode, Usage
+from treadle.core.types import UNREPORTED, Json, OutputMode, Settings, Usage
 
 
 class Quirks(Struct, frozen=True, omit_defaults=True):
@@ -88,3 +90,41 @@ class Price(Struct, frozen=True):
 def cost_of(usage: Usage, price: Price | None) -> float | None:
     """Return the cost of an answer in USD, or `None` if its tokens or their price are unknown."""
     return None if price is None or not usage.is_reported else price.cost_usd(usage)
+
+
+class PricedModel:
+    """The part of a model that its settings and its price say."""
+
+    settings: Settings
+    _price: Price | None
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        """The longest answer that requests allow; `None` if that is left to the server."""
+        return self.settings.max_output_tokens
+
+    @property
+    def has_price(self) -> bool:
+        """True if the user gave a price, or the server reports the cost."""
+        return self._price is not None
+
+    def estimate_cost_usd(self, usage: Usage) -> float | None:
+        """Return what `usage` would cost; `None` if the model has no price."""
+        return cost_of(usage, self._price)
+
+
+class TokenCounts(Struct, gc=False):
+    """The token counts of an answer as the API writes them."""
+
+    def read(self) -> Usage:
+        """Return the counts in Treadle's type."""
+        raise NotImplementedError
+
+
+def read_usage(raw: Json, kind: type[TokenCounts]) -> Usage:
+    """Return the token counts in a raw answer, which `kind` reads; `UNREPORTED` if there are none."""
+    try:
+        counts = {name: value for name, value in raw.items() if value not in ("", [], {}, None)}
+        return msgspec.convert(counts, kind, strict=False).read() if counts else UNREPORTED
+    except (AttributeError, msgspec.ValidationError):
+        return UNREPORTED

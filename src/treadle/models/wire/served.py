@@ -73,43 +73,29 @@ class ServedRequest(Struct, kw_only=True):
                     f"the form of the answer cannot be demanded of {self.model!r}, whose server speaks {dialect}"
                 )
         if self.tools and (self.tool_choice != AUTO or self.is_parallel is not None):
-            write = _CHOICES.get(dialect or self.dialect)
-            if write is None:
+            fields = _choose(dialect or self.dialect, self.tool_choice, self.is_parallel)
+            if fields is None:
                 raise ConfigError(
                     f"tool_choice cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
                 )
-            extra |= write(self.tool_choice, self.is_parallel)
+            extra |= fields
         return {**self.settings, **({"extra": extra} if extra else {})}
 
 
-def _choose_chat(choice: str, is_parallel: bool | None) -> Settings:
-    return _choose(choice, {"type": "function", "function": {"name": choice}}, is_parallel)
-
-
-def _choose_responses(choice: str, is_parallel: bool | None) -> Settings:
-    return _choose(choice, {"type": "function", "name": choice}, is_parallel)
-
-
-def _choose(choice: str, named: Json, is_parallel: bool | None) -> Settings:
-    fields = {"tool_choice": choice if choice in (AUTO, REQUIRED) else named}
+def _choose(dialect: str, choice: str, is_parallel: bool | None) -> Settings | None:
+    """Return the fields that say which calls an answer may have; `None` if a dialect has none."""
+    if dialect == "anthropic":
+        kinds = {AUTO: {"type": "auto"}, REQUIRED: {"type": "any"}}
+        named = kinds.get(choice, {"type": "tool", "name": choice})
+        more = {"disable_parallel_tool_use": True} if is_parallel is False else {}
+        return {"tool_choice": {**named, **more}}
+    if dialect not in ("openai_chat", "openai_responses"):
+        return None
+    function: Json = {"name": choice} if dialect == "openai_responses" else {"function": {"name": choice}}
+    fields = {"tool_choice": choice if choice in (AUTO, REQUIRED) else {"type": "function", **function}}
     return fields if is_parallel is None else {**fields, "parallel_tool_calls": is_parallel}
 
 
-def _choose_anthropic(choice: str, is_parallel: bool | None) -> Settings:
-    named: dict[str, Json] = {AUTO: {"type": "auto"}, REQUIRED: {"type": "any"}}.get(
-        choice, {"type": "tool", "name": choice}
-    )
-    return {
-        "tool_choice": named if is_parallel is not False else {**named, "disable_parallel_tool_use": True}
-    }
-
-
-_CHOICES: dict[str, Callable[[str, bool | None], Settings]] = {
-    "openai_chat": _choose_chat,
-    "openai_responses": _choose_responses,
-    "anthropic": _choose_anthropic,
-}
-"""The fields that say which calls an answer may have, by dialect."""
 _TRANSLATED = frozenset(("response_format",))
 
 

@@ -13,6 +13,7 @@ from treadle.core.errors import (
     TransportError,
     UnavailableError,
     UnsupportedPartError,
+    retold,
 )
 from treadle.core.spec import PartSpec
 from treadle.core.types import Artifact, Completion, Json, OutputMode, Request, Usage
@@ -220,10 +221,6 @@ def _explain(failures: list[tuple[str, ProviderError]]) -> ProviderError:
     if len(failures) == 1:
         return last
     before = "; ".join(f"{model}: {type(error).__name__}" for model, error in failures[:-1])
-    told = type(last)(
-        f"{last} (model {name}, asked after {before})",
-        status=last.status,
-        retry_after_seconds=last.retry_after_seconds,
-    )
-    told.model, told.was_sent = name, last.was_sent
+    told = retold(last, f"{last} (model {name}, asked after {before})")
+    told.model = name
     return told

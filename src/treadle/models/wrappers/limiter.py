@@ -51,28 +51,22 @@ class LimiterStats(Struct, frozen=True):
     """How long nothing is sent because the server asked for a pause."""
 
 
-class Permit:
+class Permit(Struct, frozen=True, eq=False):
     """A permission to send one request."""
 
-    __slots__ = ("sent_at", "tokens")
-
-    def __init__(self, sent_at: float, tokens: float) -> None:
-        self.sent_at = sent_at
-        self.tokens = tokens
-        """The tokens that are reserved for the request."""
+    sent_at: float
+    tokens: float
+    """The tokens that are reserved for the request."""
 
 
-class _Waiter:
-    __slots__ = ("begin", "end", "future", "loop", "permit", "tokens")
-
-    def __init__(self, tokens: float, begin: float, end: float) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Permit] = self.loop.create_future()
-        self.tokens = tokens
-        self.begin = begin
-        self.end = end
-        """The time at which its caller gives up, by the monotonic clock; infinite if it never does."""
-        self.permit: Permit | None = None
+class _Waiter(Struct, eq=False):
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Permit]
+    tokens: float
+    begin: float
+    end: float
+    """The time at which its caller gives up, by the monotonic clock; infinite if it never does."""
+    permit: Permit | None = None
 
 
 _limiters: "weakref.WeakSet[Limiter]" = weakref.WeakSet()
@@ -215,7 +209,8 @@ class Limiter:
             end = float("inf") if max_wait_seconds is None else now + max_wait_seconds
             if self._waiters and now < end < self._next_at:
                 raise self.explain_wait(self._next_at - now)
-            waiter = _Waiter(tokens, now, end)
+            loop = asyncio.get_running_loop()
+            waiter = _Waiter(loop, loop.create_future(), tokens, now, end)
             self._waiters.append(waiter)
         self._pump()
         try:

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from treadle.core.errors import ConfigError, ProviderError, ProviderTimeoutError, RateLimitError
+from treadle.core.errors import ConfigError, ProviderError, ProviderTimeoutError, RateLimitError, retold
 from treadle.core.types import Completion, Request
 from treadle.models.protocol import Model, Watch
 from treadle.models.wrappers.fallback import PATIENCE_SECONDS
@@ -149,6 +149,4 @@ def _explain(error: ProviderError, attempts: int, delay: float, limit: str | Non
     if limit is not None:
         who = "the server asks to wait" if error.retry_after_seconds else "the next would be in"
         said += f": {who} {delay:.0f} s, past {limit}"
-    told = type(error)(said + ")", status=error.status, retry_after_seconds=error.retry_after_seconds)
-    told.model, told.was_sent = error.model, error.was_sent
-    return told
+    return retold(error, said + ")")

@@ -14,57 +14,28 @@ mistakes in the splits `test` and `fresh`.
 Judges of other packages are entry points of the group `treadle.judges`.
 """
 
-from treadle.core.judgement import Ambiguity, AmbiguityClass, Judgement, Missing, TaskFound, TaskKind
-from treadle.routing.judging.inabilities import Refusal, find_refusal, gives_up
-from treadle.routing.judging.judgements import (
-    MessageFacts,
-    is_boilerplate,
-    is_identity_sensitive,
-    judge_ambiguity,
-    judge_message,
-    judge_task,
-    rate_difficulty,
-)
-from treadle.routing.judging.judges import (
-    MessageJudge,
-    ModelJudge,
-    PatternJudge,
-    facts_of_message,
-    find_refused_tool,
-    follows_question,
-    judge_of_part,
-    judge_safely,
-    make_judge,
-    part_of_judge,
-    write_hint,
-)
-
-__all__ = [
-    "Ambiguity",
-    "AmbiguityClass",
-    "Judgement",
-    "MessageFacts",
-    "MessageJudge",
-    "Missing",
-    "ModelJudge",
-    "PatternJudge",
-    "Refusal",
-    "TaskFound",
-    "TaskKind",
-    "facts_of_message",
-    "find_refusal",
-    "find_refused_tool",
-    "follows_question",
-    "gives_up",
-    "is_boilerplate",
-    "is_identity_sensitive",
-    "judge_ambiguity",
-    "judge_message",
-    "judge_of_part",
-    "judge_safely",
-    "judge_task",
-    "make_judge",
-    "part_of_judge",
-    "rate_difficulty",
-    "write_hint",
-]
+from treadle.core.judgement import Ambiguity as Ambiguity
+from treadle.core.judgement import AmbiguityClass as AmbiguityClass
+from treadle.core.judgement import Judgement as Judgement
+from treadle.core.judgement import Missing as Missing
+from treadle.core.judgement import TaskFound as TaskFound
+from treadle.core.judgement import TaskKind as TaskKind
+from treadle.routing.judging.inabilities import Refusal as Refusal
+from treadle.routing.judging.inabilities import find_refusal as find_refusal
+from treadle.routing.judging.inabilities import gives_up as gives_up
+from treadle.routing.judging.judgements import MessageFacts as MessageFacts
+from treadle.routing.judging.judgements import is_boilerplate as is_boilerplate
+from treadle.routing.judging.judgements import is_identity_sensitive as is_identity_sensitive
+from treadle.routing.judging.judgements import judge_message as judge_message
+from treadle.routing.judging.judgements import rate_difficulty as rate_difficulty
+from treadle.routing.judging.judges import MessageJudge as MessageJudge
+from treadle.routing.judging.judges import ModelJudge as ModelJudge
+from treadle.routing.judging.judges import PatternJudge as PatternJudge
+from treadle.routing.judging.judges import facts_of_message as facts_of_message
+from treadle.routing.judging.judges import find_refused_tool as find_refused_tool
+from treadle.routing.judging.judges import follows_question as follows_question
+from treadle.routing.judging.judges import judge_of_part as judge_of_part
+from treadle.routing.judging.judges import judge_safely as judge_safely
+from treadle.routing.judging.judges import make_judge as make_judge
+from treadle.routing.judging.judges import part_of_judge as part_of_judge
+from treadle.routing.judging.judges import write_hint as write_hint

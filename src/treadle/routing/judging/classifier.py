@@ -54,13 +54,12 @@ class Header(Struct, frozen=True):
     """The digest of the messages that the weights were made from."""
 
 
-class Scores:
+class Scores(Struct, frozen=True, eq=False):
     """The scores of one text."""
 
-    def __init__(self, header: Header, places: dict[tuple[str, str], int], values: Sequence[float]) -> None:
-        self._header = header
-        self._places = places
-        self._values = values
+    _header: Header
+    _places: dict[tuple[str, str], int]
+    _values: Sequence[float]
 
     def __contains__(self, head: object) -> bool:
         return head in self._header.heads

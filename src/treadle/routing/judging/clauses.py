@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 
 from msgspec import Struct
 
-from treadle.routing.judging.lists import ADDRESS, CODE, FILE, QUOTE, languages, pattern, words
+from treadle.routing.judging.lists import ADDRESS, CODE, FILE, QUOTE, languages, pattern, patterns, words
 
 HEAD_CHARS = 6000
 TAIL_CHARS = 2000
@@ -26,11 +26,6 @@ _QUOTE = re.compile(
 _ADDRESS = re.compile(r"(?:https?://|www\.)[^\s<>\"]{1,2000}+", re.IGNORECASE)
 _NAMED_FILE = re.compile(
     r"(?<![\w/.~-])(?:[~.]{0,2}/)?+[\w-]{1,64}+(?:[/.][\w-]{1,64}+){0,12}+", re.IGNORECASE
-)
-_EXTENSION = re.compile(
-    r"\.(?:txt|md|py|js|ts|json|ya?ml|toml|csv|tsv|xlsx?|docx?|pdf|html?|css|sql|log|sh|ini|cfg|xml|ipynb"
-    r"|rs|go|java|c|h|cpp|rb|php|png|jpe?g|gif|svg|zip|tar|gz|db|parquet|pptx?|rtf|tex|env|lock|mp3|mp4|wav)$",
-    re.IGNORECASE,
 )
 _WORD = re.compile(r"[^\W_]++(?:['’-][^\W_]++)*+")
 _ENDING = re.compile(r"^([^\W\d_]{2,30}?)(?:et|e|t)(?=\s|$)")
@@ -87,11 +82,20 @@ def _read(text: str, left_out: int) -> Reading:
     prose = to_lower(text)
     for signed, sign in ((_CODE, CODE), (_ADDRESS, ADDRESS), (_QUOTE, QUOTE)):
         prose = signed.sub(lambda found, sign=sign: sign * len(found[0]), prose)  # type: ignore[misc]
-    prose = _NAMED_FILE.sub(
-        lambda found: FILE * len(found[0]) if _EXTENSION.search(found[0]) else found[0], prose
-    )
+    prose = _NAMED_FILE.sub(lambda found: FILE * len(found[0]) if content_of(found[0]) else found[0], prose)
     found = tuple(_WORD.findall(prose))
     return Reading(text, prose, found, find_language(found), left_out)
+
+
+@cache
+def _contents() -> dict[str, str]:
+    return {ending: content for content, listed in patterns()["files"].items() for ending in listed.split()}
+
+
+def content_of(name: str) -> str | None:
+    """Return what a file holds by the ending of its name: a key of the section `files` of the patterns."""
+    _, dot, ending = name.rpartition(".")
+    return _contents().get(ending.lower()) if dot else None
 
 
 def find_language(found: tuple[str, ...]) -> str:
@@ -171,16 +175,19 @@ def _to_imperative(text: str) -> str:
     return _ENDING.sub(r"\1", text)
 
 
-def find_stems(text: str, common: frozenset[str], endings: re.Pattern[str], shortest: int) -> frozenset[str]:
-    """Return the stems of the words of a text in lower case that are not `common`. Words with fewer than `shortest`
-    letters keep their endings."""
-    found = [word for word in _LETTERS.findall(text) if word not in common]
+def find_stems(text: str, section: str, common: str, shortest: int) -> frozenset[str]:
+    """Return the stems of the words of a text in lower case that are not in the list `common` of a section. Words
+    with fewer than `shortest` letters keep their endings."""
+    left_out, endings = _stemming(section, common)
+    found = [word for word in _LETTERS.findall(text) if word not in left_out]
     return frozenset([endings.sub("", word) if len(word) >= shortest else word for word in found])
 
 
 _LETTERS = re.compile(r"[^\W\d_]{3,40}+")
 
 
-def endings_of(section: str) -> re.Pattern[str]:
-    """Return the pattern of the endings that are cut off to compare words."""
-    return re.compile(f"(?:{'|'.join(sorted(words(section, 'endings'), key=len, reverse=True))})$")
+@cache
+def _stemming(section: str, common: str) -> tuple[frozenset[str], re.Pattern[str]]:
+    """Return the words that are not compared, and the pattern of the endings that are cut off."""
+    endings = sorted(words(section, "endings"), key=len, reverse=True)
+    return words(section, common), re.compile(f"(?:{'|'.join(endings)})$")

@@ -8,10 +8,10 @@ number of features is bounded for a message of any length.
 import re
 from collections.abc import Iterable
 from functools import cache, lru_cache
-from itertools import combinations, pairwise
+from itertools import combinations, islice, pairwise
 from zlib import crc32
 
-from treadle.routing.judging.clauses import Reading, find_clauses
+from treadle.routing.judging.clauses import Reading, content_of, find_clauses
 from treadle.routing.judging.lists import ADDRESS, CODE, FILE, QUOTE, languages
 
 ROWS = 1 << 17
@@ -23,6 +23,7 @@ _MAX_CLAUSES = 8
 _TOKEN = re.compile(
     rf"[^\W\d_]++(?:['-][^\W\d_]++)*+|\d[\d.,:]*+|[{FILE}{ADDRESS}{QUOTE}{CODE}]++|[?!:;%$€@]"
 )
+_FILES = re.compile(f"{FILE}++")
 _SIGNS = {FILE: "<file>", ADDRESS: "<address>", QUOTE: "<quote>", CODE: "<code>", "@": "<mail>"}
 _LENGTHS = (1, 2, 3, 4, 5, 7, 9, 12, 16, 22, 32, 60)
 
@@ -36,6 +37,9 @@ def find_features(reading: Reading, facts: str = "") -> list[int]:
     length = sum([len(tokens) > limit for limit in _LENGTHS])
     if _NAME.search(reading.text, 0, 2000):
         present.append("name")
+    for found in islice(_FILES.finditer(reading.prose), _MAX_CLAUSES):
+        present.append(f"<{content_of(reading.text[found.start() : found.end()])}>")
+    present = list(dict.fromkeys(present))
     names.append(f"l{length}")
     names += [f"f{fact}{name}" for fact in facts for name in ("", f"l{length}", *present)]
     names += [f"p{one}|{other}" for one, other in combinations(present, 2)]
@@ -88,7 +92,16 @@ _NAME = re.compile(r"(?<=[\w,(] )[^\W\d_a-zæøå][^\W\d_A-ZÆØÅ]++")
 
 
 def _sign(token: str) -> str:
-    return _SIGNS.get(token[0]) or (_number(token) if token[0].isdigit() else token)
+    return _SIGNS.get(token[0]) or (_number(token) if token[0].isdigit() else _spellings().get(token, token))
+
+
+@cache
+def _spellings() -> dict[str, str]:
+    """Return the usual spellings of words that are often written in another way, by the other spelling."""
+    phrases = [
+        text.strip() for lists in languages().values() for text in lists["reading"]["spelled"].split(",")
+    ]
+    return {other: usual for usual, *others in [text.split("/") for text in phrases] for other in others}
 
 
 def _number(token: str) -> str:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from treadle.core.types import ToolSpec
 from treadle.routing.judging.classifier import Scores, classifier
-from treadle.routing.judging.clauses import Reading, endings_of, find_stems, read, to_lower
+from treadle.routing.judging.clauses import Reading, find_stems, read, to_lower
 from treadle.routing.judging.features import find_features, find_rows
 from treadle.routing.judging.lists import (
     ADDRESS,
@@ -24,7 +24,6 @@ from treadle.routing.judging.lists import (
     languages,
     pattern,
     patterns,
-    words,
 )
 
 _SIGNS = {FILE: "file", ADDRESS: "page"}
@@ -105,12 +104,7 @@ def find_deeds(text: str) -> frozenset[str]:
 
 
 def _find_stems(text: str) -> frozenset[str]:
-    return find_stems(text, *_common(), 4)
-
-
-@cache
-def _common() -> tuple[frozenset[str], re.Pattern[str]]:
-    return words("stems", "small"), endings_of("stems")
+    return find_stems(text, "stems", "small", 4)
 
 
 def gives_up(text: str) -> bool:
@@ -160,9 +154,9 @@ def find_refusal(text: str, *, tools: Iterable[ToolSpec]) -> Refusal | None:
 def _find_passages(prose: str) -> list[tuple[int, int]]:
     """Return the parts of an answer that may refuse: all of a short answer, and of a long one its sentences with a
     word such as "not"."""
-    negative = pattern("refusal", "negative")
     if len(prose) <= _SHORT:
-        return [(0, len(prose))] if negative.search(prose) else []
+        return [(0, len(prose))]
+    negative = pattern("refusal", "negative")
     found, start = [], 0
     for end in [*[match.end() for match in _SENTENCE.finditer(prose)], len(prose)]:
         if end - start < _SHORT and negative.search(prose, start, end):

@@ -17,7 +17,6 @@ from treadle.routing.judging.classifier import Scores, classifier
 from treadle.routing.judging.clauses import (
     Clause,
     Reading,
-    endings_of,
     find_clauses,
     find_stems,
     is_own,
@@ -25,7 +24,7 @@ from treadle.routing.judging.clauses import (
 )
 from treadle.routing.judging.features import find_features, find_rows, rows_of_words
 from treadle.routing.judging.inabilities import find_suited
-from treadle.routing.judging.lists import CODE, compile_pattern, languages, pattern, patterns, words
+from treadle.routing.judging.lists import CODE, compile_pattern, languages, pattern, patterns
 from treadle.routing.judging.wordings import find_gap, find_kind, is_small_talk
 
 
@@ -132,12 +131,6 @@ def is_boilerplate(message: str, *, follows_question: bool = False) -> bool:
     return _judge(message, follows_question, follows_question).is_boilerplate
 
 
-def judge_ambiguity(message: str, *, has_history: bool = False) -> Ambiguity | None:
-    """Return what a message leaves open that its author should be asked for; `None` if it is clear enough, or if
-    that is not sure. If the message `has_history`, earlier messages may say what "it" and "the document" are."""
-    return _find_ambiguity(_judge(message, has_history, False))
-
-
 def _find_ambiguity(judged: _Judged) -> Ambiguity | None:
     found = judged.scores.find("ambiguity")
     if not found:
@@ -163,15 +156,6 @@ def _find_span(judged: _Judged, head: str, name: str) -> tuple[int, int]:
         few = (*clauses[:4], *clauses[4:][-4:])
         best = max(few, key=lambda clause: weights.score(rows_of_words(clause.text), ())[head, name])
     return best.start, best.end
-
-
-def judge_task(message: str, *, tools: Iterable[ToolSpec]) -> TaskFound | None:
-    """Return the work in a message that is worth an agent's run with its `tools`.
-
-    Return `None` if an answer suffices, or if no tool suits the work. "Can you research X" asks for work; "can you
-    search the web?" asks for an ability.
-    """
-    return _find_task(_judge(message, False, False), tuple(tools))
 
 
 def _find_task(judged: _Judged, tools: tuple[ToolSpec, ...]) -> TaskFound | None:
@@ -223,13 +207,7 @@ def _stems(topic: str) -> frozenset[str]:
 
 
 def _find_stems(text: str) -> frozenset[str]:
-    common, endings = _common()
-    return frozenset([word.removesuffix("s") for word in find_stems(text, common, endings, 6)])
-
-
-@cache
-def _common() -> tuple[frozenset[str], re.Pattern[str]]:
-    return words("identity", "common"), endings_of("identity")
+    return frozenset([word.removesuffix("s") for word in find_stems(text, "identity", "common", 6)])
 
 
 @lru_cache(maxsize=256)

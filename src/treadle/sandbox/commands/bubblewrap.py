@@ -92,6 +92,18 @@ class ImageRoot(Struct, frozen=True, kw_only=True):
     """Whether changes go to the subfolder `work` of the sandbox; otherwise the content itself is changed."""
 
 
+class Isolation(Struct, frozen=True, kw_only=True):
+    """What a command in a sandbox can see and reach."""
+
+    has_network: bool = False
+    binds: Mapping[str, str] = {}
+    """Files and folders of the host, and the read-only paths where the command finds them."""
+    aliases: Mapping[str, str] = {}
+    """Further paths where the command finds folders of the run's files; empty for all of them."""
+    image: ImageRoot | None = None
+    """The content that the command sees in place of the system's, from the root on."""
+
+
 def find_bwrap() -> str | None:
     """Return the path of the program, on PATH or beside Python; `None` if it is not found."""
     return shutil.which("bwrap") or shutil.which("bwrap", path=str(Path(sys.executable).parent))
@@ -117,33 +129,22 @@ def blocking_sysctls() -> list[str]:
 
 
 def wrap(
-    root: Path,
-    command: Sequence[str],
-    *,
-    info_fd: int,
-    filter_fd: int | None,
-    has_network: bool = False,
-    binds: Mapping[str, str] | None = None,
-    aliases: Mapping[str, str] | None = None,
-    image: ImageRoot | None = None,
+    root: Path, command: Sequence[str], isolation: Isolation, *, info_fd: int, filter_fd: int | None
 ) -> list[str]:
     """Return the command line that runs `command`, a program of the system, as process 1 of a sandbox.
 
-    `root` has the subfolders `FOLDERS`, and with an `image` those of `LAYER`; then the program is one of the image,
+    `root` has the subfolders `FOLDERS`, and with an image those of `LAYER`; then the program is one of the image,
     and nothing of the system is seen. Bubblewrap writes JSON with the `child-pid` of process 1 to `info_fd`.
-    `binds` maps further files and folders of the host to read-only paths in the sandbox, and `aliases` further
-    paths in it to folders of the run's files.
     Raises: `SandboxError` if bubblewrap is not installed.
     """
+    has_network, binds, image = isolation.has_network, isolation.binds, isolation.image
     program = find_bwrap()
     if program is None:
         raise SandboxError(MISSING)
     argv = as_other_user()
     if image is not None and image.is_layered:
         network = {"resolv.conf": "/etc/resolv.conf"} if has_network else {}
-        argv += join_layers(
-            image.folder, root, {"/proc": "/proc", "/dev": "/dev", **(binds or {}), **network}
-        )
+        argv += join_layers(image.folder, root, {"/proc": "/proc", "/dev": "/dev", **binds, **network})
     argv += [shared_program(program) if is_root() else program]
     argv += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     user, group = (INNER_ID, INNER_ID) if image is None else image.user
@@ -173,13 +174,13 @@ def wrap(
     argv += ["--proc", "/proc", "--dev", "/dev"]
     for name, inner in writable.items():
         argv += ["--bind", str(root / name), inner]
-    for outer, inner in (binds or {}).items():
+    for outer, inner in binds.items():
         argv += ["--ro-bind", outer, inner]
-    for path, inner in (aliases or {}).items():
+    for path, inner in isolation.aliases.items():
         argv += ["--bind", str(root / "work" / inner), path]
     # `/` and `/dev`, which bubblewrap makes itself, are in memory and have no size limit.
     # Commands begin in the folder that stands for the whole run, if there is one.
-    begin = next((path for path, inner in (aliases or {}).items() if not inner), WORK)
+    begin = next((path for path, inner in isolation.aliases.items() if not inner), WORK)
     argv += ["--remount-ro", "/dev"]
     argv += ["--remount-ro", "/", "--chdir", begin] if image is None else ["--chdir", "/"]
     return [*argv, "--", *command]

@@ -7,12 +7,12 @@ it, processes that detach themselves are searched for and may be missed.
 import os
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 
 from treadle.core.errors import SandboxError
-from treadle.sandbox.commands.bubblewrap import WRITABLE, ImageRoot
+from treadle.sandbox.commands.bubblewrap import WRITABLE, Isolation
 from treadle.sandbox.commands.process_family import (
     BareFamily,
     IsolatedFamily,
@@ -35,21 +35,19 @@ class SandboxCommand:
         text: str,
         root: Path,
         limits: Limits,
-        *,
-        is_isolated: bool = True,
-        has_network: bool = False,
-        binds: Mapping[str, str] | None = None,
-        aliases: Mapping[str, str] | None = None,
-        image: ImageRoot | None = None,
+        isolation: Isolation | None = Isolation(),
         report: Callable[[str], None] | None = None,
     ) -> None:
+        """Make a command. Without an `isolation` it runs as the current user. While it runs, `report` is called
+        with the last printed line."""
         self._limits = limits
         self._folders = [root / name for name in WRITABLE]
         self._family: ProcessFamily = (
-            IsolatedFamily(text, root, limits, has_network, binds or {}, aliases or {}, image)
-            if is_isolated
-            else BareFamily(text, root, limits)
+            BareFamily(text, root, limits)
+            if isolation is None
+            else IsolatedFamily(text, root, limits, isolation)
         )
+        image = None if isolation is None else isolation.image
         self._is_layered = image is not None and image.is_layered
         self._report = report
         self._output = CollectedOutput(limits.output_bytes)

@@ -26,6 +26,7 @@ from treadle.sandbox.commands.bubblewrap import (
     WORK,
     WRITABLE,
     ImageRoot,
+    Isolation,
     blocking_sysctls,
     find_bwrap,
     is_root,
@@ -119,7 +120,11 @@ class HostFolder:
 
     def __init__(self, commands: HostCommands, image: ImageRoot | None) -> None:
         self._commands = commands
-        self._image = image
+        self._isolation = None
+        if commands.is_protected:
+            self._isolation = Isolation(
+                has_network=commands.has_network, binds=commands.binds, aliases=commands.aliases, image=image
+            )
         owner = OUTER_ID if commands.is_protected and is_root() else None
         self._root = make_root(FOLDERS if image is None else (*FOLDERS, *LAYER), owner)
         make_etc(self._root)
@@ -136,17 +141,7 @@ class HostFolder:
         the command; it is raised again after all processes of the command have ended. Raises: `SandboxError` if
         the command cannot be started or the folder cannot be used.
         """
-        process = SandboxCommand(
-            command,
-            self._root,
-            limits,
-            is_isolated=self._commands.is_protected,
-            has_network=self._commands.has_network,
-            binds=self._commands.binds,
-            aliases=self._commands.aliases,
-            image=self._image,
-            report=report,
-        )
+        process = SandboxCommand(command, self._root, limits, self._isolation, report)
         return await _stop_if_cancelled(process, lambda: self._perform(process, sandbox, limits))
 
     def close(self) -> None:
@@ -169,7 +164,7 @@ class HostFolder:
         # Until the changes are back in the sandbox, the folder's content is unknown.
         self._is_spoiled = True
         self._folder.push(sandbox)
-        if self._image is None:
+        if self._commands.root is None:
             self._folder.make_folders(self._commands.folders, self._commands.covered)
         links = self._folder.links
         outcome = command.run()

@@ -30,6 +30,7 @@ from treadle.sandbox.commands.bubblewrap import (
     LAYER,
     OUTER_ID,
     ImageRoot,
+    Isolation,
     as_other_user,
     is_root,
     join_layers,
@@ -365,7 +366,8 @@ def _prepare(image: ImageRoot, settings: ImageSettings) -> ImageRoot:
     )
     root = make_root(FOLDERS, OUTER_ID if is_root() else None)
     try:
-        done = SandboxCommand(script, root, Limits(), image=replace(image, variables={"PATH": _PATH})).run()
+        inside = Isolation(image=replace(image, variables={"PATH": _PATH}))
+        done = SandboxCommand(script, root, Limits(), inside).run()
     except SandboxError as error:
         raise ConfigError(f"its image cannot be used, which needs a /bin/sh: {error}") from error
     finally:

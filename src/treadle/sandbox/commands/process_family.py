@@ -14,14 +14,14 @@ import shutil
 import signal
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
 from treadle.core.errors import SandboxError
-from treadle.sandbox.commands.bubblewrap import ImageRoot, wrap
+from treadle.sandbox.commands.bubblewrap import ImageRoot, Isolation, wrap
 from treadle.sandbox.commands.seccomp import make_filter
 from treadle.sandbox.commands.socket_memory import measure_sockets
 from treadle.sandbox.protocol import Limits
@@ -86,21 +86,9 @@ class IsolatedFamily(ProcessFamily):
     Bubblewrap itself ends after the first one, which ends after all other processes.
     """
 
-    def __init__(
-        self,
-        text: str,
-        root: Path,
-        limits: Limits,
-        has_network: bool,
-        binds: Mapping[str, str],
-        aliases: Mapping[str, str],
-        image: ImageRoot | None,
-    ) -> None:
+    def __init__(self, text: str, root: Path, limits: Limits, isolation: Isolation) -> None:
         super().__init__(text, root, limits)
-        self._has_network = has_network
-        self._binds = binds
-        self._aliases = aliases
-        self._image = image
+        self._isolation = isolation
 
     def start(self, out_end: int) -> None:
         info, info_end = os.pipe()
@@ -109,13 +97,12 @@ class IsolatedFamily(ProcessFamily):
         try:
             argv = wrap(
                 self._root,
-                _first_command(self._text, self._limits, self._root, is_alone=True, image=self._image),
+                _first_command(
+                    self._text, self._limits, self._root, is_alone=True, image=self._isolation.image
+                ),
+                self._isolation,
                 info_fd=info_end,
                 filter_fd=filter_end,
-                has_network=self._has_network,
-                binds=self._binds,
-                aliases=self._aliases,
-                image=self._image,
             )
             environment = _environment("/tmp", {})
             self._process, self._go = _popen(argv, environment, self._root, out_end, passed)

@@ -1,19 +1,15 @@
-"""The families of tasks, the results that they expect, and the grades of answers and files."""
+"""The results that tasks expect, and the grades of answers and files."""
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from importlib import import_module
 from typing import TypeAlias
 
 from msgspec import Struct
 
-from treadle.core.documents import read_data
-from treadle.core.errors import ConfigError
 from treadle.runs.task import Grade
-from treadle.tasks.draws import Draw, Wording
-from treadle.tasks.solver import Habit, Solver
+from treadle.tasks.generated import GeneratedCase
 
 MAX_NUMBERS = 8
 """How many different numbers an answer without an answer line may contain. An answer with more numbers counts
@@ -190,39 +186,24 @@ def _is_word(char: str) -> bool:
     return char.isalnum() or char == "_"
 
 
-class Case(Struct, frozen=True):
-    """One generated task of a family, with the correct result."""
+class FilesGoal(Struct, frozen=True):
+    """The answer and the contents of files that a task asks for."""
 
-    values: dict[str, str]
-    """The values for the fields of the prompt. A prompt fits if it has exactly these fields."""
-    files: dict[str, str]
     expected: Expected
     changes: dict[str, str | None] = {}
     """The required contents of the files that must change, by path. `None` means that the file must be deleted."""
 
-
-class TaskFamily(Struct, frozen=True):
-    """One kind of task."""
-
-    name: str
-    prompts: tuple[Wording, ...]
-    generate: Callable[[Draw], Case]
-    solve: Callable[[Mapping[str, str], Habit], Solver]
-    """A function that returns a solver, given the values in the prompt."""
-
-    def word(self, case: Case, draw: Draw) -> str:
-        """Return a prompt for the case."""
-        fitting = [prompt for prompt in self.prompts if prompt.fields == case.values.keys()]
-        if not fitting:
-            raise ConfigError(f"family {self.name!r} has no prompt for the values {sorted(case.values)}")
-        return draw.pick(fitting).render(case.values)
+    def grade(self, output: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Grade:
+        """See `Goal.grade`."""
+        return grade(output, self.expected, before, self.changes, after)
 
 
-def read_families() -> tuple[TaskFamily, ...]:
-    """Return the families in `wordings.toml`. Each has the module of its name in this folder."""
-    found = []
-    for name, entry in read_data(__package__, "wordings").items():
-        module = import_module(f"{__package__}.{name}")
-        prompts = tuple(map(Wording, entry["wordings"]))
-        found.append(TaskFamily(name, prompts, module.generate, module.solve))
-    return tuple(found)
+def make_case(
+    values: dict[str, str],
+    files: Mapping[str, str],
+    expected: Expected,
+    changes: dict[str, str | None] | None = None,
+) -> GeneratedCase:
+    """Return a case whose files are texts; see `GeneratedCase` and `FilesGoal`."""
+    content = {path: text.encode() for path, text in sorted(files.items())}
+    return GeneratedCase(values, content, FilesGoal(expected, changes or {}))

@@ -5,27 +5,14 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
-
-from treadle.runs.task import Grade
 from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final
-from treadle.tasks.files.grading import Expected, Items, Number, grade
+from treadle.tasks.files.grading import Expected, FilesGoal, Items, Number
 from treadle.tasks.generated import LEVELS, GeneratedCase, Milestone
 from treadle.tasks.lookup.encyclopedia import DATA, RELATIONS, World, describe, read_path, read_relation
 from treadle.tasks.solver import Habit, Solver, Step, WantedCall
 
 PATHS = DATA["paths"]
-
-
-class AnswerGoal(Struct, frozen=True):
-    """The answer to a question, and the articles as they were."""
-
-    expected: Expected
-
-    def grade(self, output: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Grade:
-        """See `Goal.grade`."""
-        return grade(output, self.expected, before, {}, after)
 
 
 def _open(*titles: str) -> list[Milestone]:
@@ -48,7 +35,7 @@ def _generate(kind: str, draw: Draw, level: int) -> GeneratedCase:
         )
     values = {"start": start, "path": describe(path)}
     return GeneratedCase(
-        values, world.files(), AnswerGoal(expected), (kind, *path), tuple(_open(*things[:-1]))
+        values, world.files(), FilesGoal(expected), (kind, *path), tuple(_open(*things[:-1]))
     )
 
 
@@ -90,7 +77,7 @@ def generate_compare(draw: Draw, level: int) -> GeneratedCase:
     ends = [world.follow(name, path) for name in (one, other)]
     winner = min(ends, key=lambda things: int(things[-1]))[0]
     values = {"one": one, "other": other, "path": describe(path)}
-    goal = AnswerGoal(Items((winner,), (one, other)))
+    goal = FilesGoal(Items((winner,), (one, other)))
     opened = _open(*[name for things in ends for name in things[:-1]])
     return GeneratedCase(values, world.files(), goal, ("compare", *path), tuple(opened))
 

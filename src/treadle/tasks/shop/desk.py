@@ -3,13 +3,15 @@
 The tools keep the books consistent. That the rules of the desk are kept is up to the agent.
 """
 
+import inspect
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, Field
+from pydantic import ConfigDict, Field, with_config
+from typing_extensions import TypedDict
 
 from treadle.core.documents import read_data
 from treadle.core.errors import ToolError
@@ -29,7 +31,8 @@ Rule: TypeAlias = Literal[
 Count: TypeAlias = Annotated[int, Field(ge=1, le=1000)]
 
 
-class OrderLine(BaseModel):
+@with_config(ConfigDict(extra="ignore"))
+class OrderLine(TypedDict):
     """A product in a new order."""
 
     sku: str
@@ -37,7 +40,8 @@ class OrderLine(BaseModel):
 
 
 class Books:
-    """The shop's books in memory. Close them after use."""
+    """The shop's books in memory. Close them after use. The methods from `find_customer` on are tools too; they
+    raise `ToolError`, and return what the model reads."""
 
     def __init__(self, content: bytes | None = None) -> None:
         """Open a database, or make an empty one. Raises: `ToolError` if `content` is no database of a shop."""
@@ -98,11 +102,59 @@ class Books:
         )
         return {**found[0], "lines": lines, "payments": payments}
 
-    def place_order(self, customer_id: int, lines: Sequence[Mapping[str, Any]]) -> int:
-        """Place an order of the products in `lines` to the customer's address, charge its price, and return its
-        number.
+    def _take(self, sku: str, count: int) -> int:
+        """Take items out of the stock, and return the price of one."""
+        found = self.find("SELECT price_cents, stock FROM products WHERE sku = ?", sku)
+        if not found:
+            raise ToolError(f"there is no product {sku!r}; search_products finds products by their names")
+        if found[0]["stock"] < count:
+            raise ToolError(f"only {found[0]['stock']} of {sku!r} are in stock")
+        self.change("UPDATE products SET stock = stock - ? WHERE sku = ?", count, sku)
+        price: int = found[0]["price_cents"]
+        return price
 
-        Raises: `ToolError` if there is no such customer or product, or not enough of it.
+    def find_customer(self, email: str) -> dict[str, Any]:
+        """Find the customer with an e-mail address.
+
+        Args:
+            email: The whole address.
+        """
+        found = self.find("SELECT * FROM customers WHERE email = ?", email.strip().lower())
+        if not found:
+            raise ToolError(f"no customer has the e-mail address {email!r}")
+        return found[0]
+
+    def list_orders(self, customer_id: int) -> list[dict[str, Any]]:
+        """List the orders of a customer, as a JSON array.
+
+        Args:
+            customer_id: The number of the customer, from find_customer.
+        """
+        return self.find("SELECT * FROM orders WHERE customer_id = ? ORDER BY order_id", customer_id)
+
+    def read_order(self, order_id: int) -> dict[str, Any]:
+        """Read an order, with its lines, their prices and the payments.
+
+        Args:
+            order_id: The number of the order.
+        """
+        return self.order(order_id)
+
+    def search_products(self, text: str) -> list[dict[str, Any]]:
+        """Find products whose names contain a text, with their prices and stock.
+
+        Args:
+            text: A part of the name.
+        """
+        query = "SELECT * FROM products WHERE instr(lower(name), lower(?)) ORDER BY sku"
+        return self.find(query, text.strip())
+
+    def place_order(self, customer_id: int, lines: Annotated[list[OrderLine], Field(min_length=1)]) -> str:
+        """Place an order for a customer. It is sent to the customer's address and charged at once.
+
+        Args:
+            customer_id: The number of the customer.
+            lines: The products and how many of each.
         """
         customer = self.find("SELECT address FROM customers WHERE customer_id = ?", customer_id)
         if not customer:
@@ -127,33 +179,43 @@ class Books:
             )
         total = sum([count * prices[sku] for sku, count in wanted.items()])
         self.add("payments", order_id=order_id, kind="charge", cents=total)
-        return order_id
+        return f"placed order {order_id}"
 
-    def _take(self, sku: str, count: int) -> int:
-        """Take items out of the stock, and return the price of one."""
-        found = self.find("SELECT price_cents, stock FROM products WHERE sku = ?", sku)
-        if not found:
-            raise ToolError(f"there is no product {sku!r}; search_products finds products by their names")
-        if found[0]["stock"] < count:
-            raise ToolError(f"only {found[0]['stock']} of {sku!r} are in stock")
-        self.change("UPDATE products SET stock = stock - ? WHERE sku = ?", count, sku)
-        price: int = found[0]["price_cents"]
-        return price
+    def cancel_order(self, order_id: int) -> str:
+        """Cancel a whole order. Its price is refunded.
 
-    def cancel_order(self, order_id: int) -> int:
-        """Cancel an order, put its goods back and refund its price, which is returned. Raises: `ToolError`."""
+        Args:
+            order_id: The number of the order.
+        """
         order = self.order(order_id)
         if order["status"] == "cancelled":
             raise ToolError(f"the order {order_id} is cancelled already")
         self.change("UPDATE orders SET status = 'cancelled' WHERE order_id = ?", order_id)
         for line in order["lines"]:
             self.change("UPDATE products SET stock = stock + ? WHERE sku = ?", line["count"], line["sku"])
-        total: int = sum([line["count"] * line["price_cents"] for line in order["lines"]])
+        total = sum([line["count"] * line["price_cents"] for line in order["lines"]])
         self.add("payments", order_id=order_id, kind="refund", cents=total)
-        return total
+        return f"cancelled order {order_id} and refunded {total} cents"
 
-    def return_items(self, order_id: int, sku: str, count: int) -> None:
-        """Note that items of an order come back. Raises: `ToolError`."""
+    def change_address(self, order_id: int, address: str) -> str:
+        """Change the address that an order is sent to.
+
+        Args:
+            order_id: The number of the order.
+            address: The whole new address.
+        """
+        self.order(order_id)
+        self.change("UPDATE orders SET address = ? WHERE order_id = ?", address, order_id)
+        return f"order {order_id} is sent to {address}"
+
+    def return_items(self, order_id: int, sku: str, count: Count) -> str:
+        """Accept items of an order back. This refunds nothing.
+
+        Args:
+            order_id: The number of the order.
+            sku: The product.
+            count: How many of it.
+        """
         line = next((item for item in self.order(order_id)["lines"] if item["sku"] == sku), None)
         if line is None:
             raise ToolError(f"the order {order_id} has no product {sku!r}")
@@ -161,182 +223,64 @@ class Books:
             raise ToolError(f"only {line['count'] - line['returned']} of {sku!r} can come back")
         statement = "UPDATE order_lines SET returned = returned + ? WHERE order_id = ? AND sku = ?"
         self.change(statement, count, order_id, sku)
+        return f"{count} of {sku} from order {order_id} come back"
 
-    def refund(self, order_id: int, cents: int) -> None:
-        """Pay money back. Raises: `ToolError`."""
+    def refund(self, order_id: int, cents: Annotated[int, Field(ge=1)]) -> str:
+        """Pay money for an order back to the customer.
+
+        Args:
+            order_id: The number of the order.
+            cents: The amount.
+        """
         self.order(order_id)
         self.add("payments", order_id=order_id, kind="refund", cents=cents)
+        return f"refunded {cents} cents for order {order_id}"
 
-    def change_address(self, order_id: int, address: str) -> None:
-        """Send an order elsewhere. Raises: `ToolError`."""
-        self.order(order_id)
-        self.change("UPDATE orders SET address = ? WHERE order_id = ?", address, order_id)
+    def record_outcome(self, outcome: Literal["done", "refused"], rule: Rule) -> str:
+        """Record how the customer's matter ended.
 
-    def record_outcome(self, outcome: str, rule: str) -> None:
-        """Record how the matter of this conversation ended. A later outcome replaces an earlier one."""
+        Args:
+            outcome: Whether it was done or refused.
+            rule: The rule that forbids it; none if it was done.
+        """
+        # A later outcome replaces an earlier one.
         self.change("INSERT OR REPLACE INTO outcomes VALUES (1, ?, ?)", outcome, rule)
+        return f"recorded: {outcome}, {rule}"
 
 
-@contextmanager
-def _reading(context: ToolContext) -> Iterator[Books]:
-    if context.sandbox is None or BOOKS not in context.sandbox.paths():
-        raise ToolError(
-            f"this run has no file {BOOKS!r}; the tools of the shop need a task of the set 'shop'"
-        )
-    books = Books(context.sandbox.read(BOOKS))
-    try:
-        yield books
-    finally:
-        books.close()
+def _to_tool(method: Callable[..., Any], *, is_change: bool) -> Tool:
+    """Return the tool that calls a method of the books of its run."""
+
+    async def call(context: ToolContext, **arguments: Any) -> Any:
+        if context.sandbox is None or BOOKS not in context.sandbox.paths():
+            raise ToolError(
+                f"this run has no file {BOOKS!r}; the tools of the shop need a task of the set 'shop'"
+            )
+        with closing(Books(context.sandbox.read(BOOKS))) as books:
+            told = method(books, **arguments)
+            if is_change:
+                context.sandbox.write(BOOKS, books.write())
+        return told
+
+    made: Any = call
+    made.__name__, made.__doc__, signature = method.__name__, method.__doc__, inspect.signature(method)
+    (_, *given), (context, _) = signature.parameters.values(), inspect.signature(call).parameters.values()
+    made.__signature__ = signature.replace(parameters=[context, *given])
+    return tool(made, effect="idempotent", concurrent=False) if is_change else tool(made, effect="pure")
 
 
-@contextmanager
-def _changing(context: ToolContext) -> Iterator[Books]:
-    with _reading(context) as books:
-        yield books
-        assert context.sandbox is not None
-        context.sandbox.write(BOOKS, books.write())
-
-
-@tool(effect="pure")
-async def find_customer(context: ToolContext, email: str) -> dict[str, Any]:
-    """Find the customer with an e-mail address.
-
-    Args:
-        email: The whole address.
-    """
-    with _reading(context) as books:
-        found = books.find("SELECT * FROM customers WHERE email = ?", email.strip().lower())
-    if not found:
-        raise ToolError(f"no customer has the e-mail address {email!r}")
-    return found[0]
-
-
-@tool(effect="pure")
-async def list_orders(context: ToolContext, customer_id: int) -> list[dict[str, Any]]:
-    """List the orders of a customer, as a JSON array.
-
-    Args:
-        customer_id: The number of the customer, from find_customer.
-    """
-    with _reading(context) as books:
-        return books.find("SELECT * FROM orders WHERE customer_id = ? ORDER BY order_id", customer_id)
-
-
-@tool(effect="pure")
-async def read_order(context: ToolContext, order_id: int) -> dict[str, Any]:
-    """Read an order, with its lines, their prices and the payments.
-
-    Args:
-        order_id: The number of the order.
-    """
-    with _reading(context) as books:
-        return books.order(order_id)
-
-
-@tool(effect="pure")
-async def search_products(context: ToolContext, text: str) -> list[dict[str, Any]]:
-    """Find products whose names contain a text, with their prices and stock.
-
-    Args:
-        text: A part of the name.
-    """
-    with _reading(context) as books:
-        return books.find(
-            "SELECT * FROM products WHERE instr(lower(name), lower(?)) ORDER BY sku", text.strip()
-        )
-
-
-@tool(effect="idempotent", concurrent=False)
-async def place_order(
-    context: ToolContext, customer_id: int, lines: Annotated[list[OrderLine], Field(min_length=1)]
-) -> str:
-    """Place an order for a customer. It is sent to the customer's address and charged at once.
-
-    Args:
-        customer_id: The number of the customer.
-        lines: The products and how many of each.
-    """
-    with _changing(context) as books:
-        order_id = books.place_order(customer_id, [line.model_dump() for line in lines])
-    return f"placed order {order_id}"
-
-
-@tool(effect="idempotent", concurrent=False)
-async def cancel_order(context: ToolContext, order_id: int) -> str:
-    """Cancel a whole order. Its price is refunded.
-
-    Args:
-        order_id: The number of the order.
-    """
-    with _changing(context) as books:
-        return f"cancelled order {order_id} and refunded {books.cancel_order(order_id)} cents"
-
-
-@tool(effect="idempotent", concurrent=False)
-async def change_address(context: ToolContext, order_id: int, address: str) -> str:
-    """Change the address that an order is sent to.
-
-    Args:
-        order_id: The number of the order.
-        address: The whole new address.
-    """
-    with _changing(context) as books:
-        books.change_address(order_id, address)
-    return f"order {order_id} is sent to {address}"
-
-
-@tool(effect="idempotent", concurrent=False)
-async def return_items(context: ToolContext, order_id: int, sku: str, count: Count) -> str:
-    """Accept items of an order back. This refunds nothing.
-
-    Args:
-        order_id: The number of the order.
-        sku: The product.
-        count: How many of it.
-    """
-    with _changing(context) as books:
-        books.return_items(order_id, sku, count)
-    return f"{count} of {sku} from order {order_id} come back"
-
-
-@tool(effect="idempotent", concurrent=False)
-async def refund(context: ToolContext, order_id: int, cents: Annotated[int, Field(ge=1)]) -> str:
-    """Pay money for an order back to the customer.
-
-    Args:
-        order_id: The number of the order.
-        cents: The amount.
-    """
-    with _changing(context) as books:
-        books.refund(order_id, cents)
-    return f"refunded {cents} cents for order {order_id}"
-
-
-@tool(effect="idempotent", concurrent=False)
-async def record_outcome(context: ToolContext, outcome: Literal["done", "refused"], rule: Rule) -> str:
-    """Record how the customer's matter ended.
-
-    Args:
-        outcome: Whether it was done or refused.
-        rule: The rule that forbids it; none if it was done.
-    """
-    with _changing(context) as books:
-        books.record_outcome(outcome, rule)
-    return f"recorded: {outcome}, {rule}"
-
-
-_TOOLS: tuple[Tool, ...] = (
-    find_customer,
-    list_orders,
-    read_order,
-    search_products,
-    place_order,
-    cancel_order,
-    change_address,
-    return_items,
-    refund,
-    record_outcome,
+_READING = (Books.find_customer, Books.list_orders, Books.read_order, Books.search_products)
+_CHANGING = (
+    Books.place_order,
+    Books.cancel_order,
+    Books.change_address,
+    Books.return_items,
+    Books.refund,
+    Books.record_outcome,
+)
+_TOOLS = (
+    *[_to_tool(method, is_change=False) for method in _READING],
+    *[_to_tool(method, is_change=True) for method in _CHANGING],
 )
 
 

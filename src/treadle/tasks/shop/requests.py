@@ -1,11 +1,11 @@
 """Templates about orders that are not delivered yet, about new orders, and about people who are not customers."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from treadle.tasks.draws import Draw
 from treadle.tasks.generated import GeneratedCase
 from treadle.tasks.shop.clerk import (
+    Asking,
     change_order,
     find_order,
     find_product,
@@ -39,8 +39,14 @@ def _add_open_order(shop: Shop) -> tuple[dict[str, str], int, str | None]:
     return named, order_id, "shipped" if is_shipped else None
 
 
-def _find_open_order(values: Mapping[str, str], customer: Any, habit: Habit) -> Any:
-    return find_order(values, customer, habit, lambda order: order["status"] == "pending")
+def _find_open_order(values: Mapping[str, str], habit: Habit) -> Asking:
+    """Return the order that the customer wants changed; a text if the matter is refused."""
+    customer, order = (yield from identify(values)), None
+    if customer is not None:
+        order = yield from find_order(values, customer, habit, lambda order: order["status"] == "pending")
+    if order is None:
+        return (yield from refuse("identity"))
+    return order if order["status"] == "pending" else (yield from refuse("shipped", order=order["order_id"]))
 
 
 def generate_cancel(draw: Draw, level: int) -> GeneratedCase:
@@ -54,15 +60,10 @@ def generate_cancel(draw: Draw, level: int) -> GeneratedCase:
 
 def solve_cancel(values: Mapping[str, str], habit: Habit) -> Solver:
     """Find the customer and the order, and cancel it if it is pending."""
-    customer = yield from identify(values)
-    if customer is None:
-        return (yield from refuse("identity"))
-    order = yield from _find_open_order(values, customer, habit)
-    if order is None:
-        return (yield from refuse("identity"))
+    order = yield from _find_open_order(values, habit)
+    if isinstance(order, str):
+        return order
     order_id = order["order_id"]
-    if order["status"] != "pending":
-        return (yield from refuse("shipped", order=order_id))
     made = change_order("cancel_order", lambda now: now["status"] == "cancelled", order_id=order_id)
     yield Step([made], "It is pending, so it can be cancelled.")
     return (yield from finish(habit, f"Order {order_id} is cancelled, and you get your money back."))
@@ -80,15 +81,10 @@ def generate_change_address(draw: Draw, level: int) -> GeneratedCase:
 
 def solve_change_address(values: Mapping[str, str], habit: Habit) -> Solver:
     """Find the customer and the order, and change its address if it is pending."""
-    customer = yield from identify(values)
-    if customer is None:
-        return (yield from refuse("identity"))
-    order = yield from _find_open_order(values, customer, habit)
-    if order is None:
-        return (yield from refuse("identity"))
+    order = yield from _find_open_order(values, habit)
+    if isinstance(order, str):
+        return order
     order_id, address = order["order_id"], values["address"]
-    if order["status"] != "pending":
-        return (yield from refuse("shipped", order=order_id))
     made = change_order(
         "change_address", lambda now: now["address"] == address, order_id=order_id, address=address
     )

@@ -28,7 +28,6 @@ from treadle.testbed.engines.engine_wire import (
     TokenizeRequest,
     count_tokens,
     read_answer,
-    stream_reply,
 )
 from treadle.testbed.engines.token_policy import DrawnToken, TokenPolicy, make_policy
 from treadle.testbed.server.oracle_app import (
@@ -38,6 +37,7 @@ from treadle.testbed.server.oracle_app import (
     ServerSettings,
     error_reply,
     json_reply,
+    stream_reply,
 )
 
 _MAX_REMEMBERED = 100_000

@@ -1,9 +1,8 @@
 """The parts of requests and responses that both engines have in common, most of them OpenAI's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Struct, field
 
 from treadle.core.types import Completion, FinishReason, Json, Message, Role, ToolCall, ToolSpec, Usage
@@ -11,9 +10,6 @@ from treadle.models.dialects.openai_chat.served import ChatRequest, to_tools
 from treadle.testbed.engines.answering_work import IdsRequest, SampledAnswer
 from treadle.testbed.engines.bpe import Bpe
 from treadle.testbed.engines.mock_template import Template
-from treadle.testbed.server.oracle_app import HttpReply
-
-encode = msgspec.json.Encoder().encode
 
 
 class AnswerSampling(Struct, kw_only=True):
@@ -140,10 +136,3 @@ def share(items: Sequence[Any], parts: int) -> list[Sequence[Any]]:
     """Return `items` in `parts` pieces of nearly equal length."""
     bounds = [len(items) * index // parts for index in range(parts + 1)]
     return [items[bounds[index] : bounds[index + 1]] for index in range(parts)]
-
-
-def stream_reply(events: Sequence[Mapping[str, Json]]) -> HttpReply:
-    """Return a response that is a stream of events."""
-    headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
-    lines = [b"data: %b\n\n" % encode(event) for event in events]
-    return HttpReply(200, [*lines, b"data: [DONE]\n\n"], headers, is_stream=True)

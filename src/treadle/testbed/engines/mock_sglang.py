@@ -18,12 +18,11 @@ from treadle.testbed.engines.engine_wire import (
     AnswerSampling,
     EngineChat,
     mask_of,
-    stream_reply,
     text_ids,
     write_logprobs,
 )
 from treadle.testbed.engines.mock_template import Template
-from treadle.testbed.server.oracle_app import HttpReply, error_reply, json_reply
+from treadle.testbed.server.oracle_app import HttpReply, error_reply, json_reply, stream_reply
 
 VERSION = "0.5.23"
 _CHAT, _GENERATE = "/v1/chat/completions", "/generate"

@@ -20,12 +20,11 @@ from treadle.testbed.engines.engine_wire import (
     count_tokens,
     mask_of,
     share,
-    stream_reply,
     text_ids,
     write_logprobs,
 )
 from treadle.testbed.engines.mock_template import Template
-from treadle.testbed.server.oracle_app import HttpReply, error_reply, json_reply
+from treadle.testbed.server.oracle_app import HttpReply, error_reply, json_reply, stream_reply
 
 VERSION = "0.20.0"
 _CHAT, _COMPLETIONS, _GENERATE = "/v1/chat/completions", "/v1/completions", "/inference/v1/generate"

@@ -58,7 +58,7 @@ class MediocreOptions(Struct, frozen=True, kw_only=True):
     judge: float = 0.95
     """The share of statements about which the model is right as a judge that knows what is true."""
     texts: str = "held"
-    """The split of the texts: one of `mock_world.SPLITS`, or the path of a folder with another."""
+    """The split of the texts: that of the package, or the path of a folder with another."""
     seed: int = 0
 
 
@@ -128,7 +128,7 @@ class MediocreModel(BuiltInModel):
 
 
 def make_mediocre(name: str) -> MediocreModel:
-    """Return the model `mediocre`, with options as in `mediocre:lies=0.2,texts=tune`. Raises: `ConfigError`."""
+    """Return the model `mediocre`, with options as in `mediocre:lies=0.2,cuts=0`. Raises: `ConfigError`."""
     return MediocreModel(read_options(name), name)
 
 
@@ -148,7 +148,7 @@ def read_options(name: str) -> MediocreOptions:
         known = ", ".join(MediocreOptions.__struct_fields__)
         raise ConfigError(
             f"there is no model 'mock:{name}': {given!r} are not its options; write 'mock:mediocre:lies=0.2,"
-            f"texts=tune'. There are {known}; rates are from 0 to 1"
+            f"cuts=0'. There are {known}; rates are from 0 to 1"
         ) from None
     load_world(options.texts)
     load_phrases(options.texts)

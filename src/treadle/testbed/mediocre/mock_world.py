@@ -20,8 +20,8 @@ from treadle.tasks.draws import Draw
 from treadle.tasks.files import materials
 from treadle.testbed.roles.words import split as split_words
 
-SPLITS = ("tune", "held")
-"""The splits of texts that the package has."""
+SPLIT = "held"
+"""The split of texts that the package has."""
 _SECTIONS = {
     "world": ("tools", "documents", "wants", "joiners", "labels"),
     "phrases": (
@@ -169,7 +169,7 @@ def load_phrases(texts: str) -> dict[str, Any]:
     """
     found = _read(texts, "phrases")
     found = found if "remarks" in found else {**found, **_read(texts, "remarks")}
-    known = found if texts in SPLITS else load_phrases(SPLITS[0])
+    known = found if texts == SPLIT else load_phrases(SPLIT)
     if missing := [sort for sort in known["remarks"] if sort not in found["remarks"]]:
         raise ConfigError(f"the texts {texts!r} have no wording for the remarks {', '.join(missing)}")
     return found
@@ -177,14 +177,14 @@ def load_phrases(texts: str) -> dict[str, Any]:
 
 def _read(texts: str, name: str) -> dict[str, Any]:
     """Return the content of a file of a split."""
-    folder = files(__package__) / "texts" / texts if texts in SPLITS else Path(texts)
+    folder = files(__package__) / "texts" / texts if texts == SPLIT else Path(texts)
     file = folder / f"{name}.toml"
     try:
         found = tomllib.loads(file.read_text("utf-8"))
     except FileNotFoundError:
         raise ConfigError(
-            f"there are no texts {texts!r} for 'mock:mediocre': there is no file {str(file)!r}; write texts= and "
-            f"{' or '.join(SPLITS)}, or the path of a folder with world.toml and phrases.toml"
+            f"there are no texts {texts!r} for 'mock:mediocre': there is no file {str(file)!r}; "
+            f"write texts={SPLIT}, or the path of a folder with world.toml and phrases.toml"
         ) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"the texts in {str(file)!r} cannot be read: {error}") from None

@@ -3,7 +3,7 @@
 Source: OpenAI API reference, chat completions, 2025.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import ClassVar, Protocol
 from zlib import crc32
@@ -219,12 +219,7 @@ class OracleApp:
         if not asked.stream:
             return json_reply(200, to_wire(completion, asked.model))
         has_usage = asked.stream_options is not None and asked.stream_options.include_usage
-        events = [
-            b"data: %b\n\n" % _encode(item)
-            for item in to_events(completion, asked.model, stream(completion.message), has_usage)
-        ]
-        headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
-        return HttpReply(200, [*events, b"data: [DONE]\n\n"], headers, is_stream=True)
+        return stream_reply(to_events(completion, asked.model, stream(completion.message), has_usage))
 
 
 def built_in_model(name: str, mistake_rate: float = 0.0) -> BuiltInModel:
@@ -241,6 +236,13 @@ def built_in_model(name: str, mistake_rate: float = 0.0) -> BuiltInModel:
 def json_reply(status: int, value: Json) -> HttpReply:
     """Return a response with a JSON value."""
     return HttpReply(status, [_encode(value)], {"Content-Type": "application/json"})
+
+
+def stream_reply(events: Iterable[Mapping[str, Json]]) -> HttpReply:
+    """Return a response that is a stream of events."""
+    headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+    lines = [b"data: %b\n\n" % _encode(event) for event in events]
+    return HttpReply(200, [*lines, b"data: [DONE]\n\n"], headers, is_stream=True)
 
 
 def error_reply(status: int, message: str, code: str) -> HttpReply:

@@ -24,7 +24,7 @@ from treadle.tools.context import ToolContext
 from treadle.tools.function.docstring import parse_docstring
 from treadle.tools.function.parameters import read_signature
 from treadle.tools.protocol import Tool, ToolOutput
-from treadle.tools.schema.validation import ArgumentChecker, read_effect
+from treadle.tools.schema.validation import LEAST, ArgumentChecker, check_spec, read_effect
 from treadle.tools.threads import THREADS
 from treadle.tools.toolset_parts import reference_of
 
@@ -215,48 +215,19 @@ def _make_spec(
     name = options.get("name", name)
     check_tool_name(name, label)
     effect = read_effect(options.get("effect", Effect.ONCE), f"{label}: effect")
-    least = {"max_result_chars": 1, "max_calls": 1, "max_concurrent": 1, "max_retries": 0}
-    given: dict[str, Any] = {
-        key: value for key, value in options.items() if key in least or key == "timeout_seconds"
-    }
-    for key, value in given.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is None and key != "max_retries":
-            continue
-        if not is_number or not value >= least.get(key, 1e-9):
-            needed = f"at least {least[key]}" if key in least else "above 0"
-            raise ConfigError(f"{label}: {key} is {value!r}; it must be {needed}")
+    rules = options.get("may_differ", ())
+    given: dict[str, Any] = {key: value for key, value in options.items() if key in LEAST}
     spec = ToolSpec(
         name=name,
         description=options.get("description", summary),
         parameters=schema,
         effect=effect,
         is_concurrent=options.get("concurrent", True),
-        may_differ=_check_rules(label, options.get("may_differ", ())),
+        may_differ=(rules,) if isinstance(rules, str) else tuple(rules),
         **given,
     )
     check_spec(spec, label)
     return spec
-
-
-def check_spec(spec: ToolSpec, label: str) -> None:
-    """Check the types of a description, because a journal with another could not be read. Raises: `ConfigError`."""
-    try:
-        msgspec.convert(msgspec.to_builtins(spec), ToolSpec)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise ConfigError(f"{label}: an option of the tool has a wrong type: {error}") from None
-
-
-def _check_rules(label: str, rules: Sequence[str]) -> tuple[str, ...]:
-    for rule in (rules,) if isinstance(rules, str) else rules:
-        try:
-            re.compile(rule)
-        except re.error as error:
-            raise ConfigError(
-                f"{label}: may_differ has {rule!r}, which is not a regular expression ({error}); "
-                "use 'timestamps', 'order' or a pattern"
-            ) from error
-    return (rules,) if isinstance(rules, str) else tuple(rules)
 
 
 def _check_function(function: object) -> str:

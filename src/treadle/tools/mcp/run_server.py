@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from treadle.core.errors import ToolError
 from treadle.sandbox.commands.home import make_root
 from treadle.sandbox.commands.run_folder import RunFolder
 from treadle.sandbox.commands.untrusted import remove_tree
-from treadle.sandbox.protocol import Limits, Sandbox
+from treadle.sandbox.protocol import Limits
+from treadle.tools.context import ToolContext
 from treadle.tools.mcp.connection import SESSIONS
 from treadle.tools.mcp.server_link import ServerLink
 from treadle.tools.mcp.target import RUN_FILES, RUN_ID, RUN_PORT, Target
@@ -38,7 +38,7 @@ class RunServer:
         """True if the folder is not what the run's files are, because a call got no result."""
 
     @asynccontextmanager
-    async def lend(self, sandbox: Sandbox | None) -> AsyncIterator[None]:
+    async def lend(self, context: ToolContext) -> AsyncIterator[None]:
         """Keep the folder as the run's files are, before and after the call within the `with` block.
 
         Raises: `ToolError` if the run has no files; `SandboxError` if they cannot hold the changes.
@@ -47,8 +47,7 @@ class RunServer:
         if folder is None:
             yield
             return
-        if sandbox is None:
-            raise ToolError("this run has no files; whoever starts it must give it some with `files={...}`")
+        sandbox = context.files
         if self._is_spoiled or folder.is_other(sandbox):
             await SESSIONS.hop(self.link.close())
             await _in_thread(folder.clear)

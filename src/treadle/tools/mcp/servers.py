@@ -228,7 +228,7 @@ class MCPServer(_Connected):
             can_repeat=tool.spec.effect is not Effect.ONCE,
         )
         try:
-            async with own.lend(context.sandbox):
+            async with own.lend(context):
                 result = await elicitations.run(SESSIONS.hop(own.link.call(call)))
         except ToolError:
             raise
@@ -280,11 +280,14 @@ class MCPTool:
         """The toolset that lists the tool. See `Tool`."""
         self.remote_name: str = item.name
         """The name of the tool on the server."""
+        effect = server.effects.get(item.name) or effect_of(item.annotations)
+        if item.name not in server.effects and effect is Effect.ONCE and server.has_run_files:
+            effect = Effect.IDEMPOTENT  # what a call changes is undone before it is made again
         spec = ToolSpec(
             name=name,
             description=item.description or item.title or "",
             parameters=item.input_schema,
-            effect=server.effects.get(item.name) or _undoable(effect_of(item.annotations), server),
+            effect=effect,
             timeout_seconds=server.timeout_seconds,
             output_schema=item.output_schema,
             may_differ=server.may_differ.get(item.name, ()),
@@ -374,11 +377,6 @@ class MCPServers(_Connected):
                 is_clash = counts[name] > 1
                 tools.append(tool.joined(self, safe_name(f"{server.name}_{name}") if is_clash else name))
         return tuple(tools)
-
-
-def _undoable(effect: Effect, server: MCPServer) -> Effect:
-    """Return `idempotent` for `once` if what a call changes is undone before it is made again."""
-    return Effect.IDEMPOTENT if effect is Effect.ONCE and server.has_run_files else effect
 
 
 def _name_of(command: str | None, args: Sequence[str], url: str | None, server: Any) -> str:

@@ -14,7 +14,7 @@ from treadle.core.documents import read_data
 from treadle.core.masking import Mask, is_secret_name, secrets_of_url, words_of
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
-from treadle.tools.toolset_parts import OBJECT, REFERENCE_TO_VARIABLE, SECRET, may_hold_secret
+from treadle.tools.toolset_parts import OBJECT, SECRET, without_secrets
 
 _PATH_SECRETS = re.compile(r"/(?=[^/?#]*\d)([^/?#]{16,})")
 """The parts of a URL's path that look like a key."""
@@ -123,7 +123,9 @@ def make_part(entries: Mapping[str, dict[str, Json] | str]) -> PartSpec:
     """Return the part that describes servers. `entries` has each server by name, with its entry or with the
     reason why it has none."""
     for name, entry in entries.items():
-        missing = entry if isinstance(entry, str) else _find_secret(entry)
+        missing = (
+            entry if isinstance(entry, str) else without_secrets(PartSpec(name="mcp", settings=entry)).missing
+        )
         if missing is not None:
             return PartSpec(name="mcp", missing=f"of its server {name!r}: {missing}")
     return PartSpec(name="mcp", settings={"mcpServers": dict(entries)})
@@ -164,13 +166,3 @@ def _refer(value: str, name: str = "") -> str:
         if held is not None and len(held) >= _MIN_VALUE_CHARS and held in (value, rest):
             return f"${{{candidate}}}" if held == value else f"{scheme}{space}${{{candidate}}}"
     return value
-
-
-def _find_secret(entry: Mapping[str, Any]) -> str | None:
-    """Return why an entry must not be written down, or `None`."""
-    for field in ("env", "headers"):
-        for key, value in entry.get(field, {}).items():
-            if not REFERENCE_TO_VARIABLE.fullmatch(value):
-                return f"its {field} may hold a secret; write the value of {key} as ${{NAME}}"
-    texts = " ".join([*(entry[key] for key in ("command", "url") if key in entry), *entry.get("args", ())])
-    return SECRET if may_hold_secret(f"mcp:{texts}") else None

@@ -4,7 +4,7 @@ The SDK would let a request wait for its time limit if its answer is not valid o
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from treadle.core.registry import require
 from treadle.tools.mcp.failure import message_of
@@ -14,7 +14,24 @@ _ENDLESS = frozenset({"subscriptions/listen"})
 """Requests that get no answer while all is well."""
 
 
-class Watched:
+class _Stream:
+    """A stream of the SDK, whose attributes it has."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *args: Any) -> Any:
+        return await self._inner.__aexit__(*args)
+
+
+class Watched(_Stream):
     """A stream of messages that reports its end and corrects messages that the SDK would refuse.
 
     An answer that cannot be read becomes an error of its request. If it does not say which request that is, it
@@ -22,7 +39,7 @@ class Watched:
     """
 
     def __init__(self, inner: Any, on_end: Callable[[], None]) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._on_end = on_end
         self._open: dict[int | str, None] = {}
         """The requests without an answer, in the order of sending."""
@@ -30,9 +47,6 @@ class Watched:
         """The errors of requests that are not known yet: the requests that they may belong to, and the error."""
         self.ready: list[Any] = []
         """Messages that come before the next one of the stream."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def __aiter__(self) -> "Watched":
         return self
@@ -46,13 +60,6 @@ class Watched:
                 raise
             self.read(item)
         return self.ready.pop(0)
-
-    async def __aenter__(self) -> "Watched":
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(self, *args: Any) -> Any:
-        return await self._inner.__aexit__(*args)
 
     def note_sent(self, message: Any) -> None:
         """Note a message to the server."""
@@ -108,27 +115,17 @@ class Watched:
             self.ready.append(_refuse(number, error))
 
 
-class WatchedSender:
+class WatchedSender(_Stream):
     """The stream of messages to the server, which tells the other stream what is sent."""
 
     def __init__(self, inner: Any, received: Watched) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._received = received
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     async def send(self, item: Any) -> None:
         """Send a message."""
         self._received.note_sent(item.message)
         await self._inner.send(item)
-
-    async def __aenter__(self) -> "WatchedSender":
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(self, *args: Any) -> Any:
-        return await self._inner.__aexit__(*args)
 
 
 def _refuse(number: int | str, error: Any) -> Any:

@@ -21,8 +21,8 @@ run; `{{arguments}}` is the object of all arguments.
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,7 +171,7 @@ class MockTool:
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
         """See `Tool.call`. A call that nothing answers is an error."""
-        world = await context.scope.get(STATE, _enter_world)
+        world = await context.scope.get(STATE, lambda: nullcontext(_World()))
         async with world.lock:
             kept = world.state if context.sandbox is None else context.sandbox.read_state(STATE)
             memory = _Memory() if kept is None else msgspec.json.decode(kept, type=_Memory)
@@ -290,11 +290,6 @@ def mock_of(value: Json, origin: str) -> Mock:
     """
     read = parse_definitions(value, origin)
     return Mock(read, default=read.rest.get("default", _ECHO))
-
-
-@contextlib.asynccontextmanager
-async def _enter_world() -> AsyncIterator[_World]:
-    yield _World()
 
 
 def _as_fixtures(templates: Mapping[str, Json]) -> dict[str, list[FixtureLike]]:

@@ -81,9 +81,11 @@ class Operation(Struct, frozen=True):
 class OpenAPIDocument:
     """An OpenAPI document of version 3.0 or 3.1."""
 
-    def __init__(self, raw: Json, origin: str) -> None:
-        """Read a decoded document; errors name its `origin`. Raises: `ConfigError` if it is not an OpenAPI
-        document."""
+    def __init__(self, raw: Json, origin: str, url: str | None = None) -> None:
+        """Read a decoded document; errors name its `origin`. `url` is where it came from, if it is from a server.
+
+        Raises: `ConfigError` if it is not an OpenAPI document.
+        """
         if not isinstance(raw, dict):
             raise ConfigError(f"{origin} is not an OpenAPI document: it is not an object")
         version = str(raw.get("openapi", ""))
@@ -96,6 +98,7 @@ class OpenAPIDocument:
             raise ConfigError(f"{origin} says openapi {version or 'nothing'!r}; 3.0 and 3.1 are read")
         self.raw = raw
         self.origin = origin
+        self.url = url
         self._schemas = Schemas(raw, is_old=version.startswith("3.0"))
         self.notes: list[str] = []
         """The operations that were left out, and why."""
@@ -311,16 +314,6 @@ _ACCEPT = "application/json, application/yaml;q=0.9, */*;q=0.5"
 _NAME = "the OpenAPI document"
 
 
-class LoadedDocument(Struct, frozen=True):
-    """A decoded document."""
-
-    raw: Json
-    origin: str
-    """The name of the document in messages."""
-    url: str | None = None
-    """The URL that the document came from."""
-
-
 def is_location(document: str | Path | Mapping[str, Json]) -> bool:
     """Return whether `document` is a path or a URL, and not the text of a document or the document itself."""
     return isinstance(document, Path) or (
@@ -330,26 +323,26 @@ def is_location(document: str | Path | Mapping[str, Json]) -> bool:
 
 def load(
     document: str | Path | Mapping[str, Json], *, allow_private: bool, resolver: Resolver | None
-) -> LoadedDocument:
+) -> OpenAPIDocument:
     """Return the document at a path or URL, in a text, or given decoded. Raises: `ConfigError`."""
     if isinstance(document, Mapping):
-        return LoadedDocument(dict(document), _NAME)
+        return OpenAPIDocument(dict(document), _NAME)
     text = str(document)
     if isinstance(document, str) and text.startswith(("http://", "https://")):
         return _fetch(text, allow_private=allow_private, resolver=resolver)
     if not is_location(document):
-        return LoadedDocument(decode_document(text.encode(), _NAME), _NAME)
+        return OpenAPIDocument(decode_document(text.encode(), _NAME), _NAME)
     try:
         data = Path(text).expanduser().read_bytes()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"cannot read {_NAME} {text!r}: {why}") from error
-    return LoadedDocument(
+    return OpenAPIDocument(
         decode_document(data, repr(text), is_yaml=False if text.endswith(".json") else None), repr(text)
     )
 
 
-def _fetch(url: str, *, allow_private: bool, resolver: Resolver | None) -> LoadedDocument:
+def _fetch(url: str, *, allow_private: bool, resolver: Resolver | None) -> OpenAPIDocument:
     http = GuardedHttp(
         [],
         named_by_user=[host_of(url)],
@@ -365,4 +358,4 @@ def _fetch(url: str, *, allow_private: bool, resolver: Resolver | None) -> Loade
         raise ConfigError(f"cannot read {_NAME} {origin}: {error}") from error
     if answer.status != 200:
         raise ConfigError(f"cannot read {_NAME} {origin}: HTTP {answer.status}")
-    return LoadedDocument(decode_document(answer.body, origin), origin, answer.url)
+    return OpenAPIDocument(decode_document(answer.body, origin), origin, answer.url)

@@ -51,11 +51,12 @@ class OpenAPI:
         Raises: `ConfigError`.
         """
         allowed_hosts, given = list(allowed_hosts), locals()
-        loaded = load(document, allow_private=allow_private, resolver=resolver)
-        self.document = OpenAPIDocument(loaded.raw, loaded.origin)
+        loaded = self.document = load(document, allow_private=allow_private, resolver=resolver)
         self._given_url = base_url
-        self._source = loaded.url
-        operations = _with_effects(_choose(self.document, include, exclude), effects or {}, loaded.origin)
+        chosen = _choose(self.document, include, exclude)
+        own = {name: read_effect(value, f"the effect of {name!r}") for name, value in (effects or {}).items()}
+        _check_names(own, [item.name for item in chosen], loaded.origin)
+        operations = [replace(item, effect=own.get(item.name, item.effect)) for item in chosen]
         self._urls = {item.name: self._url_of(item) for item in operations}
         hosts = {host_of(url) for url in self._urls.values()}
         named = {host_of(url) for url in (base_url, loaded.url) if url is not None}
@@ -128,7 +129,7 @@ class OpenAPI:
         if self._given_url is not None:
             return self._given_url.rstrip("/")
         for url in operation.servers or self.document.servers or ("/",):
-            whole = urljoin(self._source, url) if self._source is not None else url
+            whole = url if self.document.url is None else urljoin(self.document.url, url)
             if urlsplit(whole).scheme in ("http", "https"):
                 return whole.rstrip("/")
         raise ConfigError(
@@ -196,14 +197,6 @@ def _choose(
         left_out = f": {'; '.join(document.notes[:5])}" if document.notes else ""
         raise ConfigError(f"{document.origin} has no operation that can be a tool{left_out}")
     return chosen
-
-
-def _with_effects(
-    operations: Sequence[Operation], given: Mapping[str, Effect | str], origin: str
-) -> list[Operation]:
-    effects = {name: read_effect(value, f"the effect of {name!r}") for name, value in given.items()}
-    _check_names(effects, [item.name for item in operations], origin)
-    return [replace(item, effect=effects.get(item.name, item.effect)) for item in operations]
 
 
 def _check_names(names: Iterable[str], known: Sequence[str], origin: str) -> None:

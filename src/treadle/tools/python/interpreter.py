@@ -158,7 +158,8 @@ class _Run:
         except monty.MontyConversionError as error:
             return self._fail(f"[the value of the last expression cannot be shown: {error}]")
         shown = "" if step.output is None else step.output if shown_by_code else repr(step.output)
-        shown = _shorten(shown, self._tool._max_output_bytes)
+        if len(shown) > (limit := self._tool._max_output_bytes):
+            shown = f"{shown[:limit]}… ({len(shown):,} characters)"
         printed = self._printed.output
         if shown and printed and not printed.endswith("\n"):
             printed += "\n"
@@ -290,10 +291,6 @@ def _identifier(name: str) -> str:
     """Return the name under which code can call a tool."""
     made = re.sub(r"\W", "_", name)
     return f"_{made}" if made[:1].isdigit() or keyword.iskeyword(made) else made
-
-
-def _shorten(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
 
 
 python = Python()

@@ -22,15 +22,8 @@ _is_of_parent = False
 """True if this process was forked from a process that had a pool."""
 _parents: list[object] = []
 """Objects that a forked process got from its parent and must neither use nor release."""
-_warm: "OrderedDict[tuple[str, int], _Warm]" = OrderedDict()
-
-
-class _Warm:
-    """A session between two calls."""
-
-    def __init__(self, session: Any, state: bytes) -> None:
-        self.session = session
-        self.state = state
+_warm: OrderedDict[tuple[str, int], tuple[Any, bytes]] = OrderedDict()
+"""The sessions between two calls, each with its state."""
 
 
 def pack(dump: bytes) -> bytes:
@@ -46,11 +39,11 @@ def unpack(state: bytes) -> bytes:
 
 async def take(key: tuple[str, int], state: bytes | None, options: dict[str, Any]) -> Any:
     """Return an open session with `state`, a stored dump. Raises: `ConfigError` if Monty is not installed."""
-    warm = _warm.pop(key, None)
-    if warm is not None:
-        if warm.state is state or warm.state == state:
-            return warm.session
-        await drop(warm.session)
+    if key in _warm:
+        session, known = _warm.pop(key)
+        if known == state:
+            return session
+        await drop(session)
     pool = await _running_pool()
     session = await pool.checkout(**options).__aenter__()
     if state is not None:
@@ -64,17 +57,16 @@ async def take(key: tuple[str, int], state: bytes | None, options: dict[str, Any
 
 async def keep(key: tuple[str, int], session: Any, state: bytes) -> None:
     """Keep a session for the next call of the same run."""
-    _warm[key] = _Warm(session, state)
+    _warm[key] = session, state
     while len(_warm) > MAX_WARM:
-        _, oldest = _warm.popitem(last=False)
-        await drop(oldest.session)
+        _, (oldest, _) = _warm.popitem(last=False)
+        await drop(oldest)
 
 
 async def forget(key: tuple[str, int]) -> None:
     """Release the session of a run that makes no more calls."""
-    warm = _warm.pop(key, None)
-    if warm is not None:
-        await drop(warm.session)
+    if key in _warm:
+        await drop(_warm.pop(key)[0])
 
 
 async def drop(session: Any) -> None:
@@ -109,7 +101,7 @@ def _start_anew() -> None:
     # even a child that only lived until it executed another program, the parent's pool could hang.
     global _pool, _is_of_parent
     _is_of_parent = _is_of_parent or _pool is not None
-    _parents.append((_pool, [warm.session for warm in _warm.values()]))
+    _parents.append((_pool, [session for session, _ in _warm.values()]))
     _pool = None
     _warm.clear()
 

@@ -6,7 +6,6 @@ function tools; Model Context Protocol 2025-11-25; DeepFabric 4.13 tool files.
 """
 
 import ast
-import re
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +18,7 @@ from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Effect, Json, ToolSpec
-from treadle.tools.schema.validation import ArgumentChecker, read_effect
+from treadle.tools.schema.validation import ArgumentChecker, check_spec, read_effect
 
 MOCK_FIELDS = frozenset(("fixtures", "response", "responses", "mockResponse", "template"))
 """The fields of a mock that a tool in a file may have in addition to its definition."""
@@ -155,17 +154,7 @@ def _check(tool: ToolSpec, label: str) -> None:
             raise ConfigError(
                 f"{label}: its {field} is not a valid JSON Schema: {error.__cause__}"
             ) from error
-    for name in ("timeout_seconds", "max_result_chars", "max_calls", "max_concurrent"):
-        value = getattr(tool, name)
-        if value is not None and value <= 0:
-            raise ConfigError(f"{label}: {name!r} is {value!r}; it must be above 0")
-    for rule in tool.may_differ:
-        try:
-            re.compile(rule)
-        except re.error as error:
-            raise ConfigError(
-                f"{label}: 'may_differ' has {rule!r}, which is not a regular expression ({error})"
-            ) from error
+    check_spec(tool, label)
 
 
 def _text(item: dict[str, Json], key: str, label: str) -> str:

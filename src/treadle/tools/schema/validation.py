@@ -1,5 +1,6 @@
 """Validation of arguments and results against a JSON Schema, with messages that help a model to correct them."""
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -21,6 +22,41 @@ _TYPE_NAMES = {type(None): "null", bool: "a boolean", str: "a string", list: "an
 def own_spec(name: str) -> ToolSpec:
     """Return the spec of a tool of Treadle from `tools/specs.toml`."""
     return msgspec.convert({"name": name, **read_data("treadle.tools", "specs")[name]}, ToolSpec)
+
+
+LEAST = {
+    "timeout_seconds": 1e-9,
+    "max_result_chars": 1,
+    "max_calls": 1,
+    "max_concurrent": 1,
+    "max_retries": 0,
+}
+"""The least value of each number of a `ToolSpec`."""
+
+
+def check_spec(spec: ToolSpec, label: str) -> None:
+    """Check the numbers, the types and the rules of a definition, because a journal with another could not be read.
+
+    Raises: `ConfigError`.
+    """
+    for key, least in LEAST.items():
+        value = getattr(spec, key)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if (value is not None or key == "max_retries") and not (is_number and value >= least):
+            needed = f"at least {least}" if isinstance(least, int) else "above 0"
+            raise ConfigError(f"{label}: {key} is {value!r}; it must be {needed}")
+    try:
+        msgspec.convert(msgspec.to_builtins(spec), ToolSpec)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise ConfigError(f"{label}: an option of the tool has a wrong type: {error}") from None
+    for rule in spec.may_differ:
+        try:
+            re.compile(rule)
+        except re.error as error:
+            raise ConfigError(
+                f"{label}: may_differ has {rule!r}, which is not a regular expression ({error}); "
+                "use 'timestamps', 'order' or a pattern"
+            ) from error
 
 
 class ArgumentChecker:

@@ -20,14 +20,21 @@ from treadle.core.types import (
     Message,
     Role,
     ServerCall,
-    Settings,
     ToolCall,
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector, mend
-from treadle.models.wire.fitting import INVALID_KEY, fields_of, keep_text, rest_of, text_of, text_of_value
-from treadle.models.wire.plain import Name, PlainReader, TokenCounts, read_usage
-from treadle.models.wire.provider import Price, cost_of
+from treadle.models.wire.fitting import (
+    INVALID_KEY,
+    ExactText,
+    fields_of,
+    rest_of,
+    text_of,
+    text_of_value,
+    text_or_none,
+)
+from treadle.models.wire.openai_style import Name, PlainReader
+from treadle.models.wire.provider import TokenCounts, cost_of, read_usage
 from treadle.models.wire.server import Server, UnfinishedError, reason_of, reasons_of
 
 KEY = "anthropic"
@@ -40,14 +47,17 @@ _SERVER_USES = frozenset(("server_tool_use", "mcp_tool_use"))
 _encode = msgspec.json.Encoder().encode
 
 
+_keep_inputs = ExactText("content", "*", "input", applies=lambda block: block["type"] == "tool_use")
+
+
 def keep_inputs(raw: Json, body: bytes) -> Json:
     """Return `raw`, decoded from `body`, with the inputs of its calls as their exact text."""
     if b"tool_use" not in body:
         return raw
-    return keep_text(raw, body, ("content", "*", "input"), lambda block: block["type"] == "tool_use")
+    return _keep_inputs(raw, body)
 
 
-def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
+def read_completion(raw: Json) -> Completion:
     """Return the completion for `raw`, a whole answer or one that was joined from a stream.
 
     Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
@@ -68,17 +78,13 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     opaque = rest_of(raw, _KNOWN["answer"])
     if told not in _SAID:
         opaque["finish_reason"] = told
-    usage = read_usage(raw.get("usage"), _Usage)
     return Completion(
         message,
         reason,
-        usage,
-        cost_of(usage, price),
-        _text(raw.get("model")),
-        _text(raw.get("id")),
-        settings,
-        None,
-        opaque or None,
+        read_usage(raw.get("usage"), _Usage),
+        model=text_or_none(raw.get("model")),
+        response_id=text_or_none(raw.get("id")),
+        opaque=opaque or None,
     )
 
 
@@ -88,57 +94,51 @@ def message_of(blocks: list[Json]) -> Message:
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     uses: dict[str, ServerCall] = {}
-    shape: list[str] = []
-    kept: list[Json] = []
     for block in blocks:
         kind = block["type"]
         if kind == "text":
             texts.append(block["text"])
-            if not block["text"] and not block.get("citations"):
-                continue
-            if block.get("citations"):
-                kind = "cited"
-            kept.append({"text": "", **rest_of(block, ())})
         elif kind == "thinking":
             thoughts.append(block["thinking"])
-            kept.append(block)
         elif kind == "tool_use":
             rest = rest_of(block, _KNOWN["call"])
             opaque = {KEY: rest} if rest else None
             calls.append(ToolCall(block["id"], block["name"], text_of_value(block.get("input")), opaque))
-            kept.append({"type": kind})
-        else:
-            if kind in _SERVER_USES:
-                uses[block["id"]] = ServerCall(
-                    block["id"],
-                    block["name"],
-                    _encode(block.get("input", {})).decode(),
-                    offset=sum(map(len, texts)),
-                )
-            elif "tool_use_id" in block and block["tool_use_id"] in uses:
-                uses[block["tool_use_id"]] = _answered(uses[block["tool_use_id"]], block)
-            kept.append(block)
-        shape.append(kind)
+        elif kind in _SERVER_USES:
+            arguments = _encode(block.get("input", {})).decode()
+            offset = sum(map(len, texts))
+            uses[block["id"]] = ServerCall(block["id"], block["name"], arguments, offset=offset)
+        elif (call := uses.get(block.get("tool_use_id"))) is not None:
+            uses[call.call_id] = _answered(call, block)
     return Message(
         Role.ASSISTANT,
         "".join(texts),
         tuple(calls),
         reasoning="\n\n".join([text for text in thoughts if text]) or None,
-        opaque=_opaque(shape, kept),
+        opaque=_opaque(blocks),
         server_calls=tuple(uses.values()),
     )
 
 
-def _opaque(shape: list[str], kept: list[Json]) -> dict[str, Json] | None:
+def _opaque(blocks: list[Json]) -> dict[str, Json] | None:
     """Return the blocks that the fields of a message cannot hold: often none, or the signature of a single
     thought."""
+    kept = [block for block in blocks if block["type"] != "text" or block["text"] or block.get("citations")]
+    shape = ["cited" if block.get("citations") else block["type"] for block in kept]
     at = 1 if shape[:1] == ["thinking"] else 0
     rest = shape[at + 1 :] if shape[at : at + 1] == ["text"] else shape[at:]
-    if any(kind != "tool_use" for kind in rest):
-        return {KEY: {"content": kept}}
+    if rest.count("tool_use") < len(rest):
+        return {KEY: {"content": [_without_known(block) for block in kept]}}
     if at and (signature := kept[0].get("signature")):
         return {KEY: {"signature": signature}}
     return None
+
+
+def _without_known(block: dict[str, Json]) -> Json:
+    """Return a block without what the fields of a message hold."""
+    if block["type"] == "text":
+        return {"text": "", **rest_of(block, ())}
+    return {"type": "tool_use"} if block["type"] == "tool_use" else block
 
 
 def _answered(call: ServerCall, block: dict[str, Json]) -> ServerCall:
@@ -154,29 +154,6 @@ def _answered(call: ServerCall, block: dict[str, Json]) -> ServerCall:
     else:
         result = content if isinstance(content, str) else _encode(content).decode()
     return replace(call, result=result, is_error=is_error)
-
-
-def _text(value: Json) -> str | None:
-    return value if value is None or type(value) is str else str(value)
-
-
-# Plain answers
-
-
-class _Text(Struct, tag="text", tag_field="type", forbid_unknown_fields=True, gc=False):
-    text: str
-    citations: None = None
-
-
-class _Thinking(Struct, tag="thinking", tag_field="type", forbid_unknown_fields=True, gc=False):
-    thinking: str
-    signature: str
-
-
-class _ToolUse(Struct, tag="tool_use", tag_field="type", forbid_unknown_fields=True):
-    id: str
-    name: Name
-    input: msgspec.Raw
 
 
 class _OutputDetails(Struct, gc=False):
@@ -196,6 +173,25 @@ class _Usage(TokenCounts, gc=False):
         read, written = self.cache_read_input_tokens or 0, self.cache_creation_input_tokens or 0
         thought = 0 if self.output_tokens_details is None else self.output_tokens_details.thinking_tokens
         return Usage(self.input_tokens + read + written, self.output_tokens, read, thought, written)
+
+
+# Plain answers
+
+
+class _Text(Struct, tag="text", tag_field="type", forbid_unknown_fields=True, gc=False):
+    text: str
+    citations: None = None
+
+
+class _Thinking(Struct, tag="thinking", tag_field="type", forbid_unknown_fields=True, gc=False):
+    thinking: str
+    signature: str
+
+
+class _ToolUse(Struct, tag="tool_use", tag_field="type", forbid_unknown_fields=True):
+    id: str
+    name: Name
+    input: msgspec.Raw
 
 
 class _Answer(Struct, forbid_unknown_fields=True):
@@ -231,8 +227,11 @@ class MessageReader(PlainReader):
                 return None
         if (answer.stop_reason == "tool_use") != bool(calls):
             return None
+        message = Message(Role.ASSISTANT, content, tuple(calls), reasoning=reasoning, opaque=opaque)
+        finish = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
         usage = UNREPORTED if answer.usage is None else answer.usage.read()
-        return self._complete(content, tuple(calls), usage, answer.model, answer.id, reasoning, opaque)
+        cost = cost_of(usage, self._price)
+        return Completion(message, finish, usage, cost, answer.model, answer.id, self._settings)
 
 
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
@@ -289,7 +288,7 @@ class MessageCollector(StreamCollector):
         if kind == "tool_use":
             self._calls[index] = len(self._calls)
             given = block.get("input")
-            block["input"] = _encode_text(given) if given else "{}"
+            block["input"] = _encode(given).decode() if given else "{}"
             self._on_delta(ToolCallDelta(self._calls[index], block["id"], block["name"], ""))
             if given:
                 self._on_delta(ToolCallDelta(self._calls[index], block["id"], block["name"], block["input"]))
@@ -332,10 +331,6 @@ class MessageCollector(StreamCollector):
             self._blocks[index]["input"] = text if index in self._calls else _decode(text)
         content = [block for _, block in sorted(self._blocks.items())]
         return {**self._head, "content": content, "usage": self._usage or None}
-
-
-def _encode_text(value: Json) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 def _decode(text: str) -> Json:

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ServerError
@@ -84,8 +83,8 @@ class AnthropicModel(HttpModel):
         price_provider="anthropic",
     )
     PATH = "/v1/messages"
-    READER = MessageReader
     COLLECTOR = MessageCollector
+    READER = MessageReader
     PARTS: ClassVar[AcceptedParts] = {
         "image": frozenset(("image/jpeg", "image/png", "image/gif", "image/webp")),
         "document": frozenset(("application/pdf",)),
@@ -195,7 +194,7 @@ class AnthropicModel(HttpModel):
         return keep_inputs(super()._decode_answer(body), body)
 
     def _read(self, raw: Json) -> Completion:
-        return read_completion(raw, self._told, self._price)
+        return read_completion(raw)
 
 
 _NO_NAMES: tuple[str, ...] = ()
@@ -217,42 +216,29 @@ def _past_tools(names: tuple[str, ...]) -> tuple[ToolSpec, ...]:
     return tuple([ToolSpec(name, _PAST, {"type": "object"}, max_calls=0) for name in names])
 
 
-class _Text(Struct, tag_field="type", tag="text", gc=False):
-    text: str
-
-
-class _Result(Struct, tag_field="type", tag="tool_result", omit_defaults=True, gc=False):
-    tool_use_id: str
-    content: str = ""
-    is_error: bool = False
-
-
-class _Use(Struct, tag_field="type", tag="tool_use"):
-    id: str
-    name: str
-    input: msgspec.Raw
-
-
 def _encode_blocks(message: Message, contents: Contents) -> bytes:
     """Return the content blocks of a message, joined by commas."""
     role = message.role
     if role is Role.TOOL:
-        result = _Result(fit_id(message.call_id or ""), message.content, message.is_error)
-        if not message.parts:
-            return _encode(result)
-        blocks = _encode_content(message, contents)
-        return _encode({**msgspec.to_builtins(result), "content": blocks})
+        result = {"type": "tool_result", "tool_use_id": fit_id(message.call_id or "")}
+        content = _encode_content(message, contents) if message.parts else message.content
+        marks = {"is_error": True} if message.is_error else {}
+        return _encode({**result, **({"content": content} if content else {}), **marks})
     if role is Role.ASSISTANT:
         return _encode(_blocks_of(message))[1:-1]
     if not message.parts:
-        return _encode(_Text(message.content))
+        return _encode(_text(message.content))
     return _encode(_encode_content(message, contents))[1:-1]
 
 
 def _encode_content(message: Message, contents: Contents) -> list[Json]:
     """Return the blocks of a message's text and parts."""
-    blocks: list[Json] = [_Text(message.content)] if message.content else []
+    blocks: list[Json] = [_text(message.content)] if message.content else []
     return [*blocks, *[_encode_part(part, contents) for part in message.parts]]
+
+
+def _text(content: str) -> dict[str, Json]:
+    return {"type": "text", "text": content}
 
 
 def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
@@ -305,7 +291,7 @@ def _blocks_of(message: Message) -> list[Json]:
         # The API refuses thoughts without a signature, such as those of other servers.
         blocks.append({"type": "thinking", "thinking": message.reasoning or "", "signature": signature})
     if message.content.strip():
-        blocks.append(_Text(message.content))
+        blocks.append(_text(message.content))
     elif not calls:
         return []
     return blocks + calls
@@ -326,11 +312,9 @@ def _fits(kept: list[Json], message: Message) -> bool:
 
 
 def _encode_call(call: ToolCall) -> Json:
-    use = _Use(fit_id(call.call_id), fit_name(call.name), object_of(call.arguments))
+    use = {"id": fit_id(call.call_id), "name": fit_name(call.name), "input": object_of(call.arguments)}
     rest = (call.opaque or {}).get(KEY)
-    if not isinstance(rest, dict):
-        return use
-    return {"type": "tool_use", "id": use.id, "name": use.name, "input": use.input, **rest}
+    return {"type": "tool_use", **use, **(rest if isinstance(rest, dict) else {})}
 
 
 def _join_completions(first: Completion, second: Completion) -> Completion:
@@ -343,10 +327,6 @@ def _join_completions(first: Completion, second: Completion) -> Completion:
 
 def _with_text(block: Json) -> dict[str, Json]:
     """Return a block as the API sends it, with the input of a call as text."""
-    if isinstance(block, _Text):
-        return {"type": "text", "text": block.text}
-    if isinstance(block, _Use):
-        return {"type": "tool_use", "id": block.id, "name": block.name, "input": bytes(block.input).decode()}
     if block["type"] != "tool_use":
         return dict(block)
     return {**block, "input": bytes(block["input"]).decode()}

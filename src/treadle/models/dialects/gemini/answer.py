@@ -1,20 +1,17 @@
-"""The reader of answers of the Gemini API: a raw object, or the bytes of a plain answer, becomes a `Completion`.
+"""The reader of answers of the Gemini API: a raw object becomes a `Completion`.
 
 In a raw object the `args` of a call are their exact text. Parts that the fields of a message cannot hold are kept
 opaque, in their order, together with the signatures of thoughts.
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import msgspec
-from msgspec import Struct
 
 from treadle.core.errors import RefusedError
 from treadle.core.events import Delta, ReasoningDelta, ServerCallDelta, TextDelta, ToolCallDelta
 from treadle.core.token_record import TokenRecord
 from treadle.core.types import (
-    UNREPORTED,
     Artifact,
     Completion,
     FinishReason,
@@ -22,15 +19,13 @@ from treadle.core.types import (
     Message,
     Role,
     ServerCall,
-    Settings,
     ToolCall,
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector, is_blank, mend
-from treadle.models.wire.fitting import fields_of, keep_text, rest_of, text_of, text_of_value
+from treadle.models.wire.fitting import ExactText, fields_of, rest_of, text_of_value
 from treadle.models.wire.messages import part_of_base64
-from treadle.models.wire.plain import Name, PlainReader, TokenCounts, read_usage
-from treadle.models.wire.provider import Price, cost_of
+from treadle.models.wire.provider import TokenCounts, read_usage
 from treadle.models.wire.server import BadCallError, Server, UnfinishedError, reason_of, reasons_of
 
 KEY = "gemini"
@@ -44,15 +39,15 @@ _encode = msgspec.json.Encoder().encode
 
 def keep_arguments(raw: Json, body: bytes) -> Json:
     """Return `raw`, decoded from `body`, with the arguments of its calls as their exact text."""
-    return keep_text(raw, body, _ARGUMENTS) if b"functionCall" in body else raw
+    return _keep_arguments(raw, body) if b"functionCall" in body else raw
 
 
-_ARGUMENTS = ("candidates", "*", "content", "parts", "*", "functionCall", "args")
+_keep_arguments = ExactText("candidates", "*", "content", "parts", "*", "functionCall", "args")
 _BAD_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
 """The finish reasons of answers that the server discarded because of a call in them."""
 
 
-def read_completion(raw: Json, settings: Settings, price: Price | None, server: Server) -> Completion:
+def read_completion(raw: Json, server: Server) -> Completion:
     """Return the completion for `raw`, a whole answer or one that was joined from a stream.
 
     Raises: `RefusedError` for a prompt that was blocked, `BadCallError` for a call that the server discarded,
@@ -87,17 +82,14 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
     opaque |= {key: value for key, value in candidate.items() if key not in _KNOWN["candidate"] and value}
     if told not in _SAID:
         opaque["finish_reason"] = told
-    usage = read_usage(raw.get("usageMetadata"), _Usage)
     return Completion(
         message,
         reason,
-        usage,
-        cost_of(usage, price),
-        raw.get("modelVersion"),
-        raw.get("responseId"),
-        settings,
-        _read_tokens(candidate),
-        opaque or None,
+        read_usage(raw.get("usageMetadata"), _Usage),
+        model=raw.get("modelVersion"),
+        response_id=raw.get("responseId"),
+        tokens=_read_tokens(candidate),
+        opaque=opaque or None,
         contents=contents or None,
     )
 
@@ -199,6 +191,8 @@ def _look(part: dict[str, Json], lookups: list[ServerCall], offset: int) -> int 
 
 
 def _read_tokens(candidate: dict[str, Json]) -> TokenRecord | None:
+    if "logprobsResult" not in candidate:
+        return None
     try:
         chosen = candidate["logprobsResult"]["chosenCandidates"]
         return TokenRecord.of(
@@ -207,32 +201,6 @@ def _read_tokens(candidate: dict[str, Json]) -> TokenRecord | None:
         )
     except (AttributeError, TypeError, LookupError, ValueError):
         return None
-
-
-# Plain answers
-
-
-class _Call(Struct, forbid_unknown_fields=True):
-    name: Name
-    args: msgspec.Raw = msgspec.Raw()
-    id: str = ""
-
-
-class _Part(Struct, forbid_unknown_fields=True, rename="camel"):
-    text: str | None = None
-    function_call: _Call | None = None
-    thought_signature: str | None = None
-
-
-class _Content(Struct, forbid_unknown_fields=True):
-    parts: list[_Part]
-    role: str = "model"
-
-
-class _Candidate(Struct, forbid_unknown_fields=True, rename="camel"):
-    content: _Content
-    finish_reason: Literal["STOP"]
-    index: int = 0
 
 
 class _Usage(TokenCounts, gc=False, rename="camel"):
@@ -251,36 +219,6 @@ class _Usage(TokenCounts, gc=False, rename="camel"):
             self.cached_content_token_count,
             self.thoughts_token_count,
         )
-
-
-class _Answer(Struct, forbid_unknown_fields=True, rename="camel"):
-    candidates: tuple[_Candidate]
-    usage_metadata: _Usage | None = None
-    model_version: str | None = None
-    response_id: str | None = None
-    create_time: str | None = None
-
-
-class GeminiReader(PlainReader):
-    """The reader of plain answers."""
-
-    ANSWER = _Answer
-
-    def _read(self, answer: _Answer) -> Completion | None:
-        content = ""
-        calls: list[ToolCall] = []
-        for part in answer.candidates[0].content.parts:
-            if (call := part.function_call) is not None and part.text is None:
-                opaque = None
-                if part.thought_signature:
-                    opaque = {KEY: {"thoughtSignature": part.thought_signature}}
-                calls.append(ToolCall(call.id, call.name, text_of(call.args) or "{}", opaque))
-            elif part.text and not part.thought_signature and not content and not calls:
-                content = part.text
-            else:
-                return None
-        usage = UNREPORTED if answer.usage_metadata is None else answer.usage_metadata.read()
-        return self._complete(content, tuple(calls), usage, answer.model_version, answer.response_id)
 
 
 class GeminiCollector(StreamCollector):

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
-from msgspec import Struct
 
 from treadle.core.parts import base64_of
 from treadle.core.types import (
@@ -25,7 +24,6 @@ from treadle.core.types import (
 from treadle.models.dialects.gemini.answer import (
     KEY,
     GeminiCollector,
-    GeminiReader,
     keep_arguments,
     read_completion,
 )
@@ -70,7 +68,6 @@ class GeminiModel(HttpModel):
         price_provider="google",
     )
     PATH = ""
-    READER = GeminiReader
     COLLECTOR = GeminiCollector
     PARTS: ClassVar[AcceptedParts] = {"image": None, "audio": None, "document": None}
     RESERVED = frozenset(("contents", "tools", "systemInstruction"))
@@ -108,7 +105,7 @@ class GeminiModel(HttpModel):
         told = b""
         instructions = state[1]
         if instructions:
-            told = b',"systemInstruction":' + _encode({"parts": [_Text("\n\n".join(instructions))]})
+            told = b',"systemInstruction":' + _encode({"parts": [{"text": "\n\n".join(instructions)}]})
         return b"".join([self._kept_prefix(request), *turns, self._writer.close(state), told, b"}"])
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
@@ -133,26 +130,7 @@ class GeminiModel(HttpModel):
         return keep_arguments(super()._shape(raw, body), body)
 
     def _read(self, raw: Json) -> Completion:
-        return read_completion(raw, self._told, self._price, self.server)
-
-
-class _Text(Struct, gc=False):
-    text: str
-
-
-class _Output(Struct, gc=False):
-    output: str
-
-
-class _Response(Struct, omit_defaults=True):
-    name: str
-    response: _Output | dict[str, str]
-    id: str | None = None
-    parts: list[Json] | None = None
-
-
-class _Result(Struct, rename="camel"):
-    function_response: _Response
+        return read_completion(raw, self.server)
 
 
 def _encode_parts(message: Message, contents: Contents, *, is_strict: bool) -> bytes:
@@ -162,13 +140,15 @@ def _encode_parts(message: Message, contents: Contents, *, is_strict: bool) -> b
     """
     role = message.role
     if role is Role.TOOL:
-        said = {"error": message.content} if message.is_error else _Output(message.content)
-        response = _Response(fit_name(message.name or ""), said, message.call_id or None)
+        said = {"error" if message.is_error else "output": message.content}
+        response: dict[str, Json] = {"name": fit_name(message.name or ""), "response": said}
+        if message.call_id:
+            response["id"] = message.call_id
         if message.parts and is_strict:
-            response.parts = [_encode_part(part, contents) for part in message.parts]
-        return _encode(_Result(response))
+            response["parts"] = [_encode_part(part, contents) for part in message.parts]
+        return _encode({"functionResponse": response})
     if role is not Role.ASSISTANT:
-        parts: list[Json] = [_Text(message.content)] if message.content or not message.parts else []
+        parts: list[Json] = [{"text": message.content}] if message.content or not message.parts else []
         parts += [_encode_part(part, contents) for part in message.parts]
         return _encode(parts)[1:-1]
     calls = [_encode_call(call) for call in message.tool_calls]
@@ -180,7 +160,7 @@ def _encode_parts(message: Message, contents: Contents, *, is_strict: bool) -> b
             return b""
         return _encode(_restore(kept, calls, message, contents))[1:-1]
     has_text = bool(message.content if calls else message.content.strip())
-    told: list[Json] = [_Text(message.content)] if has_text else []
+    told: list[Json] = [{"text": message.content}] if has_text else []
     # Unlike other APIs, this one accepts images in an assistant's message.
     told += [_encode_part(part, contents) for part in message.parts]
     return _encode([*told, *calls])[1:-1]

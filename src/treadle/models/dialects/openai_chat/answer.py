@@ -23,11 +23,10 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.expert_fields import take_fields, with_fields
-from treadle.models.wire.fitting import fields_of, rest_of, text_of_value
+from treadle.models.wire.fitting import fields_of, rest_of, text_of_value, text_or_none
 from treadle.models.wire.messages import part_of_base64
-from treadle.models.wire.openai_style import ChatUsage, PlainAnswer, read_reason
-from treadle.models.wire.plain import Name, TokenAnswerReader, read_usage
-from treadle.models.wire.provider import Price, cost_of
+from treadle.models.wire.openai_style import ChatUsage, Name, PlainAnswer, PlainReader, read_reason
+from treadle.models.wire.provider import read_usage
 from treadle.models.wire.server import reason_of
 from treadle.models.wire.token_records import ID_MARK, make_record, read_versions
 
@@ -41,12 +40,10 @@ _AUDIO_TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
 """The MIME types of audio formats, if they are not `audio/` and the format's name."""
 
 
-def read_completion(
-    raw: Json, settings: Settings, price: Price | None, *, thinks_in_text: bool = False
-) -> Completion:
+def read_completion(raw: Json, settings: Settings, *, thinks_in_text: bool = False) -> Completion:
     """Return the completion for `raw`, a whole answer or one that was joined from a stream.
 
-    `thinks_in_text` is that of `Quirks`.
+    `settings` are those of the request, and `thinks_in_text` is that of `Quirks`.
 
     Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
     """
@@ -92,12 +89,11 @@ def read_completion(
         message,
         reason,
         usage,
-        _cost(raw_usage, usage, price),
-        _text(raw.get("model")),
-        _text(raw.get("id")),
-        settings,
-        tokens,
-        opaque,
+        _told_cost(usage, raw_usage),
+        text_or_none(raw.get("model")),
+        text_or_none(raw.get("id")),
+        tokens=tokens,
+        opaque=opaque,
         contents=contents or None,
         weight_version=weights,
     )
@@ -114,10 +110,6 @@ def split_thoughts(text: str) -> tuple[str | None, str]:
         return None, text
     thought, _, rest = begin.removeprefix(OPEN).partition(CLOSE)
     return thought.strip("\n"), rest.lstrip("\n")
-
-
-def _text(value: Json) -> str | None:
-    return value if value is None or type(value) is str else str(value)
 
 
 def _read_message(
@@ -163,7 +155,7 @@ def _read_message(
         None,
         None,
         False,
-        _text(reasoning),
+        text_or_none(reasoning),
         opaque,
         parts=tuple(parts),
     )
@@ -215,17 +207,15 @@ def _read_call(raw: dict[str, Json]) -> ToolCall:
     opaque = rest_of(raw, _KNOWN["call"]) or None
     if rest := rest_of(function, _KNOWN["function"]):
         opaque = {**(opaque or {}), "function": rest}
-    return ToolCall(_text(raw.get("id")) or "", _text(function.get("name")) or "", arguments, opaque)
+    return ToolCall(
+        text_or_none(raw.get("id")) or "", text_or_none(function.get("name")) or "", arguments, opaque
+    )
 
 
-def _cost(raw_usage: Json, usage: Usage, price: Price | None) -> float | None:
-    """Return the cost that the server reports (OpenRouter), or else the cost by the user's price."""
-    if not usage.is_reported:
-        return None
-    told = raw_usage.get("cost")
-    if isinstance(told, int | float) and not isinstance(told, bool):
-        return float(told)
-    return cost_of(usage, price)
+def _told_cost(usage: Usage, raw_usage: Json) -> float | None:
+    """Return the cost that the server reports (OpenRouter); `None` if it reports none."""
+    told = raw_usage.get("cost") if usage.is_reported else None
+    return float(told) if isinstance(told, int | float) and not isinstance(told, bool) else None
 
 
 def _read_tokens(
@@ -365,7 +355,10 @@ class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=Tr
     metadata: _Metadata | None = None
 
 
-class ChatReader(TokenAnswerReader):
+_ASSISTANT = Role.ASSISTANT  # an attribute of an enum takes longer to look up than a global name
+
+
+class ChatReader(PlainReader):
     """The reader of plain chat completions. If the settings ask for token ids, a plain answer may have them."""
 
     ANSWER = _Answer
@@ -384,13 +377,14 @@ class ChatReader(TokenAnswerReader):
             return None
         usage = UNREPORTED if answer.usage is None else answer.usage.read()
         reasoning = raw.reasoning_content or raw.reasoning or None
+        message = Message(_ASSISTANT, raw.content or "", calls, None, None, False, reasoning)
         if not self._has_ids:
-            return self._complete(raw.content or "", calls, usage, answer.model, answer.id, reasoning)
+            return self._complete(answer, message, usage)
         content = None if choice.logprobs is None else choice.logprobs.content
         matched, metadata = choice.matched_stop, answer.metadata
         return self._complete_tokens(
             answer,
-            Message(Role.ASSISTANT, raw.content or "", calls, None, None, False, reasoning),
+            message,
             usage,
             [item.logprob for item in content] if content else None,
             weight_version=None if metadata is None else metadata.weight_version,

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.types import (
@@ -107,7 +106,7 @@ class OpenAIChatModel(HttpModel):
 
     @property
     def has_price(self) -> bool:
-        """See `HttpModel.has_price`."""
+        """See `PricedModel.has_price`."""
         return self._reports_cost or super().has_price
 
     async def _infer_tokens(self, request: Request, watch: Watch) -> Completion:
@@ -140,33 +139,7 @@ class OpenAIChatModel(HttpModel):
         return _encode(fields)[:-1] + b',"messages":['
 
     def _read(self, raw: Json) -> Completion:
-        return read_completion(raw, self._told, self._price, thinks_in_text=self._thinks_in_text)
-
-
-class _Function(Struct, gc=False):
-    name: str
-    arguments: str
-
-
-class _Call(Struct, tag_field="type", tag="function", gc=False):
-    id: str
-    function: _Function
-
-
-class _Said(Struct, tag_field="role", tag="assistant", omit_defaults=True, gc=False):
-    content: str | None
-    tool_calls: list[_Call] | tuple[()] = ()
-    reasoning_content: str | None = None
-
-
-class _Result(Struct, tag_field="role", tag="tool", gc=False):
-    tool_call_id: str | None
-    content: str
-
-
-class _Asked(Struct, gc=False):
-    role: Role
-    content: str
+        return read_completion(raw, self._told, thinks_in_text=self._thinks_in_text)
 
 
 # An attribute of an enum takes longer to look up than a global name.
@@ -174,46 +147,22 @@ _TOOL, _ASSISTANT = Role.TOOL, Role.ASSISTANT
 
 
 def encode_message(message: Message, contents: Contents) -> bytes:
-    """Return a message as an element of `messages`."""
-    if message.opaque is not None or message.parts:
-        return _encode_odd(message, contents)
-    role = message.role
-    if role is _TOOL:
-        call_id = message.call_id or ""
-        return _encode(
-            _Result(call_id if len(call_id) <= _MAX_ID_CHARS else _fit_id(call_id), message.content)
-        )
-    if not message.tool_calls:
-        content = message.content
-        return _encode(_Asked(role, text_of_answer(content) if role is _ASSISTANT else content))
-    calls: list[_Call] = []
-    for call in message.tool_calls:
-        if call.opaque is not None:
-            return _encode_odd(message, contents)
-        call_id = call.call_id
-        if len(call_id) > _MAX_ID_CHARS:
-            call_id = _fit_id(call_id)
-        calls.append(_Call(call_id, _Function(fit_name(call.name), fit_arguments(call.arguments))))
-    # Servers whose models think between calls need the reasoning sent back, but only between calls.
-    return _encode(_Said(message.content or None, calls, message.reasoning or None))
-
-
-def _encode_odd(message: Message, contents: Contents) -> bytes:
     """Return a message as an element of `messages`, with its parts and with data that Treadle has no field for."""
-    role = message.role
-    raw: dict[str, Json] = {"role": role, "content": message.content}
-    if role is Role.TOOL:
+    role, content = message.role, message.content
+    raw: dict[str, Json] = {"role": role, "content": content}
+    if role is _TOOL:
         raw["tool_call_id"] = _fit_id(message.call_id or "")
     elif message.tool_calls:
-        raw["content"] = message.content or None
+        raw["content"] = content or None
+        # Servers whose models think between calls need the reasoning sent back, but only between calls.
         if message.reasoning:
             raw["reasoning_content"] = message.reasoning
         raw["tool_calls"] = [_encode_call(call) for call in message.tool_calls]
-    elif message.parts and role is not Role.ASSISTANT:
+    elif role is _ASSISTANT:
+        raw["content"] = text_of_answer(content)
+    elif message.parts:
         parts: list[Json] = [_encode_part(part, contents) for part in message.parts]
-        raw["content"] = [{"type": "text", "text": message.content}, *parts] if message.content else parts
-    elif role is Role.ASSISTANT:
-        raw["content"] = text_of_answer(message.content)
+        raw["content"] = [{"type": "text", "text": content}, *parts] if content else parts
     if message.opaque:
         raw.update(_of_this_dialect(message.opaque))
     return _encode(raw)

@@ -1,10 +1,9 @@
-"""The reader of answers of the Responses API: a raw object, or the bytes of a plain answer, becomes a `Completion`.
+"""The reader of answers of the Responses API: a raw object becomes a `Completion`.
 
 The items of an answer are kept in their order, except for data that the fields of a message hold already.
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -13,7 +12,6 @@ from treadle.core.errors import RequestError
 from treadle.core.events import Delta, ReasoningDelta, ServerCallDelta, TextDelta, ToolCallDelta
 from treadle.core.token_record import TokenRecord
 from treadle.core.types import (
-    UNREPORTED,
     Artifact,
     Completion,
     FinishReason,
@@ -21,16 +19,14 @@ from treadle.core.types import (
     Message,
     Role,
     ServerCall,
-    Settings,
     ToolCall,
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector, mend
-from treadle.models.wire.fitting import rest_of
+from treadle.models.wire.fitting import rest_of, text_of_value
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.openai_style import read_logprobs
-from treadle.models.wire.plain import Name, PlainReader, TokenCounts, read_usage
-from treadle.models.wire.provider import Price, cost_of
+from treadle.models.wire.provider import TokenCounts, read_usage
 from treadle.models.wire.server import Server, UnfinishedError, explain_error
 
 KEY = "openai_responses"
@@ -42,7 +38,7 @@ _REASONS = {"max_output_tokens": FinishReason.LENGTH, "content_filter": FinishRe
 _encode = msgspec.json.Encoder().encode
 
 
-def read_completion(raw: Json, settings: Settings, price: Price | None, server: Server) -> Completion:
+def read_completion(raw: Json, server: Server) -> Completion:
     """Return the completion for `raw`, a whole answer or the one at a stream's end.
 
     Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be
@@ -65,17 +61,14 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
             opaque["finish_reason"] = told
     elif status != "completed" and not message.content and not message.tool_calls and not message.parts:
         raise UnfinishedError(f"it is empty, and its status is {status!r}")
-    usage = read_usage(raw.get("usage"), _Usage)
     return Completion(
         message,
         reason,
-        usage,
-        cost_of(usage, price),
-        raw.get("model"),
-        raw.get("id"),
-        settings,
-        _read_tokens(output),
-        opaque or None,
+        read_usage(raw.get("usage"), _Usage),
+        model=raw.get("model"),
+        response_id=raw.get("id"),
+        tokens=_read_tokens(output),
+        opaque=opaque or None,
         contents=contents or None,
     )
 
@@ -116,7 +109,8 @@ def _read_message(output: list[Json], server: Server, contents: dict[str, bytes]
         else:
             is_plain = False
             if kind == "image_generation_call" and item.get("result"):
-                parts.append(_read_image(item, contents))
+                kind_of_image = f"image/{item.get('output_format') or 'png'}"
+                parts.append(part_of_base64(item["result"], kind_of_image, contents))
                 item = {**item, "result": ""}
             kept.append(item)
             if kind == "reasoning":
@@ -137,11 +131,6 @@ def _read_message(output: list[Json], server: Server, contents: dict[str, bytes]
     return message, is_refused
 
 
-def _read_image(item: dict[str, Json], contents: dict[str, bytes]) -> Artifact:
-    """Return the image that the server made."""
-    return part_of_base64(item["result"], f"image/{item.get('output_format') or 'png'}", contents)
-
-
 def _is_plain(part: dict[str, Json]) -> bool:
     return part["type"] == "output_text" and not part.get("annotations") and not part.get("logprobs")
 
@@ -155,27 +144,24 @@ def _read_lookup(kind: str, item: dict[str, Json], offset: int) -> ServerCall:
     name, arguments, result = kind.removesuffix("_call"), "", ""
     if kind == "mcp_call":
         name, arguments = item["name"], item.get("arguments") or ""
-        result = _as_text(item.get("error") or item.get("output"))
+        result = text_of_value(item.get("error") or item.get("output"))
     elif kind == "web_search_call":
         action = dict(item.get("action") or {})
-        result = _as_text(action.pop("sources", None))
-        arguments = _as_text(action)
+        result = text_of_value(action.pop("sources", None))
+        arguments = text_of_value(action)
     elif kind == "file_search_call":
-        arguments, result = _as_text({"queries": item.get("queries")}), _as_text(item.get("results"))
+        arguments, result = (
+            text_of_value({"queries": item.get("queries")}),
+            text_of_value(item.get("results")),
+        )
     elif kind == "code_interpreter_call":
-        arguments, result = _as_text({"code": item.get("code")}), _as_text(item.get("outputs"))
+        arguments, result = text_of_value({"code": item.get("code")}), text_of_value(item.get("outputs"))
     elif kind == "image_generation_call":
-        arguments = _as_text({"prompt": item.get("revised_prompt")})
+        arguments = text_of_value({"prompt": item.get("revised_prompt")})
     else:
-        arguments = _as_text(item.get("arguments") or item.get("action"))
+        arguments = text_of_value(item.get("arguments") or item.get("action"))
     is_error = item.get("status") == "failed" or bool(item.get("error"))
     return ServerCall(str(item.get("id") or ""), name, arguments, result, is_error, offset)
-
-
-def _as_text(value: Json) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None else _encode(value).decode()
 
 
 def _read_tokens(output: list[Json]) -> TokenRecord | None:
@@ -188,33 +174,6 @@ def _read_tokens(output: list[Json]) -> TokenRecord | None:
         for logprob in part.get("logprobs") or ()
     ]
     return read_logprobs(found)
-
-
-# Plain answers
-
-
-class _Text(Struct, tag="output_text", tag_field="type", forbid_unknown_fields=True, gc=False):
-    text: str
-    annotations: tuple[()] = ()
-    logprobs: tuple[()] | None = None
-
-
-class _Message(Struct, tag="message", tag_field="type", forbid_unknown_fields=True, gc=False):
-    content: tuple[_Text]
-    id: str | None = None
-    role: Literal["assistant"] = "assistant"
-    status: str | None = None
-    phase: None = None
-
-
-class _Call(Struct, tag="function_call", tag_field="type", forbid_unknown_fields=True, gc=False):
-    call_id: str
-    name: Name
-    arguments: str
-    id: str | None = None
-    status: str | None = None
-    caller: None = None
-    namespace: None = None
 
 
 class _InputDetails(Struct, frozen=True, gc=False):
@@ -245,43 +204,6 @@ class _Usage(TokenCounts, gc=False):
             after.reasoning_tokens or 0,
             before.cache_write_tokens or 0,
         )
-
-
-class _Answer(Struct, gc=False):
-    """A response. The fields of the API that are missing here repeat the request."""
-
-    output: list[_Message | _Call]
-    status: Literal["completed"]
-    id: str | None = None
-    model: str | None = None
-    usage: _Usage | None = None
-    error: None = None
-    incomplete_details: None = None
-    service_tier: str | None = None
-    moderation: None = None
-    input_transformations: tuple[()] | None = None
-
-
-class ResponseReader(PlainReader):
-    """The reader of plain responses."""
-
-    ANSWER = _Answer
-
-    def _read(self, answer: _Answer) -> Completion | None:
-        content: str | None = None
-        calls: list[ToolCall] = []
-        for item in answer.output:
-            if isinstance(item, _Call):
-                calls.append(ToolCall(item.call_id, item.name, item.arguments))
-            elif content is None and not calls:
-                content = item.content[0].text
-            else:
-                return None
-        usage = UNREPORTED if answer.usage is None else answer.usage.read()
-        kept: dict[str, Json] | None = None
-        if answer.service_tier is not None:
-            kept = {"service_tier": answer.service_tier}
-        return self._complete(content or "", tuple(calls), usage, answer.model, answer.id, kept=kept)
 
 
 _ENDS = frozenset(("response.completed", "response.incomplete", "response.failed"))

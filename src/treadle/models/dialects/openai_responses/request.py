@@ -11,7 +11,6 @@ import time
 from typing import Any, ClassVar
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import (
@@ -37,7 +36,6 @@ from treadle.http.transport import Answer, StreamedAnswer
 from treadle.models.dialects.openai_responses.answer import (
     KEY,
     ResponseCollector,
-    ResponseReader,
     read_completion,
 )
 from treadle.models.protocol import Watch
@@ -98,7 +96,6 @@ class OpenAIResponsesModel(HttpModel):
     BASE_URL = "https://api.openai.com/v1"
     PRESET = replace(OPENAI, dialect="openai_responses")
     PATH = "/responses"
-    READER = ResponseReader
     COLLECTOR = ResponseCollector
     PARTS: ClassVar[AcceptedParts] = {"image": None, "document": None}
     RESERVED = frozenset(("model", "input", "stream", "tools", "previous_response_id", "conversation"))
@@ -238,7 +235,7 @@ class OpenAIResponsesModel(HttpModel):
         return _encode(fields)[:-1] + b',"input":['
 
     def _read(self, raw: Json) -> Completion:
-        return read_completion(raw, self._told, self._price, self.server)
+        return read_completion(raw, self.server)
 
 
 def _digest(request: Request, count: int | None = None) -> str:
@@ -269,41 +266,22 @@ def _check_server_tool(item: dict[str, Json]) -> None:
         )
 
 
-class _Result(Struct, tag_field="type", tag="function_call_output", gc=False):
-    call_id: str
-    output: str
-
-
-class _Asked(Struct, gc=False):
-    role: Role
-    content: str
-
-
-class _Call(Struct, tag_field="type", tag="function_call", gc=False):
-    call_id: str
-    name: str
-    arguments: str
-
-
 def encode_items(message: Message, contents: Contents) -> bytes:
     """Return the input items of a message, joined by commas."""
     role = message.role
     if role is Role.TOOL:
-        call_id = fit_id(message.call_id or "")
-        if not message.parts:
-            return _encode(_Result(call_id, message.content))
-        output = _encode_content(message, contents)
+        call_id, output = fit_id(message.call_id or ""), _encode_content(message, contents)
         return _encode({"type": "function_call_output", "call_id": call_id, "output": output})
     if role is not Role.ASSISTANT:
-        if not message.parts:
-            return _encode(_Asked(role, message.content))
         return _encode({"role": role, "content": _encode_content(message, contents)})
     items = _restore(message, contents)
     return _encode(_plain_items(message) if items is None else items)[1:-1]
 
 
-def _encode_content(message: Message, contents: Contents) -> list[Json]:
-    """Return the text and the parts of a message."""
+def _encode_content(message: Message, contents: Contents) -> Json:
+    """Return the text of a message, or a list of the text and the parts."""
+    if not message.parts:
+        return message.content
     parts: list[Json] = [{"type": "input_text", "text": message.content}] if message.content else []
     return [*parts, *[_encode_part(part, contents) for part in message.parts]]
 
@@ -335,13 +313,10 @@ _STEP = with_attached(encode_items, _parts_apart)
 
 
 def _plain_items(message: Message) -> list[Json]:
-    items: list[Json] = [
-        _Call(fit_id(call.call_id), fit_name(call.name), fit_arguments(call.arguments))
-        for call in message.tool_calls
-    ]
-    if message.content or not items:
-        items.insert(0, _Asked(Role.ASSISTANT, text_of_answer(message.content)))
-    return items
+    calls: list[Json] = [_encode_call(call) for call in message.tool_calls]
+    if calls and not message.content:
+        return calls
+    return [{"role": Role.ASSISTANT, "content": text_of_answer(message.content)}, *calls]
 
 
 def _restore(message: Message, contents: Contents) -> list[Json] | None:

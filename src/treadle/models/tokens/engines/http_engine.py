@@ -21,8 +21,8 @@ from treadle.core.types import FinishReason, Json, Settings
 from treadle.models.protocol import Watch
 from treadle.models.tokens.protocol import Generated, PromptIds
 from treadle.models.tokens.weights import AbortedError, Sampling
-from treadle.models.wire.body_reader import StreamCollector, read_stream
-from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url, read_rest, tell_rate_limits
+from treadle.models.wire.body_reader import StreamCollector
+from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url, tell_rate_limits
 from treadle.models.wire.server import Server, find_error
 from treadle.models.wire.token_records import make_record, read_versions
 
@@ -135,15 +135,9 @@ class HttpTokenEngine(HttpEndpoint):
         assert isinstance(collector, TokenCollector)
         collector.hear(watch)
         try:
-            async with (
-                sampling or nullcontext(),
-                self._transport.stream(self._stream_endpoint, self._headers, body) as streamed,
-            ):
-                if watch.on_rate_limits is not None:
-                    tell_rate_limits(streamed, watch)
-                if not is_success(streamed.status):
-                    raise self._error(streamed.status, streamed, await read_rest(streamed))
-                return self._read_raw(await read_stream(streamed, reader), prompt, reader.begin)
+            async with sampling or nullcontext():
+                raw = await self._read_streamed(body, watch, reader)
+                return self._read_raw(raw, prompt, reader.begin)
         except AbortedError:
             pass
         except TransportError:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ContextOverflowError, ServerError
@@ -42,22 +43,21 @@ _STOP_WINDOW = 64
 """How many of the newest ids are searched for a text that ends the answer."""
 
 
-class _Sampling:
+class _Sampling(Struct, eq=False):
     """One answer while it is sampled."""
 
-    def __init__(self, prompt: Sequence[int], limit: int, settings: Settings, ends: Sequence[int]) -> None:
-        self.prompt = list(prompt)
-        self.limit = limit
-        self.settings = settings
-        self.ends = frozenset(ends)
-        self.ids: list[int] = []
-        self.logprobs: list[float] = []
-        self.finish: FinishReason | None = None
-        self.tell: Callable[[int], None] | None = None
-        self.is_left = False
-        """True if nobody waits for the answer any more."""
-        self.made: Future[None] = Future()
-        self.draws: Any = None
+    prompt: list[int]
+    limit: int
+    settings: Settings
+    ends: frozenset[int]
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: FinishReason | None = None
+    tell: Callable[[int], None] | None = None
+    is_left: bool = False
+    """True if nobody waits for the answer any more."""
+    made: Future[None] = field(default_factory=Future)
+    draws: Any = None
 
     @property
     def is_done(self) -> bool:
@@ -221,7 +221,7 @@ class InProcessEngine:
                     f"{self._network.context_tokens:,}: shorten the messages, or compact them earlier"
                 )
         limit = min([n for n in (settings.max_output_tokens or _USUAL_TOKENS, room) if n is not None])
-        asked = _Sampling(prompt_ids, limit, settings, stop_token_ids)
+        asked = _Sampling(list(prompt_ids), limit, settings, frozenset(stop_token_ids))
         loop = asyncio.get_running_loop()
 
         def tell(number: int) -> None:
