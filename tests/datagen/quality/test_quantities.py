@@ -95,7 +95,7 @@ FORMS = [
     ("12 litres per second", "number", 12, "litres per second"),
     ("480 millivolts", "number", 480, "millivolts"),
     ("140.8 ampere-hours", "number", 140.8, "ampere-hours"),
-    ("125 ‰", "number", 12.5, "%"),
+    ("125 ‰", "number", 125, "‰"),
     ("12m 34s", "number", 12 + 34 / 60, "min"),
     ("an hour and 35 minutes", "number", 1 + 35 / 60, "hour"),
     ("1 m 85", "number", 1.85, "m"),

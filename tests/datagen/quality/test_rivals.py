@@ -15,6 +15,10 @@ PERMITS = (
 SCORES = "mean score: 61.4\nbest score: 92\ncount below 50: 4\nresponse count: 9\n"
 HITS = "logs/a.txt:3: the valve leaks\nlogs/a.txt:9: a new valve\nlogs/b.txt:1: valve closed\n"
 HERBS = "herb,price\nbasil,3\ndill,4\nthyme,6\nmint,2\n"
+BREWING = (
+    '{"brewing_no":"B-77","brewed_by":"Ola Lind","salt_ppm":310,"malt_kg":18,"from_time":"06:10","to_time":"11:45",'
+    '"parts":[{"part":"kettle","wear":"scratched"},{"part":"tap","wear":"spotless"}]}'
+)
 ROWS = "size,colour\nbig,red\nbig,blue\nsmall,red\nbig,red\nsmall,red\n"
 
 
@@ -56,6 +60,19 @@ ROWS = "size,colour\nbig,red\nbig,blue\nsmall,red\nbig,red\nsmall,red\n"
         (ROWS, "`4 of 5` of the rows have the colour `red`.", False),
         (ROWS, "`2 of 5` of the rows have the colour `red`.", True),
         (ROWS, "5 of 5 rows are red.", True),
+        (BREWING, "Salt content: 310 ppm (brewing B-77)", False),
+        (BREWING, "Salt content: 320 ppm (brewing B-77)", True),
+        ('{"rate_bp":25}', "The rate is 25 basis points.", False),
+        ('{"rate_percent":0.25}', "The rate is 25 basis points.", False),
+        (BREWING, "Brewing B-77 has the following: kettle, and tap.", False),
+        (BREWING, "Brewed by (brewing B-77): Per Lund", True),
+        (BREWING, "The street address of brewing B-77 is not there, I did not find it.", False),
+        (BREWING, "The malt of brewing B-77 is not there.", True),
+        (BREWING, "Malt: from 17 to 19 kg", False),
+        (BREWING, "Malt: from 21 to 24 kg", True),
+        (BREWING, "Check-in time: 6.10 am (brewing B-77).", False),
+        (BREWING, "Check-in time: 11.45 am (brewing B-77).", True),
+        (BREWING, "Check-out time: 11.45 am (brewing B-77).", False),
     ],
 )
 def test_a_value_is_that_of_the_column_and_record_that_are_named(
@@ -87,3 +104,17 @@ def test_lines_of_json_are_records() -> None:
     first, second = read_records(0, PERMITS, frozenset())
     assert first.columns == second.columns
     assert [cell.text for cell in second.cells][:2] == ["PM-31", "Cy Brandt"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_open"),
+    [
+        ("The work was carried out with the following outcome.", False),
+        ("The procedure was performed, and the findings are given below.", False),
+        ("Jobben ble gjennomført med følgende utfall.", False),
+        ("The neighbours below complained about their broken lift.", True),
+    ],
+)
+def test_a_sentence_that_only_says_that_an_answer_follows_is_no_claim(answer: str, *, is_open: bool) -> None:
+    found = [item for item in read_answer("", BREWING, answer) if item.statement.kind is StatementKind.CLAIM]
+    assert any(item.doubt.is_open for item in found) is is_open, [item.describe() for item in found]

@@ -352,9 +352,7 @@ class _Reader:
             sort = sort or ("over" if is_over else "about")
         low, high = _bounds(abs(value), half, sort, is_share=False)
         named = UNITS.get(unit)
-        if named is not None and named[0] == "share":
-            value, low, high, unit = value * named[1], low * named[1], high * named[1], "%"
-        unit = unit.removesuffix(".")
+        unit = "%" if named == ("share", 1) else unit.removesuffix(".")
         return Quantity(NUMBER, value, start, end, low, high, unit, is_word, bool(sort))
 
     def _how_exact(self, start: int) -> str:
@@ -513,12 +511,16 @@ class _Reader:
         found = _TOWARDS.match(self._text, end)
         if found is None:
             return None
+        before = _BEFORE.search(self._text, max(0, start - 9), start)
+        is_plain = is_number and not found["past"] and "minute" not in found[0]
+        if is_plain and before is not None and before[0].casefold().startswith("from"):
+            return None  # `from ten to five` is a span
         hour = float(found["hour"]) if found["hour"].isdigit() else _NUMBERS.get(found["hour"].casefold(), 0)
         is_said = (
             not is_number
             or bool(found["past"])
             or "minute" in found[0]
-            or _BEFORE.search(self._text, max(0, start - 9), start)
+            or before is not None
             or hour < minutes < 60
         )
         if not 1 <= hour <= 24 or not is_said or (is_number and minutes != int(minutes)):

@@ -30,6 +30,8 @@ _MOST_SAID = 4
 """How many words besides the name of a column a sentence has that gives its value."""
 _EMPTY = ("", "null", "none", "no", "false", "n/a", "0")
 """The texts of cells that give nothing."""
+_BY = frozenset(("by",))
+"""The word without which a text does not name a column such as `brewed_by`: `brewing B-77` does not."""
 _MOST_NEW = 2
 """How many words of a sentence that says that a field is missing may be new."""
 _LONG = 4
@@ -53,6 +55,9 @@ class RelationRules:
         if (doubt := self._doubts[statement.sentence]) is not None:
             return doubt
         if (found := shape("answers", "negation").search(clause)) is not None:
+            gone = shape("answers", "absent").search(clause)
+            if gone is not None and gone.start() <= found.start() and found.end() < gone.end():
+                return SEEN  # a field is denied, which was looked for among those that were seen
             return self._negation(clause[found.end() :], found[0], clause)
         anchors = seen.anchors(FILE.sub(" ", clause))
         if len(anchors) < 2 or shape("answers", "compares").search(clause):
@@ -145,6 +150,8 @@ class RelationRules:
         is_plain = bool(said)  # else it is made of words that every answer has
         said = said or (value - anchors if len(value) <= 3 else frozenset())
         for label, cells in self._texts.items() if 0 < len(said) <= 4 else ():
+            if not label & _BY <= name:
+                continue
             label = plain_label(label)
             rest = name - label - anchors - known - glue() - word_list("answers", "states")
             if not label <= name or len(rest) > 1:
@@ -167,7 +174,7 @@ class RelationRules:
         seen, words = self._seen, _name_words(sentence)
         ignored = seen.call_words | word_list("answers", "files")
         anchors = seen.anchors(sentence)
-        named = [label for label in self._texts if plain_label(label) <= words]
+        named = [label for label in self._texts if plain_label(label) | label & _BY <= words]
         named = [
             label
             for label in named
@@ -254,7 +261,7 @@ class RelationRules:
                 if cell.stems and cell.stems <= words | anchors:
                     continue  # it tells which record is meant
                 label = plain_label(cell.label)
-                if label <= ignored:
+                if label <= ignored or not cell.label & _BY <= words:
                     continue
                 is_given = cell.text.strip(' -"[]{}').casefold() not in _EMPTY
                 new = rest - label - self._seen.stems

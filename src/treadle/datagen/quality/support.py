@@ -153,7 +153,10 @@ class Support:
         """Check that a sentence speaks of something that was seen."""
         words = content_of(statement.text)
         missing = sorted([word for word in words if not self._is_seen(word)])
-        if not missing or shape("answers", "denied").search(statement.text):
+        is_said = shape("answers", "denied").search(statement.text) or shape("answers", "announces").search(
+            statement.sentence
+        )
+        if not missing or is_said:
             return SEEN
         if not is_readable(statement.text):
             return SEEN  # the words that it is made of are known in few languages
