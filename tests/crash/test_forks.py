@@ -101,6 +101,33 @@ thread.join()
 journal.close()
 print(json.dumps(codes))
 """
+LOCKED = """
+from treadle.journal import driven
+
+journal = open_journal(path)
+agent = Agent(ScriptedModel(["x"]), journal=journal)
+agent.run_sync("go")
+held, is_forked = threading.Event(), threading.Event()
+
+def hold():
+    "Do what a thread does that begins a run when the process is forked."
+    with driven._lock:
+        held.set()
+        is_forked.wait()
+
+threading.Thread(target=hold).start()
+held.wait()
+pid = os.fork()
+if pid == 0:
+    refused(lambda: agent.run_sync("go"))
+    with open_journal(path + "2") as own:
+        assert Agent(ScriptedModel(["x"]), journal=own).run_sync("go").output == "x"
+    sys.exit(0)
+is_forked.set()
+ends(pid)
+journal.close()
+print(json.dumps(codes))
+"""
 EVERYTHING = """
 import http.server
 from importlib.util import find_spec
@@ -160,7 +187,7 @@ print(json.dumps(codes))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("script", [WRITING, EVERYTHING], ids=["writing", "everything"])
+@pytest.mark.parametrize("script", [WRITING, LOCKED, EVERYTHING], ids=["writing", "locked", "everything"])
 def test_forked_children_end_and_leave_the_parents_things_alone(tmp_path: Path, script: str) -> None:
     path, forks = tmp_path / "runs.db", 120 if IS_FULL else 6
     command = [sys.executable, "-c", PREAMBLE + textwrap.dedent(script), str(path), str(forks)]

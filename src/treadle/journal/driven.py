@@ -6,6 +6,7 @@ once for each journal, and never for each run.
 """
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -84,6 +85,16 @@ class DrivenRun:
 
 
 _lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """Take a new lock in a forked child: another thread of the parent may have held the old one."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class DrivenRuns:
