@@ -17,6 +17,7 @@ from mcp import Client, StdioServerParameters
 from tests.forks.process import FORKS, PYTHON
 
 from treadle import ToolContext
+from treadle.core.errors import ConfigError
 from treadle.core.types import Effect
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.context import Scope
@@ -150,6 +151,29 @@ def test_calls_of_one_session_follow_each_other_and_sessions_run_side_by_side(se
     for number in range(4):
         log = served.execute(f"p{number}", "read_file", file_path="log")["result"]
         assert sorted(log) == sorted("0;1;2;3;4;")
+
+
+def test_the_mock_component(served: Served) -> None:
+    schema = {"tools": [{"name": "f", "description": "d", "inputSchema": {"type": "object"}}]}
+    assert served.ask("POST", "/mock/execute", {"name": "f", "arguments": {}})[0] == 404
+    assert served.ask("POST", "/mock/load-schema", schema) == (200, {"loaded": 1, "tools": ["f"]})
+    assert served.ask("GET", "/mock/list-tools")[1]["tools"][0]["name"] == "f"
+    said = served.ask("POST", "/mock/execute", {"name": "f", "arguments": {"a": 1}})[1]["result"]
+    assert said["mock_result"] == "Successfully executed f"
+    served.ask("POST", "/mock/update-response", {"name": "f", "mockResponse": {"hello": "{{who}}"}})
+    fixture = {"name": "f", "match": {"who": "a,b=c"}, "response": "matched"}
+    assert served.ask("POST", "/mock/add-fixture", fixture)[1]["success"]
+    for who, result in (("x", {"hello": "x"}), ("a,b=c", "matched")):
+        assert served.ask("POST", "/mock/execute", {"name": "f", "arguments": {"who": who}}) == (
+            200,
+            {"result": result},
+        )
+    assert served.ask("POST", "/mock/load-schema", b"[")[0] == 400
+    assert served.ask("POST", "/mock/add-fixture", {"name": "f"})[0] == 400
+    assert [tool.spec.name for tool in spin(f"{served.where['spin']}/mock").tools()] == ["f"]
+    assert served.ask("POST", "/mock/clear", {}) == (200, {"success": True})
+    with pytest.raises(ConfigError, match="lists no tools"):
+        spin(f"{served.where['spin']}/mock").tools()
 
 
 async def test_our_own_client(served: Served) -> None:

@@ -2,7 +2,7 @@
 
 In the Spin protocol, each call names a component, which is a group of tools. Here, all components have the same
 tools: those that are served. The component `vfs` also has DeepFabric's four file tools, with the answers that
-DeepFabric expects. Source: DeepFabric 4.13, Spin tools protocol.
+DeepFabric expects, and `mock` those that clients define. Source: DeepFabric 4.13, Spin tools protocol.
 """
 
 import socket
@@ -21,12 +21,13 @@ from treadle.core.types import Json, ToolCall, ToolErrorKind
 from treadle.sandbox.paths import normalize_file
 from treadle.server.listening import serve_app
 from treadle.server.mcp_tools import mcp_app
+from treadle.server.mock_component import MockComponent
 from treadle.server.tool_sessions import VFS, ToolSession, ToolSessions
 
 _GRACE_SECONDS = 2.0
 """How long calls may take to end when the server stops."""
 MAX_BODY_BYTES = 32 * 1024 * 1024
-COMPONENTS = ("vfs", "tools")
+COMPONENTS = ("vfs", "tools", "mock")
 """The names of the components, each of which has all tools."""
 _KINDS = {
     ToolErrorKind.UNKNOWN_TOOL: "UnknownTool",
@@ -92,7 +93,12 @@ def _spin_routes(sessions: ToolSessions) -> list[Any]:
         ("DELETE", free): ("/session/{session_id}", "/{component}/session/{session_id}"),
     }
     return [
-        Route(path, answer, methods=[method]) for (method, answer), paths in routes.items() for path in paths
+        *MockComponent(MAX_BODY_BYTES).routes(),
+        *[
+            Route(path, answer, methods=[method])
+            for (method, answer), paths in routes.items()
+            for path in paths
+        ],
     ]
 
 
