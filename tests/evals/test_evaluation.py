@@ -217,6 +217,23 @@ def test_another_evaluation_in_the_same_folder_is_refused(tmp_path: Path) -> Non
         asyncio.run(evaluate(configure(tmp_path, epochs=1, rewards={"check": 1.0})))
 
 
+def test_a_plan_of_which_nothing_was_made_binds_nobody(tmp_path: Path) -> None:
+    """It bound the folder although a mistake in the configuration had ended it before the first sample."""
+    (tmp_path / "asked.py").write_text(
+        "from treadle.tasks import SimpleTask\n"
+        "TASKS = [SimpleTask(task_id=f'a{n}', input='hi', grader=lambda task, output, files: 1.0)"
+        " for n in range(3)]\n"
+    )
+    asked = [f"{tmp_path}/asked.py:TASKS:a{number}" for number in range(3)]
+    with pytest.raises(ConfigError, match="has no oracle"):
+        asyncio.run(evaluate(configure(tmp_path, tasks=asked)))
+    given = configure(tmp_path, tasks=asked[:2], models=["mock:echo"], rewards={"check": 1.0})
+    made = asyncio.run(evaluate(given))
+    assert (made.end.reason, made.progress.kept) == ("done", 2 * 3)
+    with pytest.raises(ConfigError, match="another configuration: models was"):
+        asyncio.run(evaluate(configure(tmp_path, tasks=asked[:2], rewards={"check": 1.0})))
+
+
 def test_samples_are_graded_again_without_a_model(tmp_path: Path) -> None:
     asyncio.run(evaluate(configure(tmp_path, rewards={"check": 1.0})))
     answers = count_answers(tmp_path)

@@ -13,7 +13,7 @@ from treadle.core.errors import AuthenticationError, ConfigError, ExportError, S
 from treadle.core.events import InferenceCompleted
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, Usage
 from treadle.export.groups import Group
-from treadle.jobs.ledger import Ledger
+from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
 from treadle.jobs.progress import JobNotice
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.registry import open_journal
@@ -628,6 +628,8 @@ def test_the_folder_has_no_secrets(tmp_path: Path) -> None:
     )
     with Ledger(tmp_path / "ledger.db", {}) as ledger, MemoryJournal() as runs:
         check_continued(config, ledger, runs)
+        ledger.plan(PlannedItem(1, "one", "share", {}))
+        ledger.count(1, 1, lambda _: ItemOutcome(status=ItemStatus.FAILED, reasons=("infrastructure: down",)))
         check_continued(config, ledger, runs)
         other = config.model_copy(update={"journal": f"postgres://u:{secret}@h/d"})
         with pytest.raises(ConfigError, match="another configuration") as caught:

@@ -91,13 +91,15 @@ def check_continued(
 
     Raises: `ConfigError` that names the keys that have changed.
     """
+    folder = EvaluationFolder(config.path)
+    is_new = folder.is_new(config, ledger, journal)
     rewards = msgspec.json.encode([msgspec.to_builtins(spec) for spec in config.scorers()]).decode()
-    if not is_rescored and (ledger.get("rewards") or rewards) != rewards:
+    if not is_rescored and not is_new and (ledger.get("rewards") or rewards) != rewards:
         raise ConfigError(
             f"the samples in {str(config.path)!r} were graded with other scorers; give the same ones (--reward), "
             "or grade all samples again with --rescore"
         )
-    EvaluationFolder(config.path).check_continued(config, ledger, journal)
+    folder.check_continued(config, ledger, journal)
     ledger.set("rewards", rewards)
     if is_rescored:
         ledger.reopen(ItemStatus.KEPT, is_forgotten=True)

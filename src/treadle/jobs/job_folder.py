@@ -125,13 +125,21 @@ class JobFolder(Struct, Generic[C], frozen=True):
             )
         return named or self.journal
 
+    def is_new(self, config: C, ledger: Ledger, journal: Journal) -> bool:
+        """Return whether no run of the job was begun. What was planned before a mistake in the configuration ended
+        it is forgotten then, so that another configuration may take its place."""
+        if ledger.get("config") is not None and journal.runs(RunFilter(id_prefix=f"{config.name}-"), limit=1):
+            return False
+        return ledger.drop_plan()
+
     def check_continued(self, config: C, ledger: Ledger, journal: Journal) -> bool:
         """Check that the folder and the journal belong to `config`, record it, and return whether the job is new.
 
         Raises: `ConfigError` that names the keys that have changed.
         """
+        is_new = self.is_new(config, ledger, journal)
         public, known = hide_secrets(config), ledger.get("config")
-        if known is None and journal.runs(RunFilter(id_prefix=f"{config.name}-"), limit=1):
+        if is_new and journal.runs(RunFilter(id_prefix=f"{config.name}-"), limit=1):
             raise ConfigError(
                 f"the journal has runs of other {self.NOUN} with the name {config.name!r}; give another --name, or "
                 "continue those in their folder"
@@ -151,7 +159,7 @@ class JobFolder(Struct, Generic[C], frozen=True):
         settings = public.model_dump_json()
         facts = {"config": msgspec.json.encode(described).decode(), "settings": settings}
         ledger.keep({**facts, self.SEAL: make_seal(self.SEAL, settings)})
-        return known is None
+        return is_new
 
     def check_tasks(
         self, ledger: Ledger, tasks: Sequence[str], others: Iterable[str] = (), rows: Iterable[str] = ()

@@ -169,6 +169,15 @@ class Ledger:
                 (item.number, item.label, item.share, msgspec.json.encode(item.spec)),
             )
 
+    def drop_plan(self) -> bool:
+        """Forget the plan and all facts about it, unless an item was attempted; return whether it did."""
+        with self._transaction():
+            if self.connection.execute("SELECT count(*) FROM attempts").fetchone()[0]:
+                return False
+            self.connection.execute("DELETE FROM items")
+            self.connection.execute("DELETE FROM meta WHERE name != 'version'")
+        return True
+
     def count(
         self,
         number: int,
