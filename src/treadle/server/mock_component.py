@@ -19,12 +19,13 @@ from treadle.tools.mock.fixtures import Fixture
 from treadle.tools.mock.mocks import Mock, mock_of
 from treadle.tools.schema.tool_definitions import parse_definitions
 
+MAX_BODY_BYTES = 32 * 1024 * 1024
+
 
 class MockComponent:
     """The mocked tools of a server, and the routes that change and call them."""
 
-    def __init__(self, max_body_bytes: int) -> None:
-        self._max_body_bytes = max_body_bytes
+    def __init__(self) -> None:
         self._mock: Mock | None = None
         self._scope = Scope()
 
@@ -41,25 +42,24 @@ class MockComponent:
             {"name": spec.name, "description": spec.description, "inputSchema": spec.parameters}
             for spec in specs
         ]
-        return _reply(200, {"tools": described})
+        return reply({"tools": described})
 
     async def _act(self, request: Request) -> Response:
-        body, action = bytearray(), request.path_params["action"]
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > self._max_body_bytes:
-                return _reply(413, {"error": "the body is too large"})
+        body, action = await read_body(request), request.path_params["action"]
+        if body is None:
+            return reply({"error": "the body is too large"}, 413)
         if action == "clear":
             self._mock = None
-            return _reply(200, {"success": True})
+            return reply({"success": True})
         is_yaml = "yaml" in request.headers.get("content-type", "")
         try:
-            value = decode_document(bytes(body), "the body", is_yaml=is_yaml)
-            return _reply(*await self._change(action, value))
+            value = decode_document(body, "the body", is_yaml=is_yaml)
+            status, answer = await self._change(action, value)
+            return reply(answer, status)
         except ConfigError as error:
-            return _reply(400, {"error": str(error)})
+            return reply({"error": str(error)}, 400)
         except (KeyError, TypeError, msgspec.ValidationError) as error:
-            return _reply(400, {"error": f"the body lacks {error}"})
+            return reply({"error": f"the body lacks {error}"}, 400)
 
     async def _change(self, action: str, value: Any) -> tuple[int, Json]:
         if action == "load-schema":
@@ -89,5 +89,16 @@ class MockComponent:
         return 404, {"error": f"there is no /mock/{action}"}
 
 
-def _reply(status: int, value: Json) -> Response:
+async def read_body(request: Request) -> bytes | None:
+    """Return the body of a request; `None` if it is larger than `MAX_BODY_BYTES`."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            return None
+    return bytes(body)
+
+
+def reply(value: Json, status: int = 200) -> Response:
+    """Return an answer in JSON."""
     return Response(msgspec.json.encode(value), status, media_type="application/json")

@@ -21,12 +21,11 @@ from treadle.core.types import Json, ToolCall, ToolErrorKind
 from treadle.sandbox.paths import normalize_file
 from treadle.server.listening import serve_app
 from treadle.server.mcp_tools import mcp_app
-from treadle.server.mock_component import MockComponent
+from treadle.server.mock_component import MockComponent, read_body, reply
 from treadle.server.tool_sessions import VFS, ToolSession, ToolSessions
 
 _GRACE_SECONDS = 2.0
 """How long calls may take to end when the server stops."""
-MAX_BODY_BYTES = 32 * 1024 * 1024
 COMPONENTS = ("vfs", "tools", "mock")
 """The names of the components, each of which has all tools."""
 _KINDS = {
@@ -67,24 +66,21 @@ def _spin_routes(sessions: ToolSessions) -> list[Any]:
     """Return the routes of the protocol for Starlette."""
 
     async def health(_: Request) -> Response:
-        return _reply({"status": "healthy", "components": COMPONENTS, "sessions": len(sessions)})
+        return reply({"status": "healthy", "components": COMPONENTS, "sessions": len(sessions)})
 
     async def components(_: Request) -> Response:
-        return _reply({"components": COMPONENTS})
+        return reply({"components": COMPONENTS})
 
     async def execute(request: Request) -> Response:
-        body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                return _fail("the body is too large", "InvalidRequest", 413)
-        return await _execute(sessions, bytes(body), request.path_params.get("component"))
+        if (body := await read_body(request)) is None:
+            return _fail("the body is too large", "InvalidRequest", 413)
+        return await _execute(sessions, body, request.path_params.get("component"))
 
     async def free(request: Request) -> Response:
         session_id = request.path_params["session_id"]
         # An unknown session is not an error.
         was_there = await sessions.free(session_id)
-        return _reply({"success": True, "session_id": session_id, "freed": was_there})
+        return reply({"success": True, "session_id": session_id, "freed": was_there})
 
     routes = {
         ("GET", health): ("/health", "/vfs/health"),
@@ -93,7 +89,7 @@ def _spin_routes(sessions: ToolSessions) -> list[Any]:
         ("DELETE", free): ("/session/{session_id}", "/{component}/session/{session_id}"),
     }
     return [
-        *MockComponent(MAX_BODY_BYTES).routes(),
+        *MockComponent().routes(),
         *[
             Route(path, answer, methods=[method])
             for (method, answer), paths in routes.items()
@@ -117,7 +113,7 @@ async def _execute(sessions: ToolSessions, body: bytes, component: str | None) -
     is_vfs = component == "vfs" and request.tool in VFS.tools
     result = await sessions.call(request.session_id, call, is_vfs=is_vfs)
     if not result.is_error:
-        return _reply({"success": True, "result": result.content})
+        return reply({"success": True, "result": result.content})
     kind = _KINDS.get(result.error_kind) if result.error_kind is not None else None
     if kind is None:
         session = await sessions.open(request.session_id)
@@ -136,9 +132,5 @@ def _is_absent(session: ToolSession, args: dict[str, Json]) -> bool:
         return False
 
 
-def _reply(value: Json, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
-
-
 def _fail(result: str, error_type: str, status: int = 200) -> Response:
-    return _reply({"success": False, "result": result, "error_type": error_type}, status)
+    return reply({"success": False, "result": result, "error_type": error_type}, status)
