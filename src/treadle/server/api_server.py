@@ -74,9 +74,15 @@ def load_viewed(config: Config, viewed: ViewedData) -> Served:
 
 
 async def serve_api(
-    served: Served, journal: Journal, host: str, port: int, on_ready: Callable[[str], None]
+    served: Served,
+    journal: Journal,
+    host: str,
+    port: int,
+    on_ready: Callable[[str], None],
+    on_fault: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve until the caller cancels this; then pause what is under way. `on_ready` gets the address.
+    """Serve until the caller cancels this; then pause what is under way. `on_ready` gets the address, and
+    `on_fault` before that what keeps an agent or model from being used.
 
     Raises: `ConfigError` if the address cannot be used, or is not of this machine and there are no keys.
     """
@@ -93,9 +99,11 @@ async def serve_api(
         )
     listener, url = listen(host, port)
     queue = SERVED if served.token is None else VIEWED
-    runs = RunHost(
-        journal, AgentCatalog(served.config, journal, served.names), window=table.window, queue=queue
-    )
+    catalog = AgentCatalog(served.config, journal, served.names)
+    if on_fault is not None:
+        for fault in catalog.faults():
+            on_fault(fault)
+    runs = RunHost(journal, catalog, window=table.window, queue=queue)
     api = make_api(runs, table, host, served.viewed)
     if table.logs_requests:
         log_requests()

@@ -70,7 +70,6 @@ def serve(
         print_note(f'put this into treadle.toml:\n[serve.keys.{name}]\nsha256 = "{hashed}"')
         return
     served = load_served(config, model)
-    from treadle.server.catalog import AgentCatalog
 
     def tell(url: str) -> None:
         settle_memory()
@@ -83,9 +82,7 @@ def serve(
         flush()
 
     with open_or_make(journal, "process") as opened, contextlib.suppress(KeyboardInterrupt):
-        for fault in AgentCatalog(served.config, opened, served.names).faults():
-            print_note(f"warning: {fault}")
-        execute(serve_api(served, opened, host, port, tell))
+        execute(serve_api(served, opened, host, port, tell, lambda fault: print_note(f"warning: {fault}")))
 
 
 def worker(
