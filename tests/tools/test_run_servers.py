@@ -23,15 +23,10 @@ from treadle.tools.mcp import MCPServer, mcp
 from treadle.tools.resolve import demands_of_tools
 
 SERVER = str(Path(__file__).parent / "mcp" / "notes_server.py")
-URL = "http://127.0.0.1:${TREADLE_PORT}/mcp"
 
 
-def start(*, over_http: bool = False) -> MCPServer:
-    port = ["${TREADLE_PORT}"] if over_http else []
-    url = URL if over_http else None
-    return MCPServer(
-        command=sys.executable, args=["-S", SERVER, *port], url=url, run_files=True, name="notes"
-    )
+def start() -> MCPServer:
+    return MCPServer(command=sys.executable, args=["-S", SERVER], run_files=True, name="notes")
 
 
 class Side:
@@ -48,9 +43,8 @@ class Side:
         return str(output.content)
 
 
-@pytest.mark.parametrize("over_http", [False, True], ids=["stdio", "http"])
-async def test_each_run_has_a_server_over_its_own_files(over_http: bool) -> None:
-    before, server = children(), start(over_http=over_http)
+async def test_each_run_has_a_server_over_its_own_files() -> None:
+    before, server = children(), start()
     sides = [Side(server, f"run-{number}") for number in range(2)]
     said = await asyncio.gather(*[side.call("who") for side in sides])
     assert [text.split()[1] for text in said] == ["run-0", "run-1"]
@@ -89,31 +83,28 @@ async def test_a_change_of_what_only_commands_see_starts_it_again() -> None:
 
 
 async def test_it_is_described_so_that_any_process_can_make_it_again() -> None:
-    for over_http in (False, True):
-        server = start(over_http=over_http)
-        assert server.part.missing is None
-        (again,) = mcp(**(server.part.settings or {})).servers
-        assert again.has_run_files
-        assert named(again, "note").spec == named(server, "note").spec
-        assert named(again, "note").spec.effect is Effect.IDEMPOTENT
-        assert not named(again, "note").spec.is_concurrent
-        assert again.part == server.part or again.target.fill({"TREADLE_PORT": "7"}) == server.target.fill(
-            {"TREADLE_PORT": "7"}
-        )
-        told = demands_of_tools(server.part)
-        assert f"start the program '{sys.executable} -S {SERVER}" in told[0]
-        assert len(told) == 1 + over_http
+    server = start()
+    assert server.part.missing is None
+    (again,) = mcp(**(server.part.settings or {})).servers
+    assert again.has_run_files
+    assert named(again, "note").spec == named(server, "note").spec
+    assert named(again, "note").spec.effect is Effect.IDEMPOTENT
+    assert not named(again, "note").spec.is_concurrent
+    assert again.part == server.part
+    told = demands_of_tools(server.part)
+    assert f"start the program '{sys.executable} -S {SERVER}" in told[0]
+    assert len(told) == 1
 
 
 def test_what_cannot_be_a_server_of_a_run() -> None:
     with pytest.raises(ConfigError, match=r"run_files .* needs a command"):
         MCPServer(url="http://127.0.0.1:9/mcp", run_files=True)
-    with pytest.raises(ConfigError, match="only with run_files"):
+    with pytest.raises(ConfigError, match="needs either a command, a url or a server"):
         MCPServer(command="x", url="http://127.0.0.1:9/mcp")
     with pytest.raises(ConfigError, match=r"'runFiles' is 'yes'; it must be true or false"):
         mcp(command="x", runFiles="yes")
-    with pytest.raises(ConfigError, match="ended with the exit code"):
-        MCPServer(command=sys.executable, args=["-c", "exit(3)"], url=URL, run_files=True).tools()
+    with pytest.raises(ConfigError, match="ended before it answered"):
+        MCPServer(command=sys.executable, args=["-c", "exit(3)"], run_files=True).tools()
     part = PartSpec(name="mcp", settings={"command": "a", "url": "http://b"})
     assert demands_of_tools(part) == ["start the program 'a'", "ask the MCP server at 'http://b'"]
 
@@ -129,7 +120,7 @@ from treadle.tasks import SimpleTask
 from treadle.tools import MCPServer
 
 env = {"WAITED": os.path.abspath("waited")}
-NOTES = MCPServer(sys.executable, args=["-S", os.environ["NOTES_SERVER"], *EXTRA], env=env, URL run_files=True)
+NOTES = MCPServer(sys.executable, args=["-S", os.environ["NOTES_SERVER"]], env=env, run_files=True)
 INPUT = 'call note {"text": "one"}\\nthen\\ncall note_and_wait {"text": "two"}\\nthen\\nsay done'
 SET = [SimpleTask(
     task_id="only", input=INPUT, tools=["tasks.py:NOTES"],
@@ -145,11 +136,9 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("over_http", [False, True], ids=["stdio", "http"])
-def test_a_killed_driver_leaves_no_server_and_a_resume_has_the_state(tmp_path: Path, over_http: bool) -> None:
+def test_a_killed_driver_leaves_no_server_and_a_resume_has_the_state(tmp_path: Path) -> None:
     """It takes long because two commands are run."""
-    text = TASKS.replace("*EXTRA", '"${TREADLE_PORT}"' if over_http else "")
-    (tmp_path / "tasks.py").write_text(text.replace("URL", f'url="{URL}",' if over_http else ""))
+    (tmp_path / "tasks.py").write_text(TASKS)
     env = {
         **os.environ,
         "NOTES_SERVER": SERVER,

@@ -1,6 +1,6 @@
-"""An MCP server, written from the protocol, that keeps notes in a run's files: `notes_server.py [PORT]`.
+"""An MCP server, written from the protocol, that keeps notes in a run's files.
 
-With a port it speaks HTTP. Neither the end of its input nor SIGTERM ends it.
+Neither the end of its input nor SIGTERM ends it.
 """
 
 import json
@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 FILE = os.path.join(os.environ["TREADLE_RUN_FILES"], "notes.txt")
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
@@ -52,28 +51,6 @@ def answer(message):
     return json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result})
 
 
-class Handler(BaseHTTPRequestHandler):
-    def do_POST(self):
-        told = answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-        body = (told or "").encode()
-        self.send_response(200 if told else 202)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self):
-        self.send_error(405)
-
-    def do_DELETE(self):
-        self.send_error(405)
-
-    def log_message(self, *_):
-        pass
-
-
-if len(sys.argv) > 1:
-    HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 for line in sys.stdin:
     if (told := answer(json.loads(line))) is not None:
         sys.stdout.write(f"{told}\n")

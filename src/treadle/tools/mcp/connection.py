@@ -10,11 +10,9 @@ import contextlib
 import functools
 import logging
 import os
-import signal
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -44,8 +42,6 @@ MAX_EVENT_BYTES = 64 * 1024 * 1024
 STDERR_LINES = 20
 MAX_LINE_CHARS = 500
 _LISTEN_AGAIN_SECONDS = 5.0
-_END_SECONDS = 2.0
-"""How long a server with a command and a URL has to end before it is killed."""
 _HEADER_MISMATCH = -32020
 _URLS_FIRST = -32042
 """The error of a server that wants the user to open addresses before it takes the call."""
@@ -316,9 +312,7 @@ class Connection:
                     encoding_error_handler="replace",
                 )
                 where = self._watch(sdk.stdio_client(parameters, errors))
-            elif target.command is not None:
-                await stack.enter_async_context(self._run_command(target.command))
-            if target.transport == "sse":
+            elif target.transport == "sse":
                 sse = require("mcp.client.sse", "mcp")
                 where = self._watch(sse.sse_client(target.url, httpx_client_factory=self._make_client))
             elif target.transport == "http":
@@ -338,41 +332,6 @@ class Connection:
                     cache=None,
                 )
             )
-
-    @contextlib.asynccontextmanager
-    async def _run_command(self, command: str) -> AsyncIterator[None]:
-        """Start the process that serves the target's URL, and wait until it listens. Raises: `OSError`."""
-        target = self._target
-        url = urlsplit(target.url or "")
-        async with self._collect_stderr() as errors:
-            known = require("mcp.client.stdio", "mcp").get_default_environment()
-            process = await asyncio.create_subprocess_exec(
-                command,
-                *target.args,
-                env={**known, **target.env, **target.variables},
-                cwd=target.cwd,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                start_new_session=True,
-            )
-            try:
-                while process.returncode is None:
-                    with contextlib.suppress(OSError):
-                        _, writer = await asyncio.open_connection(url.hostname, url.port)
-                        writer.close()
-                        break
-                    await asyncio.sleep(0.05)
-                else:
-                    raise UnreachableError(self.tell(f"ended with the exit code {process.returncode}"))
-                yield
-            finally:
-                try:
-                    _signal_group(process.pid, signal.SIGTERM)
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(process.wait(), _END_SECONDS)
-                finally:
-                    _signal_group(process.pid, signal.SIGKILL)
 
     def _make_client(self, *_: Any, **__: Any) -> Any:
         return make_client(self._target.headers, self._note_trip)
@@ -435,12 +394,6 @@ class Connection:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(keep.is_over.wait(), 0.2)
                 transport.close()
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process and what it has started in its group, if there is any."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, number)
 
 
 class _Tail(asyncio.Protocol):

@@ -7,9 +7,8 @@ which has the folder in its environment.
 """
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +20,7 @@ from treadle.sandbox.protocol import Limits
 from treadle.tools.context import ToolContext
 from treadle.tools.mcp.connection import SESSIONS
 from treadle.tools.mcp.server_link import ServerLink
-from treadle.tools.mcp.target import RUN_FILES, RUN_ID, RUN_PORT, Target
+from treadle.tools.mcp.target import RUN_FILES, RUN_ID, Target
 
 T = TypeVar("T")
 LIMITS = Limits()
@@ -72,18 +71,11 @@ async def open_run_server(target: Target, run_id: str, *, has_files: bool) -> As
         return
     root: Path = await _in_thread(partial(make_root, ("work",), None))
     try:
-        with closing(socket.socket()) as port:
-            variables = {RUN_FILES: str(root / "work")}
-            if target.url is not None:
-                # While this socket is open, nobody else gets the port but a server that asks for it by number.
-                port.bind(("127.0.0.1", 0))
-                port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                variables[RUN_PORT] = str(port.getsockname()[1])
-            server = RunServer(ServerLink(target.fill(variables)), RunFolder(root / "work"))
-            try:
-                yield server
-            finally:
-                await SESSIONS.hop(server.link.close())
+        server = RunServer(ServerLink(target.fill({RUN_FILES: str(root / "work")})), RunFolder(root / "work"))
+        try:
+            yield server
+        finally:
+            await SESSIONS.hop(server.link.close())
     finally:
         await _in_thread(partial(remove_tree, root))
 

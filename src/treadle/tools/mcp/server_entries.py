@@ -92,8 +92,8 @@ def _from_entry(name: str | None, entry: Json, origin: str) -> MCPServer:
         if key not in _KEYS and key not in _WORDS["ignored_keys"]:
             hint = did_you_mean(key, _KEYS, f"the keys are {', '.join(_KEYS)}")
             raise ConfigError(f"{origin} has an unknown key {key!r}{hint}")
-    if ("command" in entry) is ("url" in entry) and not ("command" in entry and entry.get("runFiles")):
-        raise ConfigError(f"{origin} needs either a 'command' or a 'url'; with 'runFiles' it may have both")
+    if ("command" in entry) is ("url" in entry):
+        raise ConfigError(f"{origin} needs either a 'command' or a 'url'")
     for key in ("perRun", "runFiles"):
         if not isinstance(entry.get(key, False), bool):
             raise ConfigError(f"{origin}: {key!r} is {entry[key]!r}; it must be true or false")

@@ -99,19 +99,16 @@ class MCPServer(_Connected):
 
         With `run_files`, the server is a command that is started for each run. Its environment has the run's id
         and the folder of the run's files, as TREADLE_RUN_ID and TREADLE_RUN_FILES; `${NAME}` stands for them in
-        `args`, `env` and `url`. With a `url` too, the command starts a server there, at TREADLE_PORT. A call of
-        its tools can be repeated unless `effects` says `once`, because the folder is as it was before the call.
+        `args` and `env`. A call of its tools can be repeated unless `effects` says `once`, because the folder is
+        as it was before the call.
         Raises: `ConfigError`.
         """
         if isinstance(where, str):
             command, url = (command, where) if re.match("https?://", where) else (where, url)
         elif where is not None:
             server = where
-        if sum(item is not None for item in (command, None if run_files and command else url, server)) != 1:
-            raise ConfigError(
-                "an MCP server needs either a command, a url or a server in this process; only with run_files "
-                "(runFiles) may it have a command and the url at which that listens"
-            )
+        if sum(item is not None for item in (command, url, server)) != 1:
+            raise ConfigError("an MCP server needs either a command, a url or a server in this process")
         if run_files and command is None:
             raise ConfigError("run_files (runFiles) needs a command, which is started for each run")
         self.name = name or _name_of(command, args, url, server)

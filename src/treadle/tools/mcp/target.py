@@ -24,9 +24,7 @@ RUN_ID = "TREADLE_RUN_ID"
 """The variable with the id of the run that a server serves alone. It is empty while only its tools are listed."""
 RUN_FILES = "TREADLE_RUN_FILES"
 """The variable with the path of the folder of this run's files."""
-RUN_PORT = "TREADLE_PORT"
-"""The variable with the free port at which a server with a command and a URL has to listen."""
-OF_RUN = (RUN_ID, RUN_FILES, RUN_PORT)
+OF_RUN = (RUN_ID, RUN_FILES)
 
 
 class Target(Struct, frozen=True):
@@ -61,7 +59,6 @@ class Target(Struct, frozen=True):
             self,
             args=tuple(map(put, self.args)),
             env={key: put(value) for key, value in self.env.items()},
-            url=None if self.url is None else put(self.url),
             variables={**self.variables, **variables},
         )
 
