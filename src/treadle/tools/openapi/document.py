@@ -23,11 +23,6 @@ _WORDS = read_data(__package__, "words")
 _WITHOUT_BODY = ("get", "head")
 _BODY_KINDS = tuple([(kind, re.compile(form)) for kind, form in _WORDS["bodies"].items()])
 _TEXT: dict[str, Json] = {"type": "string", "description": "The body, as text."}
-_BASE64: dict[str, Json] = {
-    "type": "string",
-    "contentEncoding": "base64",
-    "description": "The body, in base64.",
-}
 
 
 class Parameter(Struct, frozen=True):
@@ -50,13 +45,11 @@ class RequestBody(Struct, frozen=True):
     """The body of a request."""
 
     kind: str
-    """`json`, `form`, `multipart`, `text` or `binary`."""
+    """`json`, `form` or `text`."""
     media: str
     is_required: bool
     arguments: tuple[str, ...] = ()
     """The arguments that are properties of the body. Empty: the body is one argument, `body`."""
-    files: tuple[str, ...] = ()
-    """The properties that are sent as files."""
 
 
 class Operation(Struct, frozen=True):
@@ -238,25 +231,21 @@ class OpenAPIDocument:
             raise CannotBeToolError(f"its body is {', '.join(content) or 'nothing'}, which is not supported")
         is_required = bool(body.get("required"))
         schema = content[media].get("schema")
-        flat = self._schemas.flatten(schema) if kind in ("json", "form", "multipart") else None
-        files = _files_of(flat) if kind == "multipart" else ()
+        flat = self._schemas.flatten(schema) if kind in ("json", "form") else None
         own = self._schemas.read(flat, is_input=True) if flat is not None else {"properties": {}}
         if own["properties"] and not (own["properties"].keys() & properties.keys()):
             properties.update(own["properties"])
             required += own["required"] if is_required else ()
-            return RequestBody(kind, media, is_required, tuple(own["properties"]), files)
+            return RequestBody(kind, media, is_required, tuple(own["properties"]))
         if "body" in properties:
             raise CannotBeToolError("it has a parameter 'body' in addition to its body")
-        if kind == "binary":
-            media = "application/octet-stream" if "*" in media else media
-            properties["body"] = _BASE64
-        elif kind == "text":
+        if kind == "text":
             made = self._schemas.read(schema, is_input=True)
             properties["body"] = made if made.get("type") == "string" else _TEXT
         else:
             properties["body"] = self._schemas.read(schema, is_input=True)
         required += ["body"] if is_required else []
-        return RequestBody(kind, media, is_required, files=files)
+        return RequestBody(kind, media, is_required)
 
     def _output_of(self, item: dict[str, Json]) -> dict[str, Json] | None:
         """Return the schema of a successful response, or `None` if there is none."""
@@ -288,16 +277,6 @@ def _servers_of(item: Mapping[str, Json]) -> tuple[str, ...]:
                 url = url.replace(f"{{{name}}}", str(variable.get("default", "")))
             found.append(url)
     return tuple(found)
-
-
-def _files_of(flat: dict[str, Json] | None) -> tuple[str, ...]:
-    def is_file(item: Json) -> bool:
-        inner = item.get("items", item) if isinstance(item, dict) else None
-        return isinstance(inner, dict) and (
-            inner.get("format") == "binary" or inner.get("contentMediaType") == "application/octet-stream"
-        )
-
-    return tuple([name for name, item in (flat or {"properties": {}})["properties"].items() if is_file(item)])
 
 
 def _plain(media: str) -> str:

@@ -1,9 +1,6 @@
 """The HTTP request of an operation, and the conversion of the response to a tool's result."""
 
-import base64
-import binascii
 import re
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
@@ -19,7 +16,6 @@ from treadle.tools.protocol import Attachment, ToolOutput
 
 _RESERVED = ":/?@!$'()*,;[]"
 """Reserved characters, without those that would end the query or begin another pair."""
-_SEPARATORS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
 _ACCEPT = "application/json, text/*;q=0.8, */*;q=0.5"
 
 
@@ -84,17 +80,7 @@ def _in_path(parameter: Parameter, value: Json) -> str:
     plain = _simple(parameter, value, _quote)
     if not plain:
         raise ToolError(f"{parameter.name!r} is {value!r}, which cannot be part of a path")
-    if parameter.style == "label":
-        is_split = parameter.is_exploded and isinstance(value, list | dict)
-        return "." + (plain.replace(",", ".") if is_split else plain)
-    if parameter.style != "matrix":
-        return plain
-    name = _quote(parameter.name)
-    if parameter.is_exploded and isinstance(value, list):
-        return "".join(f";{name}={_quote(item)}" for item in value)
-    if parameter.is_exploded and isinstance(value, dict):
-        return "".join(f";{_quote(key)}={_quote(item)}" for key, item in value.items())
-    return f";{name}={plain}"
+    return plain
 
 
 def _in_header(parameter: Parameter, value: Json) -> str:
@@ -116,13 +102,13 @@ def _pairs(parameter: Parameter, value: Json) -> Iterator[tuple[str, str]]:
         if parameter.is_exploded:
             yield from ((name, _quote(item, safe)) for item in value)
         elif value:
-            yield name, _SEPARATORS[style].join(_quote(item, safe) for item in value)
+            yield name, ",".join(_quote(item, safe) for item in value)
     elif isinstance(value, dict):
         if parameter.is_exploded:
             yield from ((key, _quote(item, safe)) for key, item in value.items())
         elif value:
             flat = [part for pair in value.items() for part in pair]
-            yield name, _SEPARATORS[style].join(_quote(part, safe) for part in flat)
+            yield name, ",".join(_quote(part, safe) for part in flat)
     else:
         yield name, _quote(value, safe)
 
@@ -152,42 +138,14 @@ def _write_body(body: RequestBody, arguments: Mapping[str, Json]) -> tuple[bytes
         return msgspec.json.encode(value), body.media
     if body.kind == "text":
         return _write(value).encode(), body.media
-    if body.kind == "binary":
-        return _decode_base64(value, "the body"), body.media
     if not isinstance(value, dict):
         raise ToolError(f"the body must be an object to be sent as {body.media}")
-    if body.kind == "form":
-        pairs = [(key, _write(item)) for key, items in value.items() for item in _each(items)]
-        return urlencode(pairs).encode(), "application/x-www-form-urlencoded"
-    return _multipart(value, body.files)
-
-
-def _decode_base64(value: Json, what: str) -> bytes:
-    try:
-        return base64.b64decode(_write(value), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ToolError(f"{what} is not base64: {error}") from None
+    pairs = [(key, _write(item)) for key, items in value.items() for item in _each(items)]
+    return urlencode(pairs).encode(), "application/x-www-form-urlencoded"
 
 
 def _each(value: Json) -> list[Json]:
     return value if isinstance(value, list) else [value]
-
-
-def _multipart(value: Mapping[str, Json], files: tuple[str, ...]) -> tuple[bytes, str]:
-    """Return a multipart body. Objects are sent as JSON, and files with the name of their property."""
-    boundary = secrets.token_hex(16)
-    parts = []
-    for name, items in value.items():
-        safe = name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
-        for item in _each(items):
-            head = f'Content-Disposition: form-data; name="{safe}"'
-            if name in files:
-                head += f'; filename="{safe}"\r\nContent-Type: application/octet-stream'
-            elif isinstance(item, dict):
-                head += "\r\nContent-Type: application/json"
-            parts.append(f"--{boundary}\r\n{head}\r\n\r\n{_write(item)}\r\n")
-    parts.append(f"--{boundary}--\r\n")
-    return "".join(parts).encode(), f"multipart/form-data; boundary={boundary}"
 
 
 _JSON = re.compile(r"application/json|[^/]+/[^/]+\+json")
