@@ -163,18 +163,15 @@ class ReqwestTransport:
         self._settings = ClientSettings(timeouts.connect, timeouts.total, timeouts.silence)
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """See `Transport.post`."""
         return await self._ask("POST", url, headers, body)
 
     async def get(self, url: str, headers: Mapping[str, str]) -> Answer:
-        """See `Transport.get`."""
         return await self._ask("GET", url, headers, None)
 
     @asynccontextmanager
     async def stream(
         self, url: str, headers: Mapping[str, str], body: bytes
     ) -> AsyncIterator[StreamedAnswer]:
-        """See `Transport.stream`."""
         asked: tuple[str, ...] = ()
         cancelled = CancellationCheck()
         while True:

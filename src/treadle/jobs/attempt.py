@@ -231,7 +231,6 @@ class AttemptRetried(JobNotice, frozen=True, tag="attempt_retried"):
     error: str
 
     def line(self) -> str:
-        """See `JobNotice.line`."""
         return f"{self.run_id} is tried again: {self.error:.200}"
 
     def key(self) -> str:

@@ -83,13 +83,11 @@ class HfRenderer(AnswerReader):
         super().__init__(self.tokenizer, format, stops, self._find_prefill())
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
-        """See `Renderer.render`."""
         return self.tokenizer.encode_marked(self._text(messages, tools, begins_answer=True))[0]
 
     def bridge(
         self, prior: Sequence[int], added: Sequence[Message], tools: Sequence[ToolSpec], *, is_cut: bool
     ) -> list[int] | None:
-        """See `Renderer.bridge`."""
         if not self._keeps_thinking and self._strips and any(item.role is Role.USER for item in added):
             return None
         for answer in self._known_answers(added):

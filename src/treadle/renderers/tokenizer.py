@@ -126,7 +126,6 @@ class BpeTokenizer:
         return self.content(ids).decode(errors="replace")
 
     def is_known(self, number: int, /) -> bool:
-        """See `Tokenizer.is_known`."""
         return number in self._contents
 
     def content(self, ids: Iterable[int]) -> bytes:
@@ -292,7 +291,6 @@ class FileTokenizer:
         return text
 
     def is_known(self, number: int, /) -> bool:
-        """See `Tokenizer.is_known`."""
         return 0 <= number < _MAX_IDS and self._marked.id_to_token(number) is not None
 
     def find(self, token: str) -> int | None:

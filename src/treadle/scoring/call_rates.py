@@ -48,7 +48,6 @@ class _RateScorer:
         self._is_legacy = definition == "deepfabric"
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         if self._is_legacy and (made := ConversationFigures.of(subject)) is not None:
             return Score(self._score_conversation(made), "by DeepFabric's definition")
         compared = ComparedCalls.of(subject)
@@ -170,7 +169,6 @@ class ResponseScorer(_RateScorer):
     share of the expected tools that were called."""
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         if self._is_legacy:
             made = ConversationFigures.of(subject)
             return Score(0.0 if made is None else made.coverage, "by DeepFabric's definition")

@@ -202,7 +202,6 @@ class FilesToolset:
         self.part = PartSpec(name="files", settings=settings_of(FilesToolset, locals()))
 
     def tools(self) -> Sequence[Tool]:
-        """See `Toolset.tools`."""
         reading: list[Tool] = [read_file, list_files, search_files]
         whole: list[Tool] = [read_file, write_file, list_files, delete_file, edit_file, search_files]
         return [*(reading if self.is_read_only else whole), *([view_image] if self.has_images else [])]

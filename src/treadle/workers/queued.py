@@ -115,7 +115,6 @@ class QueueWorkers:
     async def run(
         self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]
     ) -> Run[Any]:
-        """See `Workers.run`."""
         if self._is_closed:
             raise ConfigError("these workers are closed; make new ones")
         if not isinstance(task, str):
@@ -142,7 +141,6 @@ class QueueWorkers:
         return run
 
     def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> WorkedSession:
-        """See `Workers.session`."""
         return QueuedSession(
             agent, run_id, options, self._options.queue, self._turn_ended, lambda *used: self.on_used(*used)
         )
@@ -178,7 +176,6 @@ class QueueWorkers:
         return True
 
     def status(self) -> WorkersStatus:
-        """See `Workers.status`."""
         counts, in_flight = list(self._counts.values()), len(self._waiting)
 
         def add_up(numbers: list[int]) -> int:
@@ -195,7 +192,6 @@ class QueueWorkers:
         )
 
     async def close(self) -> None:
-        """See `Workers.close`."""
         self._is_closed = True
         tasks = [*self._working.values(), *([] if self._watching is None else [self._watching])]
         for task in tasks:
@@ -352,20 +348,17 @@ class QueuedSession:
         return await self._hand_over(None) if run.state.has_failed_turn else run
 
     async def send(self, text: str, *, is_last: bool = False, is_own: bool = False) -> Run[Any]:
-        """See `Session.send`."""
         if self._local is not None:
             return await self._local.send(text, is_last=is_last, is_own=is_own)
         return await self._hand_over(Message(Role.USER, text, is_own=is_own))
 
     async def grade(self) -> float | None:
-        """See `Session.grade`."""
         if self._local is not None:
             return await self._local.grade()
         async with self._agent.session(self._run_id, **self._options) as session:
             return await session.grade()
 
     async def read_events(self) -> Sequence[Event]:
-        """See `Session.read_events`."""
         found = await asyncio.to_thread(self._agent.journal.read, self._run_id)
         return cast("Sequence[Event]", tuple(found))
 

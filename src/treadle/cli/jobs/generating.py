@@ -174,7 +174,6 @@ class SampleFeed:
         self._shown: _Shown | None = None
 
     def note(self, notice: JobNotice) -> None:
-        """See `Feed.note`."""
         if isinstance(notice, SampleStep):
             sample = self._samples.get(notice.sample_id)
             if sample is not None:
@@ -190,7 +189,6 @@ class SampleFeed:
                 sample.ended, sample.ended_at = notice, time.monotonic()
 
     def lines(self, height: int) -> list["Text"]:
-        """See `Feed.lines`."""
         from rich.text import Text
 
         shown = self._shown

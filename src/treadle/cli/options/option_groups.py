@@ -243,12 +243,10 @@ class FieldGroup(OptionGroup, frozen=True, kw_only=True):
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
-        """See `OptionGroup.parameters`."""
         return cls.FIELDS.parameters()
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
-        """See `OptionGroup.from_values`."""
         return cls(given=cls.FIELDS.read(values))
 
 

@@ -198,7 +198,6 @@ class _RunPrinter(EventPrinter):
             self.print_message(message)
 
     def print_event(self, body: e.DurableBody) -> None:
-        """See `EventPrinter.print_event`."""
         self._print_event(body)
         super().print_event(body)
         if isinstance(body, e.TurnStarted):

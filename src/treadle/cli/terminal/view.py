@@ -50,11 +50,9 @@ class JsonView(View):
     """A view that prints each event and delta as a line of JSON, and a summary as the last line."""
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
-        """See `View.on_event`."""
         print_json_lines([item.to_json()])
 
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
-        """See `View.finish`."""
         print_json({**summarize(run, seconds), **(more or {})})
 
 
@@ -62,7 +60,6 @@ class QuietView(View):
     """A view that prints only the answer."""
 
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
-        """See `View.finish`."""
         stdout().print(clean(run.output), soft_wrap=True)
 
 
@@ -95,7 +92,6 @@ class TextView(EventPrinter, View):
         self._wait("starting")
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
-        """See `View.on_event`."""
         body = item.body
         if isinstance(body, e.TextDelta):
             self._stream("text", body.text, None)
@@ -148,7 +144,6 @@ class TextView(EventPrinter, View):
             self._wait_for_calls()
 
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
-        """See `View.finish`."""
         self.close()
         if run.error:
             fault = f" (fault: {run.fault})" if run.fault else ""
@@ -160,7 +155,6 @@ class TextView(EventPrinter, View):
         print_outcome(run, seconds)
 
     def close(self) -> None:
-        """See `View.close`."""
         self._stop_spinner()
         self._end_line()
 
@@ -244,7 +238,6 @@ class TextView(EventPrinter, View):
             self._writer.pause()
 
     def say(self, text: str, style: str = "", end: str = "\n") -> None:
-        """See `EventPrinter.say`."""
         self._stop_spinner()
         self._end_line()
         super().say(text, style, end)

@@ -317,7 +317,6 @@ class FileCommitter(Committer[sqlite3.Connection]):
         return True
 
     def transact_now(self, function: Callable[[sqlite3.Connection], T]) -> T | None:
-        """See `Committer.transact_now`."""
         with self._in_loop() as is_free, contextlib.suppress(BusyError):
             if is_free:
                 changes = self._db.total_changes

@@ -101,8 +101,6 @@ class TableJournal(ABC, Generic[D]):
 
     @cached_property
     def resources(self) -> ResourceTable:
-        """See `Journal.resources`."""
-
         join = self._pending.join
         return ResourceTable(
             self._reader.query,
@@ -135,7 +133,6 @@ class TableJournal(ABC, Generic[D]):
         return {}
 
     def create(self, run_id: str, *, is_imported: bool = False) -> TableWriter:
-        """See `Journal.create`."""
         hooks = (self, self._pending, self._committer.give_back)
         writer = TableWriter(run_id, *hooks, self.driven.open(run_id))
         if is_imported or not self._is_own:
@@ -143,7 +140,6 @@ class TableJournal(ABC, Generic[D]):
         return writer
 
     def is_trusted(self, run_id: str) -> bool:
-        """See `Journal.is_trusted`."""
         return self._has_trust(run_id, self._reader.key_of(run_id), self._reader.query)
 
     def _has_trust(self, run_id: str, key: int, query: Query) -> bool:
@@ -157,7 +153,6 @@ class TableJournal(ABC, Generic[D]):
         return seal is not None and is_sealed(seal, self._origin[0], run_id)
 
     def trust(self, run_id: str) -> None:
-        """See `Journal.trust`."""
         key = self._reader.key_of(run_id)
         seal = make_seal(self._origin[0], run_id) or ("here" if self._is_own else "")
         if not seal:
@@ -181,7 +176,6 @@ class TableJournal(ABC, Generic[D]):
         return is_sealed(seal, origin) or self._is_marked(origin)
 
     async def acquire(self, run_id: str) -> TableWriter:
-        """See `Journal.acquire`."""
         last: Silence | None = None
         while True:
             answer = await self._lease(partial(self._take, run_id, last), run_id)
@@ -193,18 +187,15 @@ class TableJournal(ABC, Generic[D]):
     async def claim(
         self, queue: str, skip: Collection[str] = (), *, max_losses: int | None = None
     ) -> TableWriter | None:
-        """See `Journal.claim`."""
         most = _ANY_LOSSES if max_losses is None else max_losses
         return await self._lease(partial(self._claim, queue, skip, most))
 
     def post(self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None) -> int:
-        """See `Journal.post`."""
         return self.posting(run_id, message, blobs).result()
 
     def posting(
         self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None
     ) -> "Future[int]":
-        """See `Journal.posting`."""
         self._check_open()
         with contextlib.suppress(RuntimeError):  # no event loop runs in this thread
             self._pending.flush(asyncio.get_running_loop())
@@ -220,7 +211,6 @@ class TableJournal(ABC, Generic[D]):
         return future
 
     def read_blob(self, digest: str) -> bytes:
-        """See `Journal.read_blob`."""
         return load(self._reader.read_stored, digest)[1]
 
     def runs(
@@ -241,7 +231,6 @@ class TableJournal(ABC, Generic[D]):
         return follow(self._reader, self._changes, run_id, after_seq)
 
     def delete(self, run_id: str) -> None:
-        """See `Journal.delete`."""
         self._check_open()
         unused = find_contents(self._reader, run_id)
         try:
@@ -251,7 +240,6 @@ class TableJournal(ABC, Generic[D]):
         self._changes.announce([run_id])
 
     def close(self) -> None:
-        """See `Journal.close`."""
         self._pending.is_closed = True
         self._close()
 

@@ -99,7 +99,6 @@ class ChatUsage(TokenCounts, gc=False):
     prompt_cache_hit_tokens: int | None = None
 
     def read(self) -> Usage:
-        """See `TokenCounts.read`."""
         before, after = self.prompt_tokens_details, self.completion_tokens_details
         cached = self.prompt_cache_hit_tokens if before is None else before.cached_tokens
         thought = None if after is None else after.reasoning_tokens

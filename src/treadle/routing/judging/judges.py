@@ -55,7 +55,6 @@ class PatternJudge:
     """True if a judgement takes no noticeable time."""
 
     async def judge(self, message: str, facts: MessageFacts = _NO_FACTS) -> Judgement:
-        """See `MessageJudge.judge`."""
         return judge_message(message, facts)
 
 

@@ -188,25 +188,20 @@ class _ProgramHost(GatewayHost):
         return found
 
     async def check_room(self, caller: ApiCaller) -> None:
-        """See `GatewayHost.check_room`."""
         if (limit := self._find(caller).find_limit()) is not None:
             raise RequestRefused(402, f"the rollout has reached its {limit}", "budget_exceeded")
 
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
-        """See `GatewayHost.visible_to`."""
         return {CALLER: self._find(caller).run_id}
 
     def lineage(self, caller: ApiCaller) -> Caller | None:
-        """See `GatewayHost.lineage`."""
         program = self._find(caller)
         return Caller(program.run_id, f"conversation-{len(program.run_ids) + 1}")
 
     def note_asked(self, caller: ApiCaller, run_id: str) -> None:
-        """See `GatewayHost.note_asked`."""
         self._find(caller).run_ids[run_id] = None
 
     def note_done(self, caller: ApiCaller, done: Sequence[Completion], fault: Fault | None, why: str) -> None:
-        """See `GatewayHost.note_done`."""
         program = self._by_key.get(caller.name)
         if program is not None:
             program.done += done
@@ -307,7 +302,6 @@ class ProgramWorkers(HereWorkers):
     async def run(
         self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]
     ) -> Run[Any]:
-        """See `Workers.run`."""
         if not self._command and (isinstance(task, str) or find_environment(task) is None):
             return await super().run(agent, run_id, task, **options)
         if not isinstance(agent, SeededAgent) or isinstance(task, str):
@@ -397,7 +391,6 @@ class ProgramWorkers(HereWorkers):
         )
 
     async def close(self) -> None:
-        """See `Workers.close`."""
         await asyncio.gather(*[process.close() for process in self._environments.values()])
         if self._serving is not None:
             self._serving.cancel()

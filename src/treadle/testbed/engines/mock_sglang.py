@@ -77,7 +77,6 @@ class SglangApp(EngineApp):
     completing: ClassVar = frozenset((_CHAT, _GENERATE))
 
     def generate(self, path: str, body: bytes) -> HttpReply:
-        """See `EngineApp.generate`."""
         return self._chat(_decode_chat(body)) if path == _CHAT else self._generate(_decode_generate(body))
 
     def _generate(self, asked: _Generate) -> HttpReply:
@@ -120,7 +119,6 @@ class SglangApp(EngineApp):
     def dress(
         self, asked: EngineChat, answer: SampledAnswer, wire: dict[str, Json], choice: dict[str, Json]
     ) -> None:
-        """See `EngineApp.dress`."""
         template = self.policy(asked.model).template
         told = {"content": write_logprobs(answer, template.bpe)} if asked.logprobs else None
         choice |= {"logprobs": told, "matched_stop": None}
@@ -136,7 +134,6 @@ class SglangApp(EngineApp):
         wire["metadata"] = _versions(answer)
 
     def manage(self, path: str, query: str, asked: dict[str, Json]) -> HttpReply:
-        """See `EngineApp.manage`."""
         match path:
             case "/get_model_info" | "/model_info":
                 model = {"model_path": self.settings.model, "served_model_name": self.settings.model}

@@ -101,12 +101,10 @@ class OpenAIChatModel(HttpModel):
 
     @property
     def identity(self) -> str:
-        """See `HttpModel.identity`."""
         return super().identity + ("strict_tools" if self._strict else "")
 
     @property
     def has_price(self) -> bool:
-        """See `PricedModel.has_price`."""
         return self._reports_cost or super().has_price
 
     async def _infer_tokens(self, request: Request, watch: Watch) -> Completion:
