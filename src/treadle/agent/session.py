@@ -399,7 +399,6 @@ class Session(Generic[T_co]):
 
     @property
     def _has_senders(self) -> bool:
-        """True if a task waits for the turn of its message."""
         return any([item.is_awaited for item in self._outgoing])
 
     @asynccontextmanager

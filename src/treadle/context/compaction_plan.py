@@ -139,8 +139,6 @@ def _choices(parts: "_Parts", sizes: Sizes, keep_turns: int) -> Iterator[tuple[i
 
 
 class _Parts:
-    """The parts of a transcript, and the positions at which it can be cut."""
-
     def __init__(self, seen: Seen, keep_turns: int) -> None:
         messages = seen.messages
         self._seen = seen

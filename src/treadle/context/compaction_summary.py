@@ -114,7 +114,6 @@ def _render_within(messages: Sequence[Message], tokens: float) -> tuple[str, int
 
 
 def _render(message: Message, chars: int) -> str:
-    """Return a message as text in which nothing is longer than `chars`."""
     if message.role is Role.TOOL:
         most = max(_SHORTEST_CHARS, chars // _RESULT_SHARE)
         return f"result of {message.name} ({message.call_id}): {cut_middle(message.content, most)}"

@@ -110,7 +110,6 @@ class Keys:
         return path
 
     def _form_of(self, path: KeyPath) -> str:
-        """Return the forms that the value at `path` can have."""
         for pattern, text in self._forms.items():
             if len(pattern) == len(path) and all(
                 name in ("*", part) for name, part in zip(pattern, path, strict=True)

@@ -91,7 +91,6 @@ class Registry(Generic[T]):
 
 @cache
 def _read_plugins(group: str, path: tuple[str, ...]) -> "dict[str, EntryPoint]":
-    """Return the entry points of a group in the folders of `path`, which is `sys.path`."""
     packages: dict[str, tuple[EntryPoint, ...]] = {}
     for folder in path:
         for package, points in _read_folder(folder):

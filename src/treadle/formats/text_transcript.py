@@ -96,7 +96,6 @@ def with_text(message: Message, text: str) -> dict[str, Json]:
 
 
 def _merge(results: list[Message]) -> Message:
-    """Return one user message with the results of a step."""
     parts = tuple([part for result in results for part in result.parts])
     return make_own(Role.USER, "\n".join([result.content for result in results]), parts)
 

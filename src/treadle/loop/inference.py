@@ -56,7 +56,6 @@ class Inference:
     ) -> None:
         """Make a performer. `read_blob` returns content from the store by its hash; it may block."""
         self.model = model
-        """The run's own model."""
         self._model = model
         """The model that is asked: a tier of the run's own, or that model itself."""
         self._name = model.name

@@ -204,7 +204,6 @@ class HfRenderer(AnswerReader):
         self._has_text_arguments, self._is_plain = False, True
 
     def _writes(self, known: str, messages: Sequence[Message]) -> bool:
-        """Return whether the prompt of messages and a tool has a known text."""
         try:
             return known in self._text(messages, (_TOOL,), begins_answer=True)
         except ConfigError:
@@ -249,7 +248,6 @@ class HfRenderer(AnswerReader):
 
 
 def _count_shared(one: Sequence[object], other: Sequence[object]) -> int:
-    """Return how many leading items two sequences have in common."""
     pairs = zip(one, other, strict=False)
     return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(other)))
 
@@ -266,7 +264,6 @@ def _read(path: Path) -> dict[str, Json]:
 
 
 def _text_of(token: Json) -> str | None:
-    """Return the text of a token, which is written as a text or as an object."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
 

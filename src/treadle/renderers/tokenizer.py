@@ -70,7 +70,6 @@ class BpeTokenizer:
         self.special_ids = dict(special_ids or {})
         """The ids of the special tokens."""
         self.contents = contents
-        """The bytes of each id that is not special."""
         self._contents = {**contents, **{number: text.encode() for text, number in self.special_ids.items()}}
         self.by_content: dict[bytes, int] = {}
         """The first id of each sequence of bytes."""

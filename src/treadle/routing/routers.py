@@ -109,7 +109,6 @@ class RulesRouter:
         return Route(chosen.tier, chosen.model, tuple(reasons), scores)
 
     def _want(self, facts: RoutingFacts) -> tuple[str, str]:
-        """Return the tier that the message needs, and why."""
         if facts.is_boilerplate:
             return "small", "the message needs no thinking"
         if facts.is_identity_sensitive:

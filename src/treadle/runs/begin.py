@@ -199,7 +199,6 @@ async def _call_instructions(function: Callable[..., Any], context: RunContext[A
 
 
 def _make_sandbox(files: Files | None) -> Sandbox:
-    """Return a sandbox in memory with `files`."""
     from treadle.sandbox.in_memory import MemorySandbox, SharedFiles
 
     if isinstance(files, SharedFiles):

@@ -36,8 +36,6 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 class _RateScorer:
-    """What the scorers of this file have in common."""
-
     def __init__(self, name: str, *, definition: str = "value") -> None:
         """Make a scorer by a `definition`: `value`, or `deepfabric`. Raises: `ConfigError` for another one."""
         if definition not in _DEFINITIONS:

@@ -261,7 +261,6 @@ def _read(sandbox: Sandbox, name: str) -> bytes:
 
 
 def _image_type(content: bytes) -> str | None:
-    """Return the MIME type of an image by its first bytes, or `None` if it is not a known image."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for start, kind in _IMAGES.items() if content.startswith(start)), None)

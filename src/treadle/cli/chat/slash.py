@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from treadle.knowledge.memory import Memory
 
 _MAX_SHOWN = 20
-"""How many memories are shown."""
 _TITLE_CHARS = 100
 """How much of a message that waits is shown."""
 

@@ -54,8 +54,6 @@ def show(
 
 
 class _RowPrinter(EventPrinter):
-    """A printer of one row."""
-
     def __init__(self, entry: RowEntry, *, is_full: bool) -> None:
         super().__init__(is_full=is_full)
         self._entry = entry
@@ -63,7 +61,6 @@ class _RowPrinter(EventPrinter):
         self._simulated = set(entry.row.lineage.simulated)
 
     def print(self) -> None:
-        """Print the row."""
         self._print_head()
         number = -1
         for message in self._row.messages:

@@ -104,7 +104,6 @@ def _report(damaged: list[RunInfo]) -> int:
 
 
 def _run_line(info: RunInfo) -> dict[str, Json]:
-    """Return the fields of a run for `--json`."""
     return {
         "run_id": info.run_id,
         "status": status_of(info),
@@ -160,7 +159,6 @@ def _print_runs(found: list[RunInfo]) -> None:
 
 
 def _write_row(info: RunInfo) -> tuple[str, ...]:
-    """Return the cells of `_COLUMNS`."""
     status, stop_reason = status_of(info), _stop_reason_of(info)
     mark = "open" if stop_reason and status == "waiting" else status
     return (

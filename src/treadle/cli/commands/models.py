@@ -295,7 +295,6 @@ def set_key(
 
 
 def _find_variable(provider: str) -> str:
-    """Return the environment variable of a provider's key. Raises: `ConfigError` for an unknown provider."""
     if provider.isupper() and provider.replace("_", "").isalnum():
         return provider
     preset = find_preset(provider)

@@ -177,7 +177,6 @@ def _judge(suite: "Suite", outcomes: "list[RecordingOutcome]") -> "list[Threshol
 
 
 def _print(outcome: "RecordingOutcome", *, is_json: bool) -> None:
-    """Print the outcome of one recording."""
     if is_json:
         print_json({"has_failed": outcome.has_failed, **to_builtins(outcome, enc_hook=str)})
         return
@@ -210,7 +209,6 @@ def _print(outcome: "RecordingOutcome", *, is_json: bool) -> None:
 
 
 def _print_end(outcomes: "list[RecordingOutcome]", verdicts: "list[ThresholdVerdict]") -> None:
-    """Print the verdicts and the counts."""
     console = stdout()
     for verdict in verdicts:
         console.print(clean(verdict.text), style="" if verdict.is_kept else "bold red", soft_wrap=True)

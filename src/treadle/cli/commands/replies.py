@@ -85,7 +85,6 @@ def answer(
 
 
 def _is_driven(journal: Journal, run_id: str) -> bool:
-    """Return whether a process drives a run."""
     return bool(journal.runs(RunFilter(run_ids=[run_id], is_driven=True)))
 
 

@@ -108,7 +108,6 @@ def write_reports(config: EvaluationConfig, results: Results) -> list[str]:
 
 
 def _write_sample(sample: SampleGraded) -> "Text":
-    """Return one sample as a line: its score, its task and its model."""
     from rich.text import Text
 
     score = "-" if sample.score is None else f"{sample.score:.2f}"

@@ -256,7 +256,6 @@ class _RunPrinter(EventPrinter):
             self.say(f"\nreward {body.reward:g} ({clean(body.name)}){detail}", "bold")
 
     def print_foot(self, run: Run, *, is_driven: bool) -> None:
-        """Print the calls without a result, and the outcome."""
         waiting = run.approvals
         for item in run.state.turn.calls.values():
             if item.attempt and item.result is None and item.call.call_id not in waiting:

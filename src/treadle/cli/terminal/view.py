@@ -83,7 +83,6 @@ class TextView(EventPrinter, View):
         self._streamed = ""
         """`text` or `reasoning` if one is being written, else empty."""
         self._writer: StreamedText | None = None
-        """The text that is being written."""
         self._has_streamed_text = False
         self._served: list[str] = []
         """The ids of the server's calls that the newest answer made and that were shown."""

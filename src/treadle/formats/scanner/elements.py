@@ -189,7 +189,6 @@ def _may_follow(
 
 
 def _unquote(word: str) -> str:
-    """Return a name without the blanks and quotes around it."""
     word = word.strip()
     return word[1:-1] if word[:1] in _QUOTES and word[-1:] == word[:1] else word
 

@@ -284,7 +284,6 @@ class Pool:
             raise transport_errors.answer_timeout(self.origin, self._timeouts, is_total=is_total) from None
 
     def _explain(self, error: OSError, *, is_connected: bool) -> ProviderError:
-        """Return the typed error for a failure to connect."""
         if is_connected and self._is_secure:
             return transport_errors.no_tls(self.origin, explain_tls(error))
         if isinstance(error, socket.gaierror):

@@ -62,7 +62,6 @@ def prepare(link: Link, *, must_exist: bool) -> None:
 
 
 def _version(db: Db) -> int | None:
-    """Return the version of the tables; `None` if there are none."""
     if db.execute("SELECT to_regclass('treadle.meta')").fetchone() == (None,):
         return None
     row = db.execute("SELECT version FROM meta").fetchone()

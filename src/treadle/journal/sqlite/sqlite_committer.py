@@ -86,7 +86,6 @@ class FileState:
         self.level = ""
         """The level that the file keeps; empty before it was read."""
         self.frame_id = 0
-        """The newest frame."""
         self.packer: Packer | None = None
         """The packer with the file's newest dictionary; `None` if it has none."""
         self.samples: Samples | None = None

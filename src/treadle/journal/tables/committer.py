@@ -61,7 +61,6 @@ class Committer(ABC, Generic[D]):
         driven: DrivenRuns,
     ) -> None:
         self._name = name
-        """The journal in messages."""
         self._leases = leases
         self._clock = leases.clock
         self.driven = driven

@@ -71,7 +71,6 @@ class TableJournal(ABC, Generic[D]):
         changes: Changes,
     ) -> None:
         self._name = name
-        """The journal in messages."""
         self._leases = leases
         self._reader = reader
         self.read, self.scan, self.inbox, self.find_runs = (
@@ -165,13 +164,11 @@ class TableJournal(ABC, Generic[D]):
 
     @cached_property
     def _origin(self) -> tuple[str, str]:
-        """Return the store's id and the seal of the user who made it."""
         origin, seal = self._reader.query("SELECT id, seal FROM origin")[0]
         return origin, seal
 
     @cached_property
     def _is_own(self) -> bool:
-        """Return whether this user made the store."""
         origin, seal = self._origin
         return is_sealed(seal, origin) or self._is_marked(origin)
 
@@ -267,7 +264,6 @@ class TableJournal(ABC, Generic[D]):
         return self._insert_message(query, rows[0][0], letter)
 
     def _insert_message(self, query: Query, key: int, letter: Letter) -> int:
-        """Insert a message for the run with the row `key`, and return its number."""
         number: int = query("SELECT coalesce(max(number), 0) + 1 FROM inbox WHERE run=?", (key,))[0][0]
         query(INSERT_MESSAGE, letter.row(key, number))
         return number

@@ -50,10 +50,8 @@ class TableReader(ABC):
 
     def __init__(self, name: str, leases: Leases) -> None:
         self._name = name
-        """The journal in messages."""
         self._leases = leases
         self.lock = threading.Lock()
-        """Held by the thread that uses the connection."""
         self._is_closed = False
 
     @abstractmethod

@@ -47,9 +47,7 @@ class Pending:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        """The journal in messages."""
         self.is_closed = False
-        """True once the journal is closed."""
         self.lock = threading.RLock()
         """Held while something is appended or handed over."""
         self._writers: dict[asyncio.AbstractEventLoop, list[TableWriter]] = {}

@@ -168,7 +168,6 @@ def _put_files(skill: Skill, context: ToolContext) -> None:
 
 
 def _read_state(context: ToolContext) -> dict[str, int]:
-    """Return the step in which each skill was brought."""
     stored = None if context.sandbox is None else context.sandbox.read_state(_STATE)
     return {} if stored is None else msgspec.json.decode(stored, type=dict[str, int])
 

@@ -93,7 +93,6 @@ class Workbench:
         self.approver = approver
         self.rules = rules or Rules()
         self.questions = Questioner(run_id, asker, self.rules)
-        """The one who puts questions to the user."""
         self.journal = journal
         """The journal that the run is kept in; `None` outside of a run."""
         self.deps = deps
@@ -387,8 +386,6 @@ class Workbench:
 
 
 class _CallContext(ToolContext[Any]):
-    """The context of a call on a workbench."""
-
     __slots__ = ("_asking", "_bench", "_inner")
 
     def __init__(

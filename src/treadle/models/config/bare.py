@@ -231,7 +231,6 @@ def _check(settings: Settings) -> None:
 
 
 def _find_maker(provider: str, name: str) -> Maker:
-    """Return the function of another package that makes the models of `provider`."""
     if provider in MAKERS:
         return MAKERS.load(provider)
     known = providers()

@@ -324,7 +324,6 @@ class _Spoken:
         self._on_delta = on_delta
 
     def add(self, ids: Sequence[int]) -> None:
-        """Add the next ids."""
         if self._reader is None or self._is_over:
             return
         self._new += [number for number in ids if number not in self._stop_ids]

@@ -236,7 +236,6 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
         )
 
     async def _stream(self, request: Request, watch: Watch, on_delta: OnDelta) -> Completion:
-        """Return the completion of a streamed answer."""
         body = self._body(request, is_stream=True)
         reader = self._reader(on_delta)
         raw = await self._read_streamed(body, watch, reader)
@@ -280,7 +279,6 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
         raise NotImplementedError
 
     def _kept_prefix(self, request: Request, *flags: bool) -> bytes:
-        """Return `_prefix`, computed once for the same tools and schema."""
         kept, known, prefix = self._newest
         if (
             known == flags

@@ -255,7 +255,6 @@ def _walk(place: Path) -> Iterator[str]:
 
 
 def _note_use(image: ImageRoot) -> ImageRoot:
-    """Record that an image is used, and return it."""
     with suppress(OSError):  # the folder may be read-only
         os.utime(Path(image.folder).parent / "image.json")
     return image

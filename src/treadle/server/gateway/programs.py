@@ -143,7 +143,6 @@ class _ProgramHost(GatewayHost):
         self._gateway = Gateway(_refuse_path, self, _to_response)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request of ASGI, whose key says which program asks."""
         if scope["type"] == "lifespan":
             while (message := await receive())["type"] != "lifespan.shutdown":
                 await send({"type": f"{message['type']}.complete"})
@@ -344,7 +343,6 @@ class ProgramWorkers(HereWorkers):
                 await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
 
     async def _play(self, program: Program, task: Task, url: str, key: str) -> _Ended:
-        """Let the environment of a task play it."""
         command = find_environment(task)
         assert command is not None
         process = self._environments.get(command)
@@ -366,7 +364,6 @@ class ProgramWorkers(HereWorkers):
         )
 
     async def _wait(self, place: Path, environment: Mapping[str, str]) -> int:
-        """Run the command to its end, and return its exit status."""
         with (place / "stdout").open("wb") as out, (place / "stderr").open("wb") as error:
             process = await start_guarded(
                 self._argv,
@@ -382,7 +379,6 @@ class ProgramWorkers(HereWorkers):
             await end_all(process)
 
     async def _serve(self, journal: Journal) -> None:
-        """Begin to serve the gateway."""
         self._url = ready = asyncio.get_running_loop().create_future()
         self._host = host = _ProgramHost(journal)
         listener, url = listen("127.0.0.1", 0)
@@ -406,7 +402,6 @@ async def _refuse_path(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _to_response(error: Exception) -> Response:
-    """Return the response for an error."""
     if not isinstance(error, RequestRefused):
         status = 400 if isinstance(error, ConfigError) else 500
         error = RequestRefused(status, str(error), "invalid_request" if status == 400 else "server_error")

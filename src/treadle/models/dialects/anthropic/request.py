@@ -217,7 +217,6 @@ def _past_tools(names: tuple[str, ...]) -> tuple[ToolSpec, ...]:
 
 
 def _encode_blocks(message: Message, contents: Contents) -> bytes:
-    """Return the content blocks of a message, joined by commas."""
     role = message.role
     if role is Role.TOOL:
         result = {"type": "tool_result", "tool_use_id": fit_id(message.call_id or "")}
@@ -232,7 +231,6 @@ def _encode_blocks(message: Message, contents: Contents) -> bytes:
 
 
 def _encode_content(message: Message, contents: Contents) -> list[Json]:
-    """Return the blocks of a message's text and parts."""
     blocks: list[Json] = [_text(message.content)] if message.content else []
     return [*blocks, *[_encode_part(part, contents) for part in message.parts]]
 
@@ -276,7 +274,6 @@ _WRITER = TurnWriter(
 
 
 def _blocks_of(message: Message) -> list[Json]:
-    """Return the blocks of an assistant message, unchanged if the API sent them."""
     opaque = (message.opaque or {}).get(KEY)
     opaque = opaque if isinstance(opaque, dict) else {}
     calls = [_encode_call(call) for call in message.tool_calls]

@@ -279,7 +279,6 @@ def encode_items(message: Message, contents: Contents) -> bytes:
 
 
 def _encode_content(message: Message, contents: Contents) -> Json:
-    """Return the text of a message, or a list of the text and the parts."""
     if not message.parts:
         return message.content
     parts: list[Json] = [{"type": "input_text", "text": message.content}] if message.content else []

@@ -157,7 +157,6 @@ class HttpTokenEngine(HttpEndpoint):
             return None
 
     def _decode(self, body: bytes, prompt: PromptIds) -> Any:
-        """Return the `ANSWER` in a body."""
         return self._decode_plain(body)
 
     def _read_raw(self, raw: Json, prompt: PromptIds, body: bytes) -> Generated:
