@@ -20,13 +20,7 @@ from treadle.core import events as e
 from treadle.core.actions import Action, Append, AskApprover, AskUser, RequestApprovals, RunCalls
 from treadle.core.answering import end_turn
 from treadle.core.asking import open_questions, withdraw
-from treadle.core.limits import (
-    charge,
-    count_call,
-    is_past_deadline,
-    refuse_over_limit,
-    refuse_over_retries,
-)
+from treadle.core.limits import charge, count_call, is_past_deadline, refuse_over_limit, refuse_over_retries
 from treadle.core.parts import parts_among
 from treadle.core.policy import Approval, InDoubt
 from treadle.core.prompting import add_message

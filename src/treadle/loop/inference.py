@@ -29,16 +29,7 @@ from treadle.core.prompting import count_prompt, find_room, guess_next_tokens, m
 from treadle.core.state import State
 from treadle.core.steering import count_messages
 from treadle.core.token_record import Prior, TokenRecord
-from treadle.core.types import (
-    Artifact,
-    Fault,
-    Message,
-    Request,
-    Role,
-    StopReason,
-    ToolCall,
-    Usage,
-)
+from treadle.core.types import Artifact, Fault, Message, Request, Role, StopReason, ToolCall, Usage
 from treadle.journal.protocol import Clock
 from treadle.loop.compaction import count_tokens
 from treadle.loop.outbox import Outbox

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from treadle.cli.terminal.format import format_compaction, write_run_cost
-from treadle.cli.terminal.output import (
-    clean,
-    print_note,
-    shorten,
-    stderr,
-    stdout,
-    write_count,
-    write_usage,
-)
+from treadle.cli.terminal.output import clean, print_note, shorten, stderr, stdout, write_count, write_usage
 from treadle.core.errors import ConfigError
 from treadle.core.events import TurnStarted
 from treadle.core.prompting import count_prompt, find_room

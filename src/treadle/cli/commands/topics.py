@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute_until_stopped
 from treadle.cli.jobs.journals import open_or_make
-from treadle.cli.terminal.output import (
-    bar,
-    clean,
-    print_error,
-    print_json,
-    print_note,
-    stdout,
-    write_count,
-)
+from treadle.cli.terminal.output import bar, clean, print_error, print_json, print_note, stdout, write_count
 from treadle.core.errors import ConfigError
 from treadle.datagen.config.generation_config import GenerationConfig, Models, Topics
 from treadle.datagen.dataset.dataset_folder import DatasetFolder

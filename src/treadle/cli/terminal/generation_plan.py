@@ -4,14 +4,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from treadle.cli.terminal.output import (
-    print_json,
-    print_note,
-    stdout,
-    write_cost,
-    write_count,
-    write_seconds,
-)
+from treadle.cli.terminal.output import print_json, print_note, stdout, write_cost, write_count, write_seconds
 from treadle.datagen.config.estimate import Estimate, as_json, toolsets_of
 from treadle.datagen.config.generation_config import GenerationConfig
 

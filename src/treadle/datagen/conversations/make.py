@@ -32,11 +32,7 @@ from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.scenarios.cast import describe_persona
 from treadle.datagen.scenarios.kinds import kinds_of
 from treadle.datagen.scenarios.scenario import Environment, Kind, SampleSpec, Scenario, write_facts
-from treadle.datagen.scenarios.scenario_writer import (
-    MAX_TRIES,
-    find_scenario_faults,
-    scenario_facts,
-)
+from treadle.datagen.scenarios.scenario_writer import MAX_TRIES, find_scenario_faults, scenario_facts
 from treadle.export.row_changes import keep_messages
 from treadle.export.rows import Lineage, Row, SampleInfo, row_of
 from treadle.journal.run_info import RunFilter

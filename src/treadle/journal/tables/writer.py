@@ -24,12 +24,7 @@ from treadle.journal.listing import Facts
 from treadle.journal.protocol import DONE, Settled
 from treadle.journal.run_info import queue_of
 from treadle.journal.tables.leases import Lease
-from treadle.journal.tables.table_rows import (
-    explain_closed,
-    head_values,
-    run_values,
-    seed_of,
-)
+from treadle.journal.tables.table_rows import explain_closed, head_values, run_values, seed_of
 
 if TYPE_CHECKING:
     from treadle.journal.tables.committer import Committer

@@ -14,13 +14,7 @@ from msgspec import Struct, field
 from treadle.core.types import Json
 from treadle.testbed.engines.answering_work import SampledAnswer
 from treadle.testbed.engines.engine_app import EngineApp
-from treadle.testbed.engines.engine_wire import (
-    AnswerSampling,
-    EngineChat,
-    mask_of,
-    text_ids,
-    write_logprobs,
-)
+from treadle.testbed.engines.engine_wire import AnswerSampling, EngineChat, mask_of, text_ids, write_logprobs
 from treadle.testbed.engines.mock_template import Template
 from treadle.testbed.server.oracle_app import HttpReply, error_reply, json_reply, stream_reply
 

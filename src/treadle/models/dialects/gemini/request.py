@@ -11,22 +11,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from treadle.core.parts import base64_of
-from treadle.core.types import (
-    Artifact,
-    Completion,
-    Json,
-    Message,
-    Request,
-    Role,
-    ToolCall,
-    ToolSpec,
-)
-from treadle.models.dialects.gemini.answer import (
-    KEY,
-    GeminiCollector,
-    keep_arguments,
-    read_completion,
-)
+from treadle.core.types import Artifact, Completion, Json, Message, Request, Role, ToolCall, ToolSpec
+from treadle.models.dialects.gemini.answer import KEY, GeminiCollector, keep_arguments, read_completion
 from treadle.models.wire.endpoint import join_url
 from treadle.models.wire.fitting import fit_name, object_of
 from treadle.models.wire.http_model import HttpModel

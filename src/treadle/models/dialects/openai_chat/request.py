@@ -12,16 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from treadle.core.types import (
-    UNREADABLE_CALL,
-    Artifact,
-    Completion,
-    Json,
-    Message,
-    Request,
-    Role,
-    ToolCall,
-)
+from treadle.core.types import UNREADABLE_CALL, Artifact, Completion, Json, Message, Request, Role, ToolCall
 from treadle.models.dialects.openai_chat.answer import ChatReader, ThoughtReader, read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector, ThoughtCollector
 from treadle.models.protocol import Watch, pass_on

@@ -22,22 +22,9 @@ from treadle.core.errors import (
 )
 from treadle.core.log import Log
 from treadle.core.parts import base64_of
-from treadle.core.types import (
-    Artifact,
-    Completion,
-    Json,
-    Message,
-    Request,
-    Role,
-    ToolCall,
-    ToolSpec,
-)
+from treadle.core.types import Artifact, Completion, Json, Message, Request, Role, ToolCall, ToolSpec
 from treadle.http.transport import Answer, StreamedAnswer
-from treadle.models.dialects.openai_responses.answer import (
-    KEY,
-    ResponseCollector,
-    read_completion,
-)
+from treadle.models.dialects.openai_responses.answer import KEY, ResponseCollector, read_completion
 from treadle.models.protocol import Watch
 from treadle.models.wire.endpoint import join_url
 from treadle.models.wire.fitting import fit_arguments, fit_id, fit_name, is_strict
