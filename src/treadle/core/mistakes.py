@@ -82,10 +82,8 @@ class Keys:
         return f"there is no such key{hint or f'; known are {chr(44).join(known)}'.replace(',', ', ')}"
 
     def _path_in(self, value: Any, location: Sequence[str | int]) -> tuple[KeyPath, bool]:
-        """Return the path of the fault in the file, and whether the value at this path can have several forms.
-
-        If it can, `location` also contains the name of a form.
-        """
+        """Return the path of the fault in the file, and whether the value at this path can have several forms. If
+        it can, `location` also contains the name of a form."""
         path: list[str | int] = []
         has_forms = False
         for position, part in enumerate(location):

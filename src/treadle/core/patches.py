@@ -212,10 +212,8 @@ def _match(old: bytes, new: bytes) -> list[Piece]:
 
 
 def _find_chunks(old: bytes, new: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield the chunks of `new` that `old` also has: where each is in `new` and in `old`, and its size.
-
-    The last one is empty and at both ends.
-    """
+    """Yield the chunks of `new` that `old` also has: where each is in `new` and in `old`, and its size. The last
+    one is empty and at both ends."""
     if old and len(new) > 2 * _MIN_CHUNK:
         cut = _cutter(max(len(old), len(new)))
         places: dict[bytes, int] = {}

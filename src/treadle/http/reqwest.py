@@ -246,10 +246,8 @@ class ReqwestTransport:
         return builder if body is None else builder.body_bytes(body)
 
     def _explain(self, url: str, error: Exception, started: float) -> Exception:
-        """Return the typed error for an error of pyreqwest, and any other error unchanged.
-
-        `started` is the time at which the request was sent, by the monotonic clock.
-        """
+        """Return the typed error for an error of pyreqwest, and any other error unchanged. `started` is the time at
+        which the request was sent, by the monotonic clock."""
         from pyreqwest import exceptions
 
         if not isinstance(error, exceptions.PyreqwestError):

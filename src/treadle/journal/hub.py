@@ -171,10 +171,8 @@ class _Channel:
                 self._loop.call_soon_threadsafe(self._pass_deltas)
 
     def _pass_deltas(self) -> None:
-        """Pass on the pieces of output after the newest event, and leave out those before an earlier one.
-
-        Those that came after a later event stay.
-        """
+        """Pass on the pieces of output after the newest event, and leave out those before an earlier one. Those
+        that came after a later event stay."""
         self._is_called = False
         while self._deltas and self._deltas[0][0] <= self.newest:
             seq, delta = self._deltas.popleft()

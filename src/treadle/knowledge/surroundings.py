@@ -176,10 +176,7 @@ class Surroundings:
 
     def _open_memory(self, spec: MemorySpec | None, journal: Journal, clock: Clock) -> Sequence[Tool]:
         """Open the memory, and return its tools. Without a memory, documents have one of their own, which can only
-        be searched.
-
-        Raises: `ConfigError`, `JournalError`.
-        """
+        be searched. Raises: `ConfigError`, `JournalError`."""
         from treadle.knowledge.memory import MemoryToolset, Recaller, open_memory
 
         if spec is None:

@@ -180,10 +180,8 @@ class _FirstToken(Struct, eq=False):
 
 
 class _Hide(Struct, eq=False, weakref=True):
-    """A function for `Log.derive` that replaces parts which a model cannot be sent by texts about them.
-
-    The parts of the user's messages stay, so that the user hears that they cannot be sent.
-    """
+    """A function for `Log.derive` that replaces parts which a model cannot be sent by texts about them. The parts
+    of the user's messages stay, so that the user hears that they cannot be sent."""
 
     _model: Model
 
@@ -214,10 +212,8 @@ def _guess_cost_usd(state: State, model: Model) -> float | None:
 
 
 class _Failures(Struct, eq=False):
-    """Records the failed attempts of one inference.
-
-    The errors that a model keeps may refer to it for long, so its outbox is taken away when the inference ends.
-    """
+    """Records the failed attempts of one inference. The errors that a model keeps may refer to it for long, so its
+    outbox is taken away when the inference ends."""
 
     state: State
     step: int

@@ -101,10 +101,8 @@ class HfRenderer(AnswerReader):
         return None
 
     def _known_answers(self, added: Sequence[Message]) -> list[Message]:
-        """Return known answers that `added` can follow, the best first.
-
-        An answer with calls ends with the known text too, since templates differ in where they write the content.
-        """
+        """Return known answers that `added` can follow, the best first. An answer with calls ends with the known
+        text too, since templates differ in where they write the content."""
         results = [item for item in added if item.role is Role.TOOL]
         if not results or self._is_plain:
             return [Message(Role.ASSISTANT, _KNOWN)]
@@ -180,12 +178,9 @@ class HfRenderer(AnswerReader):
         return self._template.render(wires, self._tools.find(tools), begins_answer=begins_answer)
 
     def _find_form(self) -> None:
-        """Find out how the template expects its messages.
-
-        A template that has no place for tools and their results gets them as text in the messages, and one that
-        does not write calls gets them as text of the answer.
-        Raises: `ConfigError` if the template does not write the contents of messages.
-        """
+        """Find out how the template expects its messages. A template that has no place for tools and their results
+        gets them as text in the messages, and one that does not write calls gets them as text of the answer.
+        Raises: `ConfigError` if the template does not write the contents of messages."""
         if not self._writes(_KNOWN, [Message(Role.USER, _KNOWN)]):
             self._has_parts = True
             if not self._writes(_KNOWN, [Message(Role.USER, _KNOWN)]):

@@ -321,10 +321,8 @@ class Handover:
             self._parcels[number] = parcels
 
     async def _find_room(self, queue: DeliveryQueue) -> None:
-        """Wait until the queue of the sinks has room for a group, and reserve it.
-
-        If the work is to stop and a sink cannot deliver, the groups in flight enter the queue on disk at once.
-        """
+        """Wait until the queue of the sinks has room for a group, and reserve it. If the work is to stop and a sink
+        cannot deliver, the groups in flight enter the queue on disk at once."""
         while self._admitted + queue.backlog >= self._ahead:
             if self._stop.is_set() and queue.troubles:
                 break

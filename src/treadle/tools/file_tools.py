@@ -211,11 +211,9 @@ files = FilesToolset()
 
 
 class _Matcher:
-    """A pattern that is searched for in lines, in time proportional to their length.
-
-    Regular expressions come from a model or from what it has read. They run on the Rust engine of pydantic, which
-    does not backtrack; an expression could be made to block `re` for ever.
-    """
+    """A pattern that is searched for in lines, in time proportional to their length. Regular expressions come from
+    a model or from what it has read. They run on the Rust engine of pydantic, which does not backtrack; an
+    expression could be made to block `re` for ever."""
 
     def __init__(self, pattern: str, is_regex: bool, ignore_case: bool) -> None:
         if not pattern or "\n" in pattern:

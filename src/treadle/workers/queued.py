@@ -162,10 +162,8 @@ class QueueWorkers:
             ended.cancel()
 
     async def _waits(self, agent: Agent[Any], info: RunInfo, given: Given) -> bool:
-        """Return whether a run that exists is left to the workers. One that has failed is reopened for them.
-
-        A run of another queue, or without a queue, is not, because no worker may be there to drive it.
-        """
+        """Return whether a run that exists is left to the workers. One that has failed is reopened for them. A run
+        of another queue, or without a queue, is not, because no worker may be there to drive it."""
         if queue_of(info.labels) != self._options.queue or info.is_waiting:
             return False
         if info.is_turn_open or info.is_driven:

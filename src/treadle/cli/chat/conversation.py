@@ -232,10 +232,8 @@ class Chat:
         return list(files.values())
 
     def _do(self, text: str, *, is_turn: bool = False) -> bool:
-        """Carry out the command that a line is, and return whether it is one, if only a misspelt one.
-
-        During a turn, a command that changes something is put off until the turn has ended.
-        """
+        """Carry out the command that a line is, and return whether it is one, if only a misspelt one. During a
+        turn, a command that changes something is put off until the turn has ended."""
         name, _, rest = text.partition(" ")
         command = COMMANDS.get(name)
         if command is None:

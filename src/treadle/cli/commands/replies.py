@@ -89,10 +89,8 @@ def _is_driven(journal: Journal, run_id: str) -> bool:
 
 
 def _give(journal: Journal, run_id: str, messages: Sequence[InboxMessage], what: str) -> bool:
-    """Send messages that a run waits for. Return whether a process drives the run, which takes them in.
-
-    If nobody drives the run, they are taken in here. Raises: `ConfigError` if one of them then means nothing.
-    """
+    """Send messages that a run waits for. Return whether a process drives the run, which takes them in. If nobody
+    drives the run, they are taken in here. Raises: `ConfigError` if one of them then means nothing."""
     is_driven = False
     for message in messages:
         sent = execute(send(journal, run_id, message))

@@ -84,10 +84,8 @@ def _console(*, is_error: bool) -> "Console":
 
 @contextmanager
 def _writing(*, is_ignored: bool = False) -> Iterator[None]:
-    """Report an error of an output in the `with` block, or ignore it.
-
-    Raises: `TreadleError`; `BrokenPipeError` if the reader has closed the pipe.
-    """
+    """Report an error of an output in the `with` block, or ignore it. Raises: `TreadleError`; `BrokenPipeError` if
+    the reader has closed the pipe."""
     try:
         yield
     except OSError as error:

@@ -299,11 +299,8 @@ class Pool:
         self._timer = self.loop.call_at(at, self._expire)
 
     def _expire(self) -> None:
-        """Fail the requests whose time is over, and set the timer for the next one.
-
-        The timer is not moved when requests end, so that it fires about once per time-out and not for each
-        request.
-        """
+        """Fail the requests whose time is over, and set the timer for the next one. The timer is not moved when
+        requests end, so that it fires about once per time-out and not for each request."""
         now = self.loop.time()
         self._timer, self._rings_at = None, math.inf
         for connection in [item for item in self._busy if self._due(item) <= now]:

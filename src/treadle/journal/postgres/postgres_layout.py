@@ -88,10 +88,8 @@ def _migrate(db: Db, name: str) -> None:
 
 
 def _adopt(db: Db) -> None:
-    """Adapt the numbers of transactions to this server, if the tables were copied from another one.
-
-    A transaction there may have a number that this server has not reached. All are moved below zero, in order.
-    """
+    """Adapt the numbers of transactions to this server, if the tables were copied from another one. A transaction
+    there may have a number that this server has not reached. All are moved below zero, in order."""
     is_foreign = (
         "SELECT max(xact) >= pg_snapshot_xmax(pg_current_snapshot())::text::int8, max(xact) FROM frames"
     )

@@ -373,10 +373,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
 
     def _pack(self) -> None:
         """Make a dictionary from the samples, unless the file has got one meanwhile, and give what they leave free
-        back to the system, unless the file is so large that this would take long.
-
-        Nothing is lost if that fails.
-        """
+        back to the system, unless the file is so large that this would take long. Nothing is lost if that fails."""
         samples, self._file.samples = self._file.samples, None
         if samples is None or self._file.packer is not None:
             return
@@ -436,10 +433,8 @@ class FileCommitter(Committer[sqlite3.Connection]):
 
     def _keep(self, writes: list[Write], size: int, joined: list[JoinedWork], *, can_wait: bool) -> None:
         """Commit `writes`, and what is `joined`. If that fails, commit the writes of each run alone, and store the
-        error in those that fail.
-
-        Raises: `BusyError` if another process has the file's lock, or a commit fails, and `can_wait` is False.
-        """
+        error in those that fail. Raises: `BusyError` if another process has the file's lock, or a commit fails, and
+        `can_wait` is False."""
         writers = [write.writer for write in writes]
         before = [(writer.key, writer.token, writer.head, writer.checksum) for writer in writers]
         now = self._clock.time()
@@ -485,10 +480,8 @@ class FileCommitter(Committer[sqlite3.Connection]):
             self._enqueue(self._checkpoint)
 
     def _run_in(self, function: Callable[[sqlite3.Connection], T], *, can_wait: bool = True) -> T:
-        """Run `function` in a transaction, and return its result.
-
-        Raises: `BusyError` if another process has the file's lock and `can_wait` is False; `JournalError`.
-        """
+        """Run `function` in a transaction, and return its result. Raises: `BusyError` if another process has the
+        file's lock and `can_wait` is False; `JournalError`."""
         db, leases = self._db, self._leases
         try:
             self._begin(can_wait=can_wait)

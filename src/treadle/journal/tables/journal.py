@@ -292,10 +292,8 @@ class TableJournal(ABC, Generic[D]):
         return fill_facts(self._query_in(db), self._reader.read_frames, self._unknown_facts())
 
     async def _lease(self, take: Callable[[D], T], run_id: str | None = None) -> T:
-        """Return what `take` returns in a transaction, which is short if it takes the lease of `run_id`.
-
-        If the caller is cancelled, a writer is released.
-        """
+        """Return what `take` returns in a transaction, which is short if it takes the lease of `run_id`. If the
+        caller is cancelled, a writer is released."""
         self._check_open()
         loop = asyncio.get_running_loop()
         if run_id is None or self._pending.has_open(loop, run_id):
@@ -384,11 +382,9 @@ class TableJournal(ABC, Generic[D]):
             self._committer.give_back(Lease(writer.key, writer.token))
 
     def _disown(self) -> None:
-        """Leave the database to the parent, in a forked child.
-
-        A connection that is closed there would be closed for the parent too, or change a file without the
-        parent's locks. So neither `close` nor the end of the process does, and the connections are never freed.
-        """
+        """Leave the database to the parent, in a forked child. A connection that is closed there would be closed
+        for the parent too, or change a file without the parent's locks. So neither `close` nor the end of the
+        process does, and the connections are never freed."""
         import ctypes
 
         self._close.detach()

@@ -272,10 +272,8 @@ class Workbench:
         inner: InnerCalls | None,
         max_chars: int,
     ) -> tuple[ToolResult, Blobs | None, float]:
-        """Put `tool_started` in the outbox and run the tool.
-
-        Return its result, the contents of its artifacts, and the time that it took in seconds.
-        """
+        """Put `tool_started` in the outbox and run the tool. Return its result, the contents of its artifacts, and
+        the time that it took in seconds."""
         spec = tool.spec
         if THREADS.left and (refused := await self._wait_for_thread(call, spec)) is not None:
             return refused, None, 0.0

@@ -214,9 +214,7 @@ class PlainReader(ABC):
         opaque: dict[str, Json] | None = None,
     ) -> Completion | None:
         """Return a completion with the token ids of a `TOKEN_ANSWER`; `None` if they cannot be read.
-
-        `weight_version` is the version of the weights if the choice does not say one.
-        """
+        `weight_version` is the version of the weights if the choice does not say one."""
         choice = answer.choices[0]
         # vLLM's chat has the prompt's ids beside the choices, other endpoints have them in the choice.
         asked = choice.prompt_token_ids if answer.prompt_token_ids is None else answer.prompt_token_ids

@@ -362,10 +362,8 @@ class AtroposSink:
         return lost_calls
 
     async def _anchor(self, session: AtroposSession) -> None:
-        """Register the name a few times more before anything is posted to a new process.
-
-        A later registration whose answer is lost then cannot make an old process look like a new one.
-        """
+        """Register the name a few times more before anything is posted to a new process. A later registration whose
+        answer is lost then cannot make an old process look like a new one."""
         while session.env.calls < _MIN_CALLS:
             self._begin_call()
             answer = await session.register(self._label)
