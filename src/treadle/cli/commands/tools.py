@@ -17,9 +17,10 @@ from treadle.cli.terminal.output import (
     print_error,
     print_json,
     print_json_lines,
+    print_line,
     print_note,
+    print_parts,
     spinner,
-    stdout,
     write_count,
 )
 from treadle.core.documents import decode_document, is_yaml_name
@@ -98,7 +99,7 @@ def _print_toolsets(*, is_json: bool) -> None:
     width = max(map(len, names))
     for name in names:
         about = _ABOUT.get(name.rstrip(":"), "")
-        stdout().print(f"{name:<{width}}  {about}", soft_wrap=True)
+        print_line(f"{name:<{width}}  {about}")
     print_note("your own tools: file.py, file.py:name or package.module:name")
 
 
@@ -117,9 +118,7 @@ def print_specs(specs: Sequence[ToolSpec]) -> None:
     width = max((len(spec.name) for spec in specs), default=0)
     for spec in specs:
         about = spec.description.strip().partition("\n")[0]
-        stdout().print(f"{clean(spec.name):<{width}}  ", style="bold", end="")
-        stdout().print(f"{spec.effect:<10}  ", style="dim", end="")
-        stdout().print(clean(about), soft_wrap=True)
+        print_parts((f"{spec.name:<{width}}  ", "bold"), (f"{spec.effect:<10}  ", "dim"), (about, ""))
 
 
 def call(
@@ -157,8 +156,7 @@ def call(
     elif result.is_error:
         print_error(result.content)
     else:
-        text = clean(result.content)
-        stdout().print(text, soft_wrap=True, end="" if text.endswith("\n") else "\n")
+        print_line(clean(result.content).removesuffix("\n"))
     if not is_json and (delta.changed or delta.deleted):
         changes = [*delta.changed, *[f"-{path}" for path in delta.deleted]]
         print_note(f"{write_count(len(changes), 'file')} changed in the sandbox: {', '.join(changes)[:500]}")
@@ -330,6 +328,6 @@ def _print_addresses(paths: dict[str, str], sessions: "ToolSessions", *, is_json
         print_json({**paths, "tools": list(sessions.tools)})
         return
     for name, address in paths.items():
-        stdout().print(f"{name:<5} {address}", style="bold")
+        print_line(f"{name:<5} {address}", "bold")
     flush()
     print_note(f"tools: {', '.join(sessions.tools)}; Ctrl-C stops the server")

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute_until_stopped
 from treadle.cli.jobs.journals import open_or_make
-from treadle.cli.terminal.output import bar, clean, print_error, print_json, print_note, stdout, write_count
+from treadle.cli.terminal.output import (
+    bar,
+    clean,
+    print_error,
+    print_json,
+    print_line,
+    print_note,
+    stdout,
+    write_count,
+)
 from treadle.core.errors import ConfigError
 from treadle.datagen.config.generation_config import GenerationConfig, Models, Topics
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
@@ -237,7 +246,7 @@ def show(
     elif is_leaves or is_failed:
         for topic in chosen:
             error = f": {topic.error}" if is_failed else ""
-            stdout().print(clean(SEPARATOR.join(topic.path) + error), soft_wrap=True)
+            print_line(SEPARATOR.join(topic.path) + error)
     else:
         _print_tree(graph, chosen)
     print_note(describe(graph))

@@ -14,9 +14,9 @@ from treadle.cli.terminal.output import (
     is_live,
     print_json,
     print_json_lines,
+    print_line,
     print_note,
     shorten,
-    stdout,
     write_cost,
     write_count,
     write_seconds,
@@ -139,7 +139,7 @@ class TextLines(JobView):
 
     def _say(self, text: str) -> None:
         self._printed_at = time.monotonic()
-        stdout().print(clean(f"{self._name}: {text}"), soft_wrap=True)
+        print_line(f"{self._name}: {text}")
 
 
 class JobBoard(Drawing, JobView):

@@ -9,8 +9,8 @@ from treadle.cli.terminal.output import (
     is_live,
     print_json,
     print_json_lines,
+    print_line,
     shorten,
-    stdout,
     write_seconds,
 )
 from treadle.cli.terminal.streamed_text import StreamedText, render_markdown
@@ -60,7 +60,7 @@ class QuietView(View):
     """A view that prints only the answer."""
 
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
-        stdout().print(clean(run.output), soft_wrap=True)
+        print_line(run.output)
 
 
 class TextView(EventPrinter, View):
