@@ -23,7 +23,7 @@ from treadle.cli.terminal.output import (
     spinner,
     write_count,
 )
-from treadle.core.documents import decode_document, is_yaml_name
+from treadle.core.documents import decode_document, is_yaml_name, read_data
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean, require
 from treadle.core.types import FileDelta, ToolCall, ToolErrorKind, ToolResult, ToolSpec
@@ -39,28 +39,6 @@ from treadle.tools.schema.tool_definitions import (
 if TYPE_CHECKING:
     from treadle.sandbox.in_memory import MemorySandbox
     from treadle.server.tool_sessions import ToolSessions
-
-_ABOUT = {
-    "ask": "ask the user questions, with options or free text",
-    "client": "the tools of whoever uses the run, such as a client of `treadle serve`",
-    "files": "read, write, edit and search the files of the run",
-    "vfs": "read, write, list and delete the files of the run, as DeepFabric's tools do",
-    "python": "Python code in a sandbox",
-    "shell": "shell commands in a sandbox",
-    "shell-unprotected": "shell commands on this machine, without a sandbox",
-    "mcp": "an MCP server: mcp:'npx -y server', mcp:https://host/mcp, mcp:servers.json",
-    "mock": "mocked tools from a file of definitions: mock:tools.json",
-    "openapi": "the operations of an OpenAPI document: openapi:document.json",
-    "file_search": "search the files of vector stores, within `treadle serve`",
-    "shop": "the database of a run of the tasks `shop`",
-    "corpus": "search and read the documents of a run of the tasks `lookup`",
-    "harbor-shell": "shell commands that find the files of the run in a folder: harbor-shell:/app",
-    "bfcl-tools": "the functions of a task of BFCL: bfcl-tools:parallel:parallel_0",
-    "conversation-tools": "the recorded results of a row: conversation-tools:rows.jsonl:row-1",
-    "tau-tools": "the tools of a task of tau2-bench: tau-tools:retail:0",
-    "memory": "remember and recall things across sessions, with --memory or a persona",
-    "spin": "a service that speaks DeepFabric's Spin protocol: spin:http://host:port",
-}
 
 
 def list_tools(
@@ -96,9 +74,9 @@ def _print_toolsets(*, is_json: bool) -> None:
     if is_json:
         print_json(*[{"name": name} for name in names])
         return
-    width = max(map(len, names))
+    width, abouts = max(map(len, names)), read_data("treadle.cli.commands", "toolsets")
     for name in names:
-        about = _ABOUT.get(name.rstrip(":"), "")
+        about = abouts.get(name.rstrip(":"), "")
         print_line(f"{name:<{width}}  {about}")
     print_note("your own tools: file.py, file.py:name or package.module:name")
 
