@@ -10,6 +10,7 @@ from treadle.cli.terminal.output import (
     print_line,
     print_note,
     print_table,
+    stdout,
     write_cost,
     write_count,
     write_seconds,
@@ -61,12 +62,13 @@ def print_plan(
     table.add_row("all", "", *sums, write_cost(plan.cost_usd), write_seconds(plan.seconds), style="bold")
     print_table(table)
     print_line("")
+    console = stdout()
     if plan.cost_usd is None:
         extra = "" if find_spec("genai_prices") else "pip install 'treadle[cost]', or "
-        print_line(f"For the cost, {extra}give the price of each model, such as models.agent.price.")
-    print_line(
+        console.print(f"For the cost, {extra}give the price of each model, such as models.agent.price.")
+    console.print(
         f"The real numbers may be {plan.spread:g} times lower or higher. The time of a role is that of its calls "
         "one after another; the time of all counts the window."
     )
     for text in plan.assumptions:
-        print_line(f"  assumed: {text}")
+        console.print(f"  assumed: {text}")
