@@ -140,9 +140,7 @@ class Agent(Generic[T_co]):
         self.approver = options.get("approver")
         self.asker = options.get("asker")
         self.hooks = Hooks(options.get("hooks", ()))
-        """The functions that are called with every event."""
         self.answer: AnswerType[T_co] = answer_type(schema)
-        """The type of the answers."""
         self._spec: AgentSpec | None = None
         self._spec_parts: tuple[object, ...] = ()
         """The attributes that `_spec` was made from."""
@@ -175,7 +173,6 @@ class Agent(Generic[T_co]):
             # The agent's own memory has the same tools.
             built = [item for item in built if item not in ("memory", PartSpec(name="memory"))]
         self.kit = Toolboxes(built, self.model, () if self.known is None else self.known.tools)
-        """The toolboxes for the agent's runs."""
 
     @classmethod
     def from_spec(

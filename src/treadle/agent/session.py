@@ -11,12 +11,7 @@ from treadle.agent.overview import SessionSummary, summarize_session
 from treadle.agent.run_stream import RunStream
 from treadle.agent.sync import block, iterate_blocking
 from treadle.core.asking import Answerable
-from treadle.core.errors import (
-    ConfigError,
-    JournalError,
-    RunExistsError,
-    RunNotFoundError,
-)
+from treadle.core.errors import ConfigError, JournalError, RunExistsError, RunNotFoundError
 from treadle.core.events import ContextCompacted, RunPaused, TurnStarted
 from treadle.core.events.narrowing import Event, Item
 from treadle.core.inbox import Withdraw
@@ -399,7 +394,6 @@ class Session(Generic[T_co]):
 
     @property
     def _has_senders(self) -> bool:
-        """True if a task waits for the turn of its message."""
         return any([item.is_awaited for item in self._outgoing])
 
     @asynccontextmanager

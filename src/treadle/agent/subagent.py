@@ -146,10 +146,8 @@ class AgentTool:
         return self._to_output(run)
 
     async def _resume(self, run: Run[Any], given: Given, context: ToolContext, journal: Journal) -> Run[Any]:
-        """Put what a run waits for to the user of the calling run, and drive the run with the answers.
-
-        If the user does not answer now, the calling run waits too, and this call is made again later.
-        """
+        """Put what a run waits for to the user of the calling run, and drive the run with the answers. If the user
+        does not answer now, the calling run waits too, and this call is made again later."""
         answers: dict[str, Answerable] = {}
         for body in open_questions(run.state):
             question = Question(f"{self.spec.name}: {body.text}", body.options, body.allows_text, body.schema)

@@ -139,8 +139,6 @@ def _choices(parts: "_Parts", sizes: Sizes, keep_turns: int) -> Iterator[tuple[i
 
 
 class _Parts:
-    """The parts of a transcript, and the positions at which it can be cut."""
-
     def __init__(self, seen: Seen, keep_turns: int) -> None:
         messages = seen.messages
         self._seen = seen
@@ -179,10 +177,8 @@ class _Parts:
         return messages[index].role is Role.USER and messages[index - 1].role is Role.ASSISTANT
 
     def plan(self, cut: int, kept_steps: int, *, is_last: bool = False) -> Plan:
-        """Return the plan whose kept messages begin at `cut`, and in which the newest steps keep their results.
-
-        If it `is_last`, when nothing else makes the prompt fit, what was recalled for the open turn goes too.
-        """
+        """Return the plan whose kept messages begin at `cut`, and in which the newest steps keep their results. If
+        it `is_last`, when nothing else makes the prompt fit, what was recalled for the open turn goes too."""
         seen, messages = self._seen, self._seen.messages
         is_whole = cut == self.begin
         old_blocks = [at for at in seen.recalled if at != seen.turn_at or not seen.is_open or is_last]

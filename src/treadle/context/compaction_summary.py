@@ -91,11 +91,8 @@ def request_summary(
 
 
 def _render_within(messages: Sequence[Message], tokens: float) -> tuple[str, int]:
-    """Return the messages as text of at most `tokens`, and how many were left out at the beginning.
-
-    Long messages become shorter before any is left out: each keeps its beginning and its end, as long as the room
-    allows.
-    """
+    """Return the messages as text of at most `tokens`, and how many were left out at the beginning. Long messages
+    become shorter before any is left out: each keeps its beginning and its end, as long as the room allows."""
     low, high = _SHORTEST_CHARS, max(_SHORTEST_CHARS, int(_MOST_CHARS_PER_TOKEN * tokens))
     lines = [_render(message, high) for message in messages]
     if sum([weigh(line) + 1 for line in lines]) > tokens:
@@ -114,7 +111,6 @@ def _render_within(messages: Sequence[Message], tokens: float) -> tuple[str, int
 
 
 def _render(message: Message, chars: int) -> str:
-    """Return a message as text in which nothing is longer than `chars`."""
     if message.role is Role.TOOL:
         most = max(_SHORTEST_CHARS, chars // _RESULT_SHARE)
         return f"result of {message.name} ({message.call_id}): {cut_middle(message.content, most)}"

@@ -107,7 +107,6 @@ class _Reader:
         self._gone: dict[int, LeftOut] = {}
 
     def take(self, event: e.Event) -> None:
-        """Take the next event."""
         state, body = self._state, event.body
         if isinstance(body, e.ContextCompacted):
             self._compact(event.seq, body)

@@ -277,7 +277,6 @@ def _read_form(schema: dict[str, Json], said: Answerable, find_fault: FindFault)
 
 
 def _explain(question: Question | e.QuestionAsked) -> str:
-    """Return the end of a message about an answer that does not fit."""
     listed = ", ".join([f"{number} {item.label!r}" for number, item in enumerate(question.options, 1)])
     text = "a text" if question.allows_text else ""
     choices = " or ".join([part for part in (f"one of {listed}" if listed else "", text) if part])

@@ -20,13 +20,7 @@ from treadle.core import events as e
 from treadle.core.actions import Action, Append, AskApprover, AskUser, RequestApprovals, RunCalls
 from treadle.core.answering import end_turn
 from treadle.core.asking import open_questions, withdraw
-from treadle.core.limits import (
-    charge,
-    count_call,
-    is_past_deadline,
-    refuse_over_limit,
-    refuse_over_retries,
-)
+from treadle.core.limits import charge, count_call, is_past_deadline, refuse_over_limit, refuse_over_retries
 from treadle.core.parts import parts_among
 from treadle.core.policy import Approval, InDoubt
 from treadle.core.prompting import add_message
@@ -271,10 +265,8 @@ def _find_over_limit(state: "State", open_calls: list[CallState]) -> list[ToolRe
 
 
 def _decide_approvals(state: "State", open_calls: list[CallState]) -> Action | None:
-    """Return what must happen before the open calls may run; `None` if they may run now.
-
-    No call runs while one of them waits for approval.
-    """
+    """Return what must happen before the open calls may run; `None` if they may run now. No call runs while one of
+    them waits for approval."""
     effects = {tool.name: tool.effect for tool in state.tools}
     refused: list[ToolResult] = []
     unasked: list[CallState] = []

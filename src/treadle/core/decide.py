@@ -111,11 +111,9 @@ def _decide_failure(state: State, failure: e.InferenceFailed) -> Action:
 
 
 def _decide_size(state: State) -> Action | None:
-    """Return what to do instead of an inference whose prompt is too long; `None` if it is not.
-
-    A prompt that was just compacted is sent, since another compaction would not help: its size is an estimate, and
-    the server decides.
-    """
+    """Return what to do instead of an inference whose prompt is too long; `None` if it is not. A prompt that was
+    just compacted is sent, since another compaction would not help: its size is an estimate, and the server
+    decides."""
     room = find_room(state)
     if room is None or state.policy.compact_at is None or not state.shown.can_compact:
         return None

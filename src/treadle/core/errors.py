@@ -241,7 +241,6 @@ class ReplayDivergence(TreadleError, AssertionError):  # noqa: N818
         self.seq = seq
         """The number of the first event that differs."""
         self.expected = expected
-        """The event in the journal, in words."""
         self.actual = actual
         """What replay decided, in words."""
 

@@ -208,7 +208,6 @@ def _cancel(state: State, message: Cancel) -> tuple[e.DurableBody, ...]:
 
 
 def _end_turn(state: State) -> tuple[e.DurableBody, ...]:
-    """Return the events that end the open turn of a session without an answer."""
     if state.status is Status.PAUSED:
         return (e.RunResumed(), *abandon_turn(state))
     if state.turn.failure is not None and isinstance(action := decide(state), Append):

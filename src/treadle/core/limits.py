@@ -152,11 +152,9 @@ def _end_lost(state: "State") -> Append:
 
 
 def _reserve(left: float, next_cost: float, steps: int, limit: StopReason) -> tuple[StopReason | None, bool]:
-    """Check whether the next inference and a wrap-up after it fit in the rest of a budget.
-
-    Return `limit` if they do not fit (`None` if they do), and whether the wrap-up alone fits. The first inference
-    of a turn needs no room for a wrap-up after it, since there is nothing to wrap up yet.
-    """
+    """Check whether the next inference and a wrap-up after it fit in the rest of a budget. Return `limit` if they
+    do not fit (`None` if they do), and whether the wrap-up alone fits. The first inference of a turn needs no room
+    for a wrap-up after it, since there is nothing to wrap up yet."""
     if left <= 0 or next_cost > left:
         return limit, False
     if steps and 2 * next_cost > left:

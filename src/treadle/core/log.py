@@ -157,7 +157,6 @@ class _Joined(Generic[S]):
         self._ends: list[list[int]] = []
         """The end of each result within its block, for each block."""
         self.rest: list[bytes] = []
-        """The results of the last block."""
 
     def fold(self) -> None:
         """Make a piece of the first block in `rest`."""
@@ -167,7 +166,6 @@ class _Joined(Generic[S]):
         del self.rest[:_BLOCK]
 
     def pieces(self, size: int) -> list[bytes]:
-        """Return the pieces of the first `size` results."""
         whole, left = divmod(size, _BLOCK)
         pieces = self.blocks[:whole]
         if whole == len(self.blocks):

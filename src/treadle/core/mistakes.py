@@ -82,10 +82,8 @@ class Keys:
         return f"there is no such key{hint or f'; known are {chr(44).join(known)}'.replace(',', ', ')}"
 
     def _path_in(self, value: Any, location: Sequence[str | int]) -> tuple[KeyPath, bool]:
-        """Return the path of the fault in the file, and whether the value at this path can have several forms.
-
-        If it can, `location` also contains the name of a form.
-        """
+        """Return the path of the fault in the file, and whether the value at this path can have several forms. If
+        it can, `location` also contains the name of a form."""
         path: list[str | int] = []
         has_forms = False
         for position, part in enumerate(location):
@@ -110,7 +108,6 @@ class Keys:
         return path
 
     def _form_of(self, path: KeyPath) -> str:
-        """Return the forms that the value at `path` can have."""
         for pattern, text in self._forms.items():
             if len(pattern) == len(path) and all(
                 name in ("*", part) for name, part in zip(pattern, path, strict=True)

@@ -104,7 +104,6 @@ def read_patch(digest: str, stored: bytes) -> Patch | None:
 
 
 def _number_of(patches: Sequence[Patch]) -> int:
-    """Return the number of the version that `patches` make."""
     number = rest = patches[-1].number if patches else 0
     for patch in reversed(patches):
         if patch.number != rest:
@@ -171,7 +170,6 @@ def _add(pieces: list[Piece], piece: Piece) -> None:
 
 
 def _diff(old: bytes, new: bytes) -> list[Piece]:
-    """Return pieces that make `new` from `old`."""
     start = _count_equal(old, new)
     rest = min(len(old), len(new)) - start
     end = _count_equal(old[len(old) - rest :], new[len(new) - rest :], from_end=True)
@@ -184,7 +182,6 @@ def _diff(old: bytes, new: bytes) -> list[Piece]:
 
 
 def _count_equal(left: bytes, right: bytes, *, from_end: bool = False) -> int:
-    """Return how many bytes at the beginning, or at the end, are the same in both."""
     low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2
@@ -215,10 +212,8 @@ def _match(old: bytes, new: bytes) -> list[Piece]:
 
 
 def _find_chunks(old: bytes, new: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield the chunks of `new` that `old` also has: where each is in `new` and in `old`, and its size.
-
-    The last one is empty and at both ends.
-    """
+    """Yield the chunks of `new` that `old` also has: where each is in `new` and in `old`, and its size. The last
+    one is empty and at both ends."""
     if old and len(new) > 2 * _MIN_CHUNK:
         cut = _cutter(max(len(old), len(new)))
         places: dict[bytes, int] = {}

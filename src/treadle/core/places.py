@@ -160,10 +160,8 @@ def _compose(data: bytes, is_yaml: bool) -> Any:
 
 
 def _child(node: Any, part: str | int) -> tuple[Any, Any]:
-    """Return the nodes of a key and of its value.
-
-    For an item of a list, both are the node of the item. Both are `None` if there is no such key or item.
-    """
+    """Return the nodes of a key and of its value. For an item of a list, both are the node of the item. Both are
+    `None` if there is no such key or item."""
     items: Sequence[Any] = () if node is None or isinstance(node.value, str) else node.value
     if isinstance(part, int):
         is_there = part < len(items) and not isinstance(items[part], tuple)

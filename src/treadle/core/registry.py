@@ -91,7 +91,6 @@ class Registry(Generic[T]):
 
 @cache
 def _read_plugins(group: str, path: tuple[str, ...]) -> "dict[str, EntryPoint]":
-    """Return the entry points of a group in the folders of `path`, which is `sys.path`."""
     packages: dict[str, tuple[EntryPoint, ...]] = {}
     for folder in path:
         for package, points in _read_folder(folder):
@@ -184,10 +183,8 @@ def load_name(package: str, name: str) -> Any:
 
 @cache
 def _places_of(package: str) -> dict[str, str]:
-    """Return the module of each name that a package imports for type checkers, as its source says.
-
-    A program may be shipped without sources, so that only the compiled package says it.
-    """
+    """Return the module of each name that a package imports for type checkers, as its source says. A program may be
+    shipped without sources, so that only the compiled package says it."""
     module: Any = sys.modules[package]
     try:
         source: str = module.__loader__.get_data(module.__file__).decode()

@@ -324,7 +324,6 @@ def _is_same(body: e.DurableBody, wanted: e.DurableBody) -> bool:
 
 
 def _describe(what: e.DurableBody | Action) -> str:
-    """Return a short text for a message: the type, and the fields except the time."""
     if isinstance(what, RunCalls | RequestApprovals | AskApprover):
         first = "tool_started" if isinstance(what, RunCalls) else "an approval"
         return f"{first} for {', '.join(item.call.call_id for item in what.calls)}"

@@ -546,4 +546,3 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     e.Rewarded: _on_rewarded,
     e.Noted: _on_noted,
 }
-"""The handler for each type of body."""

@@ -113,9 +113,7 @@ def _check_continued(
     config: GenerationConfig, options: Continuation, ledger: Ledger, journal: Journal
 ) -> None:
     """Compare the configuration with the one that the dataset was begun with, and reopen the samples to try again.
-
-    Raises: `ConfigError` that names the changed keys.
-    """
+    Raises: `ConfigError` that names the changed keys."""
     known = ledger.get("config")
     changes = [] if known is None else find_changes(msgspec.json.decode(known), config)
     if ledger.get(_MISTAKE):

@@ -15,7 +15,6 @@ class TopicsReady(JobNotice, frozen=True, tag="topics_ready"):
     failed: int
 
     def line(self) -> str:
-        """See `JobNotice.line`."""
         failed = f", {self.failed:,} could not be expanded" if self.failed else ""
         return f"{self.leaves:,} leaf topic{'' if self.leaves == 1 else 's'}{failed}"
 
@@ -32,17 +31,14 @@ class TopicExpanded(JobNotice, frozen=True, tag="topic_expanded"):
     error: str | None = None
 
     def line(self) -> str | None:
-        """See `JobNotice.line`."""
         if self.error is None:
             return None
         return f"no subtopics for {' › '.join(self.path):.100}: {self.error:.200}"
 
     def share(self) -> tuple[int, int]:
-        """See `JobNotice.share`."""
         return self.done, self.expected
 
     def describe(self) -> str:
-        """See `JobNotice.describe`."""
         return f"{self.done:,} of {self.expected:,} topic{'' if self.expected == 1 else 's'} expanded"
 
 
@@ -80,7 +76,6 @@ class GenerationProgress(JobProgress, kw_only=True):
     """The number of kept rows by kind of tool use."""
 
     def shares(self) -> list[str]:
-        """See `JobProgress.shares`."""
         # Another thread may draw this while kinds are added.
         kinds = sorted(dict(self.kinds).items(), key=lambda item: -item[1])
         return [f"{name} {count:,}" for name, count in kinds]

@@ -137,11 +137,9 @@ class SampleWork:
         self._attempts = studio.config.generation.sample_attempts
 
     def make_item(self, number: int, counts: JobCounts) -> PlannedItem:
-        """See `JobWork.make_item`."""
         return self._plan.make_item(number, counts)
 
     def note(self, item: PlannedItem, outcome: ItemOutcome) -> None:
-        """See `JobWork.note`."""
         if outcome.status is ItemStatus.REJECTED and outcome.is_final:
             self._plan.give_back(item.share, self._job.counts)
         self._job.tell(
@@ -158,7 +156,6 @@ class SampleWork:
             return await self._make(item, attempt)
 
     def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> MadeSample:
-        """See `JobWork.set_aside`."""
         spec = msgspec.convert(item.spec, SampleSpec)
         return MadeSample(
             spec=spec,

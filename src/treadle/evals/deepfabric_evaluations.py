@@ -71,7 +71,6 @@ class _Mapper(KeyMapper):
             self.note("max_turns", "left out; it is for multi_turn")
 
     def map_model(self) -> None:
-        """Map the model and its settings."""
         section = "inference_config"
         given: Any = self.find(section)
         key = "model" if self.find("model") is not None else f"{section}.model"

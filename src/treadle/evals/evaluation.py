@@ -61,7 +61,6 @@ class EvaluationProgress(JobProgress, kw_only=True):
             self.scores.setdefault(model, Average()).add(score)
 
     def results(self) -> list[str]:
-        """See `JobProgress.results`."""
         return [f"{model} {average.mean:.3f}" for model, average in self.scores.items()]
 
 
@@ -78,7 +77,6 @@ class SampleGraded(JobNotice, frozen=True, tag="sample_graded"):
     """Why there is no score; `None` if there is one."""
 
     def line(self) -> str | None:
-        """See `JobNotice.line`."""
         return None if self.reason is None else f"{self.run_id} failed: {self.reason:.200}"
 
 
@@ -117,7 +115,6 @@ class EvaluationWork:
             job.progress.note_score(entry.label, entry.details["score"])
 
     def make_item(self, number: int, counts: JobCounts) -> PlannedItem:
-        """See `JobWork.make_item`."""
         return self._plan.make_item(number)
 
     async def attempt(self, item: PlannedItem, attempt: int, expected: Expected) -> ItemOutcome:
@@ -144,17 +141,14 @@ class EvaluationWork:
         return outcome_of(run, label=item.label, details=msgspec.to_builtins(details))
 
     def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> ItemOutcome:
-        """See `JobWork.set_aside`."""
         return outcome_of(AttemptFailedError(f"infrastructure: {reason}", ItemStatus.FAILED))
 
     def settle(
         self, item: PlannedItem, attempt: int, result: ItemOutcome, _: sqlite3.Connection
     ) -> ItemOutcome:
-        """See `JobWork.settle`."""
         return result
 
     def note(self, item: PlannedItem, outcome: ItemOutcome) -> None:
-        """See `JobWork.note`."""
         spec, details = msgspec.convert(item.spec, EvaluationSpec), outcome.details or {}
         self._job.progress.note_score(spec.model, details.get("score"))
         self._job.tell(

@@ -12,28 +12,14 @@ would misread. A token format is a pure function of a `Group` in a file of `toke
 `python docs/reference.py` updates the tables in docs.
 """
 
-from treadle.export.exporter import (
-    FORMATS,
-    Loss,
-    RowFormat,
-    encode_row,
-    export_rows,
-    find_losses,
-    read_row,
-    read_rows,
-)
-from treadle.export.rows import Lineage, Row, load_row
-
-__all__ = [
-    "FORMATS",
-    "Lineage",
-    "Loss",
-    "Row",
-    "RowFormat",
-    "encode_row",
-    "export_rows",
-    "find_losses",
-    "load_row",
-    "read_row",
-    "read_rows",
-]
+from treadle.export.exporter import FORMATS as FORMATS
+from treadle.export.exporter import Loss as Loss
+from treadle.export.exporter import RowFormat as RowFormat
+from treadle.export.exporter import encode_row as encode_row
+from treadle.export.exporter import export_rows as export_rows
+from treadle.export.exporter import find_losses as find_losses
+from treadle.export.exporter import read_row as read_row
+from treadle.export.exporter import read_rows as read_rows
+from treadle.export.rows import Lineage as Lineage
+from treadle.export.rows import Row as Row
+from treadle.export.rows import load_row as load_row

@@ -58,9 +58,7 @@ class RunExporter:
         """
         self.format = format
         self.tally = ExportedTokens()
-        """The tokens of the groups that were written."""
         self.groups = 0
-        """How many groups were written."""
         self.shortened = 0
         """How many rows lack turns that are not trained on, for which the format has no place."""
         self._journal = journal

@@ -8,35 +8,19 @@ the group `treadle.formats`. The tests in `tests/formats` then check that parsin
 cutting the text changes nothing, and that hostile texts do no harm.
 """
 
-from treadle.formats.parsing import (
-    AUTO,
-    FORMATS,
-    IncrementalParser,
-    detect,
-    find_format,
-    parse,
-    quote_result,
-    render,
-    render_result,
-    render_tools,
-)
-from treadle.formats.scanner.parsed import ContentPiece, Parsed, ParsedCall, ParseError, Piece, ReasoningPiece
-
-__all__ = [
-    "AUTO",
-    "FORMATS",
-    "ContentPiece",
-    "IncrementalParser",
-    "ParseError",
-    "Parsed",
-    "ParsedCall",
-    "Piece",
-    "ReasoningPiece",
-    "detect",
-    "find_format",
-    "parse",
-    "quote_result",
-    "render",
-    "render_result",
-    "render_tools",
-]
+from treadle.formats.parsing import AUTO as AUTO
+from treadle.formats.parsing import FORMATS as FORMATS
+from treadle.formats.parsing import IncrementalParser as IncrementalParser
+from treadle.formats.parsing import detect as detect
+from treadle.formats.parsing import find_format as find_format
+from treadle.formats.parsing import parse as parse
+from treadle.formats.parsing import quote_result as quote_result
+from treadle.formats.parsing import render as render
+from treadle.formats.parsing import render_result as render_result
+from treadle.formats.parsing import render_tools as render_tools
+from treadle.formats.scanner.parsed import ContentPiece as ContentPiece
+from treadle.formats.scanner.parsed import Parsed as Parsed
+from treadle.formats.scanner.parsed import ParsedCall as ParsedCall
+from treadle.formats.scanner.parsed import ParseError as ParseError
+from treadle.formats.scanner.parsed import Piece as Piece
+from treadle.formats.scanner.parsed import ReasoningPiece as ReasoningPiece

@@ -3,14 +3,7 @@
 from treadle.core.types import Json
 from treadle.formats.scanner.base import TaggedFormat, resync
 from treadle.formats.scanner.elements import find_elements, read_function
-from treadle.formats.scanner.json_body import (
-    BadValue,
-    NoCall,
-    after_space,
-    name_of,
-    scan,
-    to_call,
-)
+from treadle.formats.scanner.json_body import BadValue, NoCall, after_space, name_of, scan, to_call
 from treadle.formats.scanner.markers import FENCE, FoundMarker, Reader, after_fence, after_marks
 from treadle.formats.scanner.parsed import Parsed, ParsedCall
 

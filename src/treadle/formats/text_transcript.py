@@ -7,14 +7,7 @@ from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.foreign import let_in, make_own
 from treadle.core.types import UNREADABLE_CALL, Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats.parsing import IncrementalParser, find_format, quote_result, render, render_tools
-from treadle.formats.scanner.parsed import (
-    ContentPiece,
-    Parsed,
-    ParsedCall,
-    ParseError,
-    Piece,
-    ReasoningPiece,
-)
+from treadle.formats.scanner.parsed import ContentPiece, Parsed, ParsedCall, ParseError, Piece, ReasoningPiece
 
 KEY = "completions"
 """The key of `Message.opaque` under which a message keeps the text that the model wrote."""
@@ -96,7 +89,6 @@ def with_text(message: Message, text: str) -> dict[str, Json]:
 
 
 def _merge(results: list[Message]) -> Message:
-    """Return one user message with the results of a step."""
     parts = tuple([part for result in results for part in result.parts])
     return make_own(Role.USER, "\n".join([result.content for result in results]), parts)
 

@@ -6,14 +6,7 @@ import re
 
 from treadle.core.types import Json, Message
 from treadle.formats.scanner.base import THINK, Format
-from treadle.formats.scanner.json_body import (
-    BadValue,
-    after_space,
-    decode,
-    name_of,
-    raw_fields,
-    raw_items,
-)
+from treadle.formats.scanner.json_body import BadValue, after_space, decode, name_of, raw_fields, raw_items
 from treadle.formats.scanner.markers import Reader, Steps, wait_for_all
 from treadle.formats.scanner.values import write_call
 

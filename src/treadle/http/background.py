@@ -110,7 +110,6 @@ def _run_in(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) 
 
 
 def _settle(outcome: "Future[T]", ended: "asyncio.Task[T]") -> None:
-    """Give a future the result of a task that has ended."""
     if ended.cancelled():
         outcome.cancel()
     elif (error := ended.exception()) is not None:

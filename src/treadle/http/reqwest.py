@@ -163,18 +163,15 @@ class ReqwestTransport:
         self._settings = ClientSettings(timeouts.connect, timeouts.total, timeouts.silence)
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """See `Transport.post`."""
         return await self._ask("POST", url, headers, body)
 
     async def get(self, url: str, headers: Mapping[str, str]) -> Answer:
-        """See `Transport.get`."""
         return await self._ask("GET", url, headers, None)
 
     @asynccontextmanager
     async def stream(
         self, url: str, headers: Mapping[str, str], body: bytes
     ) -> AsyncIterator[StreamedAnswer]:
-        """See `Transport.stream`."""
         asked: tuple[str, ...] = ()
         cancelled = CancellationCheck()
         while True:
@@ -249,10 +246,8 @@ class ReqwestTransport:
         return builder if body is None else builder.body_bytes(body)
 
     def _explain(self, url: str, error: Exception, started: float) -> Exception:
-        """Return the typed error for an error of pyreqwest, and any other error unchanged.
-
-        `started` is the time at which the request was sent, by the monotonic clock.
-        """
+        """Return the typed error for an error of pyreqwest, and any other error unchanged. `started` is the time at
+        which the request was sent, by the monotonic clock."""
         from pyreqwest import exceptions
 
         if not isinstance(error, exceptions.PyreqwestError):

@@ -29,7 +29,6 @@ class LineReader:
         return self.feed(b"\n")
 
     def _lines(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that `chunk` completes."""
         if self._after_cr or b"\r" in chunk:
             chunk = self._unify(chunk)
         if b"\n" not in chunk:
@@ -48,7 +47,6 @@ class LineReader:
         return lines
 
     def _unify(self, chunk: bytes) -> bytes:
-        """Return `chunk` with every line end replaced by a line feed."""
         if self._after_cr and chunk:
             chunk = chunk.removeprefix(b"\n")
             self._after_cr = False
@@ -65,7 +63,6 @@ class SseReader(LineReader):
     def __init__(self) -> None:
         super().__init__()
         self._data: list[bytes] = []
-        """The data lines of an event that has not ended."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the data of the events that `chunk` completes."""

@@ -52,21 +52,18 @@ class HttpTransport:
         """The route of each URL that was used; `None` if pyreqwest is needed."""
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Awaitable[Answer]:
-        """See `Transport.post`."""
         route = self._routes.get(url)
         if route is None or route.headers != headers:
             route = self._route(url, headers)
         return self._reqwest.post(url, headers, body) if route is None else self._plain.ask(route, body)
 
     def get(self, url: str, headers: Mapping[str, str]) -> Awaitable[Answer]:
-        """See `Transport.get`."""
         route = _find_route("GET", url, headers)
         return self._reqwest.get(url, headers) if route is None else self._plain.ask(route, None)
 
     def stream(
         self, url: str, headers: Mapping[str, str], body: bytes
     ) -> AbstractAsyncContextManager[StreamedAnswer]:
-        """See `Transport.stream`."""
         route = self._route(url, headers)
         return self._reqwest.stream(url, headers, body) if route is None else self._plain.stream(route, body)
 
@@ -137,12 +134,10 @@ class InProcessTransport:
         """The requests that were made, in order."""
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """See `Transport.post`."""
         response = await self._ask(url, headers, body)
         return Answer(response.status, b"".join(response.chunks()), _header_of(response))
 
     async def get(self, url: str, headers: Mapping[str, str]) -> Answer:
-        """See `Transport.get`."""
         response = await self._ask(url, headers, b"")
         return Answer(response.status, b"".join(response.chunks()), _header_of(response))
 
@@ -150,7 +145,6 @@ class InProcessTransport:
     async def stream(
         self, url: str, headers: Mapping[str, str], body: bytes
     ) -> AsyncIterator[StreamedAnswer]:
-        """See `Transport.stream`."""
         response = await self._ask(url, headers, body)
         yield StreamedAnswer(response.status, _header_of(response), _iterate(response.chunks()))
 

@@ -231,7 +231,6 @@ class AttemptRetried(JobNotice, frozen=True, tag="attempt_retried"):
     error: str
 
     def line(self) -> str:
-        """See `JobNotice.line`."""
         return f"{self.run_id} is tried again: {self.error:.200}"
 
     def key(self) -> str:
@@ -297,9 +296,7 @@ class AttemptDriver:
 
     async def _try(self, attempt: Attempt) -> Run[Any] | Exception:
         """Return the run, graded unless it ended with a fault of the infrastructure, or the error of the attempt.
-
-        Raises: `AttemptFailedError` if another attempt would not help; `ProviderError` for a fault of the user.
-        """
+        Raises: `AttemptFailedError` if another attempt would not help; `ProviderError` for a fault of the user."""
         run_id, agents = attempt.run_id, self._agents[attempt.model]
         try:
             if attempt.drive is not None:

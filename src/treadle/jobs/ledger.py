@@ -439,18 +439,6 @@ class Ledger:
                 os.ftruncate(file, self._ends[name])
 
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS items (
-    number INTEGER PRIMARY KEY, status TEXT NOT NULL, label TEXT NOT NULL, share TEXT NOT NULL,
-    spec BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS open_items ON items (number) WHERE status = 'open';
-CREATE TABLE IF NOT EXISTS attempts (
-    number INTEGER NOT NULL, attempt INTEGER NOT NULL, status TEXT NOT NULL, label TEXT NOT NULL,
-    reason TEXT NOT NULL, input_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, cost_usd REAL,
-    file TEXT, end INTEGER, at REAL NOT NULL, outcome BLOB NOT NULL,
-    PRIMARY KEY (number, attempt)) WITHOUT ROWID;
-"""
 _VERSION = "1"
 
 
@@ -499,7 +487,7 @@ def connect(path: Path, *, is_readonly: bool) -> "sqlite3.Connection":
         connection = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        connection.executescript(_SCHEMA)
+        connection.executescript(Path(__file__).with_name("ledger.sql").read_text("utf-8"))
         connection.execute("INSERT OR IGNORE INTO meta VALUES ('version', ?)", (_VERSION,))
         found = connection.execute("SELECT value FROM meta WHERE name = 'version'").fetchone()[0]
     except sqlite3.Error as error:

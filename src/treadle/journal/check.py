@@ -63,7 +63,6 @@ class Check:
         return self._contents[digest]
 
     def _compare(self, run_id: str, facts: Facts) -> str | None:
-        """Return what a listing has wrong about a run with these facts."""
         named = self._journal.runs(RunFilter(id_prefix=run_id), limit=20)
         found = [info for info in named if info.run_id == run_id]
         if not found:

@@ -101,7 +101,6 @@ class DrivenRuns:
     """The runs of one journal that this process drives, by id. A run is in it until its writer is released."""
 
     def __init__(self, read: Callable[[str, int], list[Posted]]) -> None:
-        """Make an empty collection. `read` is `Journal.inbox`."""
         self._read = read
         self._runs: WeakValueDictionary[str, DrivenRun] = WeakValueDictionary()
         self._listeners: dict[str, tuple[OnDelta, ...]] = {}

@@ -176,7 +176,6 @@ class PolledNews:
         self._version = read_version()
 
     async def wait(self, seconds: float) -> bool:
-        """See `News.wait`."""
         pause, left = _FIRST_PAUSE_SECONDS, seconds
         while (version := self._read_version()) in (self._version, None):
             if left <= 0:

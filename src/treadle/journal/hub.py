@@ -106,7 +106,6 @@ class _Inlet:
         self.news = asyncio.Event()
 
     def put(self, heard: Heard) -> None:
-        """Keep an item for the listener."""
         if len(self.heard) >= KEPT_DELTAS:
             self.has_lost |= heard.item.seq is not None
         elif not self.has_lost:
@@ -138,7 +137,6 @@ class _Channel:
         self._following = asyncio.ensure_future(self._follow())
 
     async def _follow(self) -> None:
-        """Pass the events of the run on."""
         try:
             chosen = RunFilter(run_ids=[self._run_id])
             infos = await asyncio.to_thread(self._journal.runs, chosen)
@@ -162,7 +160,6 @@ class _Channel:
                 inlet.news.set()
 
     def hear_output(self) -> None:
-        """Pass the pieces of output on, too, from now on."""
         self._stop_hearing = self._stop_hearing or self._journal.driven.listen(self._run_id, self._hear)
 
     def _hear(self, seq: int, delta: Delta) -> None:
@@ -174,10 +171,8 @@ class _Channel:
                 self._loop.call_soon_threadsafe(self._pass_deltas)
 
     def _pass_deltas(self) -> None:
-        """Pass on the pieces of output after the newest event, and leave out those before an earlier one.
-
-        Those that came after a later event stay.
-        """
+        """Pass on the pieces of output after the newest event, and leave out those before an earlier one. Those
+        that came after a later event stay."""
         self._is_called = False
         while self._deltas and self._deltas[0][0] <= self.newest:
             seq, delta = self._deltas.popleft()

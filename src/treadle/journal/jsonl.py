@@ -27,8 +27,6 @@ from treadle.journal.tables.table_rows import seed_of
 
 
 class _Run(Struct):
-    """The events and contents of one run."""
-
     events: list[e.Event]
     blobs: dict[str, bytes]
     checksum: int

@@ -271,4 +271,3 @@ _UPDATES: dict[type, Callable[[Facts, Any], bool]] = {
     e.Rewarded: _on_rewarded,
     e.Noted: _on_noted,
 }
-"""The updates for all other bodies. Bodies that change no fact are left out."""

@@ -54,23 +54,19 @@ class MemoryJournal:
         self._attached: dict[type[Attached], Attached] = {}
 
     def create(self, run_id: str, *, is_imported: bool = False) -> "MemoryWriter":
-        """See `Journal.create`."""
         if is_imported and run_id not in self._runs:
             self._untrusted.add(run_id)
         return MemoryWriter(self, run_id, is_new=True)
 
     def is_trusted(self, run_id: str) -> bool:
-        """See `Journal.is_trusted`."""
         self._check_known(run_id)
         return run_id not in self._untrusted
 
     def trust(self, run_id: str) -> None:
-        """See `Journal.trust`."""
         self._check_known(run_id)
         self._untrusted.discard(run_id)
 
     async def acquire(self, run_id: str) -> "MemoryWriter":
-        """See `Journal.acquire`."""
         self._check_known(run_id)
         with self._lease_lock:
             if run_id in self._driven:
@@ -93,11 +89,9 @@ class MemoryJournal:
         return None
 
     def news(self, queue: str | None = None) -> PolledNews:
-        """See `Journal.news`."""
         return PolledNews(lambda: self._version)
 
     def post(self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None) -> int:
-        """See `Journal.post`."""
         self._check_known(run_id)
         raw = encode_message(message)
         with self._lease_lock:
@@ -112,7 +106,6 @@ class MemoryJournal:
     def posting(
         self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None
     ) -> "Future[int]":
-        """See `Journal.posting`."""
         future: Future[int] = Future()
         try:
             future.set_result(self.post(run_id, message, blobs))
@@ -121,31 +114,25 @@ class MemoryJournal:
         return future
 
     def inbox(self, run_id: str, after: int = 0) -> list[Posted]:
-        """See `Journal.inbox`."""
         self._check_known(run_id)
         with self._lease_lock:
             found = [item for item in self._inboxes.get(run_id, {}).items() if item[0] > after]
         return [decode_message(*item) for item in found]
 
     def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
-        """See `Journal.read`."""
         self._check_known(run_id)
         return _decode(run_id, after_seq + 1, self._runs[run_id][after_seq:until_seq])
 
     def scan(self, run_id: str) -> Iterator[e.Event]:
-        """See `Journal.scan`."""
         return iter(self.read(run_id))
 
     def find_faults(self) -> Iterator[str]:
-        """See `Journal.find_faults`."""
         return iter(())
 
     def read_blob(self, digest: str) -> bytes:
-        """See `Journal.read_blob`."""
         return load(self.read_stored, digest)[1]
 
     def read_stored(self, digest: str) -> bytes:
-        """See `Journal.read_stored`."""
         try:
             return self._blobs[digest]
         except KeyError:
@@ -159,7 +146,6 @@ class MemoryJournal:
         limit: int | None = None,
         newest_first: bool = False,
     ) -> list[RunInfo]:
-        """See `Journal.runs`."""
         run_ids = list(self._runs)  # other threads may add runs meanwhile
         if newest_first:
             run_ids.reverse()
@@ -180,7 +166,6 @@ class MemoryJournal:
         return [info.run_id for info in self.runs()]
 
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
-        """See `Journal.follow`."""
         return follow(self, self._changes, run_id, after_seq)
 
     def start_position(self, run_id: str | None, after_seq: int | None) -> int:
@@ -202,7 +187,6 @@ class MemoryJournal:
         return Page(found, position + len(found), is_over, has_more=bool(found))
 
     def delete(self, run_id: str) -> None:
-        """See `Journal.delete`."""
         self._check_known(run_id)
         if run_id in self._driven:
             raise LeaseHeldError(f"run {run_id!r} is being driven by this process")
@@ -232,7 +216,6 @@ class MemoryJournal:
 
     @property
     def resources(self) -> ResourceTable:
-        """See `Journal.resources`."""
         return self.attach(ResourcesInMemory, lambda path, level: ResourcesInMemory())
 
     def close(self) -> None:
@@ -290,11 +273,9 @@ class MemoryWriter:
 
     @property
     def last_seq(self) -> int:
-        """See `RunWriter.last_seq`."""
         return len(self._journal._runs.get(self.run_id, ()))
 
     def append(self, bodies: Sequence[e.DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
-        """See `RunWriter.append`."""
         try:
             raws = [e.encode_body(body) for body in bodies]
         except Exception as error:
@@ -302,13 +283,11 @@ class MemoryWriter:
         self._keep(raws, blobs)
 
     def append_events(self, events: Sequence[e.Event], blobs: Mapping[str, bytes] | None = None) -> None:
-        """See `RunWriter.append_events`."""
         self._keep([event.raw or e.encode_body(event.body) for event in events], blobs)
         if taken := last_taken(events):
             self._journal._posted[self.run_id] = max(taken, self._journal._posted.get(self.run_id, 0))
 
     def take_in(self, number: int) -> None:
-        """See `RunWriter.take_in`."""
         with self._journal._lease_lock:
             box = self._journal._inboxes.get(self.run_id, {})
             for key in [key for key in box if key <= number]:
@@ -339,14 +318,12 @@ class MemoryWriter:
             journal._changes.announce([run_id])
 
     def sync(self) -> Awaitable[None]:
-        """See `RunWriter.sync`."""
         return DONE
 
     def renewal(self) -> None:
         """See `RunWriter.renewal`."""
 
     async def release(self) -> None:
-        """See `RunWriter.release`."""
         self._journal._driven.discard(self.run_id)
         self._journal._version += 1
         self._journal._changes.announce([self.run_id])

@@ -256,7 +256,7 @@ class ResourceTable:
 
 
 class ResourcesInMemory(ResourceTable):
-    """The resources of a journal in memory."""
+    """The resources of a journal in memory. See `Attached`."""
 
     def __init__(self) -> None:
         import sqlite3  # a help text that loads this module needs no store
@@ -284,7 +284,6 @@ class ResourcesInMemory(ResourceTable):
         """See `Attached.close`. The resources stay as long as the journal does."""
 
     def disown(self) -> None:
-        """See `Attached.disown`."""
         self._lock = threading.RLock()
 
 

@@ -148,7 +148,6 @@ class Surroundings:
         Raises: `ConfigError`, `JournalError`.
         """
         self.spec = spec
-        """The description for the agent spec."""
         self._persona = None if spec.persona is None else Persona.from_value(spec.persona)
         own = () if self._persona is None else self._persona.skills
         self._catalog = Catalog((*spec.skills, *own), is_strict=is_strict)
@@ -172,16 +171,12 @@ class Surroundings:
                     raise
                 self._notes.append(str(error))
         self.tools: tuple[Tool, ...] = tuple(tools)
-        """The tools that belong to this knowledge, such as `use_skill`."""
         self.report = PromptReport((), tuple(self._notes))
         """The report about the newest system message: what is in it, and what was left out."""
 
     def _open_memory(self, spec: MemorySpec | None, journal: Journal, clock: Clock) -> Sequence[Tool]:
         """Open the memory, and return its tools. Without a memory, documents have one of their own, which can only
-        be searched.
-
-        Raises: `ConfigError`, `JournalError`.
-        """
+        be searched. Raises: `ConfigError`, `JournalError`."""
         from treadle.knowledge.memory import MemoryToolset, Recaller, open_memory
 
         if spec is None:

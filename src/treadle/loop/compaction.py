@@ -117,10 +117,8 @@ class Compaction:
         )
 
     async def _find_model(self, state: State) -> tuple[Model, int | None]:
-        """Return the model for summaries, and its window; `None`: that of the run's own model.
-
-        If the model is chosen by a router, the weakest tier writes summaries.
-        """
+        """Return the model for summaries, and its window; `None`: that of the run's own model. If the model is
+        chosen by a router, the weakest tier writes summaries."""
         name = state.policy.summary_model
         tiers = list(getattr(self._model, "tiers", {}).values())
         if name is None and not tiers:
@@ -167,10 +165,8 @@ def _estimate(request: Request) -> float:
 
 
 def _keep_sampled(completion: Completion) -> Completion | None:
-    """Return what is recorded of the answer itself: all of it if its engine returned ids, else nothing.
-
-    Usage and cost are in fields of their own.
-    """
+    """Return what is recorded of the answer itself: all of it if its engine returned ids, else nothing. Usage and
+    cost are in fields of their own."""
     tokens = completion.tokens
     if tokens is None or tokens.token_ids is None:
         return None

@@ -29,16 +29,7 @@ from treadle.core.prompting import count_prompt, find_room, guess_next_tokens, m
 from treadle.core.state import State
 from treadle.core.steering import count_messages
 from treadle.core.token_record import Prior, TokenRecord
-from treadle.core.types import (
-    Artifact,
-    Fault,
-    Message,
-    Request,
-    Role,
-    StopReason,
-    ToolCall,
-    Usage,
-)
+from treadle.core.types import Artifact, Fault, Message, Request, Role, StopReason, ToolCall, Usage
 from treadle.journal.protocol import Clock
 from treadle.loop.compaction import count_tokens
 from treadle.loop.outbox import Outbox
@@ -56,7 +47,6 @@ class Inference:
     ) -> None:
         """Make a performer. `read_blob` returns content from the store by its hash; it may block."""
         self.model = model
-        """The run's own model."""
         self._model = model
         """The model that is asked: a tier of the run's own, or that model itself."""
         self._name = model.name
@@ -190,10 +180,8 @@ class _FirstToken(Struct, eq=False):
 
 
 class _Hide(Struct, eq=False, weakref=True):
-    """A function for `Log.derive` that replaces parts which a model cannot be sent by texts about them.
-
-    The parts of the user's messages stay, so that the user hears that they cannot be sent.
-    """
+    """A function for `Log.derive` that replaces parts which a model cannot be sent by texts about them. The parts
+    of the user's messages stay, so that the user hears that they cannot be sent."""
 
     _model: Model
 
@@ -224,10 +212,8 @@ def _guess_cost_usd(state: State, model: Model) -> float | None:
 
 
 class _Failures(Struct, eq=False):
-    """Records the failed attempts of one inference.
-
-    The errors that a model keeps may refer to it for long, so its outbox is taken away when the inference ends.
-    """
+    """Records the failed attempts of one inference. The errors that a model keeps may refer to it for long, so its
+    outbox is taken away when the inference ends."""
 
     state: State
     step: int

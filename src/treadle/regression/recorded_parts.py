@@ -103,7 +103,6 @@ class RecordedCompaction(Compaction):
         self._left = recorded.bodies_of(e.ContextCompacted)
 
     async def make(self, state: State, action: Compact) -> e.ContextCompacted | None:
-        """See `Compaction.make`."""
         if not self._left:
             return await super().make(state, action)
         event = self._left.pop(0)
@@ -144,7 +143,6 @@ class RecordedJudge:
         self._judgements = {turn.message.content: turn.judgement for turn in turns}
 
     async def judge(self, message: str, facts: object = None) -> Judgement:
-        """See `MessageJudge.judge`."""
         if (judgement := self._judgements.get(message)) is None:
             raise ConfigError("the recording has no judgement of this message")
         return judgement

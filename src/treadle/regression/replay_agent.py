@@ -315,10 +315,8 @@ class _TodaysParts(AgentParts):
 
     @property
     def spec(self) -> AgentSpec:
-        """The agent as a value."""
         return self._spec
 
     @property
     def journal(self) -> Journal:
-        """The journal of the run of today."""
         return cast("Journal", self.replay_journal)

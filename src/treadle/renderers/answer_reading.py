@@ -14,7 +14,7 @@ from treadle.renderers.tokenizer import Tokenizer
 
 
 class AnswerReader:
-    """The part of a renderer that reads answers with its tokenizer."""
+    """The part of a renderer that reads answers with its tokenizer. See `Renderer`."""
 
     def __init__(
         self, tokenizer: Tokenizer, format: str | None, stop_token_ids: Sequence[int], prefill: str = ""
@@ -32,15 +32,12 @@ class AnswerReader:
         """True if the prompt ends with the tag that opens reasoning."""
 
     def encode(self, text: str) -> list[int]:
-        """See `Renderer.encode`."""
         return self.tokenizer.encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """See `Renderer.decode`."""
         return self.tokenizer.decode(token_ids)
 
     def parser(self, tools: Sequence[ToolSpec]) -> IncrementalParser | None:
-        """See `Renderer.parser`."""
         if self.format is None:
             return None
         return IncrementalParser(self.format, tools, begins_in_reasoning=self.begins_in_reasoning)
@@ -53,7 +50,6 @@ class AnswerReader:
         finish: FinishReason,
         stop: Sequence[str] = (),
     ) -> Message:
-        """See `Renderer.read`."""
         return self._read_text(self.text_of(token_ids, stop), tools, is_cut=finish is FinishReason.LENGTH)
 
     def _read_text(self, text: str, tools: Sequence[ToolSpec], *, is_cut: bool) -> Message:

@@ -73,13 +73,11 @@ class ChatmlRenderer(AnswerReader):
         self._writers = ToolCache(partial(TranscriptWriter, format))
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
-        """See `Renderer.render`."""
         return self._write(messages, tools, is_first=True) + self._open
 
     def bridge(
         self, prior: Sequence[int], added: Sequence[Message], tools: Sequence[ToolSpec], *, is_cut: bool
     ) -> list[int] | None:
-        """See `Renderer.bridge`."""
         if not self._keeps_thinking and any(message.role is Role.USER for message in added):
             return None
         end: list[int] = []

@@ -58,7 +58,6 @@ class FamilyRenderer(AnswerReader):
         super().__init__(tokenizer, format, self._inner.get_stop_token_ids(), tokenizer.decode(self._open))
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
-        """See `Renderer.render`."""
         try:
             ids = self._inner.render_ids(
                 self._wires(messages), tools=self._tools(tools), add_generation_prompt=True
@@ -70,7 +69,6 @@ class FamilyRenderer(AnswerReader):
     def bridge(
         self, prior: Sequence[int], added: Sequence[Message], tools: Sequence[ToolSpec], *, is_cut: bool
     ) -> list[int] | None:
-        """See `Renderer.bridge`."""
         is_ended = bool(prior) and prior[-1] in self.stop_token_ids
         prompt = self._count_prompt(prior)
         found = self._bridge(prior, prompt, added, tools)
@@ -110,7 +108,6 @@ class FamilyRenderer(AnswerReader):
         finish: FinishReason,
         stop: Sequence[str] = (),
     ) -> Message:
-        """See `Renderer.read`."""
         if self.format is not None:
             return super().read(token_ids, tools, finish=finish, stop=stop)
         parsed = self._inner.parse_response(

@@ -83,13 +83,11 @@ class HfRenderer(AnswerReader):
         super().__init__(self.tokenizer, format, stops, self._find_prefill())
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
-        """See `Renderer.render`."""
         return self.tokenizer.encode_marked(self._text(messages, tools, begins_answer=True))[0]
 
     def bridge(
         self, prior: Sequence[int], added: Sequence[Message], tools: Sequence[ToolSpec], *, is_cut: bool
     ) -> list[int] | None:
-        """See `Renderer.bridge`."""
         if not self._keeps_thinking and self._strips and any(item.role is Role.USER for item in added):
             return None
         for answer in self._known_answers(added):
@@ -103,10 +101,8 @@ class HfRenderer(AnswerReader):
         return None
 
     def _known_answers(self, added: Sequence[Message]) -> list[Message]:
-        """Return known answers that `added` can follow, the best first.
-
-        An answer with calls ends with the known text too, since templates differ in where they write the content.
-        """
+        """Return known answers that `added` can follow, the best first. An answer with calls ends with the known
+        text too, since templates differ in where they write the content."""
         results = [item for item in added if item.role is Role.TOOL]
         if not results or self._is_plain:
             return [Message(Role.ASSISTANT, _KNOWN)]
@@ -182,12 +178,9 @@ class HfRenderer(AnswerReader):
         return self._template.render(wires, self._tools.find(tools), begins_answer=begins_answer)
 
     def _find_form(self) -> None:
-        """Find out how the template expects its messages.
-
-        A template that has no place for tools and their results gets them as text in the messages, and one that
-        does not write calls gets them as text of the answer.
-        Raises: `ConfigError` if the template does not write the contents of messages.
-        """
+        """Find out how the template expects its messages. A template that has no place for tools and their results
+        gets them as text in the messages, and one that does not write calls gets them as text of the answer.
+        Raises: `ConfigError` if the template does not write the contents of messages."""
         if not self._writes(_KNOWN, [Message(Role.USER, _KNOWN)]):
             self._has_parts = True
             if not self._writes(_KNOWN, [Message(Role.USER, _KNOWN)]):
@@ -206,7 +199,6 @@ class HfRenderer(AnswerReader):
         self._has_text_arguments, self._is_plain = False, True
 
     def _writes(self, known: str, messages: Sequence[Message]) -> bool:
-        """Return whether the prompt of messages and a tool has a known text."""
         try:
             return known in self._text(messages, (_TOOL,), begins_answer=True)
         except ConfigError:
@@ -251,7 +243,6 @@ class HfRenderer(AnswerReader):
 
 
 def _count_shared(one: Sequence[object], other: Sequence[object]) -> int:
-    """Return how many leading items two sequences have in common."""
     pairs = zip(one, other, strict=False)
     return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(other)))
 
@@ -268,7 +259,6 @@ def _read(path: Path) -> dict[str, Json]:
 
 
 def _text_of(token: Json) -> str | None:
-    """Return the text of a token, which is written as a text or as an object."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
 

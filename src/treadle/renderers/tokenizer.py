@@ -70,7 +70,6 @@ class BpeTokenizer:
         self.special_ids = dict(special_ids or {})
         """The ids of the special tokens."""
         self.contents = contents
-        """The bytes of each id that is not special."""
         self._contents = {**contents, **{number: text.encode() for text, number in self.special_ids.items()}}
         self.by_content: dict[bytes, int] = {}
         """The first id of each sequence of bytes."""
@@ -126,7 +125,6 @@ class BpeTokenizer:
         return self.content(ids).decode(errors="replace")
 
     def is_known(self, number: int, /) -> bool:
-        """See `Tokenizer.is_known`."""
         return number in self._contents
 
     def content(self, ids: Iterable[int]) -> bytes:
@@ -292,7 +290,6 @@ class FileTokenizer:
         return text
 
     def is_known(self, number: int, /) -> bool:
-        """See `Tokenizer.is_known`."""
         return 0 <= number < _MAX_IDS and self._marked.id_to_token(number) is not None
 
     def find(self, token: str) -> int | None:

@@ -30,16 +30,6 @@ if TYPE_CHECKING:
     import sqlite3
 
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS parcels (
-    sink TEXT NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL, sent INTEGER, status TEXT NOT NULL,
-    note TEXT NOT NULL, data BLOB, UNIQUE (sink, key));
-CREATE INDEX IF NOT EXISTS parcels_in_order ON parcels (sink, status, place);
-CREATE INDEX IF NOT EXISTS parcels_by_place ON parcels (place);
-CREATE INDEX IF NOT EXISTS parcels_by_sent ON parcels (sent);
-CREATE TABLE IF NOT EXISTS sink_notes (
-    sink TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (sink, name)) WITHOUT ROWID;
-"""
 _NEXT_PLACE = "(SELECT coalesce(max(place), 0) + 1 FROM parcels)"
 _NEXT_SENT = "(SELECT coalesce(max(sent), 0) + 1 FROM parcels)"
 _MIN_WAIT_SECONDS = 0.05
@@ -96,7 +86,7 @@ class DeliveryQueue:
             self._connection = sqlite3.connect(
                 path, timeout=30, isolation_level=None, check_same_thread=False
             )
-            self._connection.executescript(_SCHEMA)
+            self._connection.executescript(Path(__file__).with_name("deliveries.sql").read_text("utf-8"))
         except sqlite3.Error as error:
             raise JournalError(f"cannot open the queue in {str(path)!r}: {error}") from error
         self._notes = {sink.name: SinkMemory(self._connection, sink.name) for sink in sinks}
@@ -321,10 +311,8 @@ class Handover:
             self._parcels[number] = parcels
 
     async def _find_room(self, queue: DeliveryQueue) -> None:
-        """Wait until the queue of the sinks has room for a group, and reserve it.
-
-        If the work is to stop and a sink cannot deliver, the groups in flight enter the queue on disk at once.
-        """
+        """Wait until the queue of the sinks has room for a group, and reserve it. If the work is to stop and a sink
+        cannot deliver, the groups in flight enter the queue on disk at once."""
         while self._admitted + queue.backlog >= self._ahead:
             if self._stop.is_set() and queue.troubles:
                 break

@@ -81,7 +81,6 @@ class GroupWork:
                 self._keep_sampled(msgspec.convert(entry.spec, GroupSpec), entry.details)
 
     def make_item(self, number: int, counts: JobCounts) -> PlannedItem:
-        """See `JobWork.make_item`."""
         return self._plan.make_item(number, counts)
 
     async def attempt(self, item: PlannedItem, attempt: int, expected: Expected) -> MadeGroup:
@@ -100,7 +99,6 @@ class GroupWork:
         return made
 
     def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> MadeGroup:
-        """See `JobWork.set_aside`."""
         failed = AttemptFailedError(f"infrastructure: {reason}", ItemStatus.FAILED)
         return MadeGroup(msgspec.convert(item.spec, GroupSpec), failed=failed)
 

@@ -73,7 +73,6 @@ class HeldOutWork:
                 self._begin(item)
 
     def is_due(self, *, is_last: bool) -> bool:
-        """See `WorkBeside.is_due`."""
         if self._unnamed:
             return False
         progress, current = self._handover.progress, self._versions.current
@@ -83,7 +82,6 @@ class HeldOutWork:
         return current not in self._begun
 
     def make_item(self, number: int, counts: JobCounts) -> PlannedItem:
-        """See `JobWork.make_item`."""
         version, settings = self._versions.current, self._settings
         spec = HeldOutRound(version, self._tasks, settings.epochs, self._handover.progress.delivered)
         item = PlannedItem(number, "", "", msgspec.to_builtins(spec))
@@ -180,7 +178,6 @@ class HeldOutWork:
         return _decide(details, rolled, next(iter(failed.values()), None) if not samples else None)
 
     def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> ItemOutcome:
-        """See `JobWork.set_aside`."""
         self._unnamed.discard(item.number)
         return _decide(HeldOutDetails(None, 0), (), f"infrastructure: {reason}")
 
@@ -197,7 +194,6 @@ class HeldOutWork:
         return score_round(item.number, details, self._config.solved_at)
 
     def note(self, item: PlannedItem, outcome: ItemOutcome) -> None:
-        """See `JobWork.note`."""
         self._versions.save()
         self._names.pop(item.number, None)
         if outcome.status is ItemStatus.KEPT:

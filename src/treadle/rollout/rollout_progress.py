@@ -55,7 +55,6 @@ class GroupEnded(JobNotice, frozen=True, tag="group_ended"):
     """Why the group was not delivered; `None` if it was delivered."""
 
     def line(self) -> str | None:
-        """See `JobNotice.line`."""
         verb = "was dropped" if self.status == "dropped" else self.status
         return None if self.reason is None else f"{self.group_id} {verb}: {self.reason:.200}"
 
@@ -80,7 +79,6 @@ class VersionScored(JobNotice, frozen=True, tag="version_scored"):
     """Why there is no score; `None` if there is one."""
 
     def line(self) -> str:
-        """See `JobNotice.line`."""
         return f"held-out tasks: {self.score}" if self.score else f"held-out tasks failed: {self.reason:.200}"
 
 
@@ -163,7 +161,6 @@ class RolloutProgress(JobProgress, kw_only=True):
             self.no_variance += not details["has_variance"]
 
     def stopping(self, *, is_short: bool = False) -> str:
-        """See `JobProgress.stopping`."""
         if is_short:
             return "finishing; Ctrl-C: stop now"
         end = "press Ctrl-C again to stop now"
@@ -175,7 +172,6 @@ class RolloutProgress(JobProgress, kw_only=True):
         return f"stopping: the groups of {flight} in flight will be finished; {end}"
 
     def results(self) -> list[str]:
-        """See `JobProgress.results`."""
         newest = self.held_out[-1].score if self.held_out else None
         held_out = [] if newest is None else [f"held-out {newest}"]
         if not self.rewards.count:
@@ -187,12 +183,10 @@ class RolloutProgress(JobProgress, kw_only=True):
         ]
 
     def work(self) -> list[str]:
-        """See `JobProgress.work`."""
         complete = [f"{self.waiting:,} complete"] if self.waiting else []
         return [*complete, f"{self.tokens_per_second:,.0f} tokens/s"]
 
     def use(self) -> list[str]:
-        """See `JobProgress.use`."""
         texts = [f"{self.sampled_tokens:,} sampled"] if self.sampled_tokens else []
         if self.weight_version is not None:
             texts.append(f"weights {self.weight_version:.30}")
@@ -200,7 +194,6 @@ class RolloutProgress(JobProgress, kw_only=True):
         return texts
 
     def faults(self) -> list[str]:
-        """See `JobProgress.faults`."""
         texts = [f"{self.no_variance:,} without variance"] if self.no_variance else []
         if self.other_logprobs:
             texts.append(f"{self.other_logprobs:,} tokens with logprobs that are not the policy's")

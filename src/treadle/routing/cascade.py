@@ -42,7 +42,6 @@ class CascadeRouter:
         self._hard_from = hard_from
 
     def route(self, facts: RoutingFacts) -> Route:
-        """See `Router.route`."""
         count = len(facts.candidates)
         is_hard = self._hard_from is not None and facts.difficulty >= self._hard_from
         order = facts.candidates if is_hard else tuple(reversed(facts.candidates))

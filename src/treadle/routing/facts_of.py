@@ -13,12 +13,7 @@ from treadle.core.types import Artifact, Role, ToolSpec, Usage
 from treadle.models.protocol import check_parts, estimate_cost_usd
 from treadle.models.wrappers.fallback import RESTS
 from treadle.models.wrappers.tiered import QUALITY, Tier, TieredModel, window_of
-from treadle.routing.judging import (
-    follows_question,
-    is_boilerplate,
-    is_identity_sensitive,
-    rate_difficulty,
-)
+from treadle.routing.judging import follows_question, is_boilerplate, is_identity_sensitive, rate_difficulty
 from treadle.routing.latency import LATENCIES
 from treadle.routing.protocol import RoutingFacts, TierCandidate
 

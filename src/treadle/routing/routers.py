@@ -28,7 +28,6 @@ class ScoredRouter:
         self._haste = haste
 
     def route(self, facts: RoutingFacts) -> Route:
-        """See `Router.route`."""
         need = _need(facts)
         scores = {item.tier: self._score(item, need, facts) for item in facts.candidates}
         # On a tie the weaker tier is chosen, which comes last.
@@ -92,7 +91,6 @@ class RulesRouter:
         self._easy_until = easy_until
 
     def route(self, facts: RoutingFacts) -> Route:
-        """See `Router.route`."""
         wanted, reason = self._want(facts)
         scores = {item.tier: _closeness(item, wanted) for item in facts.candidates}
         chosen = max(facts.candidates, key=lambda item: scores[item.tier])
@@ -111,7 +109,6 @@ class RulesRouter:
         return Route(chosen.tier, chosen.model, tuple(reasons), scores)
 
     def _want(self, facts: RoutingFacts) -> tuple[str, str]:
-        """Return the tier that the message needs, and why."""
         if facts.is_boilerplate:
             return "small", "the message needs no thinking"
         if facts.is_identity_sensitive:

@@ -186,10 +186,8 @@ def check_message(agent: AgentParts, message: Message) -> None:
 
 
 async def _call_instructions(function: Callable[..., Any], context: RunContext[Any]) -> str:
-    """Return the instructions that a function makes for a new run.
-
-    Raises: `ConfigError` if the function does not return a text, and what the function raises.
-    """
+    """Return the instructions that a function makes for a new run. Raises: `ConfigError` if the function does not
+    return a text, and what the function raises."""
     said = function(context) if inspect.signature(function).parameters else function()
     if inspect.isawaitable(said):
         said = await said
@@ -199,7 +197,6 @@ async def _call_instructions(function: Callable[..., Any], context: RunContext[A
 
 
 def _make_sandbox(files: Files | None) -> Sandbox:
-    """Return a sandbox in memory with `files`."""
     from treadle.sandbox.in_memory import MemorySandbox, SharedFiles
 
     if isinstance(files, SharedFiles):

@@ -103,9 +103,7 @@ def _is_between_turns(state: State) -> bool:
 
 async def _find_reply(driver: Driver, task: Task | None) -> str | None:
     """Return what the simulated user of a run's task says now; `None` if there is no user, or nothing to say.
-
-    Raises: `UserCodeError` if the code of the user has a mistake.
-    """
+    Raises: `UserCodeError` if the code of the user has a mistake."""
     state = driver.state
     if not _is_between_turns(state) or state.ending.stop_reason is not StopReason.COMPLETED:
         return None

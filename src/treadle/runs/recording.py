@@ -118,10 +118,8 @@ def delete_session(journal: Journal, run_id: str, clock: Clock = time) -> list[s
 async def _change(
     journal: Journal, run_id: str, make: Callable[[State], Sequence[e.DurableBody]], clock: Clock
 ) -> tuple[State, dict[int, str]]:
-    """Take in messages, and append what `make` returns, while this task holds the lease of a run.
-
-    Return the new state, and why messages mean nothing, by their numbers.
-    """
+    """Take in messages, and append what `make` returns, while this task holds the lease of a run. Return the new
+    state, and why messages mean nothing, by their numbers."""
     refused: dict[int, str] = {}
     writer = await journal.acquire(run_id)
     try:

@@ -133,11 +133,8 @@ def _read_decisions(
     approvals: Mapping[str, Decision | bool] | None,
     tools: Mapping[str, Tool],
 ) -> list[e.DurableBody]:
-    """Return the events of answers by question id and of decisions by call id.
-
-    Raises: `ConfigError` for an answer or a decision that the run does not wait for, or for new arguments that do
-    not fit their tool.
-    """
+    """Return the events of answers by question id and of decisions by call id. Raises: `ConfigError` for an answer
+    or a decision that the run does not wait for, or for new arguments that do not fit their tool."""
     found: list[e.DurableBody] = []
     for question_id, answer in (answers or {}).items():
         found.append(read_given(state, question_id, answer))

@@ -155,7 +155,6 @@ class Run(Generic[T_co]):
     ) -> None:
         self.run_id = run_id
         self.state = state
-        """The state after the last event."""
         self._journal = journal
         self._answer = answer
 

@@ -275,7 +275,6 @@ class _SolvableTask(_PlacedTask):
     """A placed task that can be solved."""
 
     def find_solver(self, prompt: str) -> Any:
-        """See `treadle.tasks.solver.Solvable`."""
         return cast("Any", self._task).find_solver(prompt)
 
 
@@ -294,7 +293,6 @@ class _PlacedSet:
         return map(self._place, self._inner)
 
     def get(self, task_id: str) -> Task:
-        """See `TaskSet.get`."""
         try:
             return self._place(self._inner.get(task_id))
         except ConfigError:

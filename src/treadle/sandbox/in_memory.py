@@ -142,7 +142,6 @@ class MemorySandbox:
         return other
 
     def read(self, path: str) -> bytes:
-        """See `Sandbox.read`."""
         content = self._files.get(path) or self._files.get(normalize_file(path))
         if content is None:
             raise self._no_file(path)
@@ -164,7 +163,6 @@ class MemorySandbox:
             self.unprepared_bytes += len(new.data)
 
     def delete(self, path: str) -> None:
-        """See `Sandbox.delete`."""
         name = normalize_file(path)
         with self._lock:
             old = self._files.get(name)
@@ -178,16 +176,13 @@ class MemorySandbox:
                     del self._folders[folder]
 
     def paths(self) -> list[str]:
-        """See `Sandbox.paths`."""
         return sorted(self._files)
 
     def read_state(self, name: str) -> bytes | None:
-        """See `Sandbox.read_state`."""
         content = self._states.get(name)
         return None if content is None else content.data
 
     def write_state(self, name: str, content: bytes) -> None:
-        """See `Sandbox.write_state`."""
         with self._lock:
             old = self._states.get(name)
             if old is None or old.data != content:
@@ -212,7 +207,6 @@ class MemorySandbox:
             return str(self._id)
 
     def prepare_delta(self) -> None:
-        """See `Sandbox.prepare_delta`."""
         self.unprepared_bytes = 0
         if not self._is_reported:
             changed: dict[str, _Content | None] = dict.fromkeys(list(self._files))
@@ -262,7 +256,6 @@ class MemorySandbox:
             return FileDelta(changed, tuple(deleted), states), blobs
 
     def undo_changes(self) -> None:
-        """See `Sandbox.undo_changes`."""
         for path, old in list(self._before.items()):
             if old is not None:
                 self.write(path, old.data)

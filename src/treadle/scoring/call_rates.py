@@ -36,8 +36,6 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 class _RateScorer:
-    """What the scorers of this file have in common."""
-
     def __init__(self, name: str, *, definition: str = "value") -> None:
         """Make a scorer by a `definition`: `value`, or `deepfabric`. Raises: `ConfigError` for another one."""
         if definition not in _DEFINITIONS:
@@ -48,7 +46,6 @@ class _RateScorer:
         self._is_legacy = definition == "deepfabric"
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         if self._is_legacy and (made := ConversationFigures.of(subject)) is not None:
             return Score(self._score_conversation(made), "by DeepFabric's definition")
         compared = ComparedCalls.of(subject)
@@ -170,7 +167,6 @@ class ResponseScorer(_RateScorer):
     share of the expected tools that were called."""
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         if self._is_legacy:
             made = ConversationFigures.of(subject)
             return Score(0.0 if made is None else made.coverage, "by DeepFabric's definition")

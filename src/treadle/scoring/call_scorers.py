@@ -123,7 +123,6 @@ class CallsScorer:
         )
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         compared = ComparedCalls.of(subject, self._rules)
         if compared is None:
             return None
@@ -171,7 +170,6 @@ class TrajectoryScorer:
         self._reference = reference
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         compared = ComparedCalls.of(subject)
         if compared is None:
             reference = await find_reference(self._reference, subject)
@@ -199,7 +197,6 @@ class ArgumentsScorer:
         self.name = name
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         made, schemas = find_made_calls(subject.bodies), schemas_of(subject)
         if not made:
             return None
@@ -226,7 +223,6 @@ class ParallelScorer:
         self.name = name
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         compared = ComparedCalls.of(subject)
         if compared is None or len(compared.expected) < 2:
             return None
@@ -245,7 +241,6 @@ class AbstainScorer:
         self.name = name
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         expectation = find_expectation(subject)
         if expectation.calls != [] or expectation.allowed:
             return None
@@ -265,7 +260,6 @@ class AskingScorer:
         self.name = name
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         missing = find_expectation(subject).missing
         if missing is None:
             return None
@@ -290,7 +284,6 @@ class RecoveryScorer:
         self.name = name
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         made = [call for call in find_made_calls(subject.bodies) if call.result is not None]
         failed = [place for place, call in enumerate(made) if call.result and call.result.is_error]
         if not failed:
@@ -332,7 +325,6 @@ class PolicyScorer:
         self._at_most = dict(at_most or {})
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         broken = self._find_broken(find_made_calls(subject.bodies))
         return Score(float(broken is None), broken or "the rules were kept")
 

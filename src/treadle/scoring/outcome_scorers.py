@@ -47,7 +47,6 @@ class FinalAnswerScorer:
         self._tolerance = tolerance
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         expected = find_expectation(subject).answer
         expected = self._answer if expected is None else expected
         if expected is None:
@@ -90,7 +89,6 @@ class FinalStateScorer:
         self._allows_others = allow_others
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         expected, task = find_expectation(subject).files, subject.task
         if expected is not None:
             return await asyncio.to_thread(self._compare, subject.run, expected)
@@ -152,7 +150,6 @@ class EfficiencyScorer:
         self._measures = tuple(measures)
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         reference, run, task = await find_reference(self._reference, subject), subject.run, subject.task
         if reference is None or task is None:
             return None

@@ -145,7 +145,6 @@ class ConfiguredScorer:
         self.part = PartSpec(name=spec.scorer, settings=settings or None)
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         return await self._inner.score(subject)
 
 

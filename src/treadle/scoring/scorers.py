@@ -33,7 +33,6 @@ class CheckScorer:
         self.name = name
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         return None if subject.task is None else await check_run(subject.task, subject.run)
 
 
@@ -79,7 +78,6 @@ class ToolUseScorer:
         self._max_calls = max_calls
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         made = find_made_calls(subject.bodies)
         calls = [one.call for one in made]
         called = {call.name for call in calls}
@@ -135,7 +133,6 @@ class LengthScorer:
         self._zero_tokens = zero_tokens
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         tokens = subject.run.usage.output_tokens
         over = (tokens - self._max_tokens) / (self._zero_tokens - self._max_tokens)
         return Score(min(1.0, max(0.0, 1.0 - over)), f"{tokens:,} output tokens")
@@ -154,7 +151,6 @@ class FunctionScorer:
         self._function = load_function(function, "a Subject") if isinstance(function, str) else function
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`."""
         if inspect.iscoroutinefunction(self._function):
             found = await self._function(subject)
         else:

@@ -109,11 +109,9 @@ class Gate:
             await refuse(send, refused)
 
     def _check_place(self, headers: Mapping[str, str]) -> None:
-        """Refuse pages of foreign origins, and names of hosts that stand for another machine.
-
-        The server's own page may ask, since its origin is the host that is asked. A foreign name for this machine
-        makes that true of a foreign page, so that a server without keys also checks the host.
-        """
+        """Refuse pages of foreign origins, and names of hosts that stand for another machine. The server's own page
+        may ask, since its origin is the host that is asked. A foreign name for this machine makes that true of a
+        foreign page, so that a server without keys also checks the host."""
         if (origin := headers.get("origin")) is not None:
             own = (f"http://{headers.get('host')}", f"https://{headers.get('host')}")
             if origin not in (*own, *self._table.allow_origins):

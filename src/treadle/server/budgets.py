@@ -54,7 +54,7 @@ class _Spending(Struct):
 
 
 class Budgets:
-    """The budgets of a server's keys. It is a hook of the server's agents."""
+    """The budgets of a server's keys. It is a hook of the server's agents. See `Hook`."""
 
     def __init__(self, journal: Journal, keys: Mapping[str, KeyTable]) -> None:
         self._journal = journal
@@ -75,7 +75,6 @@ class Budgets:
         self.take(event.run_id, event.seq, (event.body,))
 
     def take(self, run_id: str, first_seq: int, bodies: Iterable[e.DurableBody]) -> None:
-        """See `Hook`."""
         self._changed.add(run_id)
         if len(self._changed) > _MAX_CHANGED:
             self._changed.clear()

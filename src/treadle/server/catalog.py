@@ -79,7 +79,6 @@ class AgentCatalog:
     """The agents of a configuration, made when they are first asked for."""
 
     def __init__(self, config: Config, journal: Journal, names: tuple[str, ...]) -> None:
-        """Keep the configuration and the names that clients may use."""
         self.names = names
         self.config = config
         self.hooks: list[Hook] = []

@@ -45,7 +45,6 @@ class EventStream(StreamingResponse):
         self._beating: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the stream."""
         self._loop, self._task, self._send = asyncio.get_running_loop(), asyncio.current_task(), send
         self._is_sending, self._sent_at = False, self._loop.time()
         self._timer = self._loop.call_later(KEEP_ALIVE_SECONDS, self._beat)

@@ -108,7 +108,6 @@ class _Answer:
         self._has_news = asyncio.Event()
 
     async def send(self, message: Any) -> None:
-        """Take in a message of ASGI."""
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], list(message.get("headers", ()))
         else:
@@ -116,7 +115,6 @@ class _Answer:
         self.tell()
 
     def tell(self) -> None:
-        """Wake those who read the answer."""
         self._has_news.set()
         self._has_news = asyncio.Event()
 
@@ -289,7 +287,6 @@ async def _beat(keyed: KeyedRequest) -> None:
 
 
 async def _pass_on(answer: _Answer, send: Send) -> None:
-    """Send an answer while it is being made."""
     has_begun = False
     async for part in answer.parts():
         if not has_begun:

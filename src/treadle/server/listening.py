@@ -67,13 +67,11 @@ class _HeadWithBody:
             asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        """Send the head that waits."""
         if self._head:
             self._transport.write(self._head)
             self._head = b""
 
     def close(self) -> None:
-        """Close the connection once all is sent."""
         self.flush()
         self._transport.close()
 

@@ -88,11 +88,9 @@ class RunHost(GatewayHost):
         options = WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS)
         self.worker = Worker(journal, options, hooks=catalog.hooks, config=catalog.config)
         self.files = FileStore(journal.resources)
-        """The uploaded files."""
         named = catalog.config.file.serve.embeddings
         embedder = None if named is None else make_embedder(named, config=catalog.config)
         self.vectors = journal.resources.once(VectorStores, lambda: VectorStores(journal.resources, embedder))
-        """The vector stores."""
         self._reading = asyncio.Semaphore(_FILES_AT_A_TIME)
         self._working: asyncio.Task[None] | None = None
         self._ends: set[Callable[[], object]] = set()

@@ -121,7 +121,6 @@ class _StackTurn:
         """The results of the open step, by the call's id."""
 
     def begin(self) -> Any:
-        """Return the first event."""
         return _make("TurnStarted", **self._turn)
 
     def take(self, item: Item) -> list[Any]:
@@ -145,7 +144,6 @@ class _StackTurn:
         return []
 
     def response(self) -> Any:
-        """Return the response of the turn, with attributes."""
         raw = self._fold.response()
         try:
             models: Any = importlib.import_module("llama_stack_client._models")

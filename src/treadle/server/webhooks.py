@@ -197,7 +197,6 @@ class Webhooks:
             await asyncio.to_thread(self._keep, run_id, record.resource_id, told.url)
 
     async def _put_off(self, record: Resource, told: _Told) -> None:
-        """Keep when the next attempt is due."""
         pause = self._pauses[told.attempts]
         told.attempts, told.due_at = told.attempts + 1, time.time() + pause
         await self._save(record, told)

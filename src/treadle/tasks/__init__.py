@@ -11,15 +11,11 @@ template is two functions, `generate_NAME` and `solve_NAME`, and an entry in the
 set with levels it has a split, and `tests/tasks/test_generated.py` checks that its shape is in no other.
 """
 
-from treadle.runs.task import (
-    TASK_SETS,
-    Grade,
-    SimpleTask,
-    Task,
-    TaskSet,
-    load_task,
-    split_reference,
-    task_set,
-)
-
-__all__ = ["TASK_SETS", "Grade", "SimpleTask", "Task", "TaskSet", "load_task", "split_reference", "task_set"]
+from treadle.runs.task import TASK_SETS as TASK_SETS
+from treadle.runs.task import Grade as Grade
+from treadle.runs.task import SimpleTask as SimpleTask
+from treadle.runs.task import Task as Task
+from treadle.runs.task import TaskSet as TaskSet
+from treadle.runs.task import load_task as load_task
+from treadle.runs.task import split_reference as split_reference
+from treadle.runs.task import task_set as task_set

@@ -290,7 +290,6 @@ class ConversationSet:
         return map(self.get, self._rows)
 
     def get(self, task_id: str) -> ConversationTask:
-        """See `TaskSet.get`."""
         row = self._rows.get(task_id)
         if row is None:
             if task_id in self._left_out:
@@ -347,7 +346,7 @@ class ConversationTool:
 
 
 class ConversationTools:
-    """The tools of one row, the toolset `conversation-tools:FILE:row-N`."""
+    """The tools of one row, the toolset `conversation-tools:FILE:row-N`. See `Toolset`."""
 
     def __init__(self, text: str) -> None:
         """Make the tools. Raises: `ConfigError`; `ExportError` if the file is damaged."""
@@ -357,5 +356,4 @@ class ConversationTools:
         self._tools = [ConversationTool(spec, task.results.get(spec.name, {})) for spec in task.specs]
 
     def tools(self) -> Sequence[ConversationTool]:
-        """See `Toolset.tools`."""
         return self._tools

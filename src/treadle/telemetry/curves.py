@@ -104,7 +104,7 @@ def open_curves(targets: Iterable[str], name: str, settings: Mapping[str, Json] 
 
 
 class TensorBoardCurves:
-    """Curves as event files in a folder, by default `runs`, with a folder for the run."""
+    """Curves as event files in a folder, by default `runs`, with a folder for the run. See `CurveWriter`."""
 
     def __init__(self, run: CurveRun) -> None:
         """Open the files. Raises: `ConfigError` if the package `tensorboard` is missing."""
@@ -112,13 +112,11 @@ class TensorBoardCurves:
         self._writer = summary.Writer(f"{run.target or 'runs'}/{run.name}")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """See `CurveWriter.write`."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def close(self) -> None:
-        """See `CurveWriter.close`."""
         self._writer.close()
 
 

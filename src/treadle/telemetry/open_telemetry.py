@@ -83,7 +83,6 @@ class OpenTelemetry:
         self._runs: dict[str, _RunSpans] = {}
 
     def __call__(self, event: e.Event) -> None:
-        """Take the next event of a run."""
         self.take(event.run_id, event.seq, (event.body,))
 
     def take(self, run_id: str, first_seq: int, bodies: Sequence[e.DurableBody]) -> None:
@@ -169,7 +168,6 @@ class _RunSpans:
             advance(self._state, body)
 
     def take(self, seq: int, body: e.DurableBody) -> None:
-        """Take the next event."""
         self._before = self._earlier
         self.note(body)
         if seq > self.fold.copied_until:

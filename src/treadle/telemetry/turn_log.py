@@ -54,7 +54,6 @@ class TurnLog:
         """True from the warning about fallbacks until at most 20 % of the last ten turns needed one."""
 
     def __call__(self, event: e.Event) -> None:
-        """Take the next event of a run."""
         self.take(event.run_id, event.seq, (event.body,))
 
     def take(self, run_id: str, first_seq: int, bodies: Sequence[e.DurableBody]) -> None:

@@ -46,7 +46,6 @@ class EchoModel(BuiltInModel):
         super().__init__(name)
 
     def answer(self, asked: BuiltInRequest) -> Completion:
-        """See `BuiltInModel.answer`."""
         messages, tools = asked.messages, asked.tools
         start = (find_requests(messages) or [-1])[-1]
         text = messages[start].content if start >= 0 else ""

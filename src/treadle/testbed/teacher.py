@@ -42,7 +42,6 @@ class TeacherModel(BuiltInModel):
         super().__init__(f"mock:{self.model}")
 
     def answer(self, asked: BuiltInRequest) -> Completion:
-        """See `BuiltInModel.answer`."""
         messages = asked.messages
         facts = find_facts(messages)
         write = None if facts is None else _WRITERS.get(text_of(facts, "write"))

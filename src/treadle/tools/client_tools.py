@@ -32,7 +32,7 @@ class ClientTool:
 
 
 class ClientTools:
-    """The tools of a client."""
+    """The tools of a client. See `Toolset`."""
 
     def __init__(self, tools: Sequence[dict[str, Json]] = ()) -> None:
         """Make the tools from their definitions, in any shape that `treadle tools import` reads.
@@ -44,5 +44,4 @@ class ClientTools:
         self.part = PartSpec(name="client", settings={"tools": list(tools)})
 
     def tools(self) -> Sequence[ClientTool]:
-        """See `Toolset.tools`."""
         return self._tools

@@ -202,7 +202,6 @@ class FilesToolset:
         self.part = PartSpec(name="files", settings=settings_of(FilesToolset, locals()))
 
     def tools(self) -> Sequence[Tool]:
-        """See `Toolset.tools`."""
         reading: list[Tool] = [read_file, list_files, search_files]
         whole: list[Tool] = [read_file, write_file, list_files, delete_file, edit_file, search_files]
         return [*(reading if self.is_read_only else whole), *([view_image] if self.has_images else [])]
@@ -212,11 +211,9 @@ files = FilesToolset()
 
 
 class _Matcher:
-    """A pattern that is searched for in lines, in time proportional to their length.
-
-    Regular expressions come from a model or from what it has read. They run on the Rust engine of pydantic, which
-    does not backtrack; an expression could be made to block `re` for ever.
-    """
+    """A pattern that is searched for in lines, in time proportional to their length. Regular expressions come from
+    a model or from what it has read. They run on the Rust engine of pydantic, which does not backtrack; an
+    expression could be made to block `re` for ever."""
 
     def __init__(self, pattern: str, is_regex: bool, ignore_case: bool) -> None:
         if not pattern or "\n" in pattern:
@@ -262,7 +259,6 @@ def _read(sandbox: Sandbox, name: str) -> bytes:
 
 
 def _image_type(content: bytes) -> str | None:
-    """Return the MIME type of an image by its first bytes, or `None` if it is not a known image."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for start, kind in _IMAGES.items() if content.startswith(start)), None)

@@ -72,5 +72,4 @@ class VfsToolset:
         self.part = PartSpec(name="vfs", settings=settings_of(VfsToolset, {"names": names}))
 
     def tools(self) -> Sequence[Tool]:
-        """See `Toolset.tools`."""
         return [_TOOLS[name] for name in self._names]

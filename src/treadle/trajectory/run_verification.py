@@ -413,10 +413,8 @@ class Verifier:
         return found
 
     async def _verify_child(self, recorded: ToolResult) -> ToolResult | str:
-        """Verify the run that a call has driven, in place of the call.
-
-        Return the recorded result, or the reason why the run is not verified.
-        """
+        """Verify the run that a call has driven, in place of the call. Return the recorded result, or the reason
+        why the run is not verified."""
         run_id = self._children[recorded.call_id]
         if recorded.call_id not in self._verified:
             try:

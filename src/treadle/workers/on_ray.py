@@ -92,7 +92,7 @@ async def _cancel_without(raylet: int, working: asyncio.Task[None]) -> None:
 
 
 class RayWorker:
-    """One actor."""
+    """One actor. See `WorkerHandle`."""
 
     def __init__(self, cluster: "_Cluster", address: str, options: WorkerOptions) -> None:
         self._cluster = cluster
@@ -101,7 +101,6 @@ class RayWorker:
         """The id of the live actor's process, on its node."""
 
     async def work(self, tell: Callable[[WorkerReport], None]) -> None:
-        """See `WorkerHandle.work`."""
         ray = await self._cluster.start()
         make = ray.remote(WorkerActor).options(num_cpus=1, scheduling_strategy="SPREAD")
         actor = make.remote(*self._given)

@@ -115,7 +115,6 @@ class QueueWorkers:
     async def run(
         self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]
     ) -> Run[Any]:
-        """See `Workers.run`."""
         if self._is_closed:
             raise ConfigError("these workers are closed; make new ones")
         if not isinstance(task, str):
@@ -142,7 +141,6 @@ class QueueWorkers:
         return run
 
     def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> WorkedSession:
-        """See `Workers.session`."""
         return QueuedSession(
             agent, run_id, options, self._options.queue, self._turn_ended, lambda *used: self.on_used(*used)
         )
@@ -164,10 +162,8 @@ class QueueWorkers:
             ended.cancel()
 
     async def _waits(self, agent: Agent[Any], info: RunInfo, given: Given) -> bool:
-        """Return whether a run that exists is left to the workers. One that has failed is reopened for them.
-
-        A run of another queue, or without a queue, is not, because no worker may be there to drive it.
-        """
+        """Return whether a run that exists is left to the workers. One that has failed is reopened for them. A run
+        of another queue, or without a queue, is not, because no worker may be there to drive it."""
         if queue_of(info.labels) != self._options.queue or info.is_waiting:
             return False
         if info.is_turn_open or info.is_driven:
@@ -178,7 +174,6 @@ class QueueWorkers:
         return True
 
     def status(self) -> WorkersStatus:
-        """See `Workers.status`."""
         counts, in_flight = list(self._counts.values()), len(self._waiting)
 
         def add_up(numbers: list[int]) -> int:
@@ -195,7 +190,6 @@ class QueueWorkers:
         )
 
     async def close(self) -> None:
-        """See `Workers.close`."""
         self._is_closed = True
         tasks = [*self._working.values(), *([] if self._watching is None else [self._watching])]
         for task in tasks:
@@ -352,20 +346,17 @@ class QueuedSession:
         return await self._hand_over(None) if run.state.has_failed_turn else run
 
     async def send(self, text: str, *, is_last: bool = False, is_own: bool = False) -> Run[Any]:
-        """See `Session.send`."""
         if self._local is not None:
             return await self._local.send(text, is_last=is_last, is_own=is_own)
         return await self._hand_over(Message(Role.USER, text, is_own=is_own))
 
     async def grade(self) -> float | None:
-        """See `Session.grade`."""
         if self._local is not None:
             return await self._local.grade()
         async with self._agent.session(self._run_id, **self._options) as session:
             return await session.grade()
 
     async def read_events(self) -> Sequence[Event]:
-        """See `Session.read_events`."""
         found = await asyncio.to_thread(self._agent.journal.read, self._run_id)
         return cast("Sequence[Event]", tuple(found))
 

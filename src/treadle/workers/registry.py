@@ -90,18 +90,15 @@ class HereWorkers:
     async def run(
         self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]
     ) -> Run[Any]:
-        """See `Workers.run`."""
         with self._driven.watch() as hold:
             given = Given(agent.answer, options.get("deps", agent.deps), on_driver=hold)
             return await ensure_run(agent, run_id, task, given, options)
 
     def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> WorkedSession:
-        """See `Workers.session`."""
         session: Any = agent.session(run_id, **options)
         return session  # type: ignore[no-any-return]
 
     def status(self) -> WorkersStatus:
-        """See `Workers.status`."""
         return self._driven.status()
 
     async def close(self) -> None:

@@ -25,7 +25,7 @@ from treadle.cli.jobs.run_files import read_mount
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
 from treadle.cli.terminal.format import exit_code
-from treadle.cli.terminal.output import clean, is_live, print_error, print_note, spinner, stdout, write_count
+from treadle.cli.terminal.output import is_live, print_error, print_line, print_note, spinner, write_count
 from treadle.cli.terminal.session_meter import SessionMeter, TurnView
 from treadle.cli.terminal.terminal_asker import find_person
 from treadle.cli.terminal.transcripts import EventPrinter
@@ -185,7 +185,7 @@ class Chat:
             )
         if self.agent.known is not None:
             for line in self.agent.known.greeting:
-                stdout().print(clean(line), soft_wrap=True)
+                print_line(line)
             print_knowledge(self.agent)
         state = run.state
         if state.turn.number:
@@ -195,7 +195,7 @@ class Chat:
             if state.turn.opened is not None:
                 EventPrinter(is_full=True).print_said(state.turn.opened.message, "asked again")
             if not state.turn.is_open and run.output:
-                stdout().print(clean(run.output), soft_wrap=True)
+                print_line(run.output)
 
     def _talk(self) -> None:
         self._finish_turn()
@@ -232,10 +232,8 @@ class Chat:
         return list(files.values())
 
     def _do(self, text: str, *, is_turn: bool = False) -> bool:
-        """Carry out the command that a line is, and return whether it is one, if only a misspelt one.
-
-        During a turn, a command that changes something is put off until the turn has ended.
-        """
+        """Carry out the command that a line is, and return whether it is one, if only a misspelt one. During a
+        turn, a command that changes something is put off until the turn has ended."""
         name, _, rest = text.partition(" ")
         command = COMMANDS.get(name)
         if command is None:

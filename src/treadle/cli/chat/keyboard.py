@@ -237,7 +237,6 @@ class Keyboard:
         self._prompt.put_off()
 
     async def _wait(self) -> bool:
-        """Wait until it is time to look for keys, and return whether the turn is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_SECONDS):
                 await self._is_over.wait()

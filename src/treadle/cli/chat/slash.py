@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from treadle.cli.terminal.format import format_compaction, write_run_cost
-from treadle.cli.terminal.output import (
-    clean,
-    print_note,
-    shorten,
-    stderr,
-    stdout,
-    write_count,
-    write_usage,
-)
+from treadle.cli.terminal.output import print_line, print_note, shorten, stderr, write_count, write_usage
 from treadle.core.errors import ConfigError
 from treadle.core.events import TurnStarted
 from treadle.core.prompting import count_prompt, find_room
@@ -29,7 +21,6 @@ if TYPE_CHECKING:
     from treadle.knowledge.memory import Memory
 
 _MAX_SHOWN = 20
-"""How many memories are shown."""
 _TITLE_CHARS = 100
 """How much of a message that waits is shown."""
 
@@ -87,7 +78,7 @@ _MORE = (
 def _files(chat: "Chat", _: str) -> None:
     files = chat.session.files
     for path, content in sorted(files.items()):
-        stdout().print(f"{clean(path)}  {write_count(len(content), 'byte')}", soft_wrap=True)
+        print_line(f"{path}  {write_count(len(content), 'byte')}")
     if not files:
         print_note("no files")
 
@@ -137,7 +128,7 @@ def _memory(chat: "Chat", text: str) -> None:
     else:
         entries = list(memory.store.entries(limit=_MAX_SHOWN, newest_first=True))
     for entry in entries:
-        stdout().print(f"{entry.entry_id}  {entry.store}: {clean(entry.text)}", soft_wrap=True)
+        print_line(f"{entry.entry_id}  {entry.store}: {entry.text}")
     if not entries:
         print_note("nothing is remembered" + (" that fits" if text else ""))
 
@@ -227,7 +218,7 @@ def _queue(chat: "Chat", text: str) -> None:
         print_note(f"taken back: {shorten(waiting[number - 1].content, _TITLE_CHARS)}")
         return
     for number, message in enumerate(waiting, 1):
-        stdout().print(f"{number:>3}  {shorten(message.content, _TITLE_CHARS)}", soft_wrap=True)
+        print_line(f"{number:>3}  {shorten(message.content, _TITLE_CHARS)}")
     print_note("/queue N takes a message back" if waiting else "no message waits")
 
 

@@ -9,10 +9,10 @@ from treadle.cli.terminal.output import (
     clean,
     print_error,
     print_json,
+    print_line,
     print_lines,
     print_note,
     spinner,
-    stdout,
     write_command,
     write_count,
 )
@@ -57,7 +57,7 @@ def check(
         whole = write_count(len(run_ids) - len(found), "run")
         counts = f"{write_count(totals[0], 'event')}, {write_count(totals[1], 'content')}"
         damage = f", {write_count(len(found), 'run')} damaged" if found else ""
-        stdout().print(f"{whole} whole{damage}; {counts} read", style="bold", soft_wrap=True)
+        print_line(f"{whole} whole{damage}; {counts} read", "bold")
     return int(bool(problems or found))
 
 

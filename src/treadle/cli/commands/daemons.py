@@ -15,8 +15,8 @@ from treadle.cli.terminal.output import (
     flush,
     print_error,
     print_json,
+    print_line,
     print_note,
-    stdout,
     take_stdout,
     write_command,
     write_count,
@@ -63,7 +63,7 @@ def serve(
             print_json({"name": new_key, "key": key, "sha256": hashed})
             return
         print_note("the key, which is shown only now:")
-        stdout().print(key, soft_wrap=True, highlight=False)
+        print_line(key)
         name = (
             new_key if re.fullmatch(r"[A-Za-z0-9_-]+", new_key) else json.dumps(new_key, ensure_ascii=False)
         )
@@ -76,7 +76,7 @@ def serve(
         if is_json:
             print_json({"url": url, "models": list(served.names)})
             return
-        stdout().print(url, style="bold")
+        print_line(url, "bold")
         print_note(f"the models are {', '.join(served.names)}; Ctrl-C pauses what is under way")
         print_note(f"{url}/view shows the runs")
         flush()
@@ -203,7 +203,7 @@ def _print_url(url: str, engine: EngineKind | None, model: str, *, is_json: bool
     if is_json:
         print_json({"base_url": url})
         return
-    stdout().print(url, style="bold")
+    print_line(url, "bold")
     flush()
     commands = [
         write_command("run", task="files:csv_sum-0001", model=f"{engine or 'openai'}:{model}", base_url=url)

@@ -11,13 +11,15 @@ from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing
 from treadle.cli.terminal.output import (
     bar,
-    clean,
+    make_table,
     print_error,
     print_json,
+    print_line,
     print_note,
+    print_parts,
+    print_table,
     shorten,
     spinner,
-    stdout,
     write_cost,
     write_count,
 )
@@ -54,8 +56,6 @@ def show(
 
 
 class _RowPrinter(EventPrinter):
-    """A printer of one row."""
-
     def __init__(self, entry: RowEntry, *, is_full: bool) -> None:
         super().__init__(is_full=is_full)
         self._entry = entry
@@ -63,7 +63,6 @@ class _RowPrinter(EventPrinter):
         self._simulated = set(entry.row.lineage.simulated)
 
     def print(self) -> None:
-        """Print the row."""
         self._print_head()
         number = -1
         for message in self._row.messages:
@@ -148,12 +147,11 @@ def stats(path: Path, is_json: bool = False) -> None:
 
 
 def _print_stats(found: DatasetStats) -> None:
-    console = stdout()
     tokens = found.input_tokens + found.output_tokens
-    console.print(
+    print_line(
         f"{write_count(found.rows, 'row')} · {write_count(len(found.topics), 'topic')} · {tokens:,} tokens · "
         f"{_write_known(found.cost_usd, found.rows_without_cost, 'row')}",
-        style="bold",
+        "bold",
     )
     facts = {
         "verified": f"{found.verified:,} of {write_count(found.with_calls, 'row')} with calls",
@@ -175,8 +173,7 @@ def _print_stats(found: DatasetStats) -> None:
     }
     for name, value in facts.items():
         if value:
-            console.print(f"  {name}: ", style="dim", end="")
-            console.print(value)
+            print_parts((f"  {name}: ", "dim"), (value, ""))
     _print_spreads(found)
     _print_counts(
         "calls by tool",
@@ -216,11 +213,8 @@ def _write_known(cost_usd: float, unknown: int, noun: str) -> str:
 
 
 def _print_spreads(found: DatasetStats) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2), header_style="dim")
-    for name in ("a row", "mean", "least", "median", "95 %", "most", "total"):
-        table.add_column(name, justify="left" if name == "a row" else "right")
+    numbers = ("mean", "least", "median", "95 %", "most", "total")
+    table = make_table("a row", *numbers, numbers=numbers)
     for name, spread in (
         ("turns", found.turns),
         ("steps", found.steps),
@@ -231,8 +225,8 @@ def _print_spreads(found: DatasetStats) -> None:
         item = Summary.of(spread)
         values: Sequence[float] = (item.least, item.median, item.p95, item.most, item.total)
         table.add_row(name, f"{item.mean:,.1f}", *[f"{value:,}" for value in values])
-    stdout().print()
-    stdout().print(table)
+    print_line("")
+    print_table(table)
 
 
 def _print_counts(title: str, counts: Mapping[str, int], notes: Mapping[str, str] | None = None) -> None:
@@ -240,19 +234,17 @@ def _print_counts(title: str, counts: Mapping[str, int], notes: Mapping[str, str
     listed = sorted(((count, name) for name, count in counts.items()), key=lambda item: (-item[0], item[1]))
     if not any(count for count, _ in listed) and not notes:
         return
-    console = stdout()
-    console.print(f"\n{title}", style="bold")
+    print_line(f"\n{title}", "bold")
     most = max((count for count, _ in listed), default=1) or 1
     width = min(40, max((len(name) for _, name in listed), default=0))
     for count, name in listed[:_MOST]:
         full = count * _BAR_CHARS * 8 // most
         bar = "█" * (full // 8) + (" ▏▎▍▌▋▊▉"[full % 8] if full % 8 else "")
-        console.print(f"  {shorten(clean(name), width):<{width}} {count:>8,} ", end="")
-        note = (notes or {}).get(name, "")
-        console.print(f"{bar:<{_BAR_CHARS}}" if note else bar, style="cyan", end="")
-        console.print(f"  {note}" if note else "", style="dim", soft_wrap=True)
+        counted, note = f"  {shorten(name, width):<{width}} {count:>8,} ", (notes or {}).get(name)
+        drawn, told = (f"{bar:<{_BAR_CHARS}}", f"  {note}") if note else (bar, "")
+        print_parts((counted, ""), (drawn, "cyan"), (told, "dim"))
     if len(listed) > _MOST:
-        console.print(f"  and {len(listed) - _MOST:,} more", style="dim italic")
+        print_line(f"  and {len(listed) - _MOST:,} more", "dim italic")
 
 
 def verify(
@@ -293,7 +285,7 @@ def verify(
     for problem in problems:
         print_error(problem)
     if not is_json:
-        stdout().print(str(totals), style="bold", soft_wrap=True)
+        print_line(str(totals), "bold")
     return ExitCode.FAILED if problems or totals.faulty else ExitCode.DONE
 
 
@@ -318,7 +310,7 @@ def _print_row(checked: "CheckedRow") -> None:
         f"row {checked.row_id} (run {checked.run_id}): {write_count(len(checked.problems), 'problem')}"
     )
     for problem in checked.problems:
-        stdout().print(f"  {problem}", style="red", soft_wrap=True)
+        print_line(f"  {problem}", "red")
 
 
 def report(
@@ -342,5 +334,5 @@ def report(
     with spinner("writing the report"):
         default = DatasetFolder(path).report if path.is_dir() else path.with_suffix(".report.html")
         written = write_page(make_dataset_view(path), out or default)
-    stdout().print(str(written), soft_wrap=True)
+    print_line(str(written))
     print_note("open it in a browser" if is_built() else HOW_TO_BUILD)

@@ -15,9 +15,10 @@ from treadle.cli.terminal.output import (
     bar,
     print_json,
     print_json_lines,
+    print_line,
     print_note,
+    print_parts,
     spinner,
-    stdout,
     write_count,
 )
 from treadle.core.errors import ConfigError, ExportError
@@ -78,17 +79,14 @@ def _make_plan(path: Path, splits: str | None, formats: list[str] | None, seed: 
 
 
 def _print_split(found: "Splits") -> None:
-    console = stdout()
     width = max(len(item.name) for item in found.splits)
     rows = sum(item.rows for item in found.splits)
     for item in found.splits:
-        console.print(f"{item.name:<{width}}  ", style="bold", end="")
         share = f"{item.rows / rows:.1%}" if rows else "0 %"
         difference = "" if item.rows == item.wanted else f", {item.wanted:,} wanted"
-        console.print(
-            f"{write_count(item.rows, 'row')} ({share} of {item.share:.1%}{difference}), "
-            f"{write_count(item.topics, 'topic')}"
-        )
+        rows_text = f"{write_count(item.rows, 'row')} ({share} of {item.share:.1%}{difference})"
+        told = f"{rows_text}, {write_count(item.topics, 'topic')}"
+        print_parts((f"{item.name:<{width}}  ", "bold"), (told, ""))
     if not found.is_exact:
         print_note(
             f"the shares are not exact, because topics stay whole; the largest group of topics has "
@@ -125,7 +123,6 @@ def merge_datasets(
     if is_json:
         print_json({"rows": merged.rows, "sources": merged.sources})
         return
-    console = stdout()
     for source in merged.sources:
         parts = [f"{source.kept:,} of {write_count(source.rows, 'row')}"]
         if source.same_sample:
@@ -134,8 +131,8 @@ def merge_datasets(
             parts.append(f"{source.same_content:,} left out with the same messages")
         if source.renamed:
             parts.append(f"{write_count(source.renamed, 'id')} changed")
-        console.print(f"{source.path}: {', '.join(parts)}", soft_wrap=True)
-    console.print(f"{write_count(merged.rows, 'row')} in {str(out)!r}", style="bold", soft_wrap=True)
+        print_line(f"{source.path}: {', '.join(parts)}")
+    print_line(f"{write_count(merged.rows, 'row')} in {str(out)!r}", "bold")
 
 
 _MAX_LISTED = 3

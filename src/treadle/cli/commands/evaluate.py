@@ -68,7 +68,7 @@ def report(
         treadle eval report evaluation --format html --out report.html
     """
     from treadle.cli.jobs import evaluating
-    from treadle.cli.terminal.output import stdout
+    from treadle.cli.terminal.output import print_line
 
     for path in evaluating.write_report(folder, other, format, out, journal):
-        stdout().print(str(path), soft_wrap=True)
+        print_line(str(path))

@@ -5,12 +5,7 @@ from pathlib import Path
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.journals import Apart, find_runs, open_existing
-from treadle.cli.terminal.output import (
-    bar,
-    print_json_lines,
-    print_note,
-    write_count,
-)
+from treadle.cli.terminal.output import bar, print_json_lines, print_note, write_count
 from treadle.export import Loss
 from treadle.export.groups import GroupBy
 from treadle.export.run_exporter import JOURNAL_FORMAT, RunExporter, TokenOptions, check_format

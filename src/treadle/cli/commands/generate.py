@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import check_base_url
-from treadle.cli.terminal.output import print_json, print_note, spinner, stdout, write_count
+from treadle.cli.terminal.output import print_json, print_line, print_note, spinner, write_count
 from treadle.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def publish(
         if is_json:
             print_json({"target": str(upload.target), "address": address, "license": upload.license})
         else:
-            stdout().print(address, soft_wrap=True)
+            print_line(address)
             print_note(
                 f"{write_count(len(upload.files), 'file')} uploaded under the licence {upload.license}"
             )
@@ -142,10 +142,9 @@ def _describe(upload: "Upload", folder: Path, *, is_json: bool) -> None:
             }
         )
         return
-    console = stdout()
     kind = "private" if upload.is_private else "public"
-    console.print(f"{upload.target}, {kind}, licence {upload.license}", style="bold", soft_wrap=True)
+    print_line(f"{upload.target}, {kind}, licence {upload.license}", "bold")
     for file in upload.files:
-        console.print(f"  {file.size_bytes:>13,} bytes  {file.name}", soft_wrap=True)
-    console.print(f"  {sum(file.size_bytes for file in upload.files):>13,} bytes in all", style="dim")
+        print_line(f"  {file.size_bytes:>13,} bytes  {file.name}")
+    print_line(f"  {sum(file.size_bytes for file in upload.files):>13,} bytes in all", "dim")
     print_note("nothing was uploaded")

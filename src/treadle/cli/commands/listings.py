@@ -17,6 +17,7 @@ from treadle.cli.terminal.output import (
     make_table,
     print_error,
     print_json,
+    print_line,
     print_note,
     print_table,
     shorten,
@@ -104,7 +105,6 @@ def _report(damaged: list[RunInfo]) -> int:
 
 
 def _run_line(info: RunInfo) -> dict[str, Json]:
-    """Return the fields of a run for `--json`."""
     return {
         "run_id": info.run_id,
         "status": status_of(info),
@@ -160,7 +160,6 @@ def _print_runs(found: list[RunInfo]) -> None:
 
 
 def _write_row(info: RunInfo) -> tuple[str, ...]:
-    """Return the cells of `_COLUMNS`."""
     status, stop_reason = status_of(info), _stop_reason_of(info)
     mark = "open" if stop_reason and status == "waiting" else status
     return (
@@ -230,12 +229,10 @@ def _search(journal: Journal, text: str, limit: int, *, is_json: bool) -> int:
             )
             continue
         if match.run_id != last:
-            stdout().print(
-                f"{clean(match.run_id)}  {shorten(match.title, _TITLE_CHARS)}", style="bold", soft_wrap=True
-            )
+            print_line(f"{match.run_id}  {shorten(match.title, _TITLE_CHARS)}", "bold")
             last = match.run_id
         line = _around(match.line, text, max(40, stdout().width - 24))
-        stdout().print(f"  turn {match.turn} {match.role}: {clean(line)}", soft_wrap=True)
+        print_line(f"  turn {match.turn} {match.role}: {line}")
     if not is_json and not count:
         print_note(f"no message contains {text!r}")
     elif not is_json and count == limit:
@@ -325,12 +322,11 @@ def _print(found: "UsageStats") -> None:
         print_note("no such runs")
         return
     usage, turns = found.all.tally.usage, sum(found.turns.values())
-    stdout().print(
+    print_line(
         f"{write_count(found.runs, 'run')} · {write_count(turns, 'turn')}, {found.failed_turns:,} failed · "
         f"{write_count(found.all.inferences, 'inference')} · {usage.total_tokens:,} tokens · "
         f"{_share(found.all.tally)} cached · cost {_cost(found.all.tally)}",
-        style="bold",
-        soft_wrap=True,
+        "bold",
     )
     columns = ("inferences", "input", "cached", "output", "cost", "median", "p95", "errors")
     for title, uses in (("model", found.models), ("day", found.days)):
@@ -386,5 +382,5 @@ def _print_uses(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = make_table(*columns, numbers=[name for name in columns if name not in texts], wrapped=texts)
     for row in found:
         table.add_row(shorten(row[0], 40), *[clean(cell) for cell in row[1:]])
-    stdout().print()
+    print_line("")
     print_table(table)

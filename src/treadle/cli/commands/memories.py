@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing, open_or_make
 from treadle.cli.options.option_groups import OptionGroup
-from treadle.cli.terminal.output import print_json, print_note, shorten, stdout
+from treadle.cli.terminal.output import print_json, print_line, print_note, shorten
 from treadle.core.errors import ConfigError
 from treadle.knowledge.memory.protocol import Author, Draft, Epistemic, MemoryEntry, Outcome, Store
 from treadle.knowledge.surroundings import LIBRARY
@@ -70,7 +70,7 @@ def print_entry(entry: MemoryEntry, note: str = "") -> None:
     """Print an entry in one line."""
     tag = f" {entry.epistemic.value}" if entry.epistemic else ""
     text = f"{entry.entry_id:<14} {write_day(entry.written_at)} {entry.author.value}{tag}{note}  "
-    stdout().print(text + shorten(entry.text, 160), soft_wrap=True)
+    print_line(text + shorten(entry.text, 160))
 
 
 def write_day(at: float) -> str:

@@ -14,9 +14,9 @@ from treadle.cli.terminal.output import (
     make_table,
     print_finding,
     print_json,
+    print_line,
     print_note,
     print_table,
-    stdout,
 )
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.registry import did_you_mean
@@ -46,15 +46,14 @@ def list_models(is_json: bool = False) -> None:
         print_json(*models)
         print_json(*[{"provider": item.name, **msgspec.to_builtins(item)} for item in known])
         return
-    console = stdout()
     if models:
-        console.print(f"models of {config.path}", style="bold", soft_wrap=True)
+        print_line(f"models of {config.path}", "bold")
         _print_groups(models)
-        console.print()
+        print_line("")
     else:
         text = "there is no treadle.toml in this folder or above it; `treadle init` writes one\n"
-        console.print(text, style="dim", soft_wrap=True)
-    console.print("providers, for names such as openai:gpt-5-mini", style="bold", soft_wrap=True)
+        print_line(text, "dim")
+    print_line("providers, for names such as openai:gpt-5-mini", "bold")
     _print_groups(known)
 
 
@@ -67,7 +66,7 @@ def _print_groups(items: list[ListedModel]) -> None:
             parts.append(f"{item.key} is {'set' if item.has_key else 'not set'}")
         mark = "*" if item.is_default else " "
         text = f"{mark} {item.name:<{width}}  {item.model:<{model_width}}  {' · '.join(parts)}"
-        stdout().print(clean(text.rstrip()), soft_wrap=True, style=None if item.has_key else "dim")
+        print_line(text.rstrip(), "" if item.has_key else "dim")
 
 
 _GRADES = {
@@ -120,12 +119,11 @@ def check(
             }
         )
         return ExitCode.DONE
-    console = stdout()
-    console.print(f"\ngrade   {probed.grade}", style="bold")
-    console.print(f"        {_GRADES[probed.grade]}", style="dim", soft_wrap=True)
+    print_line(f"\ngrade   {probed.grade}", "bold")
+    print_line(f"        {_GRADES[probed.grade]}", "dim")
     if probed.grade == "token_exact":
-        console.print(f"        {_LOGPROBS[probed.has_policy_logprobs]}", style="dim", soft_wrap=True)
-    console.print(f'answers that must fit a schema: output_mode = "{probed.output_mode}"', soft_wrap=True)
+        print_line(f"        {_LOGPROBS[probed.has_policy_logprobs]}", "dim")
+    print_line(f'answers that must fit a schema: output_mode = "{probed.output_mode}"')
     return ExitCode.DONE
 
 
@@ -169,7 +167,7 @@ def tiers(journal: str | None = None, is_json: bool = False) -> None:
         return
     _print_tiers(found)
     router = config.file.router
-    stdout().print(f"\nthe router of the model 'auto' is {router.name!r}", style="dim", soft_wrap=True)
+    print_line(f"\nthe router of the model 'auto' is {router.name!r}", "dim")
 
 
 def _print_tiers(found: list["ListedTier"]) -> None:
@@ -231,19 +229,16 @@ def route(
     if is_json:
         print_json(chosen)
         return
-    console = stdout()
-    console.print(clean(f"{chosen.tier}  {chosen.model}"), style="bold", soft_wrap=True)
+    print_line(f"{chosen.tier}  {chosen.model}", "bold")
     for reason in chosen.reasons:
-        console.print(clean(f"  because {reason}"), soft_wrap=True)
+        print_line(f"  because {reason}")
     for tier in model.tiers:
         if tier in chosen.rejected:
-            console.print(
-                clean(f"  {tier:<8}  not possible: {chosen.rejected[tier]}"), soft_wrap=True, style="dim"
-            )
+            print_line(f"  {tier:<8}  not possible: {chosen.rejected[tier]}", "dim")
         else:
             score = chosen.scores.get(tier)
             text = "no score" if score is None else f"score {score:.3f}"
-            console.print(f"  {tier:<8}  {text}", soft_wrap=True, style="dim")
+            print_line(f"  {tier:<8}  {text}", "dim")
 
 
 def trust(file: Path | None = None) -> None:
@@ -295,7 +290,6 @@ def set_key(
 
 
 def _find_variable(provider: str) -> str:
-    """Return the environment variable of a provider's key. Raises: `ConfigError` for an unknown provider."""
     if provider.isupper() and provider.replace("_", "").isalnum():
         return provider
     preset = find_preset(provider)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from treadle.cli.terminal.output import clean, print_note, stdout
+from treadle.cli.terminal.output import print_line, print_note
 
 
 def show(file: Path) -> None:
@@ -17,7 +17,7 @@ def show(file: Path) -> None:
 
     persona = Persona.load(file)
     text, report = describe_persona(persona)
-    stdout().print(clean(text), soft_wrap=True)
+    print_line(text)
     for section in report.sections:
         room = "" if section.budget is None else f" of {section.budget:,}"
         print_note(f"{section.name}: {section.tokens:,}{room} tokens")

@@ -13,10 +13,10 @@ from treadle.cli.terminal.output import (
     bar,
     clean,
     print_json,
-    print_labelled,
+    print_line,
     print_note,
+    print_parts,
     spinner,
-    stdout,
     write_count,
     write_seconds,
 )
@@ -60,7 +60,7 @@ def replay(
         events = write_count(sum(item.events for item in found), "event")
         seconds = write_seconds(time.monotonic() - begin)
         runs_text = write_count(len(run_ids), "run")
-        stdout().print(f"{exact:,} of {runs_text} exact, {events} in {seconds}", style="bold")
+        print_line(f"{exact:,} of {runs_text} exact, {events} in {seconds}", "bold")
     return ExitCode.DONE if exact == len(run_ids) else ExitCode.FAILED
 
 
@@ -105,11 +105,10 @@ def _print_replay(replay: Replay, *, is_json: bool) -> None:
         }
         print_json(line)
         return
-    console = stdout()
     found = "exact   " if divergence is None else "differs "
-    print_labelled(console, found, "", f"{replay.run_id}  {write_count(replay.events, 'event')}", "dim")
+    print_parts((found, ""), (f"{replay.run_id}  {write_count(replay.events, 'event')}", "dim"))
     if divergence is not None:
-        console.print(f"  {clean(str(divergence))}", style="red", soft_wrap=True)
+        print_line(f"  {divergence!s}", "red")
 
 
 def verify(
@@ -167,10 +166,10 @@ def _verify(
     execute(verify_all())
     if not is_json and len(found) > 1:
         calls, matched = sum(item.calls for item in found), sum(item.matched for item in found)
-        stdout().print(
+        print_line(
             f"{write_count(len(found), 'run')}: {matched:,} of {write_count(calls, 'call')} gave the same result, "
             f"{sum(item.skipped for item in found):,} skipped",
-            style="bold",
+            "bold",
         )
     missing = sum(len(item.unavailable) for item in found)
     if missing and not is_json:
@@ -208,7 +207,6 @@ def _print_verification(verification: "Verification", *, is_json: bool) -> None:
     if is_json:
         print_json(verification)
         return
-    console = stdout()
     found, style = "same    ", "green"
     if verification.differences:
         found, style = "differs ", "bold red"
@@ -218,11 +216,11 @@ def _print_verification(verification: "Verification", *, is_json: bool) -> None:
         found, style = "partly  ", "yellow"
     skipped = f", {verification.skipped:,} skipped" if verification.skipped else ""
     counts = f"{verification.matched:,} of {write_count(verification.calls, 'call')}{skipped}"
-    print_labelled(console, found, style, f"{verification.run_id}  {counts}", "dim")
+    print_parts((found, style), (f"{verification.run_id}  {counts}", "dim"))
     for skip in verification.skips:
-        console.print(f"  skipped: {clean(skip)}", style="yellow", soft_wrap=True)
+        print_line(f"  skipped: {skip}", "yellow")
     for difference in verification.differences:
-        console.print(f"  {clean(str(difference))}", style="red", soft_wrap=True)
+        print_line(f"  {difference!s}", "red")
 
 
 def rescore(
@@ -283,13 +281,12 @@ def _print_grades(graded: Graded, total: float | None, *, is_json: bool) -> None
             {"run_id": graded.run_id, "reward": total, "rewards": graded.rewards, "changed": graded.changed}
         )
         return
-    console = stdout()
     text = "no grade" if total is None else f"{total:.3g}"
     style = "dim" if total is None else "green" if total > 0 else "red"
-    print_labelled(console, f"{text:9}", style, graded.run_id, "bold" if graded.changed else "dim")
+    print_parts((f"{text:9}", style), (graded.run_id, "bold" if graded.changed else "dim"))
     for name in graded.changed:
         detail = graded.details.get(name)
-        console.print(f"  {name} {graded.rewards[name]:.3g}: {clean(detail or 'no detail')}", soft_wrap=True)
+        print_line(f"  {name} {graded.rewards[name]:.3g}: {clean(detail or 'no detail')}")
 
 
 def _print_summary(found: list[Graded], skipped: int) -> None:
@@ -299,9 +296,9 @@ def _print_summary(found: list[Graded], skipped: int) -> None:
             means[name].append(reward)
     changed = sum(bool(graded.changed) for graded in found)
     written = ", ".join([f"{name} {sum(values) / len(values):.3f}" for name, values in means.items()])
-    stdout().print(
+    print_line(
         f"{write_count(len(found), 'run')} graded, {changed:,} changed{'; means: ' if means else ''}{written}",
-        style="bold",
+        "bold",
     )
     if skipped:
         print_note(

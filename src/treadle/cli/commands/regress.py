@@ -14,10 +14,10 @@ from treadle.cli.terminal.output import (
     clean,
     flush,
     print_json,
+    print_line,
     print_lines,
     print_note,
     shorten,
-    stdout,
     write_command,
     write_count,
     write_seconds,
@@ -128,7 +128,7 @@ def record(
         print_note(
             f"recorded {run_id} as {str(path)!r}; look at it before you commit it, for it is shown to others"
         )
-        stdout().print(clean(str(path)), soft_wrap=True, highlight=False)
+        print_line(str(path))
 
     if text is not None:
         if suite.table.agent is None:
@@ -177,13 +177,11 @@ def _judge(suite: "Suite", outcomes: "list[RecordingOutcome]") -> "list[Threshol
 
 
 def _print(outcome: "RecordingOutcome", *, is_json: bool) -> None:
-    """Print the outcome of one recording."""
     if is_json:
         print_json({"has_failed": outcome.has_failed, **to_builtins(outcome, enc_hook=str)})
         return
     from rich.text import Text
 
-    console = stdout()
     label, style = ("FAIL", "bold red") if outcome.has_failed else ("pass", "green")
     if outcome.is_updated:
         label, style = "new ", "bold yellow"
@@ -192,28 +190,24 @@ def _print(outcome: "RecordingOutcome", *, is_json: bool) -> None:
         said = f"  scores {', '.join([f'{score:.2f}' for score in outcome.live.scores])}"
     if outcome.divergence is not None:
         said = f"  {outcome.divergence.title}"
-    console.print(
-        Text.assemble((label, style), f"  {clean(outcome.name)}", (clean(said), "dim")), soft_wrap=True
-    )
+    print_line(Text.assemble((label, style), f"  {clean(outcome.name)}", (clean(said), "dim")))
     if outcome.divergence is not None:
         place = f"{clean(str(outcome.path))}:{outcome.line}"
-        console.print(Text(f"      {place}  (-: recorded, +: now)", style="dim"), soft_wrap=True)
-        console.print()
+        print_line(f"      {place}  (-: recorded, +: now)", "dim")
+        print_line("")
         for line in outcome.divergence.lines():
             style = _STYLES.get(line.strip()[:1], "") if line.startswith("  ") else "bold"
-            console.print(Text(f"      {clean(line)}".rstrip(), style=style), soft_wrap=True)
+            print_line(f"      {line}".rstrip(), style)
     elif outcome.error is not None:
-        console.print(Text(f"      {clean(outcome.error)}", style="red"), soft_wrap=True)
+        print_line(f"      {outcome.error}", "red")
     for reason in outcome.live.reasons if outcome.live is not None else ():
-        console.print(Text(f"      {clean(shorten(reason, 200))}", style="dim"), soft_wrap=True)
+        print_line(f"      {shorten(reason, 200)}", "dim")
     flush()
 
 
 def _print_end(outcomes: "list[RecordingOutcome]", verdicts: "list[ThresholdVerdict]") -> None:
-    """Print the verdicts and the counts."""
-    console = stdout()
     for verdict in verdicts:
-        console.print(clean(verdict.text), style="" if verdict.is_kept else "bold red", soft_wrap=True)
+        print_line(verdict.text, "" if verdict.is_kept else "bold red")
     failed, updated = (
         sum(found) for found in zip(*[(item.has_failed, item.is_updated) for item in outcomes], strict=True)
     )
@@ -221,7 +215,7 @@ def _print_end(outcomes: "list[RecordingOutcome]", verdicts: "list[ThresholdVerd
     counts += [f"{updated:,} updated"] if updated else []
     counts.append(f"{len(outcomes) - failed - updated:,} passed")
     seconds = write_seconds(sum([item.seconds for item in outcomes]))
-    console.print(f"{', '.join(counts)} in {seconds}", style="bold red" if failed else "bold green")
+    print_line(f"{', '.join(counts)} in {seconds}", "bold red" if failed else "bold green")
 
 
 def _print_advice(paths: list[Path], keyword: str | None, options: TestOptions) -> None:

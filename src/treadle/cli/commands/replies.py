@@ -15,7 +15,7 @@ from treadle.cli.jobs.resumed_agents import ResumedAgents
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentFlags, PolicyOptions
 from treadle.cli.terminal.format import exit_code, format_call
-from treadle.cli.terminal.output import clean, find_one, print_json, print_note, stdout
+from treadle.cli.terminal.output import find_one, print_json, print_line, print_note, stdout
 from treadle.cli.terminal.terminal_asker import print_question
 from treadle.cli.terminal.view import make_view
 from treadle.core.asking import Answer, Answerable, Question
@@ -85,15 +85,12 @@ def answer(
 
 
 def _is_driven(journal: Journal, run_id: str) -> bool:
-    """Return whether a process drives a run."""
     return bool(journal.runs(RunFilter(run_ids=[run_id], is_driven=True)))
 
 
 def _give(journal: Journal, run_id: str, messages: Sequence[InboxMessage], what: str) -> bool:
-    """Send messages that a run waits for. Return whether a process drives the run, which takes them in.
-
-    If nobody drives the run, they are taken in here. Raises: `ConfigError` if one of them then means nothing.
-    """
+    """Send messages that a run waits for. Return whether a process drives the run, which takes them in. If nobody
+    drives the run, they are taken in here. Raises: `ConfigError` if one of them then means nothing."""
     is_driven = False
     for message in messages:
         sent = execute(send(journal, run_id, message))
@@ -117,12 +114,12 @@ def _list_waiting(waiting: Mapping[str, T], show: Callable[[T], None], none: str
 
 
 def _show_question(question: Question) -> None:
-    stdout().print(clean(question.question_id), style="dim", soft_wrap=True)
+    print_line(question.question_id, "dim")
     print_question(question, stdout())
 
 
 def _show_call(call: ToolCall) -> None:
-    stdout().print(f"{clean(call.call_id)}  {format_call(call, 2000)}", soft_wrap=True)
+    print_line(f"{call.call_id}  {format_call(call, 2000)}")
 
 
 def _read_answer(

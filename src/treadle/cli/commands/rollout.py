@@ -4,7 +4,7 @@ from pathlib import Path
 
 from treadle.cli.options import common as o
 from treadle.cli.options.option_groups import OptionGroup
-from treadle.cli.terminal.output import bar, print_json, print_note, stdout
+from treadle.cli.terminal.output import bar, print_json, print_line, print_note
 
 
 class RolloutOptions(OptionGroup, frozen=True, kw_only=True):
@@ -94,6 +94,6 @@ def report(
     if is_json:
         print_json({"report": str(path), "groups": count})
     else:
-        stdout().print(str(path), soft_wrap=True)
+        print_line(str(path))
         if not is_built():
             print_note(HOW_TO_BUILD)

@@ -16,10 +16,11 @@ from treadle.cli.terminal.output import (
     escape_controls,
     print_finding,
     print_json,
+    print_line,
     print_lines,
     print_note,
+    print_parts,
     print_schema,
-    stdout,
     write_count,
 )
 from treadle.core.errors import ConfigError
@@ -103,7 +104,7 @@ def images(is_removed: bool = False, days: int = 7, is_json: bool = False) -> No
             print_json({**msgspec.to_builtins(image), "is_removed": is_gone})
             continue
         state = "removed" if is_gone else "in use" if image.is_in_use else f"used {format_age(image.used_at)}"
-        stdout().print(f"{image.image_id}  {image.size_bytes:>14,} bytes  {state}", soft_wrap=True)
+        print_line(f"{image.image_id}  {image.size_bytes:>14,} bytes  {state}")
     total = sum([image.size_bytes for image in found])
     told = f"; {freed:,} bytes freed" if freed else ""
     print_note(f"{write_count(len(found), 'image')}, {total:,} bytes{told}")
@@ -200,7 +201,7 @@ def _print_sets(*, is_json: bool) -> None:
         if is_json:
             print_json({"task_set": name, "tasks": size})
         else:
-            stdout().print(f"{name}  {write_count(size, 'task')}", soft_wrap=True)
+            print_line(f"{name}  {write_count(size, 'task')}")
 
 
 def _print_set(name: str, limit: int | None, *, is_json: bool) -> None:
@@ -230,19 +231,17 @@ def _print_task(ref: str, *, is_json: bool) -> None:
         }
         print_json(value)
         return
-    console = stdout()
-    console.print(clean(ref), style="bold")
+    print_line(ref, "bold")
     if task.instructions:
-        console.print(f"instructions: {clean(task.instructions)}", style="dim", soft_wrap=True)
-    console.print(f"tools: {', '.join(task.tools)}\n", style="dim")
-    console.print("› " + clean(task.input).replace("\n", "\n  "), style="cyan", soft_wrap=True)
+        print_line(f"instructions: {task.instructions}", "dim")
+    print_line(f"tools: {', '.join(task.tools)}\n", "dim")
+    print_line("› " + clean(task.input).replace("\n", "\n  "), "cyan")
     for path, content in sorted(task.files.items()):
-        console.print(f"\n{clean(path)}", style="bold", end="")
-        console.print(f"  {write_count(len(content), 'byte')}", style="dim")
+        print_parts((f"\n{path}", "bold"), (f"  {write_count(len(content), 'byte')}", "dim"))
         if b"\0" in content:
             continue  # a database or an image
         lines = clean(content.decode("utf-8", "replace")).rstrip("\n").split("\n")
         for line in lines[:FILE_LINES]:
-            console.print(f"  {line}", soft_wrap=True)
+            print_line(f"  {line}")
         if len(lines) > FILE_LINES:
-            console.print(f"  … {len(lines) - FILE_LINES:,} more lines", style="dim italic")
+            print_line(f"  … {len(lines) - FILE_LINES:,} more lines", "dim italic")

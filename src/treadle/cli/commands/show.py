@@ -8,9 +8,9 @@ from treadle.cli.terminal.output import (
     clean,
     print_json,
     print_json_lines,
+    print_line,
     print_lines,
     print_note,
-    stdout,
     write_count,
 )
 from treadle.cli.terminal.transcripts import print_events, print_transcript, write_artifact
@@ -101,6 +101,6 @@ def files(
             if is_json:
                 print_json({"path": path, "bytes": size, "sha256": found.state.sandbox.files[path]})
             else:
-                stdout().print(f"{clean(path)}  {write_count(size, 'byte')}", soft_wrap=True)
+                print_line(f"{path}  {write_count(size, 'byte')}")
     if not paths:
         print_note("no files")

@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.terminal.output import clean, print_error, print_json, print_note, stdout, write_count
+from treadle.cli.terminal.output import (
+    print_error,
+    print_json,
+    print_line,
+    print_note,
+    print_parts,
+    write_count,
+)
 from treadle.journal.identity import Trust, record_trust
 from treadle.knowledge.skills.skill import FILE, Catalog, Skill, read_skill
 
@@ -49,9 +56,8 @@ def list_skills(skills: list[Path] | None = None, is_json: bool = False) -> None
     else:
         width = max([len(name) for name in found.skills], default=0)
         for skill in found.skills.values():
-            stdout().print(f"{clean(skill.name):<{width}}  ", style="bold", end="")
-            stdout().print(f"{skill.trust:<9}  ", style="dim", end="")
-            stdout().print(clean(" ".join(skill.head.description.split())), soft_wrap=True)
+            about = " ".join(skill.head.description.split())
+            print_parts((f"{skill.name:<{width}}  ", "bold"), (f"{skill.trust:<9}  ", "dim"), (about, ""))
     for text in found.notices:
         print_note(text)
 
@@ -67,7 +73,7 @@ def show(name: str, skills: list[Path] | None = None) -> None:
     print_note(f"{skill.name} · {skill.trust} · {skill.folder} · sha256 {skill.digest}")
     for path, content in sorted(skill.files.items()):
         print_note(f"  {path}  {write_count(len(content), 'byte')}")
-    stdout().print(clean(skill.body), soft_wrap=True)
+    print_line(skill.body)
 
 
 def check(

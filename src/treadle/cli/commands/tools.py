@@ -17,12 +17,13 @@ from treadle.cli.terminal.output import (
     print_error,
     print_json,
     print_json_lines,
+    print_line,
     print_note,
+    print_parts,
     spinner,
-    stdout,
     write_count,
 )
-from treadle.core.documents import decode_document, is_yaml_name
+from treadle.core.documents import decode_document, is_yaml_name, read_data
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean, require
 from treadle.core.types import FileDelta, ToolCall, ToolErrorKind, ToolResult, ToolSpec
@@ -38,28 +39,6 @@ from treadle.tools.schema.tool_definitions import (
 if TYPE_CHECKING:
     from treadle.sandbox.in_memory import MemorySandbox
     from treadle.server.tool_sessions import ToolSessions
-
-_ABOUT = {
-    "ask": "ask the user questions, with options or free text",
-    "client": "the tools of whoever uses the run, such as a client of `treadle serve`",
-    "files": "read, write, edit and search the files of the run",
-    "vfs": "read, write, list and delete the files of the run, as DeepFabric's tools do",
-    "python": "Python code in a sandbox",
-    "shell": "shell commands in a sandbox",
-    "shell-unprotected": "shell commands on this machine, without a sandbox",
-    "mcp": "an MCP server: mcp:'npx -y server', mcp:https://host/mcp, mcp:servers.json",
-    "mock": "mocked tools from a file of definitions: mock:tools.json",
-    "openapi": "the operations of an OpenAPI document: openapi:document.json",
-    "file_search": "search the files of vector stores, within `treadle serve`",
-    "shop": "the database of a run of the tasks `shop`",
-    "corpus": "search and read the documents of a run of the tasks `lookup`",
-    "harbor-shell": "shell commands that find the files of the run in a folder: harbor-shell:/app",
-    "bfcl-tools": "the functions of a task of BFCL: bfcl-tools:parallel:parallel_0",
-    "conversation-tools": "the recorded results of a row: conversation-tools:rows.jsonl:row-1",
-    "tau-tools": "the tools of a task of tau2-bench: tau-tools:retail:0",
-    "memory": "remember and recall things across sessions, with --memory or a persona",
-    "spin": "a service that speaks DeepFabric's Spin protocol: spin:http://host:port",
-}
 
 
 def list_tools(
@@ -95,10 +74,10 @@ def _print_toolsets(*, is_json: bool) -> None:
     if is_json:
         print_json(*[{"name": name} for name in names])
         return
-    width = max(map(len, names))
+    width, abouts = max(map(len, names)), read_data("treadle.cli.commands", "toolsets")
     for name in names:
-        about = _ABOUT.get(name.rstrip(":"), "")
-        stdout().print(f"{name:<{width}}  {about}", soft_wrap=True)
+        about = abouts.get(name.rstrip(":"), "")
+        print_line(f"{name:<{width}}  {about}")
     print_note("your own tools: file.py, file.py:name or package.module:name")
 
 
@@ -117,9 +96,7 @@ def print_specs(specs: Sequence[ToolSpec]) -> None:
     width = max((len(spec.name) for spec in specs), default=0)
     for spec in specs:
         about = spec.description.strip().partition("\n")[0]
-        stdout().print(f"{clean(spec.name):<{width}}  ", style="bold", end="")
-        stdout().print(f"{spec.effect:<10}  ", style="dim", end="")
-        stdout().print(clean(about), soft_wrap=True)
+        print_parts((f"{spec.name:<{width}}  ", "bold"), (f"{spec.effect:<10}  ", "dim"), (about, ""))
 
 
 def call(
@@ -157,8 +134,7 @@ def call(
     elif result.is_error:
         print_error(result.content)
     else:
-        text = clean(result.content)
-        stdout().print(text, soft_wrap=True, end="" if text.endswith("\n") else "\n")
+        print_line(clean(result.content).removesuffix("\n"))
     if not is_json and (delta.changed or delta.deleted):
         changes = [*delta.changed, *[f"-{path}" for path in delta.deleted]]
         print_note(f"{write_count(len(changes), 'file')} changed in the sandbox: {', '.join(changes)[:500]}")
@@ -330,6 +306,6 @@ def _print_addresses(paths: dict[str, str], sessions: "ToolSessions", *, is_json
         print_json({**paths, "tools": list(sessions.tools)})
         return
     for name, address in paths.items():
-        stdout().print(f"{name:<5} {address}", style="bold")
+        print_line(f"{name:<5} {address}", "bold")
     flush()
     print_note(f"tools: {', '.join(sessions.tools)}; Ctrl-C stops the server")

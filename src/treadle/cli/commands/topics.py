@@ -15,6 +15,7 @@ from treadle.cli.terminal.output import (
     clean,
     print_error,
     print_json,
+    print_line,
     print_note,
     stdout,
     write_count,
@@ -245,7 +246,7 @@ def show(
     elif is_leaves or is_failed:
         for topic in chosen:
             error = f": {topic.error}" if is_failed else ""
-            stdout().print(clean(SEPARATOR.join(topic.path) + error), soft_wrap=True)
+            print_line(SEPARATOR.join(topic.path) + error)
     else:
         _print_tree(graph, chosen)
     print_note(describe(graph))

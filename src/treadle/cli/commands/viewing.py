@@ -6,8 +6,7 @@ from pathlib import Path
 
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing
-from treadle.cli.terminal.output import flush, print_bytes, print_json, print_note, spinner, stdout
-from treadle.export.whole import write_whole
+from treadle.cli.terminal.output import flush, print_json, print_line, print_note, spinner, write_output
 from treadle.journal.run_info import RunFilter
 from treadle.models.config.recipe import load_config
 from treadle.runs.statuses import find_run
@@ -54,7 +53,7 @@ def view(
         if is_json:
             print_json({"url": address})
         else:
-            stdout().print(address, style="bold", soft_wrap=True, highlight=False)
+            print_line(address, "bold")
             print_note("Ctrl-C ends the page")
         flush()
         if is_open and not is_json:
@@ -80,7 +79,7 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
     if 1 <= len(paths) <= 2 and None not in map(find_kind, paths):
         with spinner("reading"):
             page = encode_page(make_view(*paths, journal=journal))
-        _write(page, out)
+        write_output(page, out)
         return
     with open_existing(journal) as opened:
         ids = [find_run(opened, text) for text in runs or ["last"]]
@@ -89,11 +88,4 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
         start = f"#/run/{ids[0]}" if len(ids) == 1 else "#/runs"
         answers = embed_runs(opened, infos) | embed_tokens(opened, ids)
         page = encode_bundle(title, start, answers)
-    _write(page, out)
-
-
-def _write(page: bytes, out: Path | None) -> None:
-    if out is None:
-        print_bytes(page)
-    else:
-        write_whole([page], out)
+    write_output(page, out)

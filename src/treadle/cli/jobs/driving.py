@@ -14,13 +14,7 @@ from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.resumed_agents import ResumedAgents
 from treadle.cli.options.common import ViewOptions
 from treadle.cli.terminal.format import exit_code, format_call
-from treadle.cli.terminal.output import (
-    OptionValue,
-    print_interrupted,
-    print_note,
-    stderr,
-    write_command,
-)
+from treadle.cli.terminal.output import OptionValue, print_interrupted, print_note, stderr, write_command
 from treadle.cli.terminal.terminal_asker import find_person, print_question
 from treadle.cli.terminal.view import make_view
 from treadle.core.spec import PartSpec

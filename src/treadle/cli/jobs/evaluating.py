@@ -13,14 +13,15 @@ from treadle.cli.terminal.job_view import NewestFeed
 from treadle.cli.terminal.output import (
     clean,
     make_table,
-    print_bytes,
     print_json,
+    print_line,
     print_note,
     print_table,
     shorten,
     stdout,
     write_command,
     write_count,
+    write_output,
 )
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
@@ -108,7 +109,6 @@ def write_reports(config: EvaluationConfig, results: Results) -> list[str]:
 
 
 def _write_sample(sample: SampleGraded) -> "Text":
-    """Return one sample as a line: its score, its task and its model."""
     from rich.text import Text
 
     score = "-" if sample.score is None else f"{sample.score:.2f}"
@@ -119,12 +119,11 @@ def _write_sample(sample: SampleGraded) -> "Text":
 
 def print_results(results: Results) -> None:
     """Print the tables of an evaluation."""
-    console = stdout()
     heads, rows = make_rows(results)
     table = make_table(*heads, numbers=("samples", "steps", "tokens", "cost in USD", "seconds"))
     for row in rows:
         table.add_row(*map(clean, row))
-    console.print()
+    print_line("")
     print_table(table)
     if scored := make_scorer_rows(results):
         scorers = make_table("scorer", *[clean(item.model) for item in results.models])
@@ -135,7 +134,7 @@ def print_results(results: Results) -> None:
     for kind in results.failures[:_SHOWN_KINDS]:
         told = ", ".join([f"{model} {count:,}" for model, count in kind.models.items()])
         line = f"{kind.count:5,}  {shorten(kind.kind, 100)}  ({told}; such as {kind.run_ids[0]})"
-        console.print(clean(line), style="dim", soft_wrap=True)
+        print_line(line, "dim")
     if results.failed:
         run_id, reason = next(iter(results.failed.items()))
         print_note(
@@ -151,12 +150,9 @@ def print_pairs(pairs: list[ModelPair]) -> None:
         need = ""
         if not found.is_significant and found.needed_tasks is not None:
             need = f"; about {found.needed_tasks:,} tasks would show this one"
-        stdout().print(
-            clean(
-                f"{pair.one} - {pair.other}: {found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}], "
-                f"p = {found.p_value:.3g} over {write_count(found.tasks, 'task')}: {verdict}{need}"
-            ),
-            soft_wrap=True,
+        print_line(
+            f"{pair.one} - {pair.other}: {found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}], "
+            f"p = {found.p_value:.3g} over {write_count(found.tasks, 'task')}: {verdict}{need}"
         )
 
 
@@ -168,7 +164,7 @@ def write_report(
     if format == "html":
         from treadle.viewer.data_pages import encode_page, make_view
 
-        _write_out(encode_page(make_view(folder, other, journal=journal)), out)
+        write_output(encode_page(make_view(folder, other, journal=journal)), out)
         return []
     if other is not None and format in ("inspect", "deepfabric", "csv"):
         raise ConfigError(f"the format {format!r} is of one evaluation; leave out {str(other)!r}")
@@ -185,12 +181,12 @@ def write_report(
         if other is not None and not view.pairs:
             print_note("no task has a grade in both evaluations, so they are not compared")
     elif format == "json":
-        _write_out(msgspec.json.encode(view) + b"\n", out)
+        write_output(msgspec.json.encode(view) + b"\n", out)
     elif format == "csv":
-        _write_out(write_csv(results).encode(), out)
+        write_output(write_csv(results).encode(), out)
     else:
         texts = [write_markdown(found) for found in view.evaluations[1:]]
-        _write_out("\n".join([write_markdown(results, view.pairs), *texts]).encode(), out)
+        write_output("\n".join([write_markdown(results, view.pairs), *texts]).encode(), out)
     return []
 
 
@@ -212,10 +208,3 @@ def _write_by_model(
             write_whole([msgspec.json.encode(make(results, model, opened))], path)
             written.append(path)
     return written
-
-
-def _write_out(data: bytes, out: Path | None) -> None:
-    if out is None:
-        print_bytes(data)
-    else:
-        write_whole([data.removesuffix(b"\n")], out)

@@ -13,12 +13,7 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.job_command import ConfigChanges, JobCommand
 from treadle.cli.options import common as o
 from treadle.cli.terminal.generation_plan import print_plan
-from treadle.cli.terminal.output import (
-    print_bytes,
-    print_note,
-    shorten,
-    write_command,
-)
+from treadle.cli.terminal.output import print_bytes, print_note, shorten, write_command
 from treadle.core.errors import ConfigError
 from treadle.core.overrides import read_change
 from treadle.datagen.config.config_schema import starter
@@ -174,7 +169,6 @@ class SampleFeed:
         self._shown: _Shown | None = None
 
     def note(self, notice: JobNotice) -> None:
-        """See `Feed.note`."""
         if isinstance(notice, SampleStep):
             sample = self._samples.get(notice.sample_id)
             if sample is not None:
@@ -190,7 +184,6 @@ class SampleFeed:
                 sample.ended, sample.ended_at = notice, time.monotonic()
 
     def lines(self, height: int) -> list["Text"]:
-        """See `Feed.lines`."""
         from rich.text import Text
 
         shown = self._shown

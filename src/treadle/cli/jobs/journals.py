@@ -69,7 +69,6 @@ class Apart:
 
     def __init__(self, kind: type[TreadleError] = JournalError) -> None:
         self.count = 0
-        """How many runs have failed."""
         self._kind = kind
         """The errors that concern one run only."""
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from treadle.cli.jobs.driving import FollowUp
 from treadle.cli.options.common import MountOptions
-from treadle.cli.terminal.output import clean, print_note, stdout, write_count
+from treadle.cli.terminal.output import print_line, print_note, write_count
 from treadle.core.errors import ConfigError
 from treadle.runs.run import FileChanges, Run
 from treadle.sandbox.mount import Mount
@@ -50,14 +50,13 @@ def refuse_folder(out: Path, mount: Path | None) -> None:
 
 def print_changes(changes: FileChanges, run: Run, follow_up: FollowUp, out: Path | None) -> None:
     """Print which files changed, and where they are now."""
-    console = stdout()
     for mark, style, paths in (
         ("+", "green", changes.added),
         ("~", "yellow", changes.changed),
         ("-", "red", changes.deleted),
     ):
         for path in paths:
-            console.print(f"{mark} {clean(path)}", style=style, soft_wrap=True)
+            print_line(f"{mark} {path}", style)
     count = len(changes.written)
     if out is not None:
         print_note(f"{write_count(count, 'changed file')} written to {str(out)!r}")

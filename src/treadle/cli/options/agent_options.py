@@ -89,14 +89,12 @@ class AgentFlags(OptionGroup, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
-        """See `OptionGroup.parameters`."""
         own: dict[str, Any] = dict.fromkeys(_TEXTS, str | None)
         own["tools"] = list[str] | None
         return [*declare_all(cls.__name__, own), *_SETTINGS.parameters()]
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
-        """See `OptionGroup.from_values`."""
         check_base_url(values["base_url"])
         model, tier = values["model"], values["tier"]
         if tier is not None and model not in (None, os.environ.get("TREADLE_MODEL")):
@@ -122,7 +120,6 @@ class PolicyOptions(FieldGroup, frozen=True, kw_only=True):
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
-        """See `OptionGroup.from_values`."""
         if values["max_steps"] == 0:
             raise ConfigError(
                 "--max-steps 0 allows no step: give 1 or more, or no --tools for an answer without calls"

@@ -91,10 +91,8 @@ class OptionRow(NamedTuple):
         return _make_parameter(name, Annotated[kind, declared], default)
 
     def _check_out(self, path: Path | None) -> Path | None:
-        """Return the path that `--out` names; `None` for `-`, where that is standard output.
-
-        Raises: `ConfigError` for `-` if the command writes to a file or folder alone.
-        """
+        """Return the path that `--out` names; `None` for `-`, where that is standard output. Raises: `ConfigError`
+        for `-` if the command writes to a file or folder alone."""
         if path != _DASH:
             return path
         if "stdout" not in self.properties:
@@ -243,12 +241,10 @@ class FieldGroup(OptionGroup, frozen=True, kw_only=True):
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
-        """See `OptionGroup.parameters`."""
         return cls.FIELDS.parameters()
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
-        """See `OptionGroup.from_values`."""
         return cls(given=cls.FIELDS.read(values))
 
 
@@ -257,11 +253,9 @@ def _make_parameter(name: str, annotation: Any, default: Any) -> inspect.Paramet
 
 
 def _options_of(function: Callable[..., Any]) -> dict[str, list[inspect.Parameter]]:
-    """Return the options for each parameter of a function: those of its group, or one, as keyword parameters.
-
-    A parameter is declared in the section `module:function` of `options.txt`, in that of its module, or in the
-    shared one.
-    """
+    """Return the options for each parameter of a function: those of its group, or one, as keyword parameters. A
+    parameter is declared in the section `module:function` of `options.txt`, in that of its module, or in the shared
+    one."""
     module = function.__module__.removeprefix("treadle.cli.")
     owners = (f"{module}:{function.__name__}", module, SHARED)
     return {

@@ -5,8 +5,11 @@ from importlib.util import find_spec
 from typing import Any
 
 from treadle.cli.terminal.output import (
+    make_table,
     print_json,
+    print_line,
     print_note,
+    print_table,
     stdout,
     write_cost,
     write_count,
@@ -34,38 +37,32 @@ def print_plan(
         value: dict[str, Any] = {"estimate": as_json(plan), "notes": list(notes)}
         print_json(value | {"config": config.model_dump(mode="json", exclude_defaults=True)})
         return
-    from rich.table import Table
-
     for note in notes:
         print_note(note)
-    console = stdout()
     made = "loaded" if config.topics.load is not None else f"a {config.topics.mode} with"
     kind = config.generation.conversation
     turns = f"{kind.min_turns} to {kind.max_turns} turns" if kind.min_turns < kind.max_turns else ""
     turns = turns or write_count(kind.max_turns, "turn")
     tools = ", ".join(part.name for part in toolsets_of(config)) or "none"
     if not plan.rows:
-        console.print(f"{config.name}: {str(config.output.path)!r} has all rows that are asked for")
+        print_line(f"{config.name}: {str(config.output.path)!r} has all rows that are asked for")
         return
     missing = f"{write_count(plan.rows, 'more row' if kept else 'row')} in {str(config.output.path)!r}"
-    console.print(f"{config.name}: {missing}{f', which has {kept:,}' if kept else ''}")
-    console.print(
-        f"  topics        {made} {write_count(plan.leaves, 'leaf topic')}: {config.topics.prompt!r}"
-    )
-    console.print(f"  conversations {kind.type}, {turns}; tools: {tools}")
-    console.print(f"  samples       {plan.samples:,}, {config.generation.window} at a time")
-    console.print("")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2), header_style="dim")
-    for name in ("role", "model", *_NUMBERS):
-        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=True)
+    print_line(f"{config.name}: {missing}{f', which has {kept:,}' if kept else ''}")
+    print_line(f"  topics        {made} {write_count(plan.leaves, 'leaf topic')}: {config.topics.prompt!r}")
+    print_line(f"  conversations {kind.type}, {turns}; tools: {tools}")
+    print_line(f"  samples       {plan.samples:,}, {config.generation.window} at a time")
+    print_line("")
+    table = make_table("role", "model", *_NUMBERS, numbers=_NUMBERS)
     for item in plan.roles:
         model = item.model or "?"
         counts = (f"{count:,}" for count in (item.calls, item.input_tokens, item.output_tokens))
         table.add_row(item.role, model, *counts, write_cost(item.cost_usd), write_seconds(item.seconds))
     sums = (f"{count:,}" for count in (plan.calls, plan.input_tokens, plan.output_tokens))
     table.add_row("all", "", *sums, write_cost(plan.cost_usd), write_seconds(plan.seconds), style="bold")
-    console.print(table, width=None if console.is_terminal else 200)
-    console.print("")
+    print_table(table)
+    print_line("")
+    console = stdout()
     if plan.cost_usd is None:
         extra = "" if find_spec("genai_prices") else "pip install 'treadle[cost]', or "
         console.print(f"For the cost, {extra}give the price of each model, such as models.agent.price.")

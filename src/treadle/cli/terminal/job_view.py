@@ -14,9 +14,9 @@ from treadle.cli.terminal.output import (
     is_live,
     print_json,
     print_json_lines,
+    print_line,
     print_note,
     shorten,
-    stdout,
     write_cost,
     write_count,
     write_seconds,
@@ -76,12 +76,10 @@ class NewestFeed(Generic[N]):
         self._newest: deque[N] = deque(maxlen=most)
 
     def note(self, notice: JobNotice) -> None:
-        """See `Feed.note`."""
         if isinstance(notice, self._kind):
             self._newest.append(notice)
 
     def lines(self, height: int) -> list["Text"]:
-        """See `Feed.lines`."""
         return [self._write(notice) for notice in self._newest.copy()][-height:] if height else []
 
 
@@ -101,11 +99,9 @@ class JsonLines(JobView):
     """A view that prints each notice as a line of JSON, and a summary as the last line."""
 
     def on_notice(self, notice: JobNotice, progress: JobProgress) -> None:
-        """See `JobView.on_notice`."""
         print_json_lines([msgspec.json.encode(notice)])
 
     def finish(self, progress: JobProgress, summary: Mapping[str, Json]) -> None:
-        """See `JobView.finish`."""
         print_json({"event": "summary", **progress.to_json(), **summary})
 
 
@@ -122,7 +118,6 @@ class TextLines(JobView):
         self._printed_at = time.monotonic()
 
     def on_notice(self, notice: JobNotice, progress: JobProgress) -> None:
-        """See `JobView.on_notice`."""
         self._pace.note(progress)
         is_first = not self._has_kept and progress.kept > progress.resumed
         self._has_kept = self._has_kept or is_first
@@ -136,7 +131,6 @@ class TextLines(JobView):
             self._say(early or self._write(progress))
 
     def finish(self, progress: JobProgress, summary: Mapping[str, Json]) -> None:
-        """See `JobView.finish`."""
         self._say(self._write(progress, is_over=True))
 
     def _write(self, progress: JobProgress, *, is_over: bool = False) -> str:
@@ -145,7 +139,7 @@ class TextLines(JobView):
 
     def _say(self, text: str) -> None:
         self._printed_at = time.monotonic()
-        stdout().print(clean(f"{self._name}: {text}"), soft_wrap=True)
+        print_line(f"{self._name}: {text}")
 
 
 class JobBoard(Drawing, JobView):
@@ -163,7 +157,6 @@ class JobBoard(Drawing, JobView):
         super().__init__()
 
     def on_notice(self, notice: JobNotice, progress: JobProgress) -> None:
-        """See `JobView.on_notice`."""
         self._progress = progress
         self._pace.note(progress)
         if not progress.wanted:
@@ -173,16 +166,13 @@ class JobBoard(Drawing, JobView):
         self._feed.note(notice)
 
     def on_stop(self, progress: JobProgress) -> None:
-        """See `JobView.on_stop`."""
         self._is_stopping = True
 
     def finish(self, progress: JobProgress, summary: Mapping[str, Json]) -> None:
-        """See `JobView.finish`."""
         self._progress = progress
         self.close()
 
     def lines(self, width: int, height: int, *, is_over: bool) -> list["Text"]:
-        """See `Drawing.lines`."""
         from rich.text import Text
 
         progress = self._progress

@@ -20,6 +20,7 @@ from treadle.core.types import Json, Usage
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 
 _CONTROL = re.compile(
@@ -84,10 +85,8 @@ def _console(*, is_error: bool) -> "Console":
 
 @contextmanager
 def _writing(*, is_ignored: bool = False) -> Iterator[None]:
-    """Report an error of an output in the `with` block, or ignore it.
-
-    Raises: `TreadleError`; `BrokenPipeError` if the reader has closed the pipe.
-    """
+    """Report an error of an output in the `with` block, or ignore it. Raises: `TreadleError`; `BrokenPipeError` if
+    the reader has closed the pipe."""
     try:
         yield
     except OSError as error:
@@ -103,16 +102,24 @@ def is_live() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def print_error(text: str) -> None:
-    """Print an error as one line on standard error."""
-    print_labelled(stderr(), "error: ", "bold red", text, "")
+def print_line(text: "str | Text", style: str = "") -> None:
+    """Print a line on standard output as a whole: it is not broken, so that it can be copied."""
+    stdout().print(text, style=style, soft_wrap=True)
 
 
-def print_labelled(console: "Console", label: str, label_style: str, text: str, style: str) -> None:
-    """Print a line that begins with a label, as a whole: a bar may be shown after each print."""
+def print_parts(*parts: tuple[str, str]) -> None:
+    """Print a line of texts with their styles at once: a bar may be shown after each print."""
     from rich.text import Text
 
-    console.print(Text.assemble((label, label_style), (clean(text), style)), soft_wrap=_is_kept_whole(text))
+    print_line(Text.assemble(*[(clean(text), style) for text, style in parts]))
+
+
+def print_error(text: str) -> None:
+    """Print an error as one line on standard error."""
+    from rich.text import Text
+
+    line = Text.assemble(("error: ", "bold red"), clean(text))
+    stderr().print(line, soft_wrap=_is_kept_whole(text))
 
 
 def _is_kept_whole(text: str) -> bool | None:
@@ -198,6 +205,16 @@ def print_bytes(data: bytes) -> None:
     flush()
 
 
+def write_output(data: bytes, out: Path | None) -> None:
+    """Write data to a file; `None`: to standard output."""
+    if out is None:
+        print_bytes(data)
+    else:
+        from treadle.export.whole import write_whole
+
+        write_whole([data.removesuffix(b"\n")], out)
+
+
 def flush() -> None:
     """Flush standard output."""
     with _writing():
@@ -256,11 +273,9 @@ def write_cost(cost_usd: float | None, unknown: int = 0) -> str:
 def print_finding(mark: str, name: str, seen: str, advice: str | None) -> None:
     """Print what was found out about one thing. `mark` is a word and its style, such as `yes|green`."""
     word, _, style = mark.partition("|")
-    console = stdout()
-    console.print(f"{word:<7}", style=style, end="  ")
-    console.print(f"{name:<16} {clean(seen)}", soft_wrap=True)
+    print_parts((f"{word:<7}  ", style), (f"{name:<16} {seen}", ""))
     if advice is not None:
-        console.print(f"{'':<26}{clean(advice)}", style="dim", soft_wrap=True)
+        print_line(f"{'':<26}{advice}", "dim")
 
 
 def find_one(known: Collection[str], text: str, noun: str, listed: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from treadle.cli.terminal.output import clean, print_json_lines, shorten, stdout, write_count
+from treadle.cli.terminal.output import clean, print_json_lines, print_line, shorten, stdout, write_count
 from treadle.context.step_view import LeftOut, SeenMessage, view_step
 from treadle.core.types import Json, Message
 from treadle.journal.protocol import Journal
@@ -36,8 +36,7 @@ def print_context(journal: Journal, run_id: str, step: int, *, is_full: bool, is
     if is_json:
         print_json_lines([msgspec.json.encode(view)])
         return
-    console = stdout()
-    width = 1_000_000 if is_full else max(20, min(console.width, 160) - 30)
+    width = 1_000_000 if is_full else max(20, min(stdout().width, 160) - 30)
     origin = "counted by the server" if view.is_counted else "estimated"
     head = [
         f"step {view.step}",
@@ -49,26 +48,20 @@ def print_context(journal: Journal, run_id: str, step: int, *, is_full: bool, is
     if view.usage.input_tokens:
         share = view.usage.cached_input_tokens / view.usage.input_tokens
         head.append(f"{share:.0%} cached")
-    console.print(" · ".join(head), style="bold")
+    print_line(" · ".join(head), "bold")
     if view.window is not None:
         kept = f"{view.window.output_tokens:,} kept for the answer"
-        console.print(f"window: {view.window.tokens:,} tokens ({view.window.source}), {kept}", style="dim")
+        print_line(f"window: {view.window.tokens:,} tokens ({view.window.source}), {kept}", "dim")
     if view.tools:
         names = ", ".join(map(clean, view.tools))
-        console.print(
-            f"{view.tools_tokens:>8,}  tools      {shorten(names, width)}", style="dim", soft_wrap=True
-        )
+        print_line(f"{view.tools_tokens:>8,}  tools      {shorten(names, width)}", "dim")
     for item in view.messages:
         text = f"{item.tokens:>8,}  {item.message.role:<9}  {_describe_part(item, width)}"
-        console.print(text, style="cyan" if item.is_summary else "", soft_wrap=True)
+        print_line(text, "cyan" if item.is_summary else "")
     if view.left_out:
-        console.print("\nleft out:", style="bold")
+        print_line("\nleft out:", "bold")
     for gone in view.left_out:
-        console.print(
-            f"{gone.tokens:>8,}  {gone.message.role:<9}  {_explain_context(gone, width)}",
-            style="dim",
-            soft_wrap=True,
-        )
+        print_line(f"{gone.tokens:>8,}  {gone.message.role:<9}  {_explain_context(gone, width)}", "dim")
 
 
 def _describe_part(item: SeenMessage, width: int) -> str:
@@ -125,19 +118,18 @@ def print_tokens(
             [msgspec.json.encode(row) for row in (*rows, {"conservation": msgspec.to_builtins(proof)})]
         )
         return not proof.faults
-    console = stdout()
-    console.print(str(proof), style="bold" if not proof.faults else "bold red")
+    print_line(str(proof), "bold" if not proof.faults else "bold red")
     if graph.trajectories and any([item.grade is not TokenGrade.TEXT for item in graph.trajectories]):
-        console.print(_legend(), soft_wrap=True)
+        print_line(_legend())
     for item in graph.trajectories:
-        console.print(f"\n{_describe_branch(item)}", style="bold", soft_wrap=True)
+        print_line(f"\n{_describe_branch(item)}", "bold")
         if (why := _explain_tokens(item)) is not None:
-            console.print(why, style="yellow", soft_wrap=True)
+            print_line(why, "yellow")
         if item.grade is TokenGrade.TEXT:
-            console.print("the server returned no token ids; leave out --tokens to see the text", style="dim")
+            print_line("the server returned no token ids; leave out --tokens to see the text", "dim")
         else:
             decode = graph.find_decode(item.tokenizer)
-            console.print(_draw(item, decode, is_full=is_full), soft_wrap=True)
+            print_line(_draw(item, decode, is_full=is_full))
     return not proof.faults
 
 

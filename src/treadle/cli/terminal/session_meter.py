@@ -92,7 +92,6 @@ class TurnView(TextView):
     """What happened while the view is paused; `None` if it is not paused."""
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
-        """See `View.on_event`."""
         if isinstance(item.body, e.TurnCompleted):
             self.meter.on_event(item.body, self.session.run.state)
         if self._held is None:

@@ -89,7 +89,6 @@ class StreamedText:
                 self._has_printed = True
 
     def _draw(self) -> None:
-        """Draw the block that is being written."""
         if not self._rest.strip():
             return
         height = max(2, self._console.size.height - 2)

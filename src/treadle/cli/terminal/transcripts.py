@@ -16,6 +16,7 @@ from treadle.cli.terminal.output import (
     clean,
     find_one,
     print_bytes,
+    print_parts,
     shorten,
     stdout,
     write_cost,
@@ -198,7 +199,6 @@ class _RunPrinter(EventPrinter):
             self.print_message(message)
 
     def print_event(self, body: e.DurableBody) -> None:
-        """See `EventPrinter.print_event`."""
         self._print_event(body)
         super().print_event(body)
         if isinstance(body, e.TurnStarted):
@@ -257,7 +257,6 @@ class _RunPrinter(EventPrinter):
             self.say(f"\nreward {body.reward:g} ({clean(body.name)}){detail}", "bold")
 
     def print_foot(self, run: Run, *, is_driven: bool) -> None:
-        """Print the calls without a result, and the outcome."""
         waiting = run.approvals
         for item in run.state.turn.calls.values():
             if item.attempt and item.result is None and item.call.call_id not in waiting:
@@ -294,17 +293,13 @@ class _RunPrinter(EventPrinter):
 
 def print_events(journal: Journal, run_id: str, *, is_full: bool) -> None:
     """Print each event with its seq, its time since the earliest event, and its content."""
-    console = stdout()
     events = journal.read(run_id)
     # A fork's first event is newer than the copied events.
     begin = min(event.at for event in events)
     for event in events:
-        console.print(f"{event.seq:>5} ", end="", soft_wrap=True)
-        console.print(f"{event.at - begin:>9.3f} s  ", style="dim", end="")
-        console.print(f"{event.type:<20} ", style="bold", end="")
-        text = _describe(event)
-        width = 1_000_000 if is_full else max(40, min(console.width, 200) - 41)
-        console.print(shorten(text, width), style="dim", soft_wrap=True)
+        width = 1_000_000 if is_full else max(40, min(stdout().width, 200) - 41)
+        said = (f"{event.type:<20} ", "bold"), (shorten(_describe(event), width), "dim")
+        print_parts((f"{event.seq:>5} ", ""), (f"{event.at - begin:>9.3f} s  ", "dim"), *said)
 
 
 def _describe(event: e.Event) -> str:

@@ -9,8 +9,8 @@ from treadle.cli.terminal.output import (
     is_live,
     print_json,
     print_json_lines,
+    print_line,
     shorten,
-    stdout,
     write_seconds,
 )
 from treadle.cli.terminal.streamed_text import StreamedText, render_markdown
@@ -50,11 +50,9 @@ class JsonView(View):
     """A view that prints each event and delta as a line of JSON, and a summary as the last line."""
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
-        """See `View.on_event`."""
         print_json_lines([item.to_json()])
 
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
-        """See `View.finish`."""
         print_json({**summarize(run, seconds), **(more or {})})
 
 
@@ -62,8 +60,7 @@ class QuietView(View):
     """A view that prints only the answer."""
 
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
-        """See `View.finish`."""
-        stdout().print(clean(run.output), soft_wrap=True)
+        print_line(run.output)
 
 
 class TextView(EventPrinter, View):
@@ -86,7 +83,6 @@ class TextView(EventPrinter, View):
         self._streamed = ""
         """`text` or `reasoning` if one is being written, else empty."""
         self._writer: StreamedText | None = None
-        """The text that is being written."""
         self._has_streamed_text = False
         self._served: list[str] = []
         """The ids of the server's calls that the newest answer made and that were shown."""
@@ -95,7 +91,6 @@ class TextView(EventPrinter, View):
         self._wait("starting")
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
-        """See `View.on_event`."""
         body = item.body
         if isinstance(body, e.TextDelta):
             self._stream("text", body.text, None)
@@ -148,7 +143,6 @@ class TextView(EventPrinter, View):
             self._wait_for_calls()
 
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
-        """See `View.finish`."""
         self.close()
         if run.error:
             fault = f" (fault: {run.fault})" if run.fault else ""
@@ -160,7 +154,6 @@ class TextView(EventPrinter, View):
         print_outcome(run, seconds)
 
     def close(self) -> None:
-        """See `View.close`."""
         self._stop_spinner()
         self._end_line()
 
@@ -244,7 +237,6 @@ class TextView(EventPrinter, View):
             self._writer.pause()
 
     def say(self, text: str, style: str = "", end: str = "\n") -> None:
-        """See `EventPrinter.say`."""
         self._stop_spinner()
         self._end_line()
         super().say(text, style, end)

@@ -42,10 +42,8 @@ def schema() -> dict[str, Json]:
 
 
 def _as_properties(node: dict[str, Any], enum: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object whose keys are names of `enum`.
-
-    The names are properties, because editors do not complete `propertyNames`.
-    """
+    """Return the schema of an object whose keys are names of `enum`. The names are properties, because editors do
+    not complete `propertyNames`."""
     del node["propertyNames"]
     value = node["additionalProperties"]
     return {

@@ -112,10 +112,8 @@ def explain_changes(changes: list[Change], remedy: str) -> str:
 
 
 def _models_of(config: GenerationConfig) -> dict[str, Json]:
-    """Return the settings of each role's model that have an influence on its answers.
-
-    Names in treadle.toml are resolved.
-    """
+    """Return the settings of each role's model that have an influence on its answers. Names in treadle.toml are
+    resolved."""
     file = load_models()
     models: dict[str, Json] = {}
     for role in used_roles(config):

@@ -32,11 +32,7 @@ from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.scenarios.cast import describe_persona
 from treadle.datagen.scenarios.kinds import kinds_of
 from treadle.datagen.scenarios.scenario import Environment, Kind, SampleSpec, Scenario, write_facts
-from treadle.datagen.scenarios.scenario_writer import (
-    MAX_TRIES,
-    find_scenario_faults,
-    scenario_facts,
-)
+from treadle.datagen.scenarios.scenario_writer import MAX_TRIES, find_scenario_faults, scenario_facts
 from treadle.export.row_changes import keep_messages
 from treadle.export.rows import Lineage, Row, SampleInfo, row_of
 from treadle.journal.run_info import RunFilter
@@ -162,10 +158,8 @@ async def _write_scenario(
     *,
     is_new: bool,
 ) -> Scenario:
-    """Return the scenario of a sample.
-
-    If the writer's answer has faults, the writer is told about them and asked again. Raises: `SampleError`.
-    """
+    """Return the scenario of a sample. If the writer's answer has faults, the writer is told about them and asked
+    again. Raises: `SampleError`."""
     generation = studio.config.generation
     facts = scenario_facts(
         spec,
@@ -299,10 +293,8 @@ def _add_earlier(studio: Studio, dialogue: Dialogue, tally: Tally) -> Tally:
 
 
 def _show_answers(events: Sequence[e.Event], row: Row, conversation: Conversation) -> Row:
-    """Return a row with its answers in the form that the configuration asks for.
-
-    An answer that was given through a tool becomes a message, and the tool is left out.
-    """
+    """Return a row with its answers in the form that the configuration asks for. An answer that was given through a
+    tool becomes a message, and the tool is left out."""
     bodies = [event.body for event in events]
     tool = next((body.output.tool for body in bodies if isinstance(body, e.RunStarted) and body.output), None)
     given = [body.output for body in bodies if isinstance(body, e.TurnCompleted)]

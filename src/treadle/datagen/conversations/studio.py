@@ -53,7 +53,6 @@ class ReportingModel(Wrapper):
         self._on_step = on_step
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """See `Model.infer`."""
         self._report(_newest(request.messages))
         completion = await self.inner.infer(request, watch)
         self._report([completion.message])

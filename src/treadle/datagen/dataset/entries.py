@@ -274,11 +274,8 @@ def _take(entry: RowEntry, source: MergeSource, known: _Known) -> Row | None:
 
 
 def _hash_origin(row: Row, sample: SampleInfo | None) -> bytes:
-    """Return a hash of what makes two rows the same sample.
-
-    Different datasets can have the same name, which is `dataset` if nobody gave one; then their topics or seeds
-    differ.
-    """
+    """Return a hash of what makes two rows the same sample. Different datasets can have the same name, which is
+    `dataset` if nobody gave one; then their topics or seeds differ."""
     lineage = row.lineage
     facts = (
         (lineage.run_id, lineage.task, lineage.seed, digest_of(row.messages).hex())

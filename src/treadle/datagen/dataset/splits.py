@@ -325,10 +325,8 @@ def key_of(row: Row) -> str:
 
 
 def _group(path: Path) -> tuple[Counter[str], Unions]:
-    """Return the number of rows of each topic, and the topics that have to stay together.
-
-    Topics stay together if one is the other's subtopic, in the paths of the rows or by a cross-link of the graph.
-    """
+    """Return the number of rows of each topic, and the topics that have to stay together. Topics stay together if
+    one is the other's subtopic, in the paths of the rows or by a cross-link of the graph."""
     sizes: Counter[str] = Counter()
     paths: dict[str, tuple[str, ...]] = {}
     for entry in read_entries(path):

@@ -222,11 +222,8 @@ class _Builder:
             )
 
     def _find_existing(self, node: _Node) -> list[_Node]:
-        """Return topics that exist, the nearest first.
-
-        They are the topic's own subtopics, those that others of them were merged with and their siblings, and then
-        the siblings of the topic, of its parent and so on.
-        """
+        """Return topics that exist, the nearest first. They are the topic's own subtopics, those that others of
+        them were merged with and their siblings, and then the siblings of the topic, of its parent and so on."""
         ancestors = set(node.lineage())
         twins = [twin for _, twin in node.merges]
         groups: list[Iterable[_Node]] = [node.candidates, twins]

@@ -59,10 +59,8 @@ class _Tree:
         self.topics = {self.root.topic_id: self.root}
 
     def add(self, path: tuple[str, ...]) -> Topic:
-        """Return the topic at `path`, which begins with the root.
-
-        Create the topic and those above it if they do not exist.
-        """
+        """Return the topic at `path`, which begins with the root. Create the topic and those above it if they do
+        not exist."""
         found = self.topics.get(topic_id(path))
         if found is not None:
             return found
@@ -287,11 +285,8 @@ def _join_edges(nodes: Mapping[str, _GraphNode], notes: Notes) -> dict[str, list
 def _attach(
     nodes: Mapping[str, _GraphNode], parents: Mapping[str, Sequence[str]], root: str
 ) -> dict[str, list[str]]:
-    """Return the children of each node, in its own order.
-
-    A node is the child of one other node, so that there is a path from the root to it: of its first parent, if
-    possible.
-    """
+    """Return the children of each node, in its own order. A node is the child of one other node, so that there is a
+    path from the root to it: of its first parent, if possible."""
     firsts: dict[str, list[str]] = {key: [] for key in nodes}
     others: dict[str, list[str]] = {key: [] for key in nodes}
     for key, listed in parents.items():

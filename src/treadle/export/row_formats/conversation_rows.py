@@ -233,7 +233,6 @@ def _split_results(text: str, count: int, *, is_last: bool) -> list[str]:
 
 
 _HERMES = "hermes"
-"""The text format of the calls."""
 _RESULT = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
 _TAGS = ("<tool_response>", "</tool_response>")
 _TOOLS = "<tools>"

@@ -286,10 +286,8 @@ def _read_action(action: str) -> list[tuple[str, Json]] | None:
 
 
 def _take_thoughts(messages: Sequence[Message], steps: Sequence[dict[str, Json]]) -> list[Message]:
-    """Return the messages with the thoughts of the steps.
-
-    Each thought is put in the next message with calls, or without calls, like its step.
-    """
+    """Return the messages with the thoughts of the steps. Each thought is put in the next message with calls, or
+    without calls, like its step."""
     waiting = list(steps)
     taken = []
     for message in messages:

@@ -328,10 +328,8 @@ class TaggedFormat(Format):
                 return at
 
     def _read_reasoning(self, reader: Reader, found: FoundMarker) -> StepsTo:
-        """Read reasoning up to its closing tag, and return the position after it.
-
-        Calls within reasoning are not made, except calls at the end of reasoning that is never closed.
-        """
+        """Read reasoning up to its closing tag, and return the position after it. Calls within reasoning are not
+        made, except calls at the end of reasoning that is never closed."""
         opener = found.marker
         closer = self._opens[opener]
         start = found.position + len(opener)

@@ -98,10 +98,8 @@ def read_function(
 
 
 def _find_later_end(elements: Elements, reader: Reader, end: int, openers: Sequence[str]) -> int | None:
-    """Return where a function ends once more, after its `end` and before the next call; `None` if it does not.
-
-    Then a value quotes the end of a function, and it is not known which one is meant.
-    """
+    """Return where a function ends once more, after its `end` and before the next call; `None` if it does not. Then
+    a value quotes the end of a function, and it is not known which one is meant."""
     text, closer = reader.text, elements.function_close
     # A value may quote the end of a section too.
     stop = reader.find_first([mark for mark in openers if not mark.startswith("</")], end)
@@ -173,11 +171,8 @@ def _read(
 def _may_follow(
     elements: Elements, reader: Reader, this: tuple[str, str], given: dict[str, Json], position: int
 ) -> bool:
-    """Return whether a parameter may begin at `position`.
-
-    It must be a parameter that the tool has, that is not `given` yet, and that is not the current one, which
-    `this` names together with its function.
-    """
+    """Return whether a parameter may begin at `position`. It must be a parameter that the tool has, that is not
+    `given` yet, and that is not the current one, which `this` names together with its function."""
     if not _is_at_line_start(reader.text, position):
         return False
     found = elements.parameter.match(reader.text, position)
@@ -189,7 +184,6 @@ def _may_follow(
 
 
 def _unquote(word: str) -> str:
-    """Return a name without the blanks and quotes around it."""
     word = word.strip()
     return word[1:-1] if word[:1] in _QUOTES and word[-1:] == word[:1] else word
 

@@ -409,10 +409,8 @@ class Scanner:
         return min(end, line) if is_line_start and (line < size) else end
 
     def _skip_span(self, reader: Reader, at: int, size: int) -> Generator[None, None, int]:
-        """Return the end of inline code: a run of the same number of backticks on the same line.
-
-        Without such a run, the backticks are text.
-        """
+        """Return the end of inline code: a run of the same number of backticks on the same line. Without such a
+        run, the backticks are text."""
         position = at + size
         while True:
             newline = reader.find("\n", position)
@@ -435,10 +433,8 @@ class Scanner:
         return -1
 
     def _skip_block(self, reader: Reader, at: int, run: str) -> Generator[None, None, int]:
-        """Return the end of a fenced code block.
-
-        A block that is never closed extends to the end of the text, and an error is noted for calls in it.
-        """
+        """Return the end of a fenced code block. A block that is never closed extends to the end of the text, and
+        an error is noted for calls in it."""
         char, size = run[0], len(run)
         line = at
         while True:

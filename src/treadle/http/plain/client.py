@@ -284,7 +284,6 @@ class Pool:
             raise transport_errors.answer_timeout(self.origin, self._timeouts, is_total=is_total) from None
 
     def _explain(self, error: OSError, *, is_connected: bool) -> ProviderError:
-        """Return the typed error for a failure to connect."""
         if is_connected and self._is_secure:
             return transport_errors.no_tls(self.origin, explain_tls(error))
         if isinstance(error, socket.gaierror):
@@ -300,11 +299,8 @@ class Pool:
         self._timer = self.loop.call_at(at, self._expire)
 
     def _expire(self) -> None:
-        """Fail the requests whose time is over, and set the timer for the next one.
-
-        The timer is not moved when requests end, so that it fires about once per time-out and not for each
-        request.
-        """
+        """Fail the requests whose time is over, and set the timer for the next one. The timer is not moved when
+        requests end, so that it fires about once per time-out and not for each request."""
         now = self.loop.time()
         self._timer, self._rings_at = None, math.inf
         for connection in [item for item in self._busy if self._due(item) <= now]:

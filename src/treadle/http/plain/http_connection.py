@@ -132,7 +132,6 @@ class HttpConnection(asyncio.Protocol):
     # Methods that the event loop calls.
 
     def connection_made(self, transport: Any) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._transport = transport
         # Bound methods of a dictionary: the parser calls them without entering Python code.
         self._raw: dict[bytes, bytes] = {}
@@ -144,7 +143,6 @@ class HttpConnection(asyncio.Protocol):
         self._parser: HttpResponseParser | None = parser
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         if self._head is None or self._parser is None:
             # No request is running, so this cannot be an answer.
             self.drop()
@@ -175,7 +173,6 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._parser = None
         self._pool.forget(self)
         if self._head is None:
@@ -191,11 +188,9 @@ class HttpConnection(asyncio.Protocol):
             self.fail(transport_errors.broken(self._pool.origin, self._describe(error)))
 
     def pause_writing(self) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._is_writable = False
 
     def resume_writing(self) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._is_writable = True
         self._write_on()
 

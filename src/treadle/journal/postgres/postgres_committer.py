@@ -278,10 +278,8 @@ class PostgresCommitter(Committer[Transaction]):
             self._finish_oldest()
 
     def _keep(self, batch: CommitBatch) -> None:
-        """Make a commit and wait for it. If the connection is lost, the commit is made again.
-
-        If the server refuses what one of several runs appended, the others are stored.
-        """
+        """Make a commit and wait for it. If the connection is lost, the commit is made again. If the server refuses
+        what one of several runs appended, the others are stored."""
 
         if batch.is_empty:
             settle_in_loops(batch.given)

@@ -62,7 +62,6 @@ def prepare(link: Link, *, must_exist: bool) -> None:
 
 
 def _version(db: Db) -> int | None:
-    """Return the version of the tables; `None` if there are none."""
     if db.execute("SELECT to_regclass('treadle.meta')").fetchone() == (None,):
         return None
     row = db.execute("SELECT version FROM meta").fetchone()
@@ -89,10 +88,8 @@ def _migrate(db: Db, name: str) -> None:
 
 
 def _adopt(db: Db) -> None:
-    """Adapt the numbers of transactions to this server, if the tables were copied from another one.
-
-    A transaction there may have a number that this server has not reached. All are moved below zero, in order.
-    """
+    """Adapt the numbers of transactions to this server, if the tables were copied from another one. A transaction
+    there may have a number that this server has not reached. All are moved below zero, in order."""
     is_foreign = (
         "SELECT max(xact) >= pg_snapshot_xmax(pg_current_snapshot())::text::int8, max(xact) FROM frames"
     )

@@ -54,10 +54,8 @@ def write_waiting(path: Path, seconds: float) -> str:
 
 def _lock_owners(path: Path) -> list[int]:
     """Return the processes that hold the lock for writing, as far as the system tells. Source: Linux, /proc/locks.
-
     SQLite locks byte 120 of the file with the suffix `-shm`. The file is not opened here: closing it would release
-    this process's own locks.
-    """
+    this process's own locks."""
     try:
         status = os.stat(f"{path}-shm")
         lines = Path("/proc/locks").read_text().splitlines()

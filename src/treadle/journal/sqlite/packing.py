@@ -125,11 +125,8 @@ class Samples:
 
 
 def _make_dictionary(frames: list[bytes]) -> bytes:
-    """Return a dictionary of the frames that differ most. Raises: `ZstdError`.
-
-    Whole frames are better here than the pieces that zstd's own training chooses: a prompt that all runs begin with
-    has thousands of token ids.
-    """
+    """Return a dictionary of the frames that differ most. Raises: `ZstdError`. Whole frames are better here than
+    the pieces that zstd's own training chooses: a prompt that all runs begin with has thousands of token ids."""
     zstd, content = _zstd(), b""
     compressor: ZstdCompressor | None = None
     for frame in frames:

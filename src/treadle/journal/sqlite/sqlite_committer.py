@@ -86,7 +86,6 @@ class FileState:
         self.level = ""
         """The level that the file keeps; empty before it was read."""
         self.frame_id = 0
-        """The newest frame."""
         self.packer: Packer | None = None
         """The packer with the file's newest dictionary; `None` if it has none."""
         self.samples: Samples | None = None
@@ -317,7 +316,6 @@ class FileCommitter(Committer[sqlite3.Connection]):
         return True
 
     def transact_now(self, function: Callable[[sqlite3.Connection], T]) -> T | None:
-        """See `Committer.transact_now`."""
         with self._in_loop() as is_free, contextlib.suppress(BusyError):
             if is_free:
                 changes = self._db.total_changes
@@ -375,10 +373,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
 
     def _pack(self) -> None:
         """Make a dictionary from the samples, unless the file has got one meanwhile, and give what they leave free
-        back to the system, unless the file is so large that this would take long.
-
-        Nothing is lost if that fails.
-        """
+        back to the system, unless the file is so large that this would take long. Nothing is lost if that fails."""
         samples, self._file.samples = self._file.samples, None
         if samples is None or self._file.packer is not None:
             return
@@ -438,10 +433,8 @@ class FileCommitter(Committer[sqlite3.Connection]):
 
     def _keep(self, writes: list[Write], size: int, joined: list[JoinedWork], *, can_wait: bool) -> None:
         """Commit `writes`, and what is `joined`. If that fails, commit the writes of each run alone, and store the
-        error in those that fail.
-
-        Raises: `BusyError` if another process has the file's lock, or a commit fails, and `can_wait` is False.
-        """
+        error in those that fail. Raises: `BusyError` if another process has the file's lock, or a commit fails, and
+        `can_wait` is False."""
         writers = [write.writer for write in writes]
         before = [(writer.key, writer.token, writer.head, writer.checksum) for writer in writers]
         now = self._clock.time()
@@ -487,10 +480,8 @@ class FileCommitter(Committer[sqlite3.Connection]):
             self._enqueue(self._checkpoint)
 
     def _run_in(self, function: Callable[[sqlite3.Connection], T], *, can_wait: bool = True) -> T:
-        """Run `function` in a transaction, and return its result.
-
-        Raises: `BusyError` if another process has the file's lock and `can_wait` is False; `JournalError`.
-        """
+        """Run `function` in a transaction, and return its result. Raises: `BusyError` if another process has the
+        file's lock and `can_wait` is False; `JournalError`."""
         db, leases = self._db, self._leases
         try:
             self._begin(can_wait=can_wait)

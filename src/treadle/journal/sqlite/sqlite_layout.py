@@ -107,11 +107,9 @@ _MIN_PAGE_BYTES = 512
 
 
 def _speed_up_parameters() -> None:
-    """Tell the module `sqlite3` that bytes and `None` are stored as they are.
-
-    Without an adapter it looks for a method of the value each time, which before Python 3.12 makes and drops an
-    exception: as much work as the rest of binding ten values. An adapter that a program has registered stays.
-    """
+    """Tell the module `sqlite3` that bytes and `None` are stored as they are. Without an adapter it looks for a
+    method of the value each time, which before Python 3.12 makes and drops an exception: as much work as the rest
+    of binding ten values. An adapter that a program has registered stays."""
     known = [kind for kind, _ in sqlite3.adapters]
     if bytes not in known:
         sqlite3.register_adapter(bytes, bytes)

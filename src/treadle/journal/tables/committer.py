@@ -61,7 +61,6 @@ class Committer(ABC, Generic[D]):
         driven: DrivenRuns,
     ) -> None:
         self._name = name
-        """The journal in messages."""
         self._leases = leases
         self._clock = leases.clock
         self.driven = driven
@@ -88,10 +87,8 @@ class Committer(ABC, Generic[D]):
 
     @abstractmethod
     def _commit_and_settle(self, writes: list[Write]) -> None:
-        """Store `writes`, in the thread, and settle them, now or later.
-
-        A write that cannot be stored gets an error, and so does its writer.
-        """
+        """Store `writes`, in the thread, and settle them, now or later. A write that cannot be stored gets an
+        error, and so does its writer."""
 
     @abstractmethod
     def _transact(self, function: Callable[[D], T]) -> T:

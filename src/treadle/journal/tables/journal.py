@@ -71,7 +71,6 @@ class TableJournal(ABC, Generic[D]):
         changes: Changes,
     ) -> None:
         self._name = name
-        """The journal in messages."""
         self._leases = leases
         self._reader = reader
         self.read, self.scan, self.inbox, self.find_runs = (
@@ -101,8 +100,6 @@ class TableJournal(ABC, Generic[D]):
 
     @cached_property
     def resources(self) -> ResourceTable:
-        """See `Journal.resources`."""
-
         join = self._pending.join
         return ResourceTable(
             self._reader.query,
@@ -135,7 +132,6 @@ class TableJournal(ABC, Generic[D]):
         return {}
 
     def create(self, run_id: str, *, is_imported: bool = False) -> TableWriter:
-        """See `Journal.create`."""
         hooks = (self, self._pending, self._committer.give_back)
         writer = TableWriter(run_id, *hooks, self.driven.open(run_id))
         if is_imported or not self._is_own:
@@ -143,7 +139,6 @@ class TableJournal(ABC, Generic[D]):
         return writer
 
     def is_trusted(self, run_id: str) -> bool:
-        """See `Journal.is_trusted`."""
         return self._has_trust(run_id, self._reader.key_of(run_id), self._reader.query)
 
     def _has_trust(self, run_id: str, key: int, query: Query) -> bool:
@@ -157,7 +152,6 @@ class TableJournal(ABC, Generic[D]):
         return seal is not None and is_sealed(seal, self._origin[0], run_id)
 
     def trust(self, run_id: str) -> None:
-        """See `Journal.trust`."""
         key = self._reader.key_of(run_id)
         seal = make_seal(self._origin[0], run_id) or ("here" if self._is_own else "")
         if not seal:
@@ -170,18 +164,15 @@ class TableJournal(ABC, Generic[D]):
 
     @cached_property
     def _origin(self) -> tuple[str, str]:
-        """Return the store's id and the seal of the user who made it."""
         origin, seal = self._reader.query("SELECT id, seal FROM origin")[0]
         return origin, seal
 
     @cached_property
     def _is_own(self) -> bool:
-        """Return whether this user made the store."""
         origin, seal = self._origin
         return is_sealed(seal, origin) or self._is_marked(origin)
 
     async def acquire(self, run_id: str) -> TableWriter:
-        """See `Journal.acquire`."""
         last: Silence | None = None
         while True:
             answer = await self._lease(partial(self._take, run_id, last), run_id)
@@ -193,18 +184,15 @@ class TableJournal(ABC, Generic[D]):
     async def claim(
         self, queue: str, skip: Collection[str] = (), *, max_losses: int | None = None
     ) -> TableWriter | None:
-        """See `Journal.claim`."""
         most = _ANY_LOSSES if max_losses is None else max_losses
         return await self._lease(partial(self._claim, queue, skip, most))
 
     def post(self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None) -> int:
-        """See `Journal.post`."""
         return self.posting(run_id, message, blobs).result()
 
     def posting(
         self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None
     ) -> "Future[int]":
-        """See `Journal.posting`."""
         self._check_open()
         with contextlib.suppress(RuntimeError):  # no event loop runs in this thread
             self._pending.flush(asyncio.get_running_loop())
@@ -220,7 +208,6 @@ class TableJournal(ABC, Generic[D]):
         return future
 
     def read_blob(self, digest: str) -> bytes:
-        """See `Journal.read_blob`."""
         return load(self._reader.read_stored, digest)[1]
 
     def runs(
@@ -241,7 +228,6 @@ class TableJournal(ABC, Generic[D]):
         return follow(self._reader, self._changes, run_id, after_seq)
 
     def delete(self, run_id: str) -> None:
-        """See `Journal.delete`."""
         self._check_open()
         unused = find_contents(self._reader, run_id)
         try:
@@ -251,7 +237,6 @@ class TableJournal(ABC, Generic[D]):
         self._changes.announce([run_id])
 
     def close(self) -> None:
-        """See `Journal.close`."""
         self._pending.is_closed = True
         self._close()
 
@@ -279,7 +264,6 @@ class TableJournal(ABC, Generic[D]):
         return self._insert_message(query, rows[0][0], letter)
 
     def _insert_message(self, query: Query, key: int, letter: Letter) -> int:
-        """Insert a message for the run with the row `key`, and return its number."""
         number: int = query("SELECT coalesce(max(number), 0) + 1 FROM inbox WHERE run=?", (key,))[0][0]
         query(INSERT_MESSAGE, letter.row(key, number))
         return number
@@ -308,10 +292,8 @@ class TableJournal(ABC, Generic[D]):
         return fill_facts(self._query_in(db), self._reader.read_frames, self._unknown_facts())
 
     async def _lease(self, take: Callable[[D], T], run_id: str | None = None) -> T:
-        """Return what `take` returns in a transaction, which is short if it takes the lease of `run_id`.
-
-        If the caller is cancelled, a writer is released.
-        """
+        """Return what `take` returns in a transaction, which is short if it takes the lease of `run_id`. If the
+        caller is cancelled, a writer is released."""
         self._check_open()
         loop = asyncio.get_running_loop()
         if run_id is None or self._pending.has_open(loop, run_id):
@@ -400,11 +382,9 @@ class TableJournal(ABC, Generic[D]):
             self._committer.give_back(Lease(writer.key, writer.token))
 
     def _disown(self) -> None:
-        """Leave the database to the parent, in a forked child.
-
-        A connection that is closed there would be closed for the parent too, or change a file without the
-        parent's locks. So neither `close` nor the end of the process does, and the connections are never freed.
-        """
+        """Leave the database to the parent, in a forked child. A connection that is closed there would be closed
+        for the parent too, or change a file without the parent's locks. So neither `close` nor the end of the
+        process does, and the connections are never freed."""
         import ctypes
 
         self._close.detach()

@@ -273,10 +273,8 @@ class Leases(ABC):
         return Claimed(run_id, Lease(key, token), losses)
 
     def _holders(self, rows: Iterable[tuple[Any, ...]]) -> list[Holder]:
-        """Return the rows of `HOLDERS`, without those that are damaged.
-
-        If the owner of a damaged row is still alive, its writes are refused.
-        """
+        """Return the rows of `HOLDERS`, without those that are damaged. If the owner of a damaged row is still
+        alive, its writes are refused."""
         return [
             Holder(
                 key, Owner(host, space, pid, started), seconds or self.lease_seconds, (at, ticks), age_seconds
@@ -287,10 +285,8 @@ class Leases(ABC):
         ]
 
     def _refuse_alive(self, run_id: str, holder: Holder, last: Silence | None) -> Silence | None:
-        """Return `None` if the lease of `holder` has ended, or a `Silence` if it must be watched for longer.
-
-        `last` is the result of the previous call. Raises: `LeaseHeldError` if `holder` is alive.
-        """
+        """Return `None` if the lease of `holder` has ended, or a `Silence` if it must be watched for longer. `last`
+        is the result of the previous call. Raises: `LeaseHeldError` if `holder` is alive."""
         if (self._store, holder.id) in abandoned or holder.owner.has_ended():
             return None
         lease_seconds = holder.lease_seconds

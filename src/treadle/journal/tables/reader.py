@@ -37,7 +37,7 @@ from treadle.journal.tables.table_rows import (
 
 
 class TableReader(ABC):
-    """The reading half of an open journal."""
+    """The reading half of an open journal. See `Journal` and `Source`."""
 
     faults: tuple[tuple[str, str], ...]
     """Queries for what is wrong in the store, besides `_FAULTS`, and what their rows mean."""
@@ -50,10 +50,8 @@ class TableReader(ABC):
 
     def __init__(self, name: str, leases: Leases) -> None:
         self._name = name
-        """The journal in messages."""
         self._leases = leases
         self.lock = threading.Lock()
-        """Held by the thread that uses the connection."""
         self._is_closed = False
 
     @abstractmethod
@@ -155,7 +153,6 @@ class TableReader(ABC):
             raise explain_closed(self._name)
 
     def find_faults(self) -> Iterator[str]:
-        """See `Journal.find_faults`."""
         for sql, problem in (*self.faults, *_FAULTS):
             try:
                 for row in self.query(sql):
@@ -169,7 +166,6 @@ class TableReader(ABC):
         return []
 
     def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
-        """See `Journal.read`."""
         return list(self.scan(run_id, after_seq, until_seq))
 
     def scan(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> Iterator[e.Event]:
@@ -185,7 +181,6 @@ class TableReader(ABC):
             yield from decode_frame(run_id, first, raws, after_seq, until_seq)
 
     def read_stored(self, digest: str) -> bytes:
-        """See `Journal.read_stored`."""
         rows = self.query("SELECT content FROM blobs WHERE digest=?", (digest,))
         if not rows:
             raise JournalError(f"the content {digest!r} is not in the journal {self._name!r}")
@@ -195,7 +190,6 @@ class TableReader(ABC):
         return content
 
     def find_runs(self, text: str) -> list[str]:
-        """See `Journal.find_runs`."""
         wanted = msgspec.json.encode(text.casefold()).decode()[1:-1]
         raw = wanted.encode()
         found: set[int] = set()
@@ -214,7 +208,6 @@ class TableReader(ABC):
         return [run_id for key, run_id in names if key in found]
 
     def inbox(self, run_id: str, after: int = 0) -> list[Posted]:
-        """See `Journal.inbox`."""
         rows = self.query(
             "SELECT number, body, checksum FROM inbox WHERE run=? AND number>? AND body IS NOT NULL "
             "ORDER BY number",
@@ -235,7 +228,6 @@ class TableReader(ABC):
     def runs(
         self, filter_: RunFilter, after: str | None, limit: int | None, *, newest_first: bool
     ) -> list[RunInfo]:
-        """See `Journal.runs`."""
         live = self._leases.live(self.query)
         conditions, values = self._compile(filter_, live)
         if after is not None:
@@ -275,7 +267,6 @@ class TableReader(ABC):
         return int(rows[0][0])
 
     def read_page(self, run_id: str | None, after_seq: int | None, position: Any) -> Page:
-        """See `Source.read_page`."""
         if run_id is None:
             return self.next_page(after_seq or 0, position)
         rows = self.query("SELECT status, waiting, owner FROM runs WHERE run_id=?", (run_id,))

@@ -24,12 +24,7 @@ from treadle.journal.listing import Facts
 from treadle.journal.protocol import DONE, Settled
 from treadle.journal.run_info import queue_of
 from treadle.journal.tables.leases import Lease
-from treadle.journal.tables.table_rows import (
-    explain_closed,
-    head_values,
-    run_values,
-    seed_of,
-)
+from treadle.journal.tables.table_rows import explain_closed, head_values, run_values, seed_of
 
 if TYPE_CHECKING:
     from treadle.journal.tables.committer import Committer
@@ -47,9 +42,7 @@ class Pending:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        """The journal in messages."""
         self.is_closed = False
-        """True once the journal is closed."""
         self.lock = threading.RLock()
         """Held while something is appended or handed over."""
         self._writers: dict[asyncio.AbstractEventLoop, list[TableWriter]] = {}
@@ -247,7 +240,6 @@ class TableWriter:
         self._sent: Write | None = None
 
     def append(self, bodies: Sequence[e.DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
-        """See `RunWriter.append`."""
         write = self._write
         if write is not None and not blobs:
             # To take the lock would take longer than all the rest. Only this thread appends; another may hand the
@@ -266,7 +258,6 @@ class TableWriter:
                 write.blobs = {**blobs, **(write.blobs or {})}
 
     def append_events(self, events: Sequence[e.Event], blobs: Mapping[str, bytes] | None = None) -> None:
-        """See `RunWriter.append_events`."""
         with self._pending.lock:
             write = self._write or self._open_write()
             for position, event in enumerate(events, len(write.bodies)):
@@ -276,12 +267,10 @@ class TableWriter:
             write.copied = last_taken(events)
 
     def take_in(self, number: int) -> None:
-        """See `RunWriter.take_in`."""
         with self._pending.lock:
             (self._write or self._open_write()).taken = number
 
     def sync(self) -> Awaitable[None]:
-        """See `RunWriter.sync`."""
         if self.error is not None:
             return Settled(self.error)
         write = self._write or self._sent
@@ -292,7 +281,6 @@ class TableWriter:
         return waiter
 
     async def release(self) -> None:
-        """See `RunWriter.release`."""
         if self._is_released:
             return
         if self.error is not None:
@@ -305,7 +293,6 @@ class TableWriter:
             self._is_released = True
 
     def renewal(self) -> "Callable[[], TableWriter] | None":
-        """See `RunWriter.renewal`."""
         committer, is_stored = self._pending.committer, self._write is None and self._sent is None
         if not (committer.can_renew and self._is_released and is_stored and self.error is None):
             return None
@@ -319,7 +306,6 @@ class TableWriter:
 
     @property
     def last_seq(self) -> int:
-        """See `RunWriter.last_seq`."""
         return self._next_seq - 1
 
     @property

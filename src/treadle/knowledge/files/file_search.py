@@ -31,7 +31,7 @@ class SearchResults(Struct, frozen=True):
 
 
 class FileSearch:
-    """The tool `file_search` for some vector stores of the journal in which the run is kept."""
+    """The tool `file_search` for some vector stores of the journal in which the run is kept. See `Toolset`."""
 
     takes_context = True
 
@@ -65,11 +65,9 @@ class FileSearch:
         self.part = PartSpec(name=NAME, settings=settings_of(FileSearch, given))
 
     def tools(self) -> Sequence[Tool]:
-        """See `Toolset.tools`."""
         return (self,)
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
-        """See `Tool.call`."""
         journal = context.journal
         if journal is None:
             raise ToolError("files can only be searched within a run, whose journal has them")

@@ -219,7 +219,6 @@ def read_persona(path: str | Path) -> tuple[Document, dict[str, Json], list[Prob
 
 
 def _place(value: dict[str, Json], folder: Path) -> dict[str, Json]:
-    """Return `value` with its paths relative to `folder`."""
     placed = dict(value)
     if isinstance(tools := value.get("tools"), list):
         placed["tools"] = [place_in(item, folder) for item in tools]
@@ -245,7 +244,6 @@ def _find_unprintable(value: Json, path: KeyPath) -> Iterator[Problem]:
 
 
 def _find_wrong_names(value: dict[str, Json]) -> Iterator[Problem]:
-    """Yield a problem for each toolset that does not exist."""
     tools = value.get("tools")
     for position, item in enumerate(tools if isinstance(tools, list) else ()):
         name = item.get("name") if isinstance(item, dict) else item

@@ -36,7 +36,7 @@ _PLACEHOLDER = re.compile(r"\{\{\s*([\w-]+)\s*\}\}")
 
 
 class UseSkill:
-    """The tool `use_skill` for the skills of one catalog."""
+    """The tool `use_skill` for the skills of one catalog. See `Tool`."""
 
     def __init__(self, catalog: Catalog, *, max_tokens: int = TOKENS) -> None:
         self._catalog = catalog
@@ -58,7 +58,6 @@ class UseSkill:
         return fault and f"`parameters` do not fit the skill {skill.name!r}: {fault}"
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
-        """See `Tool.call`."""
         name, from_line = str(arguments["name"]), arguments.get("from_line")
         try:
             self._catalog.get(name)
@@ -169,7 +168,6 @@ def _put_files(skill: Skill, context: ToolContext) -> None:
 
 
 def _read_state(context: ToolContext) -> dict[str, int]:
-    """Return the step in which each skill was brought."""
     stored = None if context.sandbox is None else context.sandbox.read_state(_STATE)
     return {} if stored is None else msgspec.json.decode(stored, type=dict[str, int])
 

@@ -325,7 +325,7 @@ MakeInner: TypeAlias = Callable[[RunInner, str, int, Outbox], Awaitable[ToolResu
 
 
 class InnerCalls(Struct, eq=False):
-    """The inner calls of one running call, made one after another."""
+    """The inner calls of one running call, made one after another. See `Outbox`."""
 
     _rules: Rules
     _make_call: MakeInner
@@ -375,7 +375,6 @@ class InnerCalls(Struct, eq=False):
             self._outbox.put(*bodies, blobs=blobs)
 
     def kept(self) -> Awaitable[None]:
-        """See `Outbox.kept`."""
         return DONE if self._is_over else self._outbox.kept()
 
     async def _make(self, name: str, arguments: str) -> ToolResult:

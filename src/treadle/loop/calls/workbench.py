@@ -93,7 +93,6 @@ class Workbench:
         self.approver = approver
         self.rules = rules or Rules()
         self.questions = Questioner(run_id, asker, self.rules)
-        """The one who puts questions to the user."""
         self.journal = journal
         """The journal that the run is kept in; `None` outside of a run."""
         self.deps = deps
@@ -273,10 +272,8 @@ class Workbench:
         inner: InnerCalls | None,
         max_chars: int,
     ) -> tuple[ToolResult, Blobs | None, float]:
-        """Put `tool_started` in the outbox and run the tool.
-
-        Return its result, the contents of its artifacts, and the time that it took in seconds.
-        """
+        """Put `tool_started` in the outbox and run the tool. Return its result, the contents of its artifacts, and
+        the time that it took in seconds."""
         spec = tool.spec
         if THREADS.left and (refused := await self._wait_for_thread(call, spec)) is not None:
             return refused, None, 0.0
@@ -387,8 +384,6 @@ class Workbench:
 
 
 class _CallContext(ToolContext[Any]):
-    """The context of a call on a workbench."""
-
     __slots__ = ("_asking", "_bench", "_inner")
 
     def __init__(

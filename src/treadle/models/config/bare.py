@@ -231,7 +231,6 @@ def _check(settings: Settings) -> None:
 
 
 def _find_maker(provider: str, name: str) -> Maker:
-    """Return the function of another package that makes the models of `provider`."""
     if provider in MAKERS:
         return MAKERS.load(provider)
     known = providers()
@@ -245,9 +244,7 @@ def _find_maker(provider: str, name: str) -> Maker:
 
 def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
     """Return the model of a preset, without wrappers. Settings that are not given are read from the environment.
-
-    Raises: `ConfigError`.
-    """
+    Raises: `ConfigError`."""
     kind = DIALECTS.load(preset.dialect)
     options: dict[str, Any] = dict(config.options)
     _check_options(provider, options, kind.OPTIONS)
@@ -317,9 +314,7 @@ def _check_options(provider: str, options: Iterable[str], known: Iterable[str]) 
 
 def _connect(preset: Preset, provider: str, config: ModelConfig) -> dict[str, Any]:
     """Return the options of an `HttpEndpoint`: the name, the address, the key, the headers and the transport.
-
-    Raises: `ConfigError` if a key is missing.
-    """
+    Raises: `ConfigError` if a key is missing."""
     from treadle.http.transport import HttpTransport
     from treadle.models.wire.endpoint import check_base_url
 

@@ -71,7 +71,6 @@ def _notes(table: ModelTable) -> Iterator[str]:
 
 
 def _describe_price(table: ModelTable) -> str:
-    """Return the price of a million tokens, or `price unknown`."""
     if table.price is not None:
         return f"${table.price.input_usd_per_million:g} in, ${table.price.output_usd_per_million:g} out"
     provider, rest = split_name(table.model)

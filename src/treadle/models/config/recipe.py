@@ -276,10 +276,8 @@ class Config:
         return RetryModel(made, **given)
 
     def _settle(self, table: ModelTable | None, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options for `bare_model`: those of the table, overridden by `options`.
-
-        Raises: `ConfigError` for a variable that is not set.
-        """
+        """Return the options for `bare_model`: those of the table, overridden by `options`. Raises: `ConfigError`
+        for a variable that is not set."""
         asked = {key: value for key, value in options.items() if value is not None}
         check_kinds(asked)
         if isinstance(asked.get("price"), Mapping):
@@ -310,9 +308,7 @@ class Config:
 
     def _tiered(self, name: str, options: Mapping[str, Any]) -> TieredModel:
         """Return the model `auto`, `auto:ROUTER` or `tier:NAME`. `options` hold for the models of all tiers.
-
-        Raises: `ConfigError` if there are no tiers, and for an option that belongs to one server.
-        """
+        Raises: `ConfigError` if there are no tiers, and for an option that belongs to one server."""
         given = {key: value for key, value in options.items() if value is not None}
         if wrong := sorted(_PER_SERVER & given.keys()):
             raise ConfigError(

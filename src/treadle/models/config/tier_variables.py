@@ -39,8 +39,6 @@ def read_tiers(
 
 
 class _Environment(Struct, eq=False):
-    """The tiers of an environment while they are read."""
-
     _prefix: str
     _all: Mapping[str, str]
     models: dict[str, dict[str, Json]] = {}

@@ -120,9 +120,7 @@ def _read(path: Path) -> Json:
 
 def _override(values: dict[str, Json], environment: Mapping[str, str]) -> set[str]:
     """Put values from the environment into the tables, and return the names of those that get a server from it.
-
-    Raises: `ConfigError` for a table that does not exist.
-    """
+    Raises: `ConfigError` for a table that does not exist."""
     moved = set()
     for variable, text in environment.items():
         prefix = next((item for item in _PREFIXES if variable.startswith(item)), None)

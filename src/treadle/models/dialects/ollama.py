@@ -287,6 +287,5 @@ def _encode_call(call: ToolCall) -> Json:
 
 
 def _own(opaque: dict[str, Json] | None) -> dict[str, Json]:
-    """Return the data that only this dialect understands."""
     own = (opaque or {}).get(KEY)
     return own if isinstance(own, dict) else {}

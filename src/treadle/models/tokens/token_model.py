@@ -209,9 +209,7 @@ class TokenModel(PricedModel):
 
     async def _sample(self, prompt: PromptIds, watch: Watch) -> tuple[Generated, FinishReason]:
         """Return an answer and why it ended. If the engine aborts it, it is asked to go on after what it sampled.
-
-        Raises: `ServerError` if it aborts again and again without sampling anything.
-        """
+        Raises: `ServerError` if it aborts again and again without sampling anything."""
         made: list[Generated] = []
         ids = b""
         limit, idle = self.settings.max_output_tokens, 0
@@ -285,10 +283,8 @@ def _join(made: list[Generated], token_ids: bytes) -> Generated:
 
 
 def _find_versions(made: list[Generated]) -> tuple[tuple[tuple[int, str], ...], str | None]:
-    """Return which weights sampled which ids, empty if all are of one version, and the newest version.
-
-    If an engine told the version of only some ids, the version of the answer is not known.
-    """
+    """Return which weights sampled which ids, empty if all are of one version, and the newest version. If an engine
+    told the version of only some ids, the version of the answer is not known."""
     runs: list[tuple[int, str]] = []
     for piece in made:
         count = count_packed(piece.token_ids)
@@ -324,7 +320,6 @@ class _Spoken:
         self._on_delta = on_delta
 
     def add(self, ids: Sequence[int]) -> None:
-        """Add the next ids."""
         if self._reader is None or self._is_over:
             return
         self._new += [number for number in ids if number not in self._stop_ids]

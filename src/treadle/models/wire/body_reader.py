@@ -189,7 +189,6 @@ class BodyReader:
         ) from None
 
     def _read(self, event: bytes) -> Json:
-        """Return the decoded event, or `None` if it is not JSON."""
         try:
             return self._shape_all(_decode(event), event)
         except (msgspec.DecodeError, UnicodeDecodeError):

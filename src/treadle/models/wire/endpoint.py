@@ -200,7 +200,6 @@ class HttpEndpoint:
         return join_url(self._base_url, "/models")
 
     def _key_headers(self, api_key: str) -> dict[str, str]:
-        """Return the headers that carry the key."""
         return {"authorization": f"Bearer {api_key.strip()}"}
 
     def _decode_answer(self, body: bytes) -> Json:

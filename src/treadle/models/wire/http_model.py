@@ -211,10 +211,8 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
             return self._read_bad_call(request, error)
 
     def _read_bad_call(self, request: Request, error: BadCallError) -> Completion:
-        """Return an answer with the call that the server could not read. Its tokens are estimated.
-
-        Raises: `RequestError` if no tools were offered, or if the model's last answers were such calls too.
-        """
+        """Return an answer with the call that the server could not read. Its tokens are estimated. Raises:
+        `RequestError` if no tools were offered, or if the model's last answers were such calls too."""
         said = [item for item in list(request.messages)[-2 * _MAX_BAD_CALLS :] if item.tool_calls]
         bad = [item for item in said if item.tool_calls[0].name == UNREADABLE_CALL]
         if not request.tools or len(bad) >= _MAX_BAD_CALLS:
@@ -236,7 +234,6 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
         )
 
     async def _stream(self, request: Request, watch: Watch, on_delta: OnDelta) -> Completion:
-        """Return the completion of a streamed answer."""
         body = self._body(request, is_stream=True)
         reader = self._reader(on_delta)
         raw = await self._read_streamed(body, watch, reader)
@@ -280,7 +277,6 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
         raise NotImplementedError
 
     def _kept_prefix(self, request: Request, *flags: bool) -> bytes:
-        """Return `_prefix`, computed once for the same tools and schema."""
         kept, known, prefix = self._newest
         if (
             known == flags
@@ -303,21 +299,17 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
 
     @abstractmethod
     def _read(self, raw: Json) -> Completion:
-        """Return the completion without its settings, and without a cost that the server does not report.
-
-        `read` turns `LookupError`, `TypeError`, `AttributeError` and `ValueError` into a `ServerError`.
-        """
+        """Return the completion without its settings, and without a cost that the server does not report. `read`
+        turns `LookupError`, `TypeError`, `AttributeError` and `ValueError` into a `ServerError`."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, base_url={self.server.origin!r})"
 
 
 def _find_call(completion: Completion, request: Request) -> Completion:
-    """Return the completion with its text as a call that cannot be read, if it is one.
-
-    Engines whose parser cannot read a call return it as the text of an answer that seems to be final.
-    Source: vLLM 0.32, `Hermes2ProToolParser.extract_tool_calls`.
-    """
+    """Return the completion with its text as a call that cannot be read, if it is one. Engines whose parser cannot
+    read a call return it as the text of an answer that seems to be final. Source: vLLM 0.32,
+    `Hermes2ProToolParser.extract_tool_calls`."""
     said = completion.message
     is_call = completion.finish_reason is FinishReason.STOP and said.content.lstrip().startswith(_CALL_MARKS)
     if not is_call or said.tool_calls or not request.tools:

@@ -99,7 +99,6 @@ class ChatUsage(TokenCounts, gc=False):
     prompt_cache_hit_tokens: int | None = None
 
     def read(self) -> Usage:
-        """See `TokenCounts.read`."""
         before, after = self.prompt_tokens_details, self.completion_tokens_details
         cached = self.prompt_cache_hit_tokens if before is None else before.cached_tokens
         thought = None if after is None else after.reasoning_tokens
@@ -215,9 +214,7 @@ class PlainReader(ABC):
         opaque: dict[str, Json] | None = None,
     ) -> Completion | None:
         """Return a completion with the token ids of a `TOKEN_ANSWER`; `None` if they cannot be read.
-
-        `weight_version` is the version of the weights if the choice does not say one.
-        """
+        `weight_version` is the version of the weights if the choice does not say one."""
         choice = answer.choices[0]
         # vLLM's chat has the prompt's ids beside the choices, other endpoints have them in the choice.
         asked = choice.prompt_token_ids if answer.prompt_token_ids is None else answer.prompt_token_ids

@@ -183,10 +183,8 @@ def _text_of(error: dict[str, Json], text: str | bytes) -> str:
 
 
 def _find_retry_delay(details: Json) -> float | None:
-    """Return the delay in seconds that Google's error details ask for.
-
-    Source: `google.rpc.RetryInfo`, `{"retryDelay": "17.5s"}`.
-    """
+    """Return the delay in seconds that Google's error details ask for. Source: `google.rpc.RetryInfo`,
+    `{"retryDelay": "17.5s"}`."""
     for item in details if isinstance(details, list) else ():
         if isinstance(item, dict) and isinstance(delay := item.get("retryDelay"), str):
             return _read_reset(delay)

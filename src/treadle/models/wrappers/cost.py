@@ -76,7 +76,6 @@ class CostModel(Wrapper):
         return completion if cost is None else replace(completion, cost_usd=cost)
 
     def estimate_cost_usd(self, usage: Usage) -> float | None:
-        """See `Wrapper.estimate_cost_usd`."""
         return self.cost_usd(usage, self._model)
 
     def cost_usd(self, usage: Usage, model: str) -> float | None:

@@ -215,12 +215,9 @@ class RequestPace:
         self._restart(self.rate * (_SAFETY + doubt), max(1.0, burst * 0.8), now, held * 0.8)
 
     def _estimate(self, accepted: float, seconds: float, waited: float) -> tuple[float, float]:
-        """Return the rate of a period, and the number of requests that it is based on.
-
-        The server accepted `accepted` requests in `seconds`; during `waited` of these seconds nothing was sent.
-        Meanwhile the bucket filled up, at most to its capacity, which is the number of requests before the first
-        refusal.
-        """
+        """Return the rate of a period, and the number of requests that it is based on. The server accepted
+        `accepted` requests in `seconds`; during `waited` of these seconds nothing was sent. Meanwhile the bucket
+        filled up, at most to its capacity, which is the number of requests before the first refusal."""
         assert self._first is not None
         count, first_seconds = self._first
         low, high = accepted / seconds, accepted / max(seconds - waited, 1e-3)

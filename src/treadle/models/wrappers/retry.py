@@ -90,10 +90,8 @@ class RetryModel(Wrapper):
     async def _retry(
         self, request: Request, watch: Watch, error: ProviderError, end: float, limit: str
     ) -> Completion:
-        """Make all attempts after the first, which failed with `error`, until `end` by the monotonic clock.
-
-        `limit` names that limit in words.
-        """
+        """Make all attempts after the first, which failed with `error`, until `end` by the monotonic clock. `limit`
+        names that limit in words."""
         # A busy server and a failing one are counted separately.
         failures: Counter[bool] = Counter()
         patience, waited_seconds = watch.patience_seconds, 0.0

@@ -249,7 +249,6 @@ class AtroposSink:
         """When a group was first seen to have left the queue."""
 
     def open(self, memory: SinkMemory) -> None:
-        """See `Sink.open`."""
         self._memory = memory
         label = memory.get(_NAME)
         if label is None:
@@ -258,7 +257,6 @@ class AtroposSink:
         self._label = label
 
     def encode(self, group: Group) -> bytes:
-        """See `Sink.encode`."""
         size = self._settings.group_size
         if len(group.rollouts) != size:
             raise ExportError(
@@ -272,7 +270,6 @@ class AtroposSink:
         return b"\n".join([msgspec.json.encode(item) for item in (head, *rows)])
 
     async def check(self) -> SinkCheck:
-        """See `Sink.check`."""
         memory = self._notes()
         sent = memory.sent()
         logged = self._read_log(sent)
@@ -293,7 +290,6 @@ class AtroposSink:
         return SinkCheck(tuple(taken), tuple(lost))
 
     async def deliver(self, key: str, data: bytes) -> Receipt:
-        """See `Sink.deliver`."""
         memory, session, settings = self._notes(), self._session, self._settings
         if session is None or session.is_closed:
             raise TransportError(f"there is no connection to {origin_of(settings.url)}")
@@ -314,7 +310,6 @@ class AtroposSink:
         return Receipt(is_final=False, note=str(len(rows)), notes={_POSTING: None, _POSTED: str(posted)})
 
     async def close(self) -> None:
-        """See `Sink.close`."""
         session, memory = self._session, self._memory
         if session is None or memory is None:
             return
@@ -367,10 +362,8 @@ class AtroposSink:
         return lost_calls
 
     async def _anchor(self, session: AtroposSession) -> None:
-        """Register the name a few times more before anything is posted to a new process.
-
-        A later registration whose answer is lost then cannot make an old process look like a new one.
-        """
+        """Register the name a few times more before anything is posted to a new process. A later registration whose
+        answer is lost then cannot make an old process look like a new one."""
         while session.env.calls < _MIN_CALLS:
             self._begin_call()
             answer = await session.register(self._label)

@@ -28,16 +28,13 @@ class CurvesSink(BaseSink):
         self._curves: Curves | None = None
 
     def open(self, memory: SinkMemory) -> None:
-        """See `Sink.open`."""
         self._step = int(memory.get(_STEP) or 0)
         self._curves = open_curves([self._given], self._run)
 
     def encode(self, group: Group) -> bytes:
-        """See `Sink.encode`."""
         return msgspec.json.encode(_read_point(group))
 
     def encode_score(self, score: HeldOutScore) -> bytes:
-        """See `ScoreSink.encode_score`."""
         found = score.score
         values = {} if found is None else {"score": found.mean, "low": found.low, "high": found.high}
         return msgspec.json.encode(
@@ -49,7 +46,6 @@ class CurvesSink(BaseSink):
         )
 
     async def deliver(self, key: str, data: bytes) -> Receipt:
-        """See `Sink.deliver`."""
         assert self._curves is not None
         values = msgspec.json.decode(data, type=dict[str, float | None])
         self._step += not any(name.startswith(_HELD_OUT) for name in values)
@@ -57,7 +53,6 @@ class CurvesSink(BaseSink):
         return Receipt(notes={_STEP: str(self._step)})
 
     async def close(self) -> None:
-        """See `Sink.close`."""
         if self._curves is not None:
             self._curves.close()
 

@@ -27,7 +27,6 @@ class RowsSink(BaseSink):
         self._mask = mask
 
     def encode(self, group: Group) -> bytes:
-        """See `Sink.encode`."""
         return encode_group(group, self._format, self._mask)
 
 
@@ -38,7 +37,6 @@ class LinesSink(RowsSink):
     """Where the acknowledged groups end."""
 
     def open(self, memory: SinkMemory) -> None:
-        """See `Sink.open`."""
         known = memory.get(_END)
         self._end = int(known or 0)
         try:
@@ -61,7 +59,6 @@ class LinesSink(RowsSink):
         )
 
     async def deliver(self, key: str, data: bytes) -> Receipt:
-        """See `Sink.deliver`."""
         with self._path.open("r+b") as file:
             if (size := file.seek(0, os.SEEK_END)) < self._end:
                 raise self._shortened(size)
@@ -81,14 +78,12 @@ class FolderSink(RowsSink):
         super().__init__(name, path, format, mask)
 
     def open(self, memory: SinkMemory) -> None:
-        """See `Sink.open`."""
         try:
             self._path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot make the folder {str(self._path)!r}: {error.strerror}") from error
 
     async def deliver(self, key: str, data: bytes) -> Receipt:
-        """See `Sink.deliver`."""
         name = re.sub(r"[^\w.-]", "_", key)[:200]
         lines = self._path / f".{name}.jsonl"
         lines.write_bytes(data)

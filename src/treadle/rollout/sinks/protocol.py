@@ -138,7 +138,6 @@ class BaseSink:
         """See `Sink.open`."""
 
     async def check(self) -> SinkCheck:
-        """See `Sink.check`."""
         return SinkCheck()
 
     async def close(self) -> None:

@@ -113,7 +113,6 @@ def _number(token: str) -> str:
 
 @lru_cache(maxsize=8192)
 def _rows_of(token: str) -> tuple[int, ...]:
-    """Return the rows of a word, of its parts and of its classes."""
     names = [f"w{token}", *[f"c{name}" for name in _classes_of(token)]]
     if token[0] not in "<#":
         whole = f"^{token[:24]}$"

@@ -17,14 +17,7 @@ from treadle.core.types import ToolSpec
 from treadle.routing.judging.classifier import Scores, classifier
 from treadle.routing.judging.clauses import Reading, find_stems, read, to_lower
 from treadle.routing.judging.features import find_features, find_rows
-from treadle.routing.judging.lists import (
-    ADDRESS,
-    FILE,
-    compile_pattern,
-    languages,
-    pattern,
-    patterns,
-)
+from treadle.routing.judging.lists import ADDRESS, FILE, compile_pattern, languages, pattern, patterns
 
 _SIGNS = {FILE: "file", ADDRESS: "page"}
 _LOOKING = frozenset({"read", "fetch", "search", "query"})

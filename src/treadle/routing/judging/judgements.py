@@ -14,14 +14,7 @@ from msgspec import Struct
 from treadle.core.judgement import Ambiguity, AmbiguityClass, Judgement, Missing, TaskFound, TaskKind
 from treadle.core.types import ToolSpec
 from treadle.routing.judging.classifier import Scores, classifier
-from treadle.routing.judging.clauses import (
-    Clause,
-    Reading,
-    find_clauses,
-    find_stems,
-    is_own,
-    read,
-)
+from treadle.routing.judging.clauses import Clause, Reading, find_clauses, find_stems, is_own, read
 from treadle.routing.judging.features import find_features, find_rows, rows_of_words
 from treadle.routing.judging.inabilities import find_suited
 from treadle.routing.judging.lists import CODE, compile_pattern, languages, pattern, patterns

@@ -14,14 +14,7 @@ from msgspec.structs import replace
 from treadle.core.answering import strip_answer
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.fence import fence
-from treadle.core.judgement import (
-    Ambiguity,
-    AmbiguityClass,
-    Judgement,
-    Missing,
-    TaskFound,
-    TaskKind,
-)
+from treadle.core.judgement import Ambiguity, AmbiguityClass, Judgement, Missing, TaskFound, TaskKind
 from treadle.core.log import Log
 from treadle.core.policy import Approval, Autonomy, Policy
 from treadle.core.registry import Registry
@@ -55,7 +48,6 @@ class PatternJudge:
     """True if a judgement takes no noticeable time."""
 
     async def judge(self, message: str, facts: MessageFacts = _NO_FACTS) -> Judgement:
-        """See `MessageJudge.judge`."""
         return judge_message(message, facts)
 
 

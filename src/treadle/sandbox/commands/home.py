@@ -22,20 +22,7 @@ from treadle.sandbox.commands.untrusted import remove_tree
 
 PREFIX = "treadle-shell-"
 
-_SWEEPER = """\
-read -r end
-quiet=0
-while [ $quiet -lt 10 ]; do
-  quiet=$((quiet + 1))
-  for file in $(grep -lsF -- "$0/" /proc/[0-9]*/cmdline /proc/[0-9]*/environ); do
-    pid=${file#/proc/}
-    kill -9 ${pid%/*} && quiet=0
-  done
-  sleep 0.1
-done
-"""
-"""Waits until its standard input ends. Then it ends all processes whose command line or environment has the path of
-a sandbox in `$0`, until none has appeared for a second."""
+_SWEEPER = Path(__file__).with_name("sweep.sh").read_text("utf-8")
 
 
 def make_root(folders: tuple[str, ...], owner: int | None) -> Path:

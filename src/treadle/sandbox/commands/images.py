@@ -255,7 +255,6 @@ def _walk(place: Path) -> Iterator[str]:
 
 
 def _note_use(image: ImageRoot) -> ImageRoot:
-    """Record that an image is used, and return it."""
     with suppress(OSError):  # the folder may be read-only
         os.utime(Path(image.folder).parent / "image.json")
     return image
@@ -300,11 +299,9 @@ def _unpack(builder: str, image_id: str, settings: ImageSettings, folder: Path, 
 
 
 def _export(builder: str, image_id: str, target: Path, note: Path, lock: int) -> None:
-    """Write the files of an image to a folder, as the user of commands.
-
-    The id of the container that is made for it stands in the file `note`. If this process is killed, the programs
-    go on for a while; they hold the lock until they end. Raises: `SandboxError`, `OSError`.
-    """
+    """Write the files of an image to a folder, as the user of commands. The id of the container that is made for it
+    stands in the file `note`. If this process is killed, the programs go on for a while; they hold the lock until
+    they end. Raises: `SandboxError`, `OSError`."""
     _remove_container(builder, note)
     create = [builder, "create", "--cidfile", str(note), _hex(image_id), "/bin/true"]
     made = _call(create, 600, lock)

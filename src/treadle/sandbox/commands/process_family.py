@@ -162,11 +162,9 @@ class BareFamily(ProcessFamily):
 def _first_command(
     text: str, limits: Limits, root: Path, *, is_alone: bool, image: ImageRoot | None = None
 ) -> list[str]:
-    """Return the command line of the first process. `is_alone`: no other process belongs to its user.
-
-    It ends with `root`, which identifies the process if this process is killed. In an image, a command may have
-    removed the folder where commands begin.
-    """
+    """Return the command line of the first process. `is_alone`: no other process belongs to its user. It ends with
+    `root`, which identifies the process if this process is killed. In an image, a command may have removed the
+    folder where commands begin."""
     # -f counts in units of 512 bytes. The letter for the number of processes is -p in dash and -u in bash.
     lines = [
         "ulimit -c 0",

@@ -329,7 +329,6 @@ class _Writer:
         """The folder that was used last, still open."""
 
     def close(self) -> None:
-        """Close all folders."""
         self._leave_last()
         os.close(self._root)
 

@@ -58,11 +58,9 @@ def make_filter(machine: str | None = None) -> bytes | None:
 def _about(
     number: int, argument: int, test: int, values: tuple[int, ...], otherwise: int, code: int | None
 ) -> list[Line]:
-    """Return the lines for one call, decided by an argument that is compared with `values`.
-
-    If the argument matches a value, the call fails with `code`, or is allowed if `code` is `None`. If no
-    value matches, the result is `otherwise`.
-    """
+    """Return the lines for one call, decided by an argument that is compared with `values`. If the argument matches
+    a value, the call fails with `code`, or is allowed if `code` is `None`. If no value matches, the result is
+    `otherwise`."""
     verdict = _ALLOW if code is None else _FAIL | code
     body: list[Line] = [(_LOAD, 0, 0, argument)]
     for value in values:

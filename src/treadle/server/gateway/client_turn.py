@@ -97,7 +97,6 @@ class ClientTurn:
         self._digest = self._conversation.add(self._fresh)
         """The digest of the conversation that the client sends."""
         self._client = f"chat/{caller.name}"
-        """The name under which the chats of the client are known."""
         self._has_left = self._is_over = False
         self._state: State | None = None
         """The state in which the run was left; `None` before that."""
@@ -113,7 +112,6 @@ class ClientTurn:
         """The function that gets the pieces of the answer; `None`: it is not streamed."""
 
     def _agent(self) -> tuple[AgentParts, Given]:
-        """Return the agent that answers. Raises: `ConfigError`."""
         host, asked = self._host, self._asked
         wish = ClientWish(
             instructions=asked.instructions,

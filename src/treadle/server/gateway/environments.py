@@ -118,7 +118,6 @@ class EnvironmentProcess:
                 )
 
     def _last_words(self) -> str:
-        """Return the end of what the process printed on standard error."""
         size = self._said.seek(0, os.SEEK_END)
         self._said.seek(max(0, size - 1000))
         return " ".join(self._said.read().decode(errors="replace").split()) or "it printed no error"

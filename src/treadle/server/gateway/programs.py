@@ -143,7 +143,6 @@ class _ProgramHost(GatewayHost):
         self._gateway = Gateway(_refuse_path, self, _to_response)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request of ASGI, whose key says which program asks."""
         if scope["type"] == "lifespan":
             while (message := await receive())["type"] != "lifespan.shutdown":
                 await send({"type": f"{message['type']}.complete"})
@@ -188,25 +187,20 @@ class _ProgramHost(GatewayHost):
         return found
 
     async def check_room(self, caller: ApiCaller) -> None:
-        """See `GatewayHost.check_room`."""
         if (limit := self._find(caller).find_limit()) is not None:
             raise RequestRefused(402, f"the rollout has reached its {limit}", "budget_exceeded")
 
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
-        """See `GatewayHost.visible_to`."""
         return {CALLER: self._find(caller).run_id}
 
     def lineage(self, caller: ApiCaller) -> Caller | None:
-        """See `GatewayHost.lineage`."""
         program = self._find(caller)
         return Caller(program.run_id, f"conversation-{len(program.run_ids) + 1}")
 
     def note_asked(self, caller: ApiCaller, run_id: str) -> None:
-        """See `GatewayHost.note_asked`."""
         self._find(caller).run_ids[run_id] = None
 
     def note_done(self, caller: ApiCaller, done: Sequence[Completion], fault: Fault | None, why: str) -> None:
-        """See `GatewayHost.note_done`."""
         program = self._by_key.get(caller.name)
         if program is not None:
             program.done += done
@@ -307,7 +301,6 @@ class ProgramWorkers(HereWorkers):
     async def run(
         self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]
     ) -> Run[Any]:
-        """See `Workers.run`."""
         if not self._command and (isinstance(task, str) or find_environment(task) is None):
             return await super().run(agent, run_id, task, **options)
         if not isinstance(agent, SeededAgent) or isinstance(task, str):
@@ -350,7 +343,6 @@ class ProgramWorkers(HereWorkers):
                 await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
 
     async def _play(self, program: Program, task: Task, url: str, key: str) -> _Ended:
-        """Let the environment of a task play it."""
         command = find_environment(task)
         assert command is not None
         process = self._environments.get(command)
@@ -372,7 +364,6 @@ class ProgramWorkers(HereWorkers):
         )
 
     async def _wait(self, place: Path, environment: Mapping[str, str]) -> int:
-        """Run the command to its end, and return its exit status."""
         with (place / "stdout").open("wb") as out, (place / "stderr").open("wb") as error:
             process = await start_guarded(
                 self._argv,
@@ -388,7 +379,6 @@ class ProgramWorkers(HereWorkers):
             await end_all(process)
 
     async def _serve(self, journal: Journal) -> None:
-        """Begin to serve the gateway."""
         self._url = ready = asyncio.get_running_loop().create_future()
         self._host = host = _ProgramHost(journal)
         listener, url = listen("127.0.0.1", 0)
@@ -397,7 +387,6 @@ class ProgramWorkers(HereWorkers):
         )
 
     async def close(self) -> None:
-        """See `Workers.close`."""
         await asyncio.gather(*[process.close() for process in self._environments.values()])
         if self._serving is not None:
             self._serving.cancel()
@@ -413,7 +402,6 @@ async def _refuse_path(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _to_response(error: Exception) -> Response:
-    """Return the response for an error."""
     if not isinstance(error, RequestRefused):
         status = 400 if isinstance(error, ConfigError) else 500
         error = RequestRefused(status, str(error), "invalid_request" if status == 400 else "server_error")

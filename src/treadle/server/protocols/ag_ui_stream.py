@@ -25,7 +25,6 @@ _DECISION: dict[str, Json] = {
     },
     "required": ["approved"],
 }
-"""The JSON Schema of a decision about a call."""
 
 
 class AgUiStream:

@@ -47,8 +47,6 @@ class Echo(Struct, kw_only=True):
 
 
 class _Item(Struct):
-    """An item of the output."""
-
     index: int
     item: dict[str, Json]
     text: str = ""

@@ -209,11 +209,8 @@ def _client(caller: ApiCaller) -> str:
 
 
 def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMessage]:
-    """Return the messages for the inbox that answer what a run waits for.
-
-    Raises: `ConfigError` if a call of the client has no output, or an output no call; if there is neither a message
-    nor an output, or both.
-    """
+    """Return the messages for the inbox that answer what a run waits for. Raises: `ConfigError` if a call of the
+    client has no output, or an output no call; if there is neither a message nor an output, or both."""
     calls = {item.call.call_id for item in external_calls(state)}
     questions = {body.question_id for body in open_questions(state)}
     approvals = {item.call.call_id for item in waiting_calls(state)}

@@ -19,14 +19,7 @@ from treadle.server.responses.response_fold import Echo, ResponseFold
 from treadle.server.responses.response_ids import ResponseId
 from treadle.server.routes.route_context import Runner, TheHost, encode
 from treadle.server.run_host import BegunTurn
-from treadle.server.turn_order import (
-    TurnOrder,
-    begin_options,
-    check_idle,
-    find_before,
-    run_id_of,
-    start_turn,
-)
+from treadle.server.turn_order import TurnOrder, begin_options, check_idle, find_before, run_id_of, start_turn
 
 router = APIRouter(prefix="/v1/ag-ui", tags=["ag-ui"])
 

@@ -14,12 +14,7 @@ from treadle.core.types import Json
 from treadle.journal.resources import Resource, ResourceCounts, ResourceFilter
 from treadle.knowledge.files.attribute_filters import check_attributes, read_filter
 from treadle.knowledge.files.file_store import ATTACHED, Chunking, attached_facts
-from treadle.knowledge.files.vector_stores import (
-    BATCH,
-    STORE,
-    read_chunking,
-    store_facts,
-)
+from treadle.knowledge.files.vector_stores import BATCH, STORE, read_chunking, store_facts
 from treadle.server.access import RequestRefused
 from treadle.server.idempotency import new_id
 from treadle.server.routes.file_routes import find_file

@@ -194,7 +194,6 @@ class FilesGoal(Struct, frozen=True):
     """The required contents of the files that must change, by path. `None` means that the file must be deleted."""
 
     def grade(self, output: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Grade:
-        """See `Goal.grade`."""
         return grade(output, self.expected, before, self.changes, after)
 
 

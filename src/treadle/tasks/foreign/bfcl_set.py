@@ -295,7 +295,6 @@ class BfclSet:
         return map(self.get, self._ids)
 
     def get(self, task_id: str) -> BfclTask:
-        """See `TaskSet.get`."""
         entry = self._entries.get(task_id)
         if entry is None:
             raise ConfigError(f"{self.name} has no task {task_id!r}{did_you_mean(task_id, self._ids)}")
@@ -312,7 +311,6 @@ class BfclTool:
         self._entry = entry
 
     async def call(self, arguments: dict[str, Json], context: ToolContext[Any]) -> str:
-        """See `Tool.call`."""
         if self._entry is None:
             return "The call was noted."
         entry = self._entry
@@ -321,7 +319,7 @@ class BfclTool:
 
 
 class BfclTools:
-    """The functions of one task, the toolset `bfcl-tools:CATEGORY:ID`."""
+    """The functions of one task, the toolset `bfcl-tools:CATEGORY:ID`. See `Toolset`."""
 
     def __init__(self, text: str) -> None:
         """Make the tools. Raises: `ConfigError`."""
@@ -332,5 +330,4 @@ class BfclTools:
         self._tools = [BfclTool(spec, entry) for spec in found.specs()]
 
     def tools(self) -> Sequence[BfclTool]:
-        """See `Toolset.tools`."""
         return self._tools

@@ -374,7 +374,6 @@ class HarborSet:
         return iter(self._tasks)
 
     def get(self, task_id: str) -> HarborTask:
-        """See `TaskSet.get`."""
         place = self._places.get(task_id)
         if place is None:
             raise ConfigError(f"{self.name} has no task {task_id!r}{did_you_mean(task_id, self._places)}")

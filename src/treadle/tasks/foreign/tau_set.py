@@ -102,7 +102,6 @@ class TauSet:
         return [name for name, task in self._tasks.items() if find_obstacle(task) is None]
 
     def get(self, task_id: str) -> "TauTask":
-        """See `TaskSet.get`."""
         found = self._tasks.get(task_id)
         if found is None:
             raise ConfigError(f"{self.name} has no task {task_id!r}{did_you_mean(task_id, self._tasks)}")
@@ -293,7 +292,6 @@ class TauTool:
         self.find_fault = ArgumentChecker(dict(given["parameters"])).find_fault
 
     async def call(self, arguments: dict[str, Json], context: ToolContext[Any]) -> str:
-        """See `Tool.call`."""
         owner = self._owner
         world = await context.scope.get(
             _STATE, lambda: TauWorld.open(owner.make, owner.task, context.sandbox)
@@ -302,7 +300,7 @@ class TauTool:
 
 
 class TauTools:
-    """The tools of a domain for one task, the toolset `tau-tools:DOMAIN:ID`."""
+    """The tools of a domain for one task, the toolset `tau-tools:DOMAIN:ID`. See `Toolset`."""
 
     def __init__(self, text: str) -> None:
         """Make the tools. Raises: `ConfigError`."""
@@ -314,5 +312,4 @@ class TauTools:
         self._tools = [TauTool(self, tool.openai_schema["function"]) for tool in found.first.get_tools()]
 
     def tools(self) -> Sequence[TauTool]:
-        """See `Toolset.tools`."""
         return self._tools

@@ -141,12 +141,11 @@ _TOOLS: tuple[Tool, ...] = (search_corpus, open_article)
 
 
 class CorpusTools:
-    """The toolset `corpus`."""
+    """The toolset `corpus`. See `Toolset`."""
 
     part = PartSpec(name="corpus")
 
     def tools(self) -> Sequence[Tool]:
-        """See `Toolset.tools`."""
         return _TOOLS
 
 

@@ -247,10 +247,8 @@ def _solve(kind: str, values: Mapping[str, str], habit: Habit) -> Solver:
 
 
 def _find_bug(entry: Mapping[str, Any], text: str) -> tuple[str, str] | None:
-    """Return the text with the bug and the right one, if the bug of `entry` is in `text`.
-
-    The numbers are found in the text: a wrong code fits for one choice of them.
-    """
+    """Return the text with the bug and the right one, if the bug of `entry` is in `text`. The numbers are found in
+    the text: a wrong code fits for one choice of them."""
     function = text.partition("def ")[2].partition("(")[0]
     for n in range(2, 10):
         for m in range(11, 61) if "$m" in entry["code"] else (0,):

@@ -285,10 +285,9 @@ _TOOLS = (
 
 
 class ShopDesk:
-    """The toolset `shop`."""
+    """The toolset `shop`. See `Toolset`."""
 
     part = PartSpec(name="shop")
 
     def tools(self) -> Sequence[Tool]:
-        """See `Toolset.tools`."""
         return _TOOLS

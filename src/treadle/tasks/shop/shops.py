@@ -42,7 +42,6 @@ class ShopGoal(Struct, frozen=True):
     wanted: Counter[tuple[object, ...]]
 
     def grade(self, output: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Grade:
-        """See `Goal.grade`."""
         start, end = _read(before), _read(after)
         if end is None or start is None:
             return Grade(0.0, f"the books {BOOKS} are gone")

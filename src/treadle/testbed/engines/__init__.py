@@ -6,30 +6,19 @@ that they sample from, and `mock_template` the chat template. The endpoints of a
 a line in `ENGINES`, and its cases in `tests/rollout/test_exactness.py`.
 """
 
-from treadle.testbed.engines.answering_work import SampledAnswer
-from treadle.testbed.engines.bpe import tokenizer
-from treadle.testbed.engines.engine_app import EngineApp, EngineKind, EngineSettings
-from treadle.testbed.engines.mock_sglang import SglangApp
-from treadle.testbed.engines.mock_template import Template, Variant
-from treadle.testbed.engines.mock_vllm import VllmApp
-from treadle.testbed.engines.token_policy import DrawnToken, TokenPolicy, export_tokenizer, logprobs_of
-
-__all__ = [
-    "ENGINES",
-    "DrawnToken",
-    "EngineApp",
-    "EngineKind",
-    "EngineSettings",
-    "SampledAnswer",
-    "SglangApp",
-    "Template",
-    "TokenPolicy",
-    "Variant",
-    "VllmApp",
-    "export_tokenizer",
-    "logprobs_of",
-    "tokenizer",
-]
+from treadle.testbed.engines.answering_work import SampledAnswer as SampledAnswer
+from treadle.testbed.engines.bpe import tokenizer as tokenizer
+from treadle.testbed.engines.engine_app import EngineApp as EngineApp
+from treadle.testbed.engines.engine_app import EngineKind as EngineKind
+from treadle.testbed.engines.engine_app import EngineSettings as EngineSettings
+from treadle.testbed.engines.mock_sglang import SglangApp as SglangApp
+from treadle.testbed.engines.mock_template import Template as Template
+from treadle.testbed.engines.mock_template import Variant as Variant
+from treadle.testbed.engines.mock_vllm import VllmApp as VllmApp
+from treadle.testbed.engines.token_policy import DrawnToken as DrawnToken
+from treadle.testbed.engines.token_policy import TokenPolicy as TokenPolicy
+from treadle.testbed.engines.token_policy import export_tokenizer as export_tokenizer
+from treadle.testbed.engines.token_policy import logprobs_of as logprobs_of
 
 ENGINES: dict[EngineKind, type[EngineApp]] = {EngineKind.VLLM: VllmApp, EngineKind.SGLANG: SglangApp}
 """The application of each engine."""

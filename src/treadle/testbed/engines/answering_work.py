@@ -59,7 +59,7 @@ class SampledAnswer(Struct, frozen=True):
 
 
 class AnswerWork:
-    """The work on one answer."""
+    """The work on one answer. See `PendingReply`."""
 
     def __init__(
         self,
@@ -91,7 +91,6 @@ class AnswerWork:
         self._done: Callable[[HttpReply], None] | None = None
 
     def start(self, done: Callable[[HttpReply], None]) -> None:
-        """See `PendingReply.start`."""
         self._done = done
         self._app.add(self)
         if not self._app.is_paused:
@@ -113,7 +112,6 @@ class AnswerWork:
             self._timer.cancel()
 
     def cancel(self) -> None:
-        """See `PendingReply.cancel`."""
         self._done = None
         self._deliver(is_aborted=True)
 

@@ -210,7 +210,6 @@ class EngineApp(OracleApp):
     # What the endpoints share
 
     def complete(self, path: str, body: bytes) -> HttpReply:
-        """See `OracleApp.complete`."""
         try:
             return self.generate(path, body)
         except ConfigError as error:
@@ -269,7 +268,6 @@ class EngineApp(OracleApp):
         """Add the engine's own fields to the first event and to the choices of a streamed chat completion."""
 
     def inform(self, path: str, query: str, body: bytes) -> HttpReply:
-        """See `OracleApp.inform`."""
         try:
             if path.endswith("/detokenize"):
                 told = msgspec.json.decode(body, type=DetokenizeRequest)
@@ -307,7 +305,7 @@ class EngineApp(OracleApp):
 
 
 class _Idle:
-    """A response that waits until all running work is done."""
+    """A response that waits until all running work is done. See `PendingReply`."""
 
     def __init__(self, running: dict[str, AnswerWork], reply: HttpReply) -> None:
         self._left = list(running.values())
@@ -315,7 +313,6 @@ class _Idle:
         self._done: Callable[[HttpReply], None] | None = None
 
     def start(self, done: Callable[[HttpReply], None]) -> None:
-        """See `PendingReply.start`."""
         self._done = done
         for work in self._left:
             work.watchers.append(self._look)
@@ -326,5 +323,4 @@ class _Idle:
             self._done(self._reply)
 
     def cancel(self) -> None:
-        """See `PendingReply.cancel`."""
         self._done = None

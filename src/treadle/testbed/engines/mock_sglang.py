@@ -14,13 +14,7 @@ from msgspec import Struct, field
 from treadle.core.types import Json
 from treadle.testbed.engines.answering_work import SampledAnswer
 from treadle.testbed.engines.engine_app import EngineApp
-from treadle.testbed.engines.engine_wire import (
-    AnswerSampling,
-    EngineChat,
-    mask_of,
-    text_ids,
-    write_logprobs,
-)
+from treadle.testbed.engines.engine_wire import AnswerSampling, EngineChat, mask_of, text_ids, write_logprobs
 from treadle.testbed.engines.mock_template import Template
 from treadle.testbed.server.oracle_app import HttpReply, error_reply, json_reply, stream_reply
 
@@ -77,7 +71,6 @@ class SglangApp(EngineApp):
     completing: ClassVar = frozenset((_CHAT, _GENERATE))
 
     def generate(self, path: str, body: bytes) -> HttpReply:
-        """See `EngineApp.generate`."""
         return self._chat(_decode_chat(body)) if path == _CHAT else self._generate(_decode_generate(body))
 
     def _generate(self, asked: _Generate) -> HttpReply:
@@ -120,7 +113,6 @@ class SglangApp(EngineApp):
     def dress(
         self, asked: EngineChat, answer: SampledAnswer, wire: dict[str, Json], choice: dict[str, Json]
     ) -> None:
-        """See `EngineApp.dress`."""
         template = self.policy(asked.model).template
         told = {"content": write_logprobs(answer, template.bpe)} if asked.logprobs else None
         choice |= {"logprobs": told, "matched_stop": None}
@@ -136,7 +128,6 @@ class SglangApp(EngineApp):
         wire["metadata"] = _versions(answer)
 
     def manage(self, path: str, query: str, asked: dict[str, Json]) -> HttpReply:
-        """See `EngineApp.manage`."""
         match path:
             case "/get_model_info" | "/model_info":
                 model = {"model_path": self.settings.model, "served_model_name": self.settings.model}

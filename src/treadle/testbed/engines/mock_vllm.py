@@ -78,7 +78,6 @@ class VllmApp(EngineApp):
     completing: ClassVar = frozenset((_CHAT, _COMPLETIONS, _GENERATE))
 
     def generate(self, path: str, body: bytes) -> HttpReply:
-        """See `EngineApp.generate`."""
         if path == _CHAT:
             return self.chat(_decode_chat(body))
         return self._complete_text(_decode_completion(body)) if path == _COMPLETIONS else self._generate(body)
@@ -86,7 +85,6 @@ class VllmApp(EngineApp):
     def dress(
         self, asked: EngineChat, answer: SampledAnswer, wire: dict[str, Json], choice: dict[str, Json]
     ) -> None:
-        """See `EngineApp.dress`."""
         logprobs = self._write_logprobs(asked, answer)
         choice |= {"stop_reason": None, "token_ids": None}
         choice["logprobs"] = {"content": logprobs} if asked.logprobs else None
@@ -179,7 +177,6 @@ class VllmApp(EngineApp):
         return {"routed_experts": b64encode(raw).decode()}
 
     def manage(self, path: str, query: str, asked: dict[str, Json]) -> HttpReply:
-        """See `EngineApp.manage`."""
         match path:
             case "/version":
                 answer: Json = {"version": VERSION}

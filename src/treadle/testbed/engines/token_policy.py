@@ -76,7 +76,6 @@ class MockPolicy:
     def sample(
         self, ids: Sequence[int], version: str, seed: str, temperature: float = 1.0
     ) -> Iterator[DrawnToken]:
-        """See `TokenPolicy.sample`."""
         walk = self._start(ids, version)
         number = 0
         while True:

@@ -97,7 +97,6 @@ class MediocreModel(BuiltInModel):
         """The name in the completions."""
 
     def answer(self, asked: BuiltInRequest) -> Completion:
-        """See `BuiltInModel.answer`."""
         messages = asked.messages
         facts = find_facts(messages)
         write = "" if facts is None else text_of(facts, "write")

@@ -233,10 +233,8 @@ def _draft_wishes(scene: ScenarioScene) -> RequestDraft | None:
 
 
 def _follow_ups(scene: ScenarioScene, draft: RequestDraft, count: int, own: Drafter) -> Iterator[str]:
-    """Yield up to `count` further requests, which do not change the kind of the conversation.
-
-    They need tools wherever the kind allows more calls; elsewhere they are about the last answer.
-    """
+    """Yield up to `count` further requests, which do not change the kind of the conversation. They need tools
+    wherever the kind allows more calls; elsewhere they are about the last answer."""
     made = [draft.request]
     for _ in range(20 * max(0, count)):
         text = _ask_tools(scene, draft, own) if scene.kind not in _QUIET else None

@@ -126,11 +126,8 @@ def find_talk(paragraph: str) -> tuple[Talk, Mapping[str, str]] | None:
 
 
 def _evaluate(rule: str, values: Mapping[str, str], draw: Draw | None = None) -> str:
-    """Return the value of a formula over the numbers in `values`, as text.
-
-    A formula has the arithmetic of Python, `clock(minutes)`, and, if there is a `draw`, `between(low, high)` and
-    `pick(one, …)`.
-    """
+    """Return the value of a formula over the numbers in `values`, as text. A formula has the arithmetic of Python,
+    `clock(minutes)`, and, if there is a `draw`, `between(low, high)` and `pick(one, …)`."""
     tree = ast.parse(rule, mode="eval").body
     is_clock = isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "clock"
     if is_clock and isinstance(tree, ast.Call):

@@ -252,10 +252,7 @@ def _drop_titles(schema: Json) -> None:
 
 
 def _leaves(annotation: Any) -> set[Any] | None:
-    """Return the types of JSON values that `annotation` accepts unchanged.
-
-    `None`: some value must be converted.
-    """
+    """Return the types of JSON values that `annotation` accepts unchanged. `None`: some value must be converted."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if annotation is Any or annotation is object:
         return set()

@@ -312,7 +312,6 @@ class MCPTool:
         return other
 
     def find_fault(self, arguments: Json) -> str | None:
-        """See `Tool.find_fault`."""
         return self._find_fault(arguments)
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:

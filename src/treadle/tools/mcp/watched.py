@@ -129,6 +129,5 @@ class WatchedSender(_Stream):
 
 
 def _refuse(number: int | str, error: Any) -> Any:
-    """Return the message with an error of the request of this number."""
     types, shared = require("mcp_types", "mcp"), require("mcp.shared.message", "mcp")
     return shared.SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=number, error=error))

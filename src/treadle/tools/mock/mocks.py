@@ -94,7 +94,7 @@ class _World:
 
 
 class Mock:
-    """A toolset of mocked tools."""
+    """A toolset of mocked tools. See `Toolset`."""
 
     def __init__(
         self,
@@ -137,7 +137,6 @@ class Mock:
         self.part = _part_of(origin, given, self.simulator if is_own else None)
 
     def tools(self) -> "tuple[MockTool, ...]":
-        """See `Toolset.tools`."""
         return self._tools
 
 

@@ -71,11 +71,9 @@ class AnswerTool:
         self._find_fault = ArgumentChecker(checked).find_fault
 
     def find_fault(self, arguments: Json) -> str | None:
-        """See `Tool.find_fault`."""
         return self._find_fault(arguments) or self._find_type_fault(self._schema, arguments)
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
-        """See `Tool.call`."""
         return "The answer was taken."
 
 

@@ -311,13 +311,11 @@ class TurnReader:
         self._complete_tools(step)
 
     def _issue(self, step: _Step, shown: dict[str, Json]) -> None:
-        """Report a call of the server."""
         call_id, name, arguments = shown["call_id"], shown["tool_name"], shown["arguments"]
         step.calls[call_id] = s.StepToolCall(call_id, name, arguments)
         self._report(s.ToolCallIssuedDelta(call_id, shown["tool_type"], name, arguments))
 
     def _answer(self, step: _Step, shown: dict[str, Json]) -> None:
-        """Report the result of a call of the server."""
         call_id, name, result = shown["call_id"], shown["tool_name"], shown["result"]
         step.calls[call_id] = s.StepToolCall(call_id, name, shown["arguments"])
         step.results[call_id] = {

@@ -78,7 +78,6 @@ class _Reader:
         self._runs: dict[str, TurnReader] = {}
 
     def read(self, item: Item) -> Sequence[s.TurnEvent]:
-        """Return what follows from the next item."""
         run = self._runs.get(item.run_id)
         if run is None:
             run = self._runs[item.run_id] = TurnReader(item.run_id)

@@ -135,7 +135,6 @@ def _opaque(blocks: list[Json]) -> dict[str, Json] | None:
 
 
 def _without_known(block: dict[str, Json]) -> Json:
-    """Return a block without what the fields of a message hold."""
     if block["type"] == "text":
         return {"text": "", **rest_of(block, ())}
     return {"type": "tool_use"} if block["type"] == "tool_use" else block

@@ -202,10 +202,8 @@ _PAST = "Was called before, and can no longer be called."
 
 
 def _note_names(names: tuple[str, ...], message: Message) -> tuple[tuple[str, ...], None]:
-    """Return the names of the tools that were called up to `message`; a function for `Log.scan`.
-
-    The API requires the definitions of these tools even if no tool may be called any more.
-    """
+    """Return the names of the tools that were called up to `message`; a function for `Log.scan`. The API requires
+    the definitions of these tools even if no tool may be called any more."""
     made = [fit_name(call.name) for call in message.tool_calls]
     return (tuple(dict.fromkeys([*names, *made])) if made else names), None
 
@@ -217,7 +215,6 @@ def _past_tools(names: tuple[str, ...]) -> tuple[ToolSpec, ...]:
 
 
 def _encode_blocks(message: Message, contents: Contents) -> bytes:
-    """Return the content blocks of a message, joined by commas."""
     role = message.role
     if role is Role.TOOL:
         result = {"type": "tool_result", "tool_use_id": fit_id(message.call_id or "")}
@@ -232,7 +229,6 @@ def _encode_blocks(message: Message, contents: Contents) -> bytes:
 
 
 def _encode_content(message: Message, contents: Contents) -> list[Json]:
-    """Return the blocks of a message's text and parts."""
     blocks: list[Json] = [_text(message.content)] if message.content else []
     return [*blocks, *[_encode_part(part, contents) for part in message.parts]]
 
@@ -276,7 +272,6 @@ _WRITER = TurnWriter(
 
 
 def _blocks_of(message: Message) -> list[Json]:
-    """Return the blocks of an assistant message, unchanged if the API sent them."""
     opaque = (message.opaque or {}).get(KEY)
     opaque = opaque if isinstance(opaque, dict) else {}
     calls = [_encode_call(call) for call in message.tool_calls]
@@ -358,13 +353,9 @@ def _version_of(model: str) -> tuple[int, int] | None:
 
 
 def _check_sampling(model: str, settings: Settings) -> None:
-    """Check the sampling settings. `Settings.extra` is always sent, unchecked.
-
-    Claude 4.1 and newer take either temperature or top_p; models newer than Opus and Sonnet 4.6 or Haiku 4.5 take
-    neither.
-
-    Raises: `ConfigError` for settings that the model's API refuses.
-    """
+    """Check the sampling settings. `Settings.extra` is always sent, unchecked. Claude 4.1 and newer take either
+    temperature or top_p; models newer than Opus and Sonnet 4.6 or Haiku 4.5 take neither. Raises: `ConfigError` for
+    settings that the model's API refuses."""
     given = [name for name in ("temperature", "top_p") if getattr(settings, name) is not None]
     version = _version_of(model)
     if not given or version is None:

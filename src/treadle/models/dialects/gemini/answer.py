@@ -95,10 +95,8 @@ def read_completion(raw: Json, server: Server) -> Completion:
 
 
 def _message_of(parts: list[Json], contents: dict[str, bytes]) -> Message:
-    """Return the message that parts form. Parts that its fields cannot hold are kept in their order.
-
-    Large contents, such as images in the answer, are added to `contents` by hash.
-    """
+    """Return the message that parts form. Parts that its fields cannot hold are kept in their order. Large
+    contents, such as images in the answer, are added to `contents` by hash."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []

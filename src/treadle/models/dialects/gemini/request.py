@@ -11,22 +11,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from treadle.core.parts import base64_of
-from treadle.core.types import (
-    Artifact,
-    Completion,
-    Json,
-    Message,
-    Request,
-    Role,
-    ToolCall,
-    ToolSpec,
-)
-from treadle.models.dialects.gemini.answer import (
-    KEY,
-    GeminiCollector,
-    keep_arguments,
-    read_completion,
-)
+from treadle.core.types import Artifact, Completion, Json, Message, Request, Role, ToolCall, ToolSpec
+from treadle.models.dialects.gemini.answer import KEY, GeminiCollector, keep_arguments, read_completion
 from treadle.models.wire.endpoint import join_url
 from treadle.models.wire.fitting import fit_name, object_of
 from treadle.models.wire.http_model import HttpModel
@@ -134,10 +120,8 @@ class GeminiModel(HttpModel):
 
 
 def _encode_parts(message: Message, contents: Contents, *, is_strict: bool) -> bytes:
-    """Return the parts of a message, joined by commas.
-
-    If `is_strict`, calls have signatures, and the images of a result are sent inside it.
-    """
+    """Return the parts of a message, joined by commas. If `is_strict`, calls have signatures, and the images of a
+    result are sent inside it."""
     role = message.role
     if role is Role.TOOL:
         said = {"error" if message.is_error else "output": message.content}

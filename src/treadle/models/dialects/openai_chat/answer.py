@@ -325,8 +325,6 @@ class _Logprobs(Struct, gc=False):
 
 
 class _TokenChoice(Struct, forbid_unknown_fields=True, gc=False):
-    """The choice of an answer with token ids."""
-
     message: _Message
     finish_reason: Literal["stop", "tool_calls", "length"]
     token_ids: list[int]
@@ -345,8 +343,6 @@ class _Metadata(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
-    """An answer with token ids."""
-
     choices: tuple[_TokenChoice]
     prompt_token_ids: list[int] | None = None  # type: ignore[assignment]
     prompt_text: None = None

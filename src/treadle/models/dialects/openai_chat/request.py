@@ -12,16 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from treadle.core.types import (
-    UNREADABLE_CALL,
-    Artifact,
-    Completion,
-    Json,
-    Message,
-    Request,
-    Role,
-    ToolCall,
-)
+from treadle.core.types import UNREADABLE_CALL, Artifact, Completion, Json, Message, Request, Role, ToolCall
 from treadle.models.dialects.openai_chat.answer import ChatReader, ThoughtReader, read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector, ThoughtCollector
 from treadle.models.protocol import Watch, pass_on
@@ -101,12 +92,10 @@ class OpenAIChatModel(HttpModel):
 
     @property
     def identity(self) -> str:
-        """See `HttpModel.identity`."""
         return super().identity + ("strict_tools" if self._strict else "")
 
     @property
     def has_price(self) -> bool:
-        """See `PricedModel.has_price`."""
         return self._reports_cost or super().has_price
 
     async def _infer_tokens(self, request: Request, watch: Watch) -> Completion:

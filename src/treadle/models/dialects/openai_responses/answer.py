@@ -140,7 +140,6 @@ def _is_lookup(kind: str) -> bool:
 
 
 def _read_lookup(kind: str, item: dict[str, Json], offset: int) -> ServerCall:
-    """Return a tool call that the server made and answered."""
     name, arguments, result = kind.removesuffix("_call"), "", ""
     if kind == "mcp_call":
         name, arguments = item["name"], item.get("arguments") or ""
@@ -217,7 +216,6 @@ class ResponseCollector(StreamCollector):
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         super().__init__(on_delta, server)
         self._items: dict[int, Json] = {}
-        """The finished items, by their index."""
         self._raw: Json = None
         self._calls: dict[int, tuple[int, str, str]] = {}
         """The position, id and name of each call, by the index of its item."""

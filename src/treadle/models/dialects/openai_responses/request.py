@@ -22,22 +22,9 @@ from treadle.core.errors import (
 )
 from treadle.core.log import Log
 from treadle.core.parts import base64_of
-from treadle.core.types import (
-    Artifact,
-    Completion,
-    Json,
-    Message,
-    Request,
-    Role,
-    ToolCall,
-    ToolSpec,
-)
+from treadle.core.types import Artifact, Completion, Json, Message, Request, Role, ToolCall, ToolSpec
 from treadle.http.transport import Answer, StreamedAnswer
-from treadle.models.dialects.openai_responses.answer import (
-    KEY,
-    ResponseCollector,
-    read_completion,
-)
+from treadle.models.dialects.openai_responses.answer import KEY, ResponseCollector, read_completion
 from treadle.models.protocol import Watch
 from treadle.models.wire.endpoint import join_url
 from treadle.models.wire.fitting import fit_arguments, fit_id, fit_name, is_strict
@@ -279,7 +266,6 @@ def encode_items(message: Message, contents: Contents) -> bytes:
 
 
 def _encode_content(message: Message, contents: Contents) -> Json:
-    """Return the text of a message, or a list of the text and the parts."""
     if not message.parts:
         return message.content
     parts: list[Json] = [{"type": "input_text", "text": message.content}] if message.content else []

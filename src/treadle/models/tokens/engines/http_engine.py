@@ -110,9 +110,7 @@ class HttpTokenEngine(HttpEndpoint):
 
     async def _find_limit(self, prompt: int) -> int:
         """Return how many tokens may be sampled. The engines' own limits are low, and not those of the model.
-
-        Raises: `ContextOverflowError` if the prompt leaves no room, `ConfigError` if no limit is known.
-        """
+        Raises: `ContextOverflowError` if the prompt leaves no room, `ConfigError` if no limit is known."""
         if self.context_tokens is None:
             self.context_tokens = await self.find_context_tokens()
         if self.context_tokens is None:
@@ -157,14 +155,11 @@ class HttpTokenEngine(HttpEndpoint):
             return None
 
     def _decode(self, body: bytes, prompt: PromptIds) -> Any:
-        """Return the `ANSWER` in a body."""
         return self._decode_plain(body)
 
     def _read_raw(self, raw: Json, prompt: PromptIds, body: bytes) -> Generated:
-        """Return the answer of a decoded object.
-
-        Raises: `ProviderError` if it contains an error or cannot be read.
-        """
+        """Return the answer of a decoded object. Raises: `ProviderError` if it contains an error or cannot be
+        read."""
         try:
             if find_error(raw) is not None:
                 raise self._nonsense(raw, body)
@@ -204,10 +199,8 @@ class HttpTokenEngine(HttpEndpoint):
 
     @abstractmethod
     def _read(self, answer: Any, prompt: PromptIds) -> Generated:
-        """Return what an `ANSWER` to a prompt says, by `make_generated`.
-
-        Raises: `ValueError`, `LookupError` or `TypeError` if it makes no sense.
-        """
+        """Return what an `ANSWER` to a prompt says, by `make_generated`. Raises: `ValueError`, `LookupError` or
+        `TypeError` if it makes no sense."""
 
     def _split(self, extra: dict[str, Json] | None) -> tuple[dict[str, Json], dict[str, Json]]:
         """Return the additional fields of the body, and the additional sampling parameters."""

@@ -41,7 +41,6 @@ class InspectPlayer:
         }
 
     def describe_tasks(self) -> list[Told]:
-        """See `Player.describe_tasks`."""
         return [
             {"id": sample_id, "input": _read_input(sample.input), "instructions": None}
             for sample_id, sample in [*self._samples.items()][:MAX_TASKS]

@@ -52,7 +52,6 @@ class OpenEnvPlayer:
         self._playing = 0
 
     def describe_tasks(self) -> list[Told]:
-        """See `Player.describe_tasks`."""
         return [{"id": str(seed), "input": self._prompt, "instructions": None} for seed in range(EPISODES)]
 
     async def _start(self) -> None:
@@ -70,7 +69,6 @@ class OpenEnvPlayer:
         self._schema = answer.raise_for_status().json()["action"]
 
     async def play(self, asked: Told) -> Told:
-        """See `Player.play`."""
         if self._starting is None:
             self._starting = asyncio.ensure_future(self._start())
         await asyncio.shield(self._starting)
@@ -163,7 +161,6 @@ class OpenEnvPlayer:
         }
 
     async def close(self) -> None:
-        """See `Player.close`."""
         if self._server is not None:
             self._server.should_exit = True
 

@@ -112,7 +112,6 @@ class PlayedSet:
         return iter(self._tasks.values())
 
     def get(self, task_id: str) -> PlayedTask:
-        """See `TaskSet.get`."""
         found = self._tasks.get(task_id)
         if found is None:
             hint = did_you_mean(task_id, list(self._tasks)[:100])

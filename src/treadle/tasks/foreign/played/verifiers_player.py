@@ -56,7 +56,6 @@ class VerifiersPlayer:
         return self._tasks[index]
 
     def describe_tasks(self) -> list[Told]:
-        """See `Player.describe_tasks`."""
         taskset = self._inner.taskset
         self._tasks += islice(self._left, MAX_TASKS if taskset.bounded else MAX_MADE_TASKS)
         return [
@@ -72,7 +71,6 @@ class VerifiersPlayer:
         await self._stack.enter_async_context(self._inner.serving())
 
     async def play(self, asked: Told) -> Told:
-        """See `Player.play`."""
         from verifiers.v1.clients import ModelContext
         from verifiers.v1.configs.client import EvalClientConfig
         from verifiers.v1.types import SamplingConfig
@@ -91,7 +89,6 @@ class VerifiersPlayer:
         return describe(episode)
 
     async def close(self) -> None:
-        """See `Player.close`."""
         await self._stack.aclose()
 
 
