@@ -62,16 +62,15 @@ with open_curves([{target!r}], "first-run", {{"epochs": 2}}) as curves:
 def test_trackio_has_the_points_of_a_continued_run(tmp_path):
     pytest.importorskip("trackio")
     there = {"TRACKIO_DIR": str(tmp_path / "trackio")}
-    for points in (POINTS[:1], POINTS[1:]):
-        done = run_apart(WRITE.format(target="trackio=proved", points=points), tmp_path, **there)
-        assert not done.stdout
     read = """
 from trackio.sqlite_storage import SQLiteStorage
 print(SQLiteStorage.get_runs("proved"))
 for item in SQLiteStorage.get_logs("proved", "first-run"):
     print(sorted((k, v) for k, v in item.items() if k in ("step", "loss", "eval/score")))
 """
-    runs, *lines = run_apart(read, tmp_path, **there).stdout.splitlines()
+    first, second = (WRITE.format(target="trackio=proved", points=part) for part in (POINTS[:1], POINTS[1:]))
+    assert not run_apart(first, tmp_path, **there).stdout
+    runs, *lines = run_apart(second + read, tmp_path, **there).stdout.splitlines()
     assert runs == "['first-run']"
     assert sorted(lines) == sorted([str(sorted({"step": step, **values}.items())) for step, values in POINTS])
 
@@ -95,12 +94,11 @@ print(len(SQLiteStorage.get_logs("proved", "of-the-trainer")), len(SQLiteStorage
 def test_wandb_has_the_points_in_its_offline_run(tmp_path):
     pytest.importorskip("wandb")
     there = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}
-    run_apart(WRITE.format(target="wandb=proved", points=POINTS), tmp_path, **there)
-    (path,) = tmp_path.glob("wandb/offline-run-*/run-first-run.wandb")
-    read = f"""
-import json, struct
+    read = """
+import json, pathlib, struct
 from wandb.proto import wandb_internal_pb2
-data, at, piece = open({str(path)!r}, "rb").read(), 7, b""
+(path,) = pathlib.Path().glob("wandb/offline-run-*/run-first-run.wandb")
+data, at, piece = path.read_bytes(), 7, b""
 while at + 7 <= len(data):
     if 32768 - at % 32768 < 7:
         at += 32768 - at % 32768
@@ -113,7 +111,8 @@ while at + 7 <= len(data):
             found = [(i.key or "/".join(i.nested_key), json.loads(i.value_json)) for i in record.history.item]
             print(sorted((name, value * 1.0) for name, value in found if not name.startswith("_")))
 """
-    lines = run_apart(read, tmp_path, **there).stdout.splitlines()
+    write_and_read = WRITE.format(target="wandb=proved", points=POINTS) + read
+    lines = run_apart(write_and_read, tmp_path, **there).stdout.splitlines()
     assert lines == [str(sorted({"step": float(step), **values}.items())) for step, values in POINTS]
 
 
