@@ -14,10 +14,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.forks.process import FORKS, Process
+from tests.forks.process import FORKS, Started
 
 Json = Any
-Started = Process | subprocess.Popen[str]
 
 
 class Result:
