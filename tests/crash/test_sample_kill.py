@@ -55,6 +55,7 @@ def test_a_killed_sample_is_continued(tmp_path: Path) -> None:
         finish(path, expected, total)
 
 
+@pytest.mark.sets(1)
 @pytest.mark.parametrize("first", [12, 40, 70])
 def test_a_sample_is_killed_again_while_it_is_continued(first: int, tmp_path: Path) -> None:
     dry = tmp_path / "dry.db"

@@ -85,16 +85,16 @@ async def test_the_same_seed_makes_the_same_plan(tmp_path: Path) -> None:
     plans = []
     for name, window in (("a", 1), ("b", 16), ("c", 16)):
         seed = 7 if name != "c" else 8
-        made = config(None, generation={"num_samples": 20, "window": window}).model_copy(
+        made = config(None, generation={"num_samples": 8, "window": window}).model_copy(
             update={"seed": seed}
         )
         await make(made, tmp_path / name)
         with Ledger(tmp_path / name / "ledger.db", is_readonly=True) as ledger:
             plans.append(
-                [entry.spec for entry in ledger.entries() if entry.number <= 20 and entry.attempt == 1]
+                [entry.spec for entry in ledger.entries() if entry.number <= 8 and entry.attempt == 1]
             )
     assert plans[0] == plans[1]
-    assert len(plans[0]) == 20
+    assert len(plans[0]) == 8
     assert plans[0] != plans[2]
 
 
@@ -260,14 +260,14 @@ async def test_a_stop_finishes_what_is_in_flight(server: OracleServer, tmp_path:
         if isinstance(notice, SampleEnded) and progress.kept == 3:
             stop.set()
 
-    made = config(server, generation={"num_samples": 40, "window": 8})
+    made = config(server, generation={"num_samples": 24, "window": 8})
     result = await make(made, tmp_path, listener=listen, stop=stop)
     assert result.end.reason == "stopped"
     assert 3 <= result.progress.kept <= 3 + 8
     with Ledger(tmp_path / "ledger.db", is_readonly=True) as ledger:
         # A sample that was rejected is attempted again by the next call.
         assert all(item.attempts and item.feedback for item in ledger.open_items())
-    assert (await make(made, tmp_path)).progress.kept == 40
+    assert (await make(made, tmp_path)).progress.kept == 24
 
 
 async def test_the_judge_is_counted(tmp_path: Path) -> None:

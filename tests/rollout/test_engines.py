@@ -87,7 +87,7 @@ def test_worker_processes_make_the_rollouts_although_one_is_killed(tmp_path: Pat
             killed.append(workers[0])
             os.kill(workers[0], signal.SIGKILL)
 
-    rollouts = make(tmp_path, engine, workers="local:2", groups=6, window=6)
+    rollouts = make(tmp_path, engine, workers="local:2", groups=4, window=6)
     rollouts._listener = listen
     result = asyncio.run(rollouts.run())
     assert (result.end.reason, len(killed)) == ("done", 1)
