@@ -85,9 +85,7 @@ async def test_the_same_seed_makes_the_same_plan(tmp_path: Path) -> None:
     plans = []
     for name, window in (("a", 1), ("b", 16), ("c", 16)):
         seed = 7 if name != "c" else 8
-        made = config(None, generation={"num_samples": 8, "window": window}).model_copy(
-            update={"seed": seed}
-        )
+        made = config(None, generation={"num_samples": 8, "window": window}).model_copy(update={"seed": seed})
         await make(made, tmp_path / name)
         with Ledger(tmp_path / name / "ledger.db", is_readonly=True) as ledger:
             plans.append(

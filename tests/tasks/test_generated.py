@@ -102,7 +102,11 @@ def test_a_prompt_tells_its_template(name):
 def test_every_wording_is_used_and_tasks_differ(name):
     found = get(name)
     for template in found.templates:
-        tasks = [draw(name, template.name, level, seed) for level in LEVELS for seed in range(40 if IS_FULL else 20)]
+        tasks = [
+            draw(name, template.name, level, seed)
+            for level in LEVELS
+            for seed in range(40 if IS_FULL else 20)
+        ]
         for wording in template.prompts:
             assert any(wording.match(task.input) for task in tasks), wording.text
         assert len({(task.input, *task.files.values()) for task in tasks}) == len(tasks)
