@@ -49,7 +49,7 @@ def test_a_killed_sample_is_continued(tmp_path: Path) -> None:
     total = kept(dry)
     assert total == paid(dry) == 8
     assert boundaries > 80
-    for point in range(0, boundaries, 1 if IS_FULL else 9):
+    for point in range(0, boundaries, 1 if IS_FULL else 13):
         path = tmp_path / f"{point}.db"
         assert make(path, point) == -signal.SIGKILL
         finish(path, expected, total)
