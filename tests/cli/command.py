@@ -17,6 +17,10 @@ from typing import Any
 from tests.forks.process import FORKS, Started
 
 Json = Any
+WITHOUT = (
+    "import sys; sys.modules[sys.argv[1]] = None; sys.argv[:2] = ['']; from treadle.cli import main; main()"
+)
+"""A program that is the command where the module that it gets as its first argument is not installed."""
 
 
 class Result:
