@@ -193,7 +193,9 @@ async def test_a_generation_that_can_only_be_rejected_ends_early(tmp_path: Path)
 async def test_a_generation_that_is_rejected_for_several_reasons_ends_early_too(tmp_path: Path) -> None:
     await make(config(None, generation={"num_samples": 1}), tmp_path / "topics")
     topics = {"load": str(tmp_path / "topics" / "topics.json")}
-    made = config(None, generation={"num_samples": 60, "window": 4}, topics=topics, models=ECHO)
+    quick = {"filters": {"grounding": False}}  # which takes as long as all else
+    asked = {"num_samples": 60, "window": 4}
+    made = config(None, generation=asked, topics=topics, models=ECHO, quality=quick)
     result = await make(made, tmp_path / "out")
     assert (result.end.reason, result.progress.kept) == ("rejections", 0)
     assert 60 <= result.progress.rejected <= 64
