@@ -209,9 +209,9 @@ def _filter_tables(_: str) -> str:
     )
     settings = {**{name: kind.settings_type for name, kind in filters.items()}, DUPLICATES: DuplicateSettings}
     lines = [
-        f"| `{name}.{key}` | `{json.dumps(field.get_default())}` | {_join(field.description or '')} |"
+        f"| `{name}.{key}` | `{json.dumps(field.get('default'))}` | {_join(field.get('description', ''))} |"
         for name, kind in settings.items()
-        for key, field in kind.model_fields.items()
+        for key, field in kind.model_json_schema().get("properties", {}).items()
     ]
     parts = (
         "| filter | looks at | what a kept row fulfils |\n| --- | --- | --- |",

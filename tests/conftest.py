@@ -20,9 +20,12 @@ from xdist.scheduler import LoadGroupScheduling
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
 MOST_SETS = 3
-"""How many sets of parameters of one test the gate runs; the mark `sets(N)` gives another number. They are spread
-evenly, and each test with the same sets begins one further, so that all tests together run each kind of set. The
-long form runs all sets, and so does a command line that names files or tests."""
+"""How many sets of parameters a test may have for the gate to run them all; the mark `sets(N)` gives another
+number."""
+CHOSEN_SETS = 2
+"""How many sets the gate runs of a test that has more; with the mark they are N. They are spread evenly, and each
+test with the same sets begins one further, so that all tests together run each kind of set. The long form runs all
+sets, and so does a command line that names files or tests."""
 ALL_SETS = "TREADLE_ALL_SETS"
 """The variable that tells the workers of pytest-xdist to run all sets."""
 
@@ -157,6 +160,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
     mark = metafunc.definition.get_closest_marker("sets")
     most, sets = MOST_SETS if mark is None else mark.args[0], metafunc._calls
     if len(sets) > most:
+        most = CHOSEN_SETS if mark is None else most
         kinds = tuple([one.id for one in sets])
         first = _begun[kinds]
         _begun[kinds] += 1

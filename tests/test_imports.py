@@ -213,6 +213,7 @@ def test_a_room_that_loads_names_late_has_all_of_them(room: ModuleType) -> None:
         room.TYPE_CHECKED  # noqa: B018
 
 
+@pytest.mark.sets(4)
 @pytest.mark.parametrize(
     ("command", "absent"),
     [
@@ -222,6 +223,7 @@ def test_a_room_that_loads_names_late_has_all_of_them(room: ModuleType) -> None:
             "pydantic jsonschema_rs pyreqwest typer rich",
         ),
         ("import treadle.cli", "pydantic jsonschema_rs pyreqwest sqlite3"),
+        ("import treadle.knowledge.files.guarded_reading", "pydantic jsonschema_rs pyreqwest sqlite3"),
     ],
 )
 def test_what_is_not_needed_is_not_loaded(command: str, absent: str) -> None:

@@ -14,10 +14,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.forks.process import FORKS, Process
+from tests.forks.process import FORKS, Started
 
 Json = Any
-Started = Process | subprocess.Popen[str]
+WITHOUT = (
+    "import sys; sys.modules[sys.argv[1]] = None; sys.argv[:2] = ['']; from treadle.cli import main; main()"
+)
+"""A program that is the command where the module that it gets as its first argument is not installed."""
 
 
 class Result:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.forks.process import FORKS
 
 DECOYS = (
     *(
@@ -57,6 +58,7 @@ from treadle.cli import main
 
 main()
 """
+STREAMS = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 FOUND = {
     "project/treadle.toml": "an owner, or trust in its content",
     "home/.config/treadle/keys.json": "an owner, and no other readers",
@@ -94,21 +96,23 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def drive(top: Path, *commands: tuple[str, ...]) -> tuple[str, list[str]]:
-    """Return what the commands print, and the files below `top` that they open."""
-    driver, log = (top.parent / f"{top.name}-{name}" for name in ("driver.py", "log"))
-    driver.write_text(DRIVER)
+def drive(top: Path, *commands: tuple[str, ...], imports: bool = False) -> tuple[str, list[str]]:
+    """Return what the commands print, and the files below `top` that they open; with `imports`, also those that
+    their imports open."""
+    log = top.parent / f"{top.name}-log"
     log.touch()
     said = ""
     for words in commands:
-        begin = (sys.executable, str(driver), str(top.resolve()), str(log))
-        done = subprocess.run((*begin, *words), capture_output=True, text=True, timeout=300)
-        said += done.stdout + done.stderr
+        given = ("-c", DRIVER, str(top.resolve()), str(log), *words)
+        new = (sys.executable, *given)
+        process = subprocess.Popen(new, text=True, **STREAMS) if imports else FORKS.start(*given, **STREAMS)
+        said += "".join(process.communicate(timeout=300))
     return said, sorted(set(log.read_text().splitlines()))
 
 
 def test_every_file_that_is_found_is_one_that_needs_an_owner_or_trust(project: Path) -> None:
     """Rules out that a file of a new kind is read because it lies there."""
+    drive(project, COMMANDS[0], imports=True)
     said, opened = drive(project, *COMMANDS)
     decoys = {os.path.normpath(f"{place}/{name}") for place in PLACES for name in DECOYS}
     assert set(opened) & decoys <= FOUND.keys(), said

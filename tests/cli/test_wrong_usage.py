@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.command import FORKS, Cli, Result
+from tests.cli.command import FORKS, WITHOUT, Cli, Result
 from tests.cli.scripted import Scripted, call_once
 
 ROWS = """
@@ -270,9 +270,6 @@ MISSING = [
         "pip install 'treadle[cost]', or give its",
     ),
 ]
-WITHOUT = (
-    "import sys; sys.modules[sys.argv[1]] = None; sys.argv[:2] = ['']; from treadle.cli import main; main()"
-)
 
 
 @pytest.mark.parametrize(("module", "line", "message"), MISSING)
@@ -280,10 +277,8 @@ def test_a_missing_extra_is_named(place: tuple[Cli, str], module: str, line: str
     cli, url = place
     cli.write("x.yaml", "type: object\n")
     words = shlex.split(line.replace("$M", f"-m m --base-url {url}"))
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = FORKS.start("-c", WITHOUT, module, *words, cwd=cli.folder, env=cli.env, **streams)
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, message in err, len(err.splitlines())) == (2, True, 1), err
+    done = FORKS.run("-c", WITHOUT, module, *words, cwd=cli.folder, env=cli.env)
+    assert (done.returncode, message in done.stderr, len(done.stderr.splitlines())) == (2, True, 1), done
 
 
 def test_a_file_that_only_another_user_may_read(tmp_path: Path) -> None:

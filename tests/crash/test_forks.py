@@ -189,7 +189,7 @@ print(json.dumps(codes))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("script", [WRITING, LOCKED, EVERYTHING], ids=["writing", "locked", "everything"])
 def test_forked_children_end_and_leave_the_parents_things_alone(tmp_path: Path, script: str) -> None:
-    path, forks = tmp_path / "runs.db", 120 if IS_FULL else 6
+    path, forks = tmp_path / "runs.db", 120 if IS_FULL else 3
     command = [sys.executable, "-c", PREAMBLE + textwrap.dedent(script), str(path), str(forks)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -22,9 +22,8 @@ from tests.cli.command import Cli
 from tests.conftest import IS_FULL
 from tests.crash.generation import WINDOW, Dataset, Server, count_completions
 
-SAMPLES = 24
-SECONDS = 1.5
-"""About how long a generation takes; the interruptions are spread over it."""
+SAMPLES, SECONDS = (24, 1.5) if IS_FULL else (12, 1.0)
+"""The samples of a generation, and about how long it takes; the interruptions are spread over it."""
 TREADLE = str(Path(sys.executable).with_name("treadle"))
 
 
@@ -66,7 +65,7 @@ def interrupt(dataset: Dataset, seconds: float, signals: list[int]) -> int:
 def test_killed_at_random_times(number: int, tmp_path: Path, topics: Any) -> None:
     """DeepFabric lost all finished rows in a crash, because it wrote them only at the end."""
     draw = random.Random(number)
-    kills = 8 if IS_FULL else 6
+    kills = 8 if IS_FULL else 4
     with Server() as server:
         dataset = Dataset(tmp_path, server.url, SAMPLES, Cli(tmp_path).env)
         for _ in range(kills):

@@ -243,9 +243,9 @@ def enumerate_points(
 def test_killed_at_boundaries(
     case: tuple[str, bool], tmp_path: Path, record_property: Callable[..., None]
 ) -> None:
-    """The short form tests every 24th boundary, fewer of a long scenario and with a listener; the full form tests
+    """The short form tests every 32nd boundary, fewer of a long scenario and with a listener; the full form tests
     every one."""
-    stride = 1 if IS_FULL else 24 * (1 + 2 * (case[0] == "agents") + case[1])
+    stride = 1 if IS_FULL else 32 * (1 + 2 * (case[0] == "agents") + case[1])
     count = enumerate_points(tmp_path, case, "process", stride)
     record_property("crash_points", count)
     assert count >= 40 // stride
@@ -275,7 +275,7 @@ def test_the_user_is_asked_about_a_call_in_doubt(tmp_path: Path) -> None:
     case = ("async", False)
     total, _ = dry_run(tmp_path, case, "process")
     asked = 0
-    for point in range(0, total, 1 if IS_FULL else 5):
+    for point in range(0, total, 1 if IS_FULL else 7):
         path = tmp_path / f"{point}.db"
         assert run_once(path, "async", "process", point, False, InDoubt.ASK) == -signal.SIGKILL
         assert run_once(path, "async", "process", None, False, InDoubt.ASK) == 0
@@ -367,7 +367,7 @@ def test_a_session_with_a_memory_that_was_killed(tmp_path: Path) -> None:
     """Each turn is remembered once, and each fact that the model remembers is written once, wherever the process is
     killed: within a turn, a compaction, a summary, or between the end of a turn and its write-back."""
     total, _ = dry_run(tmp_path, ("remembering", False), "process")
-    for point in range(1, total, 1 if IS_FULL else 19):
+    for point in range(1, total, 1 if IS_FULL else 27):
         path = tmp_path / f"{point}.db"
         assert run_once(path, "remembering", "process", point, False) == -signal.SIGKILL
         kept, asked_until = read(path), len(witnessed(path, "asked"))
@@ -402,7 +402,7 @@ def test_judged_messages_of_a_session_that_was_killed(tmp_path: Path) -> None:
     """A message is kept while it is judged, and has one judgement; a refused tool is called once."""
     total, _ = dry_run(tmp_path, ("judged", False), "process")
     seen = set()
-    for point in range(1, total, 1 if IS_FULL else 5):
+    for point in range(1, total, 1 if IS_FULL else 7):
         path = tmp_path / f"{point}.db"
         assert run_once(path, "judged", "process", point, False) == -signal.SIGKILL
         kept, judged_until = read(path), len(witnessed(path, "judged"))

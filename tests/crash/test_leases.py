@@ -4,11 +4,11 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from tests.forks.process import FORKS, Started
 
 from treadle import Agent, LeaseHeldError, ScriptedModel, open_journal
 from treadle.core.events import Rewarded
@@ -37,13 +37,11 @@ HOLDER = textwrap.dedent("""
 """)
 
 
-def hold(path: Path, lease_seconds: float, how: str = "create") -> "subprocess.Popen[str]":
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path), str(lease_seconds), how],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+
+
+def hold(path: Path, lease_seconds: float, how: str = "create") -> Started:
+    process = FORKS.start("-c", HOLDER, str(path), str(lease_seconds), how, **PIPES)
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
@@ -142,15 +140,7 @@ async def test_many_processes_resume_one_run_and_one_drives(tmp_path: Path) -> N
         except LeaseHeldError:
             print("refused", flush=True)
     """)
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(4)
-    ]
+    racers = [FORKS.start("-c", script, str(path), **PIPES) for _ in range(4)]
     for racer in racers:
         assert racer.stdout is not None
         assert racer.stdout.readline() == "ready\n"

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.forks.process import FORKS
 from tests.rollout.test_commands import ASK
 from tests.rollout.test_engines import Engine, sampled_ids
 
@@ -35,19 +36,10 @@ def test_a_killed_rollout_of_a_program_goes_on(tmp_path: Path) -> None:
     pids, gate, out = tmp_path / "pids", tmp_path / "gate", tmp_path / "out"
     (tmp_path / "program.py").write_text(ASK + PROGRAM.format(pids=str(pids), gate=str(gate)))
     with Engine() as engine:
-        command = [sys.executable, "-m", "treadle", "rollout", "--task", "files:csv_sum-*", "--groups", "2"]
-        command += [
-            "--group-size",
-            "2",
-            "--model",
-            "vllm:oracle:0.4",
-            "--base-url",
-            engine.url,
-            "--out",
-            str(out),
-        ]
-        command += ["--command", f"{sys.executable} {tmp_path / 'program.py'}", "--json"]
-        first = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        command = ["-m", "treadle", "rollout", "--task", "files:csv_sum-*", "--groups", "2"]
+        command += ["--group-size", "2", "--model", "vllm:oracle:0.4", "--base-url", engine.url]
+        command += ["--command", f"{sys.executable} {tmp_path / 'program.py'}", "--json", "--out", str(out)]
+        first = FORKS.start(*command, stdout=subprocess.DEVNULL)
         try:
             while not pids.exists() or len(pids.read_text().splitlines()) < 4:
                 assert first.poll() is None
@@ -60,10 +52,9 @@ def test_a_killed_rollout_of_a_program_goes_on(tmp_path: Path) -> None:
         while any(is_alive(int(line)) for line in pids.read_text().splitlines()):
             time.sleep(0.01)
         gate.touch()
-        again = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-        )
-        assert again.returncode == 0, again.stdout
+        again = FORKS.start(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        said, _ = again.communicate()
+        assert again.returncode == 0, said
         groups = list(read_groups(out, read_stored(out)))
         assert sorted(group.group_id for group in groups) == ["rollout-1", "rollout-2"]
         assert [len(one.trajectories) for group in groups for one in group.rollouts] == [2] * 4

@@ -49,12 +49,13 @@ def test_a_killed_sample_is_continued(tmp_path: Path) -> None:
     total = kept(dry)
     assert total == paid(dry) == 8
     assert boundaries > 80
-    for point in range(0, boundaries, 1 if IS_FULL else 9):
+    for point in range(0, boundaries, 1 if IS_FULL else 13):
         path = tmp_path / f"{point}.db"
         assert make(path, point) == -signal.SIGKILL
         finish(path, expected, total)
 
 
+@pytest.mark.sets(1)
 @pytest.mark.parametrize("first", [12, 40, 70])
 def test_a_sample_is_killed_again_while_it_is_continued(first: int, tmp_path: Path) -> None:
     dry = tmp_path / "dry.db"

@@ -85,16 +85,14 @@ async def test_the_same_seed_makes_the_same_plan(tmp_path: Path) -> None:
     plans = []
     for name, window in (("a", 1), ("b", 16), ("c", 16)):
         seed = 7 if name != "c" else 8
-        made = config(None, generation={"num_samples": 20, "window": window}).model_copy(
-            update={"seed": seed}
-        )
+        made = config(None, generation={"num_samples": 8, "window": window}).model_copy(update={"seed": seed})
         await make(made, tmp_path / name)
         with Ledger(tmp_path / name / "ledger.db", is_readonly=True) as ledger:
             plans.append(
-                [entry.spec for entry in ledger.entries() if entry.number <= 20 and entry.attempt == 1]
+                [entry.spec for entry in ledger.entries() if entry.number <= 8 and entry.attempt == 1]
             )
     assert plans[0] == plans[1]
-    assert len(plans[0]) == 20
+    assert len(plans[0]) == 8
     assert plans[0] != plans[2]
 
 
@@ -195,7 +193,9 @@ async def test_a_generation_that_can_only_be_rejected_ends_early(tmp_path: Path)
 async def test_a_generation_that_is_rejected_for_several_reasons_ends_early_too(tmp_path: Path) -> None:
     await make(config(None, generation={"num_samples": 1}), tmp_path / "topics")
     topics = {"load": str(tmp_path / "topics" / "topics.json")}
-    made = config(None, generation={"num_samples": 60, "window": 4}, topics=topics, models=ECHO)
+    quick = {"filters": {"grounding": False}}  # which takes as long as all else
+    asked = {"num_samples": 60, "window": 4}
+    made = config(None, generation=asked, topics=topics, models=ECHO, quality=quick)
     result = await make(made, tmp_path / "out")
     assert (result.end.reason, result.progress.kept) == ("rejections", 0)
     assert 60 <= result.progress.rejected <= 64
@@ -260,14 +260,14 @@ async def test_a_stop_finishes_what_is_in_flight(server: OracleServer, tmp_path:
         if isinstance(notice, SampleEnded) and progress.kept == 3:
             stop.set()
 
-    made = config(server, generation={"num_samples": 40, "window": 8})
+    made = config(server, generation={"num_samples": 24, "window": 8})
     result = await make(made, tmp_path, listener=listen, stop=stop)
     assert result.end.reason == "stopped"
     assert 3 <= result.progress.kept <= 3 + 8
     with Ledger(tmp_path / "ledger.db", is_readonly=True) as ledger:
         # A sample that was rejected is attempted again by the next call.
         assert all(item.attempts and item.feedback for item in ledger.open_items())
-    assert (await make(made, tmp_path)).progress.kept == 40
+    assert (await make(made, tmp_path)).progress.kept == 24
 
 
 async def test_the_judge_is_counted(tmp_path: Path) -> None:

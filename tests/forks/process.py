@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from tests.forks.server import HEAD
 
@@ -144,6 +144,10 @@ class Process:
         self.send_signal(9)
 
 
+Started: TypeAlias = Process | subprocess.Popen[str]
+"""A process that `ForkServer.start` has started."""
+
+
 class ForkServer:
     """A server that imports `modules`, where `package.*` means a whole package. The first order starts it.
 
@@ -193,7 +197,17 @@ class ForkServer:
             socket.send_fds(visit, [HEAD.pack(len(data))], fds)
             visit.sendall(data)
 
-    def start(self, *arguments: str, **options: Any) -> "Process | subprocess.Popen[str]":
+    def run(
+        self, *arguments: str, text: str | None = None, timeout: float | None = 120, **options: Any
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run `python ARGUMENTS` to its end, with `text` as its standard input, and return what it printed."""
+        stdin = subprocess.DEVNULL if text is None else subprocess.PIPE
+        pipes = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = self.start(*arguments, **pipes, **options)
+        out, err = process.communicate(text, timeout)
+        return subprocess.CompletedProcess(process.args, process.wait(), out, err)
+
+    def start(self, *arguments: str, **options: Any) -> Started:
         """Start `python ARGUMENTS`, which begin with `-m MODULE` or `-c CODE`."""
         env = options.get("env")
         if env is not None and _start_of(env) != _start_of(os.environ):
@@ -215,6 +229,9 @@ FORKS = ForkServer(
     "uvicorn",
     "typer._adapters",
     "typer._click.decorators",
+    "typer.rich_utils",
+    "prompt_toolkit.shortcuts",
+    "pyreqwest.http",
     "uvloop",
     "tests.crash.scenario",
     "tests.forks.warm",

@@ -2,11 +2,10 @@
 
 import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.forks.process import FORKS
 
 from treadle.core.errors import ConfigError, JournalError
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
@@ -119,9 +118,7 @@ def test_a_failure_of_the_infrastructure_is_no_attempt(tmp_path: Path) -> None:
 def test_only_one_process_may_write(tmp_path: Path) -> None:
     with make(tmp_path):
         code = "import sys, pathlib, treadle.jobs.ledger as m; m.Ledger(pathlib.Path(sys.argv[1]))"
-        found = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path / "ledger.db")], capture_output=True, text=True
-        )
+        found = FORKS.run("-c", code, str(tmp_path / "ledger.db"))
         assert "another process works on" in found.stderr
         with pytest.raises(ConfigError, match="another process"):
             make(tmp_path)

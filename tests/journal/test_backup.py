@@ -2,12 +2,11 @@
 
 import asyncio
 import sqlite3
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from tests.forks.process import FORKS
 
 from treadle import Agent, JournalError, ScriptedModel, open_journal
 from treadle.core import events as e
@@ -96,10 +95,10 @@ def test_of_two_backups_to_one_file_one_is_made(tmp_path: Path) -> None:
             "import sys; from treadle import open_journal; "
             "sys.stdin.readline(); open_journal(sys.argv[1]).backup(sys.argv[2])"
         )
-        command = [sys.executable, "-c", script, str(tmp_path / "runs.db"), str(tmp_path / "copy.db")]
+        command = ["-c", script, str(tmp_path / "runs.db"), str(tmp_path / "copy.db")]
 
         def run() -> None:
-            results.append(subprocess.run(command, input="go\n", capture_output=True, text=True).stderr)
+            results.append(FORKS.run(*command, text="go\n").stderr)
 
         threads = [threading.Thread(target=run) for _ in range(2)]
         for thread in threads:

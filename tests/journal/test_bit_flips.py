@@ -24,7 +24,7 @@ from treadle.models import call
 from treadle.tools.context import ToolContext
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
-FLIPS = 5000 if IS_FULL else 120
+FLIPS = 5000 if IS_FULL else 60
 PAGE = 4096
 GOLDEN = sorted((Path(__file__).parent.parent / "data").glob("*.jsonl"))
 
@@ -169,7 +169,7 @@ def test_flipped_bits_in_the_headers_of_pages(written: Written, tmp_path: Path) 
     bits = [
         8 * byte + bit for page in range(0, size, PAGE) for byte in range(page, page + 20) for bit in range(8)
     ]
-    for bit in bits if IS_FULL else random.Random(7).sample(bits, 100):
+    for bit in bits if IS_FULL else random.Random(7).sample(bits, 50):
         spoil(written, tmp_path / "runs.db", partial(flip, bit))
 
 

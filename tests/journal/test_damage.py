@@ -7,11 +7,11 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from tests.forks.process import FORKS
 
 from treadle import Agent, JournalError, ScriptedModel, open_journal
 from treadle.core.events import Rewarded
@@ -91,9 +91,7 @@ async def test_a_full_disk_loses_nothing_that_was_kept(tmp_path: Path) -> None:
                 print("still", flush=True)
         asyncio.run(main())
     """)
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=120
-    )
+    done = FORKS.run("-c", script, str(path))
     first, second = done.stdout.splitlines()
     assert "is the disk full? What was stored before is safe" in first, done.stderr
     assert second == "still"
@@ -125,7 +123,7 @@ def test_a_torn_log_loses_its_tail_and_nothing_else(tmp_path: Path) -> None:
             await asyncio.gather(*[write(journal, name) for name in "abc"])
         asyncio.run(main())
     """)
-    process = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
+    process = FORKS.start("-c", script, str(path), stdout=subprocess.PIPE)
     assert process.stdout is not None
     acknowledged: dict[str, int] = {}
     for line in process.stdout:

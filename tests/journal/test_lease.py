@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import IS_FULL
+from tests.forks.process import FORKS
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError, LeaseHeldError, LeaseLostError
@@ -194,12 +195,8 @@ CAN_UNSHARE = (
 def test_a_live_run_is_not_taken_from_another_pid_namespace(tmp_path: Path, unshare: list[str]) -> None:
     """The host has the same name and boot there, and the pid is that of no process or of another one."""
     path = tmp_path / "runs.db"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HOLDER), path, "1"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    holder = FORKS.start("-c", textwrap.dedent(HOLDER), str(path), "1", **pipes)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     taker = [*unshare, sys.executable, "-c", textwrap.dedent(TAKER), str(path)]

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import sqlite3
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.forks.process import FORKS, Started
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError
@@ -188,12 +188,8 @@ async def test_the_loop_turns_while_another_process_holds_the_file(
         sys.stdin.readline()
         db.execute("COMMIT")
     """
-    holder = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script), str(journal.path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    holder = FORKS.start("-c", textwrap.dedent(script), str(journal.path), **pipes)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     writers = [journal.create(f"r{number}") for number in range(3)]
@@ -355,9 +351,8 @@ DRIVER = """
 """
 
 
-def start_driver(path: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", textwrap.dedent(DRIVER), str(path)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def start_driver(path: Path) -> Started:
+    return FORKS.start("-c", textwrap.dedent(DRIVER), str(path), stdout=subprocess.PIPE)
 
 
 def test_the_listing_of_runs_whose_process_was_killed_is_right(tmp_path: Path) -> None:

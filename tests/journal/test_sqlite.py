@@ -4,11 +4,11 @@ import asyncio
 import signal
 import sqlite3
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from tests.forks.process import FORKS, Started
 
 from treadle.core.errors import JournalError, LeaseHeldError
 from treadle.core.events import Rewarded, RunFinished, RunPaused
@@ -31,14 +31,12 @@ async def keep(journal, run_id, events=1):
 """
 
 
-def start(script: str, *arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", PREAMBLE + textwrap.dedent(script), *map(str, arguments)]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def start(script: str, *arguments: object) -> Started:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return FORKS.start("-c", PREAMBLE + textwrap.dedent(script), *map(str, arguments), **pipes)
 
 
-def finish(processes: list[subprocess.Popen[str]]) -> None:
+def finish(processes: list[Started]) -> None:
     for process in processes:
         _, errors = process.communicate(timeout=PATIENCE_SECONDS)
         assert (process.returncode, errors) == (0, "")

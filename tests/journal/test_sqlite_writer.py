@@ -3,14 +3,13 @@
 import asyncio
 import gc
 import sqlite3
-import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.forks.process import FORKS
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunNotFoundError
@@ -52,8 +51,7 @@ def hold(journal: SqliteJournal) -> threading.Event:
 
 
 def run_script(script: str, *arguments: object) -> str:
-    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    done = FORKS.run("-c", textwrap.dedent(script), *map(str, arguments), timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout

@@ -2,10 +2,10 @@
 
 import json
 import subprocess
-import sys
 
 import pytest
 from msgspec.structs import replace
+from tests.forks.process import FORKS
 from tests.models.answers import REQUEST, Listener, answer
 
 from treadle import Agent, Policy, tool
@@ -194,10 +194,9 @@ print(asyncio.run(model.infer(request, Watch())).message.content)
 
 def test_processes_share_a_folder(tmp_path):
     started = [
-        subprocess.Popen([sys.executable, "-c", FILL, str(tmp_path), str(number)], stdout=subprocess.PIPE)
-        for number in range(6)
+        FORKS.start("-c", FILL, str(tmp_path), str(number), stdout=subprocess.PIPE) for number in range(6)
     ]
-    said = [process.communicate(timeout=60)[0].strip().decode() for process in started]
+    said = [process.communicate(timeout=60)[0].strip() for process in started]
     assert all(process.returncode == 0 for process in started)
     (kept,) = tmp_path.rglob("*.json")
     assert json.loads(kept.read_bytes())["message"]["content"] in said

@@ -2,11 +2,11 @@
 
 import re
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from tests.forks.process import FORKS
 
 pytest_plugins = "pytester"
 ROOT = Path(__file__).parents[2]
@@ -59,12 +59,10 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     pytester.makefile(".toml", treadle='[test]\nagent = "agents.py:clerk"')
     pytester.mkdir("tests")
     (pytester.path / "tests/test_agent.py").write_text(TEST)
-    made = subprocess.run(
-        [sys.executable, "-m", "treadle", "test", "record", "--text", "A euro?", "--name", "euro"],
-        capture_output=True,
-        text=True,
-    )
-    assert made.returncode == 0, made.stderr
+    command = ("-m", "treadle", "test", "record", "--text", "A euro?", "--name", "euro")
+    made = FORKS.start(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said, _ = made.communicate()
+    assert made.returncode == 0, said
     return pytester
 
 

@@ -1,11 +1,11 @@
 """The agent spec: what a journal says of an agent, and the agent that is built from it."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.forks.process import FORKS
 
 from treadle import Agent, ConfigError, Policy, Run, ScriptedModel, model, open_journal, tool
 from treadle.core import events as e
@@ -142,7 +142,7 @@ def price(of: str) -> str:
 async def test_a_run_of_a_program_is_gone_on_with_in_another_process(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     program = PROGRAM.format(folder=str(tmp_path))
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    FORKS.run("-c", program, cwd=tmp_path).check_returncode()
     with open_journal(tmp_path / "runs.db") as journal:
         spec = Run.load("r", journal).spec
         assert spec.tools == (PartSpec(name="shop:price"),)

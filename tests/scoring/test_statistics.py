@@ -196,7 +196,7 @@ def test_needed_tasks_show_the_difference_in_four_of_five_evaluations() -> None:
     draw, deviation, difference = random.Random(2), 0.4, 0.15
     needed = find_needed_tasks(difference, deviation**2)
     assert needed == math.ceil((1.959964 + 0.841621) ** 2 * 0.16 / 0.0225)
-    shown, evaluations = 0, 100 if IS_FULL else 30
+    shown, evaluations = 0, 100 if IS_FULL else 15
     for _ in range(evaluations):
         one = {str(task): [draw.gauss(difference, deviation)] for task in range(needed)}
         found = compare_paired(one, {name: [0.0] for name in one})

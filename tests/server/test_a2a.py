@@ -7,20 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
-from a2a.types.a2a_pb2 import (
-    CancelTaskRequest,
-    GetTaskRequest,
-    Message,
-    Part,
-    Role,
-    SendMessageRequest,
-    SubscribeToTaskRequest,
-    TaskState,
-)
-from a2a.utils.errors import TaskNotCancelableError, TaskNotFoundError
-from google.protobuf import json_format
 from openai import AsyncOpenAI
+from tests.environments import LateModule
 from tests.server.test_responses import client, config, journal
 
 from treadle.journal.protocol import Journal
@@ -28,26 +16,31 @@ from treadle.journal.run_info import RunFilter
 
 __all__ = ["client", "config", "journal"]
 
+sdk = LateModule("a2a.client")
+wire = LateModule("a2a.types.a2a_pb2")
+errors = LateModule("a2a.utils.errors")
+json_format = LateModule("google.protobuf.json_format")
+
 
 @pytest.fixture
 async def connect(client: AsyncOpenAI) -> AsyncIterator[Any]:
     async with httpx.AsyncClient() as http:
 
         async def make(agent: str, *, streaming: bool = True) -> Any:
-            card = await A2ACardResolver(http, f"{client.base_url}a2a/{agent}").get_agent_card()
+            card = await sdk.A2ACardResolver(http, f"{client.base_url}a2a/{agent}").get_agent_card()
             assert card.name == agent
-            return ClientFactory(ClientConfig(streaming=streaming, httpx_client=http)).create(card)
+            return sdk.ClientFactory(sdk.ClientConfig(streaming=streaming, httpx_client=http)).create(card)
 
         yield make
 
 
-def said(text: str = "", data: dict[str, Any] | None = None, **names: str) -> SendMessageRequest:
-    part = Part(text=text) if data is None else json_format.ParseDict({"data": data}, Part())
-    message = Message(message_id="m1", role=Role.ROLE_USER, parts=[part], **names)
-    return SendMessageRequest(message=message)
+def said(text: str = "", data: dict[str, Any] | None = None, **names: str) -> Any:
+    part = wire.Part(text=text) if data is None else json_format.ParseDict({"data": data}, wire.Part())
+    message = wire.Message(message_id="m1", role=wire.Role.ROLE_USER, parts=[part], **names)
+    return wire.SendMessageRequest(message=message)
 
 
-async def ask(agent: Any, request: SendMessageRequest) -> list[Any]:
+async def ask(agent: Any, request: Any) -> list[Any]:
     return [item async for item in agent.send_message(request)]
 
 
@@ -58,7 +51,7 @@ def text_of(task: Any) -> list[str]:
 async def test_a_task_is_a_turn_and_a_context_a_session(connect: Any, journal: Journal) -> None:
     agent = await connect("echo", streaming=False)
     (first,) = await ask(agent, said("hello"))
-    assert first.task.status.state == TaskState.TASK_STATE_COMPLETED
+    assert first.task.status.state == wire.TaskState.TASK_STATE_COMPLETED
     assert text_of(first.task) == ["You said: hello"]
     (second,) = await ask(agent, said("again", context_id=first.task.context_id))
     assert second.task.id != first.task.id
@@ -68,7 +61,7 @@ async def test_a_task_is_a_turn_and_a_context_a_session(connect: Any, journal: J
     assert named.task.context_id == "my context"
     (again,) = await ask(agent, said("more", context_id="my context"))
     assert (again.task.context_id, len(journal.runs())) == ("my context", 2)
-    found = await agent.get_task(GetTaskRequest(id=first.task.id))
+    found = await agent.get_task(wire.GetTaskRequest(id=first.task.id))
     assert (found.id, text_of(found)) == (first.task.id, ["You said: hello"])
     assert found.history[0].parts[0].text == "hello"
 
@@ -77,7 +70,7 @@ async def test_a_stream_says_what_a_task_does(connect: Any) -> None:
     agent = await connect("clerk")
     asked = 'call write_file {"file_path": "a.txt", "content": "one"}\nthen\nsay ' + "word " * 50
     items = await ask(agent, said(asked))
-    assert items[0].task.status.state == TaskState.TASK_STATE_WORKING
+    assert items[0].task.status.state == wire.TaskState.TASK_STATE_WORKING
     tools = [
         json_format.MessageToDict(item.status_update.metadata).get("tool")
         for item in items
@@ -88,24 +81,23 @@ async def test_a_stream_says_what_a_task_does(connect: Any) -> None:
     assert len(chunks) > 2
     assert chunks[-1].last_chunk
     assert "".join([chunk.artifact.parts[0].text for chunk in chunks]).split() == ["word"] * 50
-    assert items[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
-    done = await agent.get_task(GetTaskRequest(id=items[0].task.id))
-    assert done.status.state == TaskState.TASK_STATE_COMPLETED
+    assert items[-1].status_update.status.state == wire.TaskState.TASK_STATE_COMPLETED
+    done = await agent.get_task(wire.GetTaskRequest(id=items[0].task.id))
+    assert done.status.state == wire.TaskState.TASK_STATE_COMPLETED
 
 
-@pytest.mark.parametrize("answer", [said("yes"), said("no, not now")], ids=["yes", "no"])
-async def test_an_approval_needs_input(connect: Any, answer: SendMessageRequest) -> None:
+@pytest.mark.parametrize("answer", ["yes", "no, not now"], ids=["yes", "no"])
+async def test_an_approval_needs_input(connect: Any, answer: str) -> None:
     agent = await connect("careful", streaming=False)
     asked = 'call write_file {"file_path": "a.txt", "content": "one"}\nthen\nsay done'
     (first,) = await ask(agent, said(asked))
-    assert first.task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+    assert first.task.status.state == wire.TaskState.TASK_STATE_INPUT_REQUIRED
     assert first.task.status.message.parts[0].text.startswith("May I call write_file(")
-    answer.message.task_id = first.task.id
-    (last,) = await ask(agent, answer)
+    (last,) = await ask(agent, said(answer, task_id=first.task.id))
     assert last.task.id == first.task.id
-    assert last.task.status.state == TaskState.TASK_STATE_COMPLETED
+    assert last.task.status.state == wire.TaskState.TASK_STATE_COMPLETED
     assert text_of(last.task) == ["done"]
-    with pytest.raises(TaskNotFoundError):
+    with pytest.raises(errors.TaskNotFoundError):
         await ask(agent, said("yes", task_id=first.task.id))
 
 
@@ -122,19 +114,19 @@ async def test_a_task_is_cancelled_and_followed(connect: Any, journal: Journal) 
     agent = await connect("curious", streaming=False)
     (first,) = await ask(agent, said('call ask_user {"question": "Which?"}\nthen\nsay ok'))
     following = asyncio.ensure_future(
-        _collect((await connect("curious")).subscribe(SubscribeToTaskRequest(id=first.task.id)))
+        _collect((await connect("curious")).subscribe(wire.SubscribeToTaskRequest(id=first.task.id)))
     )
     await asyncio.sleep(0.1)
-    cancelled = await agent.cancel_task(CancelTaskRequest(id=first.task.id))
-    assert cancelled.status.state == TaskState.TASK_STATE_CANCELED
+    cancelled = await agent.cancel_task(wire.CancelTaskRequest(id=first.task.id))
+    assert cancelled.status.state == wire.TaskState.TASK_STATE_CANCELED
     async with asyncio.timeout(20):
         seen = await following
-    assert seen[-1].status_update.status.state == TaskState.TASK_STATE_CANCELED
-    with pytest.raises(TaskNotCancelableError):
-        await agent.cancel_task(CancelTaskRequest(id=first.task.id))
+    assert seen[-1].status_update.status.state == wire.TaskState.TASK_STATE_CANCELED
+    with pytest.raises(errors.TaskNotCancelableError):
+        await agent.cancel_task(wire.CancelTaskRequest(id=first.task.id))
     for name in ("nope", "nope.1", f"{first.task.id}9", "..", "\x00.1"):
-        with pytest.raises(TaskNotFoundError):
-            await agent.get_task(GetTaskRequest(id=name))
+        with pytest.raises(errors.TaskNotFoundError):
+            await agent.get_task(wire.GetTaskRequest(id=name))
     assert len(journal.runs(RunFilter(is_turn_open=False))) == 1
 
 

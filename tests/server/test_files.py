@@ -60,7 +60,7 @@ async def attach(client: AsyncOpenAI, store_id: str, file_id: str, **options: An
         found = await client.vector_stores.files.retrieve(file_id, vector_store_id=store_id)
         if found.status != "in_progress":
             return found
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)  # to ask takes longer than to read most files
 
 
 async def test_a_file_is_stored_listed_and_deleted(client: AsyncOpenAI) -> None:

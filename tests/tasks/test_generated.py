@@ -46,7 +46,7 @@ async def solve(name: str, task_id: str, rate: float = 0.0) -> Run[Any]:
 
 @pytest.mark.parametrize(("name", "template"), TEMPLATES)
 async def test_the_oracle_solves_every_template_at_every_level(name, template):
-    for level, seed in product(LEVELS, range(4)):
+    for level, seed in product(LEVELS, range(4 if IS_FULL else 2)):
         run = await solve(name, f"{template}-{level}-{seed:04d}")
         assert run.reward == 1.0, (run.output, run.events[-1])
 
@@ -80,7 +80,7 @@ async def test_steps_are_rewarded(name, template):
 
 @pytest.mark.parametrize(("name", "template"), TEMPLATES)
 async def test_who_does_nothing_gets_nothing(name, template):
-    for level, seed in product(LEVELS, range(2)):
+    for level, seed in product(LEVELS, range(2 if IS_FULL else 1)):
         task = draw(name, template, level, seed)
         for output in ("", "I am sorry, but I cannot do that.", "All done."):
             assert (await check_task(task, output, task.files)).reward == 0.0
@@ -102,7 +102,11 @@ def test_a_prompt_tells_its_template(name):
 def test_every_wording_is_used_and_tasks_differ(name):
     found = get(name)
     for template in found.templates:
-        tasks = [draw(name, template.name, level, seed) for level in LEVELS for seed in range(40)]
+        tasks = [
+            draw(name, template.name, level, seed)
+            for level in LEVELS
+            for seed in range(40 if IS_FULL else 20)
+        ]
         for wording in template.prompts:
             assert any(wording.match(task.input) for task in tasks), wording.text
         assert len({(task.input, *task.files.values()) for task in tasks}) == len(tasks)

@@ -62,16 +62,15 @@ with open_curves([{target!r}], "first-run", {{"epochs": 2}}) as curves:
 def test_trackio_has_the_points_of_a_continued_run(tmp_path):
     pytest.importorskip("trackio")
     there = {"TRACKIO_DIR": str(tmp_path / "trackio")}
-    for points in (POINTS[:1], POINTS[1:]):
-        done = run_apart(WRITE.format(target="trackio=proved", points=points), tmp_path, **there)
-        assert not done.stdout
     read = """
 from trackio.sqlite_storage import SQLiteStorage
 print(SQLiteStorage.get_runs("proved"))
 for item in SQLiteStorage.get_logs("proved", "first-run"):
     print(sorted((k, v) for k, v in item.items() if k in ("step", "loss", "eval/score")))
 """
-    runs, *lines = run_apart(read, tmp_path, **there).stdout.splitlines()
+    first, second = (WRITE.format(target="trackio=proved", points=part) for part in (POINTS[:1], POINTS[1:]))
+    assert not run_apart(first, tmp_path, **there).stdout
+    runs, *lines = run_apart(second + read, tmp_path, **there).stdout.splitlines()
     assert runs == "['first-run']"
     assert sorted(lines) == sorted([str(sorted({"step": step, **values}.items())) for step, values in POINTS])
 

@@ -5,8 +5,6 @@ import datetime
 import enum
 import functools
 import os
-import subprocess
-import sys
 import threading
 from typing import Annotated, Any
 
@@ -16,6 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
+from tests.forks.process import FORKS
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json, ToolSpec
@@ -307,7 +306,7 @@ if not child:
     os._exit(0 if run() == "ran" else 1)
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-        assert subprocess.run([sys.executable, "-c", script], timeout=120).returncode == 0
+        assert FORKS.run("-c", script).returncode == 0
 
     async def test_leaving_the_process_is_an_error_of_the_tool(self) -> None:
         def in_thread() -> None:

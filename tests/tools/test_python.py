@@ -5,12 +5,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forks.process import FORKS
 
 from treadle import Agent, ScriptedModel, tool
 from treadle.core.errors import ConfigError, ToolError
@@ -308,7 +308,7 @@ if child == 0:
 os.waitpid(child, 0)
 print(run().content)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = FORKS.run("-c", script)
     assert "forked from one that had run Python code already" in done.stdout
     assert done.stdout.endswith("\n2\n")
 
@@ -342,9 +342,7 @@ async def main():
     sys.stdin.readline()
 asyncio.run(main())
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = FORKS.start("-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == "2\n"
     workers = workers_of(process.pid)

@@ -113,7 +113,7 @@ def test_no_text_can_leave_its_place(tmp_path: Path) -> None:
 def test_without_the_viewer_a_job_writes_how_to_build_it(tmp_path: Path) -> None:
     """In a package without the built page, files say what to do, and a command that prints a page fails."""
     package = Path(treadle.__file__).parent
-    ignore = shutil.ignore_patterns("bundle.html", "__pycache__")
+    ignore = shutil.ignore_patterns("bundle.html")
     shutil.copytree(package, tmp_path / "lib/treadle", copy_function=os.symlink, ignore=ignore)
     dataset = made.plain_folder(tmp_path / "d", 2)
     script = (

@@ -20,6 +20,7 @@ from treadle.core.overrides import apply_changes
 from treadle.core.places import Document, KeyPath, Mapped, Problem, parse_document
 from treadle.core.policy import Policy
 from treadle.core.types import Json
+from treadle.models.config.described import Described
 from treadle.runs.retries import RetryPolicy
 
 Count = Annotated[int, Field(ge=1)]
@@ -27,10 +28,10 @@ Number = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class ConfigSection(BaseModel):
+class ConfigSection(Described, BaseModel):
     """A part of a configuration. Unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class AgentSection(ConfigSection):

@@ -168,7 +168,7 @@ async def test_files_and_stores_expire(tmp_path: Path) -> None:
 
 
 async def test_a_store_of_many_files(tmp_path: Path) -> None:
-    count = 10_000 if IS_FULL else 1_000
+    count = 10_000 if IS_FULL else 400
     with open_journal(tmp_path / "runs.db") as journal:
         stores, files = VectorStores(journal.resources), FileStore(journal.resources)
         store = stores.create("x", {}, None)

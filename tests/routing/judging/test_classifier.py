@@ -91,6 +91,7 @@ def test_a_threshold_leaves_out_what_is_more_often_wrong_than_right():
     assert found.confidence(3.0) > 0.9 > 0.5 > found.confidence(-1.0)
 
 
+@pytest.mark.xdist_group("training")
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_the_weights_have_the_least_loss():
     """The gradient is zero: what the targets that are not reached pull equals what the ridge pulls back. To import

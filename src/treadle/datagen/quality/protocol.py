@@ -13,6 +13,7 @@ from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario
 from treadle.export.rows import Row
 from treadle.journal.protocol import Journal
+from treadle.models.config.described import Described
 from treadle.models.protocol import Model
 from treadle.tools.protocol import ToolLike
 from treadle.workers.protocol import Workers
@@ -60,10 +61,10 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """Where runs of filters are driven; `None`: in this process."""
 
 
-class FilterSettings(BaseModel):
+class FilterSettings(Described, BaseModel):
     """The settings of a filter. Unknown settings are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Resources(Struct, frozen=True, kw_only=True):

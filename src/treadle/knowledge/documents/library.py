@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -17,7 +18,10 @@ from treadle.core.errors import ConfigError
 from treadle.core.estimates import guess_tokens
 from treadle.core.fence import fence
 from treadle.core.registry import require
-from treadle.knowledge.memory import Author, Draft, Memory, Store
+from treadle.knowledge.memory.protocol import Author, Draft, Store
+
+if TYPE_CHECKING:
+    from treadle.knowledge.memory import Memory
 
 MAX_BYTES = 64 * 1024 * 1024
 _HEADING = re.compile(r" {0,3}(#{1,6})\s+(\S.*)")
@@ -247,7 +251,7 @@ class LoadedDocuments(Struct, frozen=True):
 
 def load_documents(
     paths: Sequence[str | Path],
-    memory: Memory | None,
+    memory: "Memory | None",
     *,
     max_tokens: int = 4000,
 ) -> LoadedDocuments:

@@ -22,6 +22,7 @@ from treadle.core.policy import Autonomy
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import MemorySpec, PartSpec
 from treadle.core.types import Json
+from treadle.models.config.described import Described
 from treadle.models.config.known_models import demands_of_judge, demands_of_model
 from treadle.tools.resolve import FILE, REFERENCE, TOOLSETS, demands_of_tools, place_in
 
@@ -34,10 +35,10 @@ ASK = "ask"
 """The toolset with the tool `ask_user`."""
 
 
-class PersonaSection(BaseModel):
+class PersonaSection(Described, BaseModel):
     """A part of a persona. Unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Fact(PersonaSection):

@@ -24,6 +24,7 @@ from treadle.core.places import Document, Problem, parse_document
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 from treadle.journal.identity import Trust, read_trust
+from treadle.models.config.described import Described
 from treadle.sandbox.mount import Mount
 from treadle.tools.schema.validation import ArgumentChecker
 
@@ -43,10 +44,10 @@ _HEAD = re.compile(rb"---[ \t]*\r?\n(.*?)^---[ \t]*\r?(?:\n|\Z)", re.DOTALL | re
 _EXTRAS = ("when_to_use", "tools_required", "parameters", "composes_with", "token_budget")
 
 
-class SkillHead(BaseModel):
+class SkillHead(Described, BaseModel):
     """The front matter of a skill."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
     name: Annotated[str, Field(max_length=64, pattern=_NAME)]
     """The name: lower-case letters, digits and single hyphens; the same as that of the folder."""

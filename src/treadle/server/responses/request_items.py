@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from treadle.core.errors import ConfigError
 from treadle.core.parts import make_part
 from treadle.core.types import Artifact, Json, Message, Role, ToolCall
+from treadle.models.config.described import Described
 from treadle.models.wire.served import read_data_url
 from treadle.server.responses.response_ids import run_named_by
 
@@ -40,10 +41,10 @@ class ConversationReference(BaseModel):
     id: str
 
 
-class AskedTurn(BaseModel):
+class AskedTurn(Described, BaseModel):
     """What a request may say about a turn, in any API."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     input: str | list[Item] = []
     """The user's message, or a list of items: messages, and the results of the client's tools."""

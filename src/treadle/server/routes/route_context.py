@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from treadle.models.config.described import Described
 from treadle.server.access import ApiCaller, check_scope
 from treadle.server.run_host import RunHost
 
@@ -41,10 +42,10 @@ Reader = Annotated[ApiCaller, Depends(need("read"))]
 Runner = Annotated[ApiCaller, Depends(need("run"))]
 
 
-class ClientBody(BaseModel):
+class ClientBody(Described, BaseModel):
     """The base of the bodies of requests."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
