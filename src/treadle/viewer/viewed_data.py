@@ -7,7 +7,6 @@ Files that have changed are read again. The paths come from the command line onl
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from treadle.core.errors import ConfigError
@@ -20,6 +19,7 @@ from treadle.evals.evaluation_folder import read_stored as read_evaluation
 from treadle.evals.evaluation_reports import EvaluationView, make_evaluation_view
 from treadle.evals.evaluation_results import read_results
 from treadle.export.groups import Group
+from treadle.http.locks import new_lock
 from treadle.journal.protocol import Journal
 from treadle.rollout.rollout_folder import RolloutFolder, read_stored, rebuild
 from treadle.rollout.rollouts_view import GroupFacts, RolloutBody, RolloutsView, find_facts, write_rollout
@@ -51,7 +51,7 @@ class ViewedData:
             )
         self._kind = kinds[0] if kinds else None
         self._paths = tuple(paths)
-        self._lock = Lock()
+        self._lock = new_lock()
         self._datasets: dict[int, RowIndex] = {}
         self._compared: ComparedRows | None = None
         self._facts: dict[int, GroupFacts] = {}

@@ -5,7 +5,6 @@ the disk.
 """
 
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from treadle.core.errors import JournalError
+from treadle.http.locks import new_lock
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, PolledNews
 from treadle.journal.identity import is_marked
@@ -82,7 +82,7 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         if self.level == "power":
             sync_folders(self.path)
         self._attached: dict[type[Attached], Attached] = {}
-        self._attach_lock = threading.Lock()
+        self._attach_lock = new_lock()
         self._file_reader = reader = FileReader(connect(self.path, level), self.path, leases)
         pending, changes = Pending(str(self.path)), Changes(RunWatch(reader, leases).look)
         driven = DrivenRuns(reader.inbox)

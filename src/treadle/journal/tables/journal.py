@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import secrets
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -417,24 +416,6 @@ class TableJournal(ABC, Generic[D]):
 
 
 _opened: "weakref.WeakSet[TableJournal[Any]]" = weakref.WeakSet()
-_held = threading.local()
-_FORK_SECONDS = 1.0
-"""How long a fork waits for a thread that uses a connection, which may be waiting for the disk."""
-
-
-def _hold() -> None:
-    """Keep other threads out of the connections while this thread forks: a lock that they hold would stay locked
-    in the child."""
-    journals = [journal for journal in _opened if journal._close.alive]
-    locks = [
-        lock for item in journals for lock in (item._committer.db_lock, item._pending.lock, item._reader.lock)
-    ]
-    _held.locks = [lock for lock in locks if lock.acquire(timeout=_FORK_SECONDS)]
-
-
-def _let_go() -> None:
-    for lock in _held.locks:
-        lock.release()
 
 
 def _disown_all() -> None:
@@ -443,7 +424,7 @@ def _disown_all() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_disown_all)
+    os.register_at_fork(after_in_child=_disown_all)
 
 
 def check_level(level: str, levels: Collection[str], place: str) -> None:
