@@ -28,7 +28,7 @@ def new_lock(*, is_awaited: bool = False) -> threading.Lock:
     return _register(threading.Lock(), is_awaited)
 
 
-def new_reentrant_lock(*, is_awaited: bool = False) -> "threading._RLock":
+def new_reentrant_lock(*, is_awaited: bool = False) -> "threading.RLock":
     """Return a reentrant lock that a forked child renews. See `new_lock`."""
     return _register(threading.RLock(), is_awaited)
 
