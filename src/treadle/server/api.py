@@ -30,7 +30,7 @@ from treadle.models.config.tables import ServeTable
 from treadle.server.access import Gate, RequestRefused, error_body
 from treadle.server.api_document import describe_api
 from treadle.server.catalog import AgentUnavailableError, UnknownAgentError
-from treadle.server.gateway.wires import Gateway
+from treadle.server.gateway.wires import Gateway, GatewayErrors
 from treadle.server.idempotency import Idempotency
 from treadle.server.metrics import Metrics
 from treadle.server.protocols.agent_tools import serve_agents
@@ -127,7 +127,7 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
     if table.allow_origins:
         app = CORSMiddleware(app, allow_origins=table.allow_origins, allow_methods=["*"], allow_headers=["*"])
     api.openapi = partial(describe_api, api)  # type: ignore[method-assign]
-    metrics = Metrics(Gate(Idempotency(app, host), table, name), host)
+    metrics = Metrics(GatewayErrors(Gate(Idempotency(app, host), table, name)), host)
     api.state.metrics = metrics
     return metrics
 
