@@ -539,6 +539,19 @@ async def test_the_deadline_stops_tools_and_every_call_has_a_result(lab: Lab) ->
     assert "what it did until then is unknown" in results(run)[0][1]
 
 
+async def test_a_pure_tool_that_the_deadline_stopped_has_done_nothing(lab: Lab) -> None:
+    gate, begun = Gate(), list[str]()
+
+    @tool(effect="pure")
+    async def wait() -> None:
+        begun.append("wait")
+        await gate.pass_through()
+
+    run = await run_to_the_deadline(lab, ["wait"], [wait], begun, 1)
+    assert results(run) == [("wait", "Stopped by the deadline of the run.")]
+    assert (await lab.agent("x", tools=[wait]).replay(run.run_id)).is_exact
+
+
 async def test_files_changed_by_a_tool_that_the_deadline_stopped_are_kept(lab: Lab) -> None:
     begun: list[str] = []
 

@@ -129,6 +129,17 @@ async def test_an_agents_own_tools_stay_on_the_server(client: AsyncOpenAI) -> No
         ({"model": "nope", "messages": [{"role": "user", "content": "a"}]}, "there is no model 'nope'"),
         ({"model": "echo", "messages": [{"role": "odd", "content": "a"}]}, "'odd' is not a role"),
         ({"model": "echo", "messages": ["a"]}, r"messages\[0\]"),
+        *[
+            ({"model": "echo", "messages": [message]}, r"messages\[0\] cannot be read: content is missing")
+            for message in (
+                {"role": "user"},
+                {"role": "user", "content": None},
+                {"role": "system"},
+                {"role": "tool", "tool_call_id": "c9"},
+                {"role": "assistant"},
+                {"role": "assistant", "content": None, "tool_calls": []},
+            )
+        ],
         (
             {"model": "echo", "messages": [{"role": "user", "content": "a"}], "tool_choice": "any"},
             "tool_choice",

@@ -274,7 +274,7 @@ async def test_a_background_response_is_polled_and_cancelled(client: AsyncOpenAI
         ({"model": "ecko", "input": "a"}, "did you mean 'echo'"),
         ({"model": "echo", "inptu": "a"}, "inptu"),
         ({"model": "echo"}, "no message of the user"),
-        ({"model": "echo", "input": "a", "previous_response_id": "x"}, "is not the id of a response"),
+        ({"model": "echo", "input": "a", "previous_response_id": "x"}, "there is no response"),
         ({"model": "echo", "input": "a", "previous_response_id": "resp_x_1_0"}, "there is no run"),
         ({"model": "echo", "input": "a", "temperature": 9}, "temperature"),
         ({"model": "echo", "input": "a", "tools": [{"type": "file_search"}]}, r"tools\[0\]"),

@@ -1,6 +1,6 @@
 """What the routes of a request get: the host and the caller, and the bases of bodies and answers."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -8,6 +8,8 @@ from fastapi import Depends, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.server.access import ApiCaller, check_scope
 from treadle.server.run_host import RunHost
 
@@ -39,6 +41,29 @@ def need(scope: str) -> Callable[[Request], Awaitable[ApiCaller]]:
 TheHost = Annotated[RunHost, Depends(get_host)]
 Reader = Annotated[ApiCaller, Depends(need("read"))]
 Runner = Annotated[ApiCaller, Depends(need("run"))]
+
+
+async def check_parameters(request: Request) -> None:
+    """Check that a route has all parameters in the query of a request. Raises: `ConfigError`."""
+    route = request.scope["route"]
+    if not (request.query_params and route.include_in_schema):
+        return
+    known = list(_parameters_of(route.dependant))
+    for name in request.query_params:
+        if name not in known:
+            hint = did_you_mean(name, known, f"known are {', '.join(known)}" if known else "there are none")
+            raise ConfigError(f"there is no parameter {name!r:.100}{hint}")
+
+
+def _parameters_of(dependant: Any) -> Iterator[str]:
+    for field in dependant.query_params:
+        yield field.alias
+    for other in dependant.dependencies:
+        yield from _parameters_of(other)
+
+
+Checked = Depends(check_parameters)
+"""What every router of Treadle's own API depends on. Clients of other APIs may send more than is read."""
 
 
 class ClientBody(BaseModel):
