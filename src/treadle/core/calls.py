@@ -239,7 +239,9 @@ def decide_calls(state: "State") -> Action:
     if policy.max_tool_calls is not None:
         room = max(0, policy.max_tool_calls - turn.spent.tool_calls)
         if len(open_calls) > room:
-            return _settle(state, [_unrun(state, item, StopReason.MAX_TOOL_CALLS) for item in open_calls[room:]])
+            return _settle(
+                state, [_unrun(state, item, StopReason.MAX_TOOL_CALLS) for item in open_calls[room:]]
+            )
     if state.call_limits and (over := _find_over_limit(state, open_calls)):
         return _settle(state, over)
     if turn.spent.retries_by_tool:

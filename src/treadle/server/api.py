@@ -195,7 +195,7 @@ def _answer_invalid(request: Request, error: Exception) -> JSONResponse:
     return Fast(error_body(message, "invalid_request", param=where), status_code=400)
 
 
-def _explain_faults(request: Request, error: Any, place: str) -> Problem:
+def _explain_faults(request: Request, error: Any, place: Any) -> Problem:
     """Return the first mistake in one place of a request, such as `body`, as its client knows it."""
     faults = [fault | {"loc": fault["loc"][1:]} for fault in error.errors() if fault["loc"][0] == place]
     given = {"query": dict(request.query_params), "body": getattr(error, "body", None)}.get(place)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_view import ComparedRows, DatasetView, FoundRows, RowIndex, compare_rows
 from treadle.datagen.topics.topic_files import load_topics
@@ -38,17 +39,21 @@ _PAIRED = ({DataKind.DATASET}, {DataKind.EVALUATION})
 """The kinds that can be compared."""
 
 
+_ADVICE = "give a journal, one or two datasets or evaluations, the folder of rollouts, or a file of topics"
+
+
 class ViewedData:
     """What the pages show beside runs. Its methods block, and several threads may call them."""
 
     def __init__(self, paths: Sequence[Path] = ()) -> None:
         """Look at what the paths hold. Raises: `ConfigError` if they cannot be shown together."""
+        for path in paths:
+            if not path.exists():
+                hint = did_you_mean(path.name, [item.name for item in path.parent.glob("*")]) or ";"
+                raise ConfigError(f"there is no {str(path)!r}{hint} {_ADVICE}")
         kinds = [find_kind(path) for path in paths]
         if None in kinds or (len(paths) > 1 and set(kinds) not in _PAIRED) or len(paths) > 2:
-            raise ConfigError(
-                "give a journal, one or two datasets or evaluations, the folder of rollouts, or a file of topics; "
-                "not " + " and ".join([repr(str(path)) for path in paths])
-            )
+            raise ConfigError(f"{_ADVICE}; not " + " and ".join([repr(str(path)) for path in paths]))
         self._kind = kinds[0] if kinds else None
         self._paths = tuple(paths)
         self._lock = new_lock()

@@ -74,6 +74,9 @@ def replay_recordings(
             _print(outcomes[-1], is_json=is_json)
 
     execute(run_all())
+    if not paths and keyword is None:
+        for note in suite.find_unused([item.name for item in outcomes]):
+            print_note(f"warning: {note}")
     verdicts = _judge(suite, outcomes)
     if junit is not None:
         from treadle.regression.regression_reports import write_junit

@@ -97,3 +97,4 @@ def _write(page: bytes, out: Path | None) -> None:
         print_bytes(page)
     else:
         write_whole([page], out)
+        stdout().print(str(out), soft_wrap=True)
