@@ -235,10 +235,10 @@ class GatewayErrors:
     def __init__(self, app: Any) -> None:
         self._app = app
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and is_of_anthropic(scope["path"]):
             send = _AnthropicErrors(send).send
-        return self._app(scope, receive, send)  # type: ignore[no-any-return]
+        await self._app(scope, receive, send)
 
 
 class _AnthropicErrors:
