@@ -89,13 +89,14 @@ def _load(name: str, entry: CommandEntry) -> Any:
     epilog = _write_examples(split_docstring(function)[1])
     single = typer.Typer(add_completion=False)
     single.command(name, epilog=epilog, context_settings=_SETTINGS)(as_command(function))
-    return _without_type_of_help(typer.main.get_command(single))
+    made = typer.main.get_command(single)
+    _hide_type_of_help(made)
+    return made
 
 
-def _without_type_of_help(command: Any) -> Any:
-    """Return the command, whose help does not say that `--help` is a truth value."""
+def _hide_type_of_help(command: Any) -> None:
+    """Keep the help of a command from saying that `--help` is a truth value."""
     command.get_help_option(typer.Context(command, **command.context_settings)).metavar = ""
-    return command
 
 
 def _make_group(name: str, group: typer.Typer, entries: Mapping[str, CommandEntry]) -> TyperGroup:
@@ -105,7 +106,8 @@ def _make_group(name: str, group: typer.Typer, entries: Mapping[str, CommandEntr
     for words, advice in MOVED.items():
         if words.rpartition(" ")[0] == name:
             made.commands[words.rpartition(" ")[2]] = MovedCommand(words, advice)
-    return _without_type_of_help(made)
+    _hide_type_of_help(made)
+    return made
 
 
 def _do_nothing() -> None:
