@@ -222,17 +222,20 @@ def find_agent(suite: Suite, recorded: RecordedRun) -> Agent[Any]:
     reference = next(iter(named), table.agent)
     if reference is None:
         return _rebuild(suite, recorded)
-    return load_agent(suite, reference)
+    return load_agent(reference, suite.base)
 
 
-def load_agent(suite: Suite, reference: str) -> Agent[Any]:
-    """Return the agent at `file.py:NAME` or `package.module:NAME`. Blocks. Raises: `ConfigError`."""
+def load_agent(reference: str, base: Path = Path()) -> Agent[Any]:
+    """Return the agent at `file.py:NAME`, whose path is relative to `base`, or `package.module:NAME`. Blocks.
+
+    Raises: `ConfigError`.
+    """
     place, colon, _ = reference.rpartition(":")
     if not colon:
         raise ConfigError(
             f"the agent {reference!r} has no name; write it as file.py:NAME or package.module:NAME"
         )
-    found = load_reference(f"{suite.base / reference}" if place.endswith(".py") else reference)
+    found = load_reference(f"{base / reference}" if place.endswith(".py") else reference)
     if not isinstance(found, Agent) and callable(found):
         with told(f"the agent {reference!r}"):
             found = found()

@@ -136,7 +136,7 @@ def record(
     if text is not None:
         if suite.table.agent is None:
             raise ConfigError("--text needs the agent that answers it: give --agent file.py:NAME")
-        made = load_agent(suite, suite.table.agent)
+        made = load_agent(suite.table.agent, suite.base)
         run = execute(made.run(text))
         write(made.journal, run.run_id, name or slug(text))
         return
