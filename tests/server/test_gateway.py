@@ -205,6 +205,8 @@ async def test_bad_messages_are_refused(claude: "AsyncAnthropic") -> None:
         ([{"role": "user", "content": [image]}], "not supported"),
         ([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "u1"}]}], "u1"),
         ([], "missing or empty"),
+        ([{"role": "user", "content": None}], "content is None"),
+        ([{"role": "user"}], "'content' is missing"),
     ):
         with pytest.raises(anthropic.BadRequestError, match=error):
             await claude.messages.create(messages=messages, **asked)  # type: ignore[arg-type]

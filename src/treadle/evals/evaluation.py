@@ -190,7 +190,7 @@ def _named_models(options: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
     Raises: `ConfigError` if two models have the same name.
     """
-    given = options.get("models")
+    given: Any = options.get("models")
     found = [item for item in given if hasattr(item, "infer")] if isinstance(given, list | tuple) else []
     if not found:
         yield options

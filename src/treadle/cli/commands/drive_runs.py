@@ -79,8 +79,12 @@ def run(
         refuse_folder(out, mount.path)
     with open_or_make(journal, level) as opened:
         if own_agent is not None:
-            others = {"--instructions": instructions, "--schema": schema, "--mount": mount.path}
-            others["--persona and the other options of knowledge"] = knowledge != NOTHING
+            others = {
+                "--instructions": instructions,
+                "--schema": schema,
+                "--mount": mount.path,
+                "--persona and the other options of knowledge": knowledge != NOTHING,
+            }
             runner = load_own_agent(own_agent, opened, agent, limits, others)
         else:
             runner = make_agent(

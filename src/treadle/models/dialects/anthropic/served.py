@@ -103,6 +103,8 @@ def _read_blocks(role: str, content: Any, blobs: dict[str, bytes]) -> list[Messa
     """Return the messages that a message of a request is: results of tools are messages of their own."""
     if role not in ("user", "assistant"):
         raise ConfigError(f"{role!r:.100} is not a role; the roles are user and assistant")
+    if not isinstance(content, str | list):
+        raise ConfigError(f"content is {content!r:.100}; give a text or a list of blocks")
     results: list[Message] = []
     texts: list[str] = []
     thoughts: list[str] = []
