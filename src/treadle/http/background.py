@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from treadle.http.locks import new_lock
+from treadle.http.locks import in_child, new_lock
 
 T = TypeVar("T")
 
@@ -139,5 +139,4 @@ def _start_anew() -> None:
         thread.forget()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_anew)
+in_child(_start_anew)

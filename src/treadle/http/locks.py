@@ -1,4 +1,4 @@
-"""The locks between threads. All are made here, so that a process that is forked can use its own.
+"""The locks between threads, all of which are made here, and what else a forked child has to renew.
 
 A forked child has only the thread that forked. A lock that another thread held at that moment would never be
 released there, so the child renews all locks.
@@ -7,6 +7,7 @@ released there, so the child renews all locks.
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -31,6 +32,12 @@ def new_lock(*, is_awaited: bool = False) -> threading.Lock:
 def new_reentrant_lock(*, is_awaited: bool = False) -> "threading.RLock":
     """Return a reentrant lock that a forked child renews. See `new_lock`."""
     return _register(threading.RLock(), is_awaited)
+
+
+def in_child(function: Callable[[], object]) -> None:
+    """Call `function` in each child that is forked from now on, after its locks are renewed."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=function)
 
 
 def _register(lock: T, is_awaited: bool) -> T:

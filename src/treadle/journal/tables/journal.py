@@ -11,7 +11,6 @@ The docstring of each module says what is fast there.
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
 import weakref
 from abc import ABC, abstractmethod
@@ -25,6 +24,7 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunNotFoundError
 from treadle.core.inbox import InboxMessage, encode_message, kind_of
 from treadle.core.patches import load
+from treadle.http.locks import in_child
 from treadle.journal.follow import Changes, PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_sealed, make_seal
 from treadle.journal.resources import ResourceTable
@@ -423,8 +423,7 @@ def _disown_all() -> None:
         journal._disown()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown_all)
+in_child(_disown_all)
 
 
 def check_level(level: str, levels: Collection[str], place: str) -> None:

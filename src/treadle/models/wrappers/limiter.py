@@ -5,7 +5,6 @@ request. A retry wrapper must be outside: `RetryModel(LimitModel(model, limiter=
 """
 
 import asyncio
-import os
 import time
 import weakref
 from collections import deque
@@ -18,7 +17,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, RateLimitError, ServerError
 from treadle.core.estimates import CHARS_PER_TOKEN
 from treadle.core.types import Completion, Message, Request, Usage
-from treadle.http.locks import new_lock, new_reentrant_lock
+from treadle.http.locks import in_child, new_lock, new_reentrant_lock
 from treadle.models.protocol import Model, RateLimits, Watch
 from treadle.models.wrappers.limit_rules import Bucket, Concurrency, RequestPace, follow
 from treadle.models.wrappers.wrapper import Wrapper
@@ -415,8 +414,7 @@ def _begin_all() -> None:
         limiter._begin()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_all)
+in_child(_begin_all)
 
 
 _LEAST_SECONDS = 1.0

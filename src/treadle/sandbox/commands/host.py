@@ -17,7 +17,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, SandboxError
-from treadle.http.locks import new_lock
+from treadle.http.locks import in_child, new_lock
 from treadle.sandbox.commands.bubblewrap import (
     FOLDERS,
     LAYER,
@@ -184,7 +184,7 @@ class HostFolder:
 @cache
 def _pool() -> ThreadPoolExecutor:
     # The threads do not survive a fork, so a child makes its own.
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    in_child(_pool.cache_clear)
     return ThreadPoolExecutor(MAX_COMMANDS, thread_name_prefix="treadle-tool-shell")
 
 

@@ -236,37 +236,30 @@ class GatewayErrors:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and is_of_anthropic(scope["path"]):
-            send = _AnthropicErrors(send).send
-        await self._app(scope, receive, send)
+        begun: Any = None
+        written = b""
+
+        async def send_error(message: Any) -> None:
+            nonlocal begun, written
+            if message["type"] == "http.response.start" and message["status"] >= 400:
+                begun = message
+            elif begun is None:
+                await send(message)
+            else:
+                written += message.get("body", b"")
+                if not message.get("more_body", False):
+                    await _send_to_anthropic(send, begun, written)
+
+        is_other = scope["type"] == "http" and is_of_anthropic(scope["path"]) and scope["method"] != "OPTIONS"
+        await self._app(scope, receive, send_error if is_other else send)
 
 
-class _AnthropicErrors:
-    """What sends an answer of one request, an error once it is whole."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._begun: Any = None
-        """The beginning of an error."""
-        self._body = b""
-
-    async def send(self, message: Any) -> None:
-        """Send a message of ASGI."""
-        if message["type"] == "http.response.start" and message["status"] >= 400:
-            self._begun = message
-        elif self._begun is None:
-            await self._send(message)
-        else:
-            self._body += message.get("body", b"")
-            if not message.get("more_body", False):
-                await self._send_error()
-
-    async def _send_error(self) -> None:
-        told = msgspec.json.decode(self._body)["error"]["message"]
-        body = anthropic.write_error(self._begun["status"], told)
-        given = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._begun["headers"]}
-        kept = {name: value for name, value in given.items() if not name.startswith("content-")}
-        await send_whole(self._send, self._begun["status"], body, {**kept, "request-id": body["request_id"]})
+async def _send_to_anthropic(send: Send, begun: Any, written: bytes) -> None:
+    """Send an error whose beginning and body have OpenAI's form."""
+    body = anthropic.write_error(begun["status"], msgspec.json.decode(written)["error"]["message"])
+    given = {name.decode("latin-1"): value.decode("latin-1") for name, value in begun["headers"]}
+    kept = {name: value for name, value in given.items() if not name.startswith("content-")}
+    await send_whole(send, begun["status"], body, {**kept, "request-id": body["request_id"]})
 
 
 def _read(wire: Wire, body: bytes) -> ServedRequest:

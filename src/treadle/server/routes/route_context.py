@@ -1,10 +1,11 @@
 """What the routes of a request get: the host and the caller, and the bases of bodies and answers."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Depends, Request
+from fastapi import Depends, Request, params
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -48,18 +49,12 @@ async def check_parameters(request: Request) -> None:
     route = request.scope["route"]
     if not (request.query_params and route.include_in_schema):
         return
-    known = list(_parameters_of(route.dependant))
+    flat = get_flat_params(route.dependant)
+    known = [field.alias for field in flat if isinstance(field.field_info, params.Query)]
     for name in request.query_params:
         if name not in known:
             hint = did_you_mean(name, known, f"known are {', '.join(known)}" if known else "there are none")
             raise ConfigError(f"there is no parameter {name!r:.100}{hint}")
-
-
-def _parameters_of(dependant: Any) -> Iterator[str]:
-    for field in dependant.query_params:
-        yield field.alias
-    for other in dependant.dependencies:
-        yield from _parameters_of(other)
 
 
 Checked = Depends(check_parameters)
