@@ -13,7 +13,7 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel, kind_of
-from treadle.core.types import Completion, Delivery, Request, StopReason
+from treadle.core.types import Completion, Delivery, Request, StopReason, ToolErrorKind
 from treadle.export import load_row
 from treadle.journal.memory import MemoryJournal
 from treadle.knowledge.protocol import CompletedTurn
@@ -156,6 +156,9 @@ async def test_an_interrupt_stops_the_turn_and_begins_the_next() -> None:
     assert (run.stop_reason, run.state.turn.number) == (StopReason.CANCELLED, 1)
     assert [result.is_error for result in run.results] == [True]
     assert (third.output, third.state.turn.number) == ("to c", 2)
+    # The tool is pure, so that nothing is in doubt.
+    said = ("Not finished, and without effect: the turn was ended.", ToolErrorKind.NOT_RUN)
+    assert [(result.content, result.error_kind) for result in run.results] == [said]
     assert (second.output, second.state.turn.number) == ("to b", 3)
     assert heard[-2:] == ["tool_completed", "turn_completed"]
     await lab.check()

@@ -48,6 +48,10 @@ def test_without_anybody_the_run_waits_and_goes_on_with_a_yes(cli: Cli, script: 
     assert "run r · openai:m\n" in done.out
     assert "waits for approval" in done.out
     assert "treadle approve r call_1 yes" in done.err
+    for options in (("r",), ("r", "-o", "rows.jsonl")):
+        nothing = cli("export", *options)
+        assert nothing.code == 1, nothing
+        assert "r left out: it is not finished; go on with it: treadle resume r" in nothing.err
     assert sent(cli) == []
     assert cli("runs", "--status", "waiting").out.count("r ") >= 1
     listed = cli("approve", "r")

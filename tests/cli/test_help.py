@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from importlib import import_module
 
 import pytest
-from tests.cli.command import RealCli
+from tests.cli.command import Cli, RealCli
 
 from treadle.cli.commands.daemons import serve
 from treadle.cli.options.option_groups import split_docstring
@@ -118,3 +118,10 @@ def test_reader_that_has_seen_enough(real_cli: RealCli, arguments: list[str]) ->
     process.wait(60)
     assert "Traceback" not in err
     assert "Broken" not in err
+
+
+def test_a_flag_takes_no_value(cli: Cli) -> None:
+    for words in ((), ("run",), ("dataset",), ("dataset", "show")):
+        shown = cli(*words, "--help").out
+        assert "--help" in shown
+        assert "<bool>" not in shown

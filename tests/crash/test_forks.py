@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import IS_FULL
+
+import treadle
 
 PREAMBLE = """
 import asyncio, collections, faulthandler, json, multiprocessing, os, signal, sys, threading, time
@@ -102,30 +105,142 @@ journal.close()
 print(json.dumps(codes))
 """
 LOCKED = """
-from treadle.journal import driven
+from pathlib import Path
+from treadle.core.inbox import Cancel
+from treadle.core.spec import AgentSpec, PartSpec
+from treadle.http import locks
+from treadle.http.background import LoopThread
+from treadle.journal.driven import DrivenRuns
+from treadle.journal.memory import MemoryJournal
+from treadle.journal.postgres.postgres_listener import PostgresListener
+from treadle.knowledge.files.store_index import StoreIndexes
+from treadle.knowledge.memory.memory_tables import Database
+from treadle.models.wrappers.limiter import Limiter
+from treadle.routing.latency import Latencies
+from treadle.sandbox.commands.execution import SandboxCommand
+from treadle.sandbox.commands.host import HostCommands, HostFolder
+from treadle.sandbox.in_memory import MemorySandbox
+from treadle.sandbox.protocol import Limits, Stop
+from treadle.server.api_server import load_served
+from treadle.server.catalog import AgentCatalog
+from treadle.telemetry import JsonlTurnLog
+from treadle.tools.toolset_parts import load_file
+from treadle.viewer.viewed_data import ViewedData
+from treadle.workers.worker import RunAgents
 
+folder = Path(path).parent
 journal = open_journal(path)
-agent = Agent(ScriptedModel(["x"]), journal=journal)
+agent = Agent(ScriptedModel(["x"] * 9), journal=journal)
 agent.run_sync("go")
+memory = MemoryJournal()
+in_memory = Agent(ScriptedModel(["x"] * 9), journal=memory)
+first = in_memory.run_sync("go").run_id
+row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+(folder / "rows.jsonl").write_text(json.dumps(row))
+(folder / "own.py").write_text("x = 1")
+(folder / "forking.py").write_text("import os; pid = os.fork()")
+(folder / "treadle.toml").write_text("[models.m]\\nmodel = 'openai:m'\\napi_key_env = 'PATH'")
+served = load_served(folder / "treadle.toml", None)
+driven, log, loop = DrivenRuns(lambda run_id, after: []), JsonlTurnLog(folder / "turns.jsonl"), LoopThread("own")
+latencies, limiter, indexes = Latencies(), Limiter.shared("m"), StoreIndexes()
+catalog, database = AgentCatalog(served.config, memory, served.names), Database(None, "memory")
+viewed = ViewedData([folder / "rows.jsonl"])
+sandbox, run_agents, listener = MemorySandbox(), RunAgents(memory), PostgresListener(None, None, None, None)
+host = HostFolder(HostCommands(is_protected=False), None)
+command = SandboxCommand("true", folder, Limits(), None, None)
+spec = AgentSpec(model=PartSpec(name="openai:m"))
+
+def search():
+    assert indexes.search(memory.resources, "vs", "a", None, None, 5, 0.0) == []
+
+search()
+
+def use_journal():
+    refused(journal.runs)
+    refused(lambda: agent.run_sync("go"))
+    journal.close()
+    with open_journal(path + "2") as own:
+        assert Agent(ScriptedModel(["x"]), journal=own).run_sync("go").output == "x"
+
+def use_memory():
+    assert in_memory.run_sync("go").output == "x"
+    memory.post(first, Cancel())
+    assert len(memory.runs()) == 2
+
+def use_limiter():
+    asyncio.run(asyncio.wait_for(Limiter.shared("m").admit(), 30))
+    limiter.stats()
+
+async def follow():
+    async for _ in memory.follow(first):
+        break
+
+def read_database():
+    with database.reading() as db:
+        assert db.execute("SELECT 1").fetchone() == (1,)
+
+def build():
+    try:
+        run_agents.agent_for(spec, None)
+    except ConfigError:
+        pass
+
+uses = {
+    "http/background.py": lambda: loop.run(asyncio.sleep(0)),
+    "journal/driven.py": lambda: driven.open("r").deliver(1, "note"),
+    "journal/follow.py": lambda: asyncio.run(follow()),
+    "journal/memory.py": use_memory,
+    "journal/postgres/postgres_listener.py": listener.close,
+    "journal/resources.py": lambda: memory.resources.once(list, list),
+    "journal/sqlite/sqlite_journal.py": use_journal,
+    "journal/tables/committer.py": use_journal,
+    "journal/tables/reader.py": use_journal,
+    "journal/tables/writer.py": use_journal,
+    "knowledge/files/store_index.py": search,
+    "knowledge/memory/memory_tables.py": read_database,
+    "models/wrappers/limiter.py": use_limiter,
+    "routing/latency.py": lambda: latencies.add("m", 1.0),
+    "sandbox/commands/execution.py": lambda: command.stop(Stop.CANCELLED),
+    "sandbox/commands/host.py": lambda: asyncio.run(host.run("true", MemorySandbox(), Limits())),
+    "sandbox/in_memory.py": lambda: sandbox.write("a", b"x"),
+    "server/catalog.py": lambda: catalog.agent("m"),
+    "telemetry/turn_log.py": log.close,
+    "tools/toolset_parts.py": lambda: load_file(folder / "own.py"),
+    "viewer/viewed_data.py": lambda: viewed.read_row(0, 0, is_rejected=False),
+    "workers/worker.py": build,
+}
+every = [*locks._locks, *locks._awaited]
 held, is_forked = threading.Event(), threading.Event()
 
 def hold():
-    "Do what a thread does that begins a run when the process is forked."
-    with driven._lock:
-        held.set()
-        is_forked.wait()
+    for lock in every:
+        lock.acquire()
+    held.set()
+    is_forked.wait()
+    for lock in every:
+        lock.release()
 
-threading.Thread(target=hold).start()
+holder = threading.Thread(target=hold)
+holder.start()
 held.wait()
 pid = os.fork()
 if pid == 0:
-    refused(lambda: agent.run_sync("go"))
-    with open_journal(path + "2") as own:
-        assert Agent(ScriptedModel(["x"]), journal=own).run_sync("go").output == "x"
-    sys.exit(0)
+    assert not any(lock.locked() for lock in every if hasattr(lock, "locked"))
+    for use in uses.values():
+        use()
+    os._exit(0)
 is_forked.set()
+holder.join()
+ends(pid)
+for use in (use_memory, use_limiter, search, host.close, journal.runs):
+    use()
+pid = load_file(folder / "forking.py").pid  # this thread holds the lock of files
+if pid == 0:
+    load_file(folder / "own.py")
+    os._exit(0)
 ends(pid)
 journal.close()
+(folder / "places.json").write_text(json.dumps(list(uses)))
 print(json.dumps(codes))
 """
 EVERYTHING = """
@@ -201,8 +316,21 @@ def test_forked_children_end_and_leave_the_parents_things_alone(tmp_path: Path, 
             out, errors = process.communicate()
     assert process.returncode == 0, errors
     assert set(json.loads(out)) == {0}, errors
+    if script is LOCKED:
+        assert set(json.loads((tmp_path / "places.json").read_text())) == makers_of_locks()
     if script is WRITING:
         db = sqlite3.connect(path)
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert db.execute("SELECT status, owner FROM runs GROUP BY 1, 2").fetchall() == [("finished", None)]
         db.close()
+
+
+def makers_of_locks() -> set[str]:
+    """Return the files of the package that make locks between threads, all in the way that forks know of."""
+    source = Path(treadle.__file__).parent
+    texts = {path.relative_to(source).as_posix(): path.read_text() for path in source.rglob("*.py")}
+    del texts["http/locks.py"]
+    kinds = r"(?:R?Lock|Condition|(?:Bounded)?Semaphore)\b"
+    other = re.compile(rf"\bthreading\.{kinds}\(|from threading import .*{kinds}")
+    assert not [name for name, text in texts.items() if other.search(text)]
+    return {name for name, text in texts.items() if re.search(r"\bnew_(?:reentrant_)?lock\(", text)}

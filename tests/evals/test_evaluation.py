@@ -15,7 +15,7 @@ from tests.conftest import IS_FULL
 from tests.crash.generation import Server
 from tests.testbed.threaded import ThreadedServer
 
-from treadle import open_journal
+from treadle import ScriptedModel, open_journal
 from treadle.core.errors import ConfigError
 from treadle.core.events import InferenceCompleted, Rewarded, RunStarted
 from treadle.evals import Evaluated, EvaluationConfig, evaluate
@@ -257,3 +257,19 @@ def test_mistakes_of_a_configuration_are_all_named() -> None:
         "did you mean 'check'",
     ):
         assert part in str(caught.value)
+
+
+async def test_models_that_a_program_made_are_evaluated(tmp_path: Path) -> None:
+    def made(*answers: str) -> ScriptedModel:
+        return ScriptedModel(list(answers), name="mine")
+
+    asked: dict[str, Any] = {"tasks": ["files:csv_sum-0001"], "path": tmp_path / "out"}
+    done = await evaluate(models=[made("1"), "oracle"], **asked)
+    assert [item.model for item in done.results.models] == ["program:mine", "oracle"]
+    assert [item.score.mean for item in done.results.models] == [0.0, 1.0]
+    assert (await evaluate(models=[made(), "oracle"], **asked)).progress.resumed == 2
+    with pytest.raises(ConfigError, match="the same name"):
+        await evaluate(models=[made(), made()], **asked)
+    more: dict[str, Any] = {**asked, "path": tmp_path / "more", "workers": "local:2"}
+    with pytest.raises(ConfigError, match="only this process"):
+        await evaluate(models=[made()], **more)

@@ -31,6 +31,7 @@ from treadle.core.errors import (
 )
 from treadle.core.packed import unpack_ids
 from treadle.core.state import Status, fold
+from treadle.core.tally import count_lost
 from treadle.core.token_record import TokenRecord
 from treadle.core.transcript import check_transcript
 from treadle.core.types import (
@@ -49,7 +50,7 @@ from treadle.core.types import (
 )
 from treadle.journal.jsonl import export_run, import_lines
 from treadle.journal.memory import MemoryJournal, MemoryWriter
-from treadle.models import call
+from treadle.models import RetryModel, call
 from treadle.models.protocol import Watch
 from treadle.models.scripted import Answer
 from treadle.testbed import oracle_for
@@ -537,6 +538,19 @@ async def test_the_deadline_stops_tools_and_every_call_has_a_result(lab: Lab) ->
     run = await run_to_the_deadline(lab, ["wait", "look", "wait"], [wait, look], begun, 2)
     assert set(kinds(run)) == {ToolErrorKind.TIMEOUT, None}
     assert "what it did until then is unknown" in results(run)[0][1]
+
+
+async def test_a_pure_tool_that_the_deadline_stopped_has_done_nothing(lab: Lab) -> None:
+    gate, begun = Gate(), list[str]()
+
+    @tool(effect="pure")
+    async def wait() -> None:
+        begun.append("wait")
+        await gate.pass_through()
+
+    run = await run_to_the_deadline(lab, ["wait"], [wait], begun, 1)
+    assert results(run) == [("wait", "Stopped by the deadline of the run.")]
+    assert (await lab.agent("x", tools=[wait]).replay(run.run_id)).is_exact
 
 
 async def test_files_changed_by_a_tool_that_the_deadline_stopped_are_kept(lab: Lab) -> None:
@@ -1657,6 +1671,24 @@ async def test_every_event_of_a_run_can_be_forked_with_the_files_of_that_moment(
         if not is_whole:
             assert fork.files == origin.files
     assert (await agent.replay(origin.run_id)).is_exact
+
+
+@pytest.mark.parametrize("is_retried", [False, True])
+async def test_a_fork_in_the_middle_of_an_inference_has_lost_nothing(lab: Lab, is_retried: bool) -> None:
+    answers: list[Any] = [ServerError("busy", status=503)] * is_retried + ["done", "done again"]
+    model = RetryModel(ScriptedModel(answers), max_attempts=2, min_delay_seconds=0.0)
+    agent = lab.agent(model=model)
+    origin = await agent.run("go")
+    at = next(event.seq for event in origin.events if event.type == "inference_completed") - 1
+    before = fold([event.body for event in origin.events[:at]])
+    assert before.turn.asked is not None
+    fork = await agent.fork(origin.run_id, at)
+    assert (fork.output, fork.stop_reason) == ("done again", StopReason.COMPLETED)
+    assert fork.state.turn.spent.lost == before.turn.spent.lost
+    assert fork.usage.total_tokens == origin.usage.total_tokens
+    assert count_lost(event.body for event in fork.events) == 0
+    assert fork.state.turn.spent.tokens == origin.state.turn.spent.tokens
+    assert (await agent.replay(fork.run_id)).is_exact
 
 
 async def test_a_fork_of_a_session_is_a_session(lab: Lab) -> None:

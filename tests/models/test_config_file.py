@@ -342,6 +342,67 @@ def test_a_mistake_is_told_with_its_place(tmp_path, text, message):
     assert "sk-1" not in str(caught.value)
 
 
+def test_all_mistakes_are_told_with_their_lines(tmp_path):
+    text = """# models
+modle = 'x'
+
+[models.fast]  # the first
+model = 'a:b'
+temprature = 1
+price = { input_usd_per_million = 1, output_usd_per_million = 1, inpt = 1 }
+limit = 'x'
+note = \"\"\"
+seed = 'x' in a text
+\"\"\"
+seed = 'x'
+stop = [
+  'a=b',
+]
+
+[models."other.name"]
+top_p = 2
+
+[serve.keys.kim]
+sha256 = 'HASH'
+scope = ['read']
+""".replace("HASH", "0" * 64)
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config()
+    found = str(caught.value).splitlines()
+    assert found[0] == f"{str(path)!r} has 8 mistakes:"
+    assert [line.removeprefix(f"{path}:").split(": ")[:2] for line in found[1:]] == [
+        ["2", "modle"],
+        ["6", "models.fast.temprature"],
+        ["7", "models.fast.price.inpt"],
+        ["9", "models.fast.note"],
+        ["12", "models.fast.seed"],
+        ["17", "models.other.name.model"],
+        ["18", "models.other.name.top_p"],
+        ["22", "serve.keys.kim.scope"],
+    ]
+    write(tmp_path, "[models.a]\nmodel='a:b'\nlimit='x'\nfallback=['a']\n[tiers]\nsmall='z'\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config()
+    assert [line.removeprefix(f"{path}:").split(":")[0] for line in str(caught.value).splitlines()[1:]] == [
+        "3",
+        "4",
+        "6",
+    ]
+    write(tmp_path, "".join([f"odd{number} = 1\n" for number in range(12)]))
+    with pytest.raises(ConfigError) as caught:
+        load_config()
+    assert str(caught.value).splitlines()[-2:] == [
+        f"{path}:10: odd9: unknown key 'odd9', {str(caught.value).split(', ', 1)[1].splitlines()[0]}",
+        "and 2 more",
+    ]
+    path.unlink()
+    path = write(tmp_path, "models:\n  a:\n    model: a:b\n    sed: 1\n", "treadle.yaml")
+    with pytest.raises(ConfigError) as caught:
+        load_config()
+    assert str(caught.value) == f"{path}:4: models.a.sed: unknown key 'sed', did you mean 'seed'?"
+
+
 @pytest.mark.parametrize(
     ("variable", "message"),
     [

@@ -166,3 +166,21 @@ async def test_odd_requests_get_an_error(
     if code is not None:
         found = answer.json()
         assert (found["id"], found["error"]["code"]) == (7, code)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"message": {"parts": [{"text": 5}]}}, "message.messageId: it is missing"),
+        (
+            {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": 5}]}},
+            "message.parts.0.text: 5 is",
+        ),
+        ([1], "params: [1] is not possible"),
+    ],
+)
+async def test_wrong_parameters_are_named(client: AsyncOpenAI, params: Any, message: str) -> None:
+    body = {"jsonrpc": "2.0", "id": 7, "method": "SendMessage", "params": params}
+    answer = await client._client.post(f"{client.base_url}a2a/echo", json=body)
+    assert message in answer.json()["error"]["message"]
+    assert "\n" not in answer.json()["error"]["message"]

@@ -223,7 +223,7 @@ HOSTILE = {
     "no such place": (request("/v1/runs?after=nope", KIM), 404),
     "no label": (request("/v1/runs?label=nope", KIM), 400),
     "emoji": (request("/v1/conversations/conv_%F0%9F%92%A9", KIM), 404),
-    "large number": (request("/v1/responses/resp_x_99999999999999999999_1", KIM), 400),
+    "large number": (request("/v1/responses/resp_x_99999999999999999999_1", KIM), 404),
     "no such path": (request("/nothing", KIM), 404),
     "no such method": (request("/v1/models", KIM, method="PATCH"), 405),
 }

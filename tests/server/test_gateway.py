@@ -129,6 +129,17 @@ async def test_an_agents_own_tools_stay_on_the_server(client: AsyncOpenAI) -> No
         ({"model": "nope", "messages": [{"role": "user", "content": "a"}]}, "there is no model 'nope'"),
         ({"model": "echo", "messages": [{"role": "odd", "content": "a"}]}, "'odd' is not a role"),
         ({"model": "echo", "messages": ["a"]}, r"messages\[0\]"),
+        *[
+            ({"model": "echo", "messages": [message]}, r"messages\[0\] cannot be read: content is missing")
+            for message in (
+                {"role": "user"},
+                {"role": "user", "content": None},
+                {"role": "system"},
+                {"role": "tool", "tool_call_id": "c9"},
+                {"role": "assistant"},
+                {"role": "assistant", "content": None, "tool_calls": []},
+            )
+        ],
         (
             {"model": "echo", "messages": [{"role": "user", "content": "a"}], "tool_choice": "any"},
             "tool_choice",
@@ -194,6 +205,8 @@ async def test_bad_messages_are_refused(claude: "AsyncAnthropic") -> None:
         ([{"role": "user", "content": [image]}], "not supported"),
         ([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "u1"}]}], "u1"),
         ([], "missing or empty"),
+        ([{"role": "user", "content": None}], "content is None"),
+        ([{"role": "user"}], "'content' is missing"),
     ):
         with pytest.raises(anthropic.BadRequestError, match=error):
             await claude.messages.create(messages=messages, **asked)  # type: ignore[arg-type]

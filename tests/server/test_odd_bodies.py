@@ -110,6 +110,16 @@ def with_value(body: Any, path: tuple[Any, ...], value: Any) -> Any:
     return made
 
 
+def is_written(body: Any, param: str) -> bool:
+    """Return whether `param` is the path of a value in a body, or of a key that one of its objects lacks."""
+    *path, last = param.split(".")
+    for part in path:
+        if not ((isinstance(body, dict) and part in body) or (isinstance(body, list) and part.isdecimal())):
+            return False
+        body = body[part] if isinstance(body, dict) else body[int(part)]
+    return isinstance(body, dict) or (isinstance(body, list) and last.isdecimal())
+
+
 @pytest.mark.parametrize("path", BODIES)
 async def test_odd_fields_are_no_fault_of_the_server(client: AsyncOpenAI, path: str) -> None:
     body = BODIES[path]
@@ -124,7 +134,9 @@ async def test_odd_fields_are_no_fault_of_the_server(client: AsyncOpenAI, path: 
             )
             assert answer.status_code < 500, (place, value, answer.text)
             if answer.status_code >= 400:
-                assert answer.json()["error"]["message"], (place, value)
+                told = answer.json()["error"]
+                assert told["message"], (place, value)
+                assert told.get("param") is None or is_written(odd, told["param"]), (place, value, told)
 
 
 MISTAKES = [
@@ -147,6 +159,41 @@ MISTAKES = [
     ("POST", "/responses", "{}", 404, "there is nothing at '/responses'; /openapi.json lists all paths"),
     ("PUT", "/v1/runs", "{}", 405, "'/v1/runs' takes no PUT; /openapi.json lists all paths"),
     ("GET", "/v1/runs?status=pausd", "", 400, "there is no status 'pausd'; did you mean 'paused'?"),
+    ("GET", "/v1/runs?staus=x", "", 400, "there is no parameter 'staus'; did you mean 'status'"),
+    ("GET", "/v1/runs?limit=x", "", 400, "limit: 'x' is not possible; it should be a valid integer"),
+    ("GET", "/v1/runs/export?formt=x", "", 400, "there is no parameter 'formt'; did you mean 'format'?"),
+    ("GET", "/v1/runs/x/events?after=1", "", 400, "there is no parameter 'after'"),
+    (
+        "GET",
+        "/v1/view/datasets/0/rows?word=x",
+        "",
+        400,
+        "there is no parameter 'word'; did you mean 'words'?",
+    ),
+    ("GET", "/v1/view/runs/x/tokens?masks=x", "", 400, "there is no parameter 'masks'; did you mean 'mask'?"),
+    ("GET", "/v1/view/runs/x/events?limt=1", "", 400, "there is no parameter 'limt'; did you mean 'limit'?"),
+    ("GET", "/v1/files?odd=1", "", 200, ""),
+    (
+        "POST",
+        "/v1/responses",
+        '{"model": "echo", "input": 5}',
+        400,
+        "input: 5 is not possible; it should be a ",
+    ),
+    (
+        "POST",
+        "/v1/responses",
+        '{"model": "echo", "input": [5]}',
+        400,
+        "input.0: 5 is not possible; it should be a mapping",
+    ),
+    (
+        "POST",
+        "/v1/responses",
+        '{"model": "echo", "input": "x", "conversation": {"od": 5}}',
+        400,
+        "conversation.id: it is missing",
+    ),
 ]
 
 
@@ -158,4 +205,4 @@ async def test_a_refusal_says_what_to_give_instead(
     headers = {"content-type": "application/json"}
     answer = await client._client.request(method, url, content=body, headers=headers)
     assert answer.status_code == status
-    assert message in answer.json()["error"]["message"]
+    assert status == 200 or message in answer.json()["error"]["message"]

@@ -130,10 +130,17 @@ async def test_calls_reach_the_client_as_they_were_written(tmp_path: Path, journ
 async def test_answers_are_passed_on_and_not_asked_for_again(
     finish: str, tmp_path: Path, journal: Journal
 ) -> None:
-    async with relaying([Reply(answer("", finish=finish))], tmp_path, journal) as (client, engine):
+    replies = [Reply(answer("", finish=finish)), Reply(answer("now"))]
+    async with relaying(replies, tmp_path, journal) as (client, engine):
         got = await client.chat.completions.create(model="far", messages=HELLO)
-        assert (got.choices[0].finish_reason, got.choices[0].message.content) == (finish, None)
+        said = got.choices[0].message
+        assert (got.choices[0].finish_reason, said.content) == (finish, "")
         assert len(engine.requests) == 1
+        # It can be sent back as it is.
+        more: Any = [*HELLO, said.model_dump(exclude_none=True), *HELLO]
+        assert (await client.chat.completions.create(model="far", messages=more)).choices[
+            0
+        ].message.content == "now"
 
 
 def logprobs(*texts: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -274,7 +274,7 @@ async def test_a_background_response_is_polled_and_cancelled(client: AsyncOpenAI
         ({"model": "ecko", "input": "a"}, "did you mean 'echo'"),
         ({"model": "echo", "inptu": "a"}, "inptu"),
         ({"model": "echo"}, "no message of the user"),
-        ({"model": "echo", "input": "a", "previous_response_id": "x"}, "is not the id of a response"),
+        ({"model": "echo", "input": "a", "previous_response_id": "x"}, "there is no response"),
         ({"model": "echo", "input": "a", "previous_response_id": "resp_x_1_0"}, "there is no run"),
         ({"model": "echo", "input": "a", "temperature": 9}, "temperature"),
         ({"model": "echo", "input": "a", "tools": [{"type": "file_search"}]}, r"tools\[0\]"),
@@ -512,3 +512,48 @@ async def test_all_who_wait_hear_that_their_requests_cannot_be_kept(tmp_path: Pa
     again = [keep(ResponseId("run", number, 0)) for number in (3, 4)]
     found = await asyncio.gather(*again, return_exceptions=True)
     assert [type(error) for error in found] == [JournalError, JournalError]
+
+
+@pytest.mark.parametrize(
+    "name", ["nope", "resp_nope", "conv_nope", "resp_019a2b3c_1_0", "file-nope", "vs_nope"]
+)
+async def test_what_does_not_exist_is_not_found(client: AsyncOpenAI, name: str) -> None:
+    """Whatever the id looks like, the SDK raises the error that it has for this."""
+    store = await client.vector_stores.create(name="s")
+    asked: list[Callable[[], Any]] = [
+        lambda: client.responses.retrieve(name),
+        lambda: client.responses.cancel(name),
+        lambda: client.responses.delete(name),
+        lambda: client.responses.input_items.list(name),
+        lambda: client.conversations.retrieve(name),
+        lambda: client.conversations.delete(name),
+        lambda: client.conversations.items.list(name),
+        lambda: client.conversations.items.retrieve("msg_x", conversation_id=name),
+        lambda: client.files.retrieve(name),
+        lambda: client.files.content(name),
+        lambda: client.files.delete(name),
+        lambda: client.vector_stores.retrieve(name),
+        lambda: client.vector_stores.update(name, name="x"),
+        lambda: client.vector_stores.delete(name),
+        lambda: client.vector_stores.search(name, query="x"),
+        lambda: client.vector_stores.files.list(name),
+        lambda: client.vector_stores.files.create(name, file_id="file-x"),
+        lambda: client.vector_stores.files.retrieve(name, vector_store_id=store.id),
+        lambda: client.vector_stores.files.update(name, vector_store_id=store.id, attributes={}),
+        lambda: client.vector_stores.files.content(name, vector_store_id=store.id),
+        lambda: client.vector_stores.files.delete(name, vector_store_id=store.id),
+        lambda: client.vector_stores.file_batches.create(name, file_ids=["file-x"]),
+        lambda: client.vector_stores.file_batches.retrieve(name, vector_store_id=store.id),
+        lambda: client.vector_stores.file_batches.cancel(name, vector_store_id=store.id),
+        lambda: client.vector_stores.file_batches.list_files(name, vector_store_id=store.id),
+        lambda: client.models.retrieve(name),
+    ]
+    refusals = []
+    for ask in asked:
+        try:
+            refusals.append(repr(await ask()))
+        except openai.NotFoundError:
+            continue
+        except openai.APIStatusError as error:
+            refusals.append(str(error))
+    assert refusals == []

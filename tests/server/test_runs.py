@@ -156,13 +156,14 @@ class Killed:
         self.folder = folder
         self.journal = journal
         self.port = 0
+        self.stderr: int | None = None
         self.process: Process | subprocess.Popen[str] | None = None
 
     def start(self) -> str:
         """Start the server, and return its address."""
         command = ["-m", "treadle", "serve", "--config", "treadle.toml", "--journal", self.journal, "--json"]
         self.process = FORKS.start(
-            *command, "--port", str(self.port), cwd=self.folder, stdout=subprocess.PIPE
+            *command, "--port", str(self.port), cwd=self.folder, stdout=subprocess.PIPE, stderr=self.stderr
         )
         assert self.process.stdout is not None
         url = str(json.loads(self.process.stdout.readline())["url"])
@@ -263,3 +264,30 @@ async def test_a_server_that_is_stopped_ends_and_says_nothing_odd(killed: Killed
         killed.kill(signal.SIGTERM)
         assert killed.process is not None
         assert killed.process.returncode == 0
+
+
+async def test_a_server_that_is_told_twice_to_stop_does_not_wait_and_says_nothing(killed: Killed) -> None:
+    """A client that does not send the rest of its request is not waited for, and what is cancelled is no defect."""
+    killed.stderr = subprocess.PIPE
+    killed.start()
+    _, writer = await asyncio.open_connection("127.0.0.1", killed.port)
+    head = "POST /v1/conversations HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Content-Length: 9\r\n\r\n{{".encode())
+    reader, other = await asyncio.open_connection("127.0.0.1", killed.port)
+    other.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert b" 200 " in await reader.read()  # the server has begun to read the first request, too
+    process = killed.process
+    assert process is not None
+    process.send_signal(signal.SIGTERM)
+    while True:
+        try:
+            _, late = await asyncio.open_connection("127.0.0.1", killed.port)
+        except OSError:
+            break
+        late.close()
+        await asyncio.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, errors = await asyncio.to_thread(process.communicate, timeout=60)
+    writer.close()
+    other.close()
+    assert (process.returncode, errors) == (0, "")

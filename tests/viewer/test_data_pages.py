@@ -297,7 +297,8 @@ def test_an_evaluation_shows_scores_tasks_and_failures(tmp_path: Path, screen: S
             "eval", "--task", "files:csv_sum-000*", *models, "--limit", "4", "--name", name, "--out", name
         )
         assert made.code == 0, made
-    assert cli("report", "one", "--out", "e.html").code == 0
+    written = cli("report", "one", "--out", "e.html")
+    assert (written.code, written.out) == (0, "e.html\n")
     screen.open(page := tmp_path / "e.html")
     text = screen.run("document.body.innerText")
     for words in ("samples graded", "Differences on the same tasks", "csv_sum", "Score against cost"):

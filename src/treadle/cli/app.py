@@ -89,7 +89,14 @@ def _load(name: str, entry: CommandEntry) -> Any:
     epilog = _write_examples(split_docstring(function)[1])
     single = typer.Typer(add_completion=False)
     single.command(name, epilog=epilog, context_settings=_SETTINGS)(as_command(function))
-    return typer.main.get_command(single)
+    made = typer.main.get_command(single)
+    _hide_type_of_help(made)
+    return made
+
+
+def _hide_type_of_help(command: Any) -> None:
+    """Keep the help of a command from saying that `--help` is a truth value."""
+    command.get_help_option(typer.Context(command, **command.context_settings)).metavar = ""
 
 
 def _make_group(name: str, group: typer.Typer, entries: Mapping[str, CommandEntry]) -> TyperGroup:
@@ -99,6 +106,7 @@ def _make_group(name: str, group: typer.Typer, entries: Mapping[str, CommandEntr
     for words, advice in MOVED.items():
         if words.rpartition(" ")[0] == name:
             made.commands[words.rpartition(" ")[2]] = MovedCommand(words, advice)
+    _hide_type_of_help(made)
     return made
 
 
@@ -120,10 +128,14 @@ def _show_version(is_wanted: bool) -> None:
 
 def _treadle(
     is_debug: Annotated[
-        bool, typer.Option("--debug", envvar="TREADLE_DEBUG", help="Show the traceback of an error.")
+        bool,
+        typer.Option("--debug", metavar="", envvar="TREADLE_DEBUG", help="Show the traceback of an error."),
     ] = False,
     is_version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option(
+            "--version", metavar="", callback=_show_version, is_eager=True, help="Show the version."
+        ),
     ] = False,
 ) -> None:
     """Run tool-using LLM agents whose every run is a durable, replayable, training-ready trajectory."""

@@ -222,7 +222,7 @@ def decide_calls(state: "State") -> Action:
         # At a wrap-up only the answer tool may be called.
         unrun = [item for item in open_calls if is_late or item.call.name != state.output_tool]
         if unrun:
-            return _settle(state, [_unrun(item, turn.limit) for item in unrun])
+            return _settle(state, [_unrun(state, item, turn.limit) for item in unrun])
         return RunCalls(tuple(open_calls))
     doubtful = []
     for item in open_calls:
@@ -233,7 +233,9 @@ def decide_calls(state: "State") -> Action:
     if policy.max_tool_calls is not None:
         room = max(0, policy.max_tool_calls - turn.spent.tool_calls)
         if len(open_calls) > room:
-            return _settle(state, [_unrun(item, StopReason.MAX_TOOL_CALLS) for item in open_calls[room:]])
+            return _settle(
+                state, [_unrun(state, item, StopReason.MAX_TOOL_CALLS) for item in open_calls[room:]]
+            )
     if state.call_limits and (over := _find_over_limit(state, open_calls)):
         return _settle(state, over)
     if turn.spent.retries_by_tool:
@@ -318,7 +320,7 @@ def abandon_turn(state: "State") -> tuple[e.DurableBody, ...]:
     results = [
         _refused(item.call, ToolErrorKind.NOT_RUN, "Not answered: the turn was ended.")
         if item in external or (item.call.call_id in asking and item.effect is not Effect.ONCE)
-        else _unrun(item, None)
+        else _unrun(state, item, None)
         for item in state.turn.calls.values()
         if item.result is None
     ]
@@ -327,11 +329,15 @@ def abandon_turn(state: "State") -> tuple[e.DurableBody, ...]:
 
 def stop_calls(state: "State") -> tuple[e.DurableBody, ...]:
     """Return the results of the calls that the deadline stopped or prevented from running."""
-    stopped = "Stopped by the deadline of the run; what it did until then is unknown."
+    stopped = "Stopped by the deadline of the run"
     results = [
-        _refused(item.call, ToolErrorKind.TIMEOUT, stopped)
+        _refused(
+            item.call,
+            ToolErrorKind.TIMEOUT,
+            f"{stopped}." if _is_harmless(state, item) else f"{stopped}; what it did until then is unknown.",
+        )
         if item.attempt
-        else _unrun(item, StopReason.DEADLINE)
+        else _unrun(state, item, StopReason.DEADLINE)
         for item in state.turn.calls.values()
         if item.result is None
     ]
@@ -363,11 +369,18 @@ def unknown_outcome(call: ToolCall) -> ToolResult:
     return _refused(call, ToolErrorKind.IN_DOUBT, text)
 
 
-def _unrun(item: CallState, limit: StopReason | None) -> ToolResult:
-    if item.attempt:
+def _is_harmless(state: "State", item: CallState) -> bool:
+    """Return whether neither a started call nor any call that it made has an effect."""
+    effects = {item.effect, *[inner.effect for inner in item.inner.values()]}
+    return effects == {Effect.PURE} and state.is_since(2, 6)
+
+
+def _unrun(state: "State", item: CallState, limit: StopReason | None) -> ToolResult:
+    if item.attempt and not _is_harmless(state, item):
         return unknown_outcome(item.call)
     why = f"the limit {limit.value} of this run was reached" if limit else "the turn was ended"
-    return _refused(item.call, ToolErrorKind.NOT_RUN, f"Not run: {why}.")
+    what = "Not finished, and without effect" if item.attempt else "Not run"
+    return _refused(item.call, ToolErrorKind.NOT_RUN, f"{what}: {why}.")
 
 
 def _refused(call: ToolCall, kind: ToolErrorKind, text: str) -> ToolResult:

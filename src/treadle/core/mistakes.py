@@ -46,10 +46,12 @@ class Keys:
         returns."""
         problems: dict[KeyPath, Problem] = {}
         forms: dict[KeyPath, list[Any]] = {}
-        for fault in faults:
-            path, has_forms = self._path_in(value, fault["loc"])
+        placed = [(*self._path_in(value, fault["loc"]), fault) for fault in faults]
+        for path, has_forms, fault in sorted(placed, key=lambda item: len(item[0]) if item[1] else 0):
             if has_forms:
-                forms.setdefault(self._with_forms(path), []).append((path, fault))
+                root = self._with_forms(path)
+                root = next((other for other in forms if root[: len(other)] == other), root)
+                forms.setdefault(root, []).append((path, fault))
             else:
                 problems.setdefault(path, Problem(path, self._explain(path, fault)))
         for root, found in forms.items():
@@ -58,8 +60,10 @@ class Keys:
             for path, fault in inner:
                 problems.setdefault(path, Problem(path, self._explain(path, fault)))
             if not inner:
-                given = _value_at(value, root)
-                problems[root] = Problem(root, f"{given!r:.60} is not possible; give {self._form_of(root)}")
+                known = self._form_of(root)
+                wanted = " or ".join(dict.fromkeys(_wanted_by(fault) for _, fault in found))
+                advice = f"it should {wanted}" if known is None else f"give {known}"
+                problems[root] = Problem(root, f"{_value_at(value, root)!r:.60} is not possible; {advice}")
         return list(problems.values())
 
     def explain_unknown(self, path: KeyPath) -> str:
@@ -107,13 +111,14 @@ class Keys:
                 return path[: len(pattern)]
         return path
 
-    def _form_of(self, path: KeyPath) -> str:
+    def _form_of(self, path: KeyPath) -> str | None:
+        """Return the forms that the value at `path` can have; `None` if they are not described."""
         for pattern, text in self._forms.items():
             if len(pattern) == len(path) and all(
                 name in ("*", part) for name, part in zip(pattern, path, strict=True)
             ):
                 return text
-        return "another value"
+        return None
 
     def _explain(self, path: KeyPath, fault: Any) -> str:
         kind, key = fault["type"], str(path[-1]) if path else ""
@@ -125,10 +130,7 @@ class Keys:
             names = _NAME.findall(fault["ctx"]["expected"])
             given = key if fault["loc"][-1] == "[key]" else fault["input"]
             return f"{given!r:.60} is unknown{did_you_mean(str(given), names) or ';'} known are {', '.join(names)}"
-        _, says_should, wanted = fault["msg"].partition(" should ")
-        wanted = wanted if says_should else f"be {fault['msg'].removeprefix('Value error, ')}"
-        wanted = wanted.replace("a valid dictionary", "a mapping").replace("a valid list", "a list")
-        return f"{fault['input']!r:.60} is not possible; it should {wanted}"
+        return f"{fault['input']!r:.60} is not possible; it should {_wanted_by(fault)}"
 
     @cached_property
     def _schema(self) -> dict[str, Any]:
@@ -163,6 +165,13 @@ class Keys:
             yield from self._objects(item)
         if "$ref" not in node and "anyOf" not in node:
             yield node
+
+
+def _wanted_by(fault: Any) -> str:
+    """Return what a value should be, as in `be a list`."""
+    _, says_should, wanted = fault["msg"].partition(" should ")
+    wanted = wanted if says_should else f"be {fault['msg'].removeprefix('Value error, ')}"
+    return str(wanted).replace("a valid dictionary", "a mapping").replace("a valid list", "a list")
 
 
 def _value_at(value: Any, path: KeyPath) -> Any:

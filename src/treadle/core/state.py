@@ -475,7 +475,8 @@ def _on_run_resumed(state: State, body: e.RunResumed) -> None:
     turn, shown = state.turn, state.shown
     state.status = Status.RUNNING
     turn.failure = None
-    charge_reserved(state)
+    if not body.begins_fork:
+        charge_reserved(state)
     turn.asked = None
     # The time in which no process drove the run is not working time.
     turn.began_at += max(0.0, body.at - state.at)

@@ -52,8 +52,8 @@ def count_lost(bodies: Iterable[e.DurableBody]) -> int:
     lost, is_asking = 0, False
     for body in bodies:
         kind = type(body)
-        if kind is e.InferenceStarted or kind is e.RunResumed:
-            lost += is_asking
+        if isinstance(body, e.InferenceStarted | e.RunResumed):
+            lost += is_asking and not (isinstance(body, e.RunResumed) and body.begins_fork)
             is_asking = kind is e.InferenceStarted
         elif isinstance(body, e.InferenceFailed):
             lost += body.usage is None and body.may_be_billed

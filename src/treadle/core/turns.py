@@ -163,7 +163,7 @@ def _fail_inference(fold: StepFold, body: e.InferenceFailed) -> bool:
 
 
 def _resume_run(fold: StepFold, body: e.RunResumed) -> bool:
-    fold.has_lost, fold.is_asking = fold.is_asking, False
+    fold.has_lost, fold.is_asking = fold.is_asking and not body.begins_fork, False
     fold.idle_seconds = max(0.0, body.at - fold.at)
     if body.agent is not None:
         fold.model = body.agent.model.name

@@ -111,7 +111,8 @@ class ToolErrorKind(StrEnum):
     IN_DOUBT = "in_doubt"
     """The tool was started and its outcome was lost; it may or may not have taken effect."""
     NOT_RUN = "not_run"
-    """The call was not run because a limit of the turn was reached or the turn was ended."""
+    """The call was not run, or a pure one not to its end, because a limit of the turn was reached or the turn was
+    ended."""
     OVER_LIMIT = "over_limit"
     """The call was not run because the tool had already been called as often as it may be in one turn, or had asked
     for another call too often."""

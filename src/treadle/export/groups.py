@@ -100,7 +100,7 @@ def load_rollout(journal: Journal, run_id: str, reward: str | None = None) -> tu
     """
     run = Run.load(run_id, journal)
     if run.stop_reason is None:
-        raise ExportError(f"run {run_id!r} is not finished; resume it first")
+        raise ExportError(f"run {run_id!r} is not finished; go on with it: treadle resume {run_id}")
     if run.fault in (Fault.INFRASTRUCTURE, Fault.USER):
         raise ExportError(f"run {run_id!r} failed through no fault of its model ({run.error}); resume it")
     rollout, graph = read_rollout(journal, run)

@@ -204,7 +204,7 @@ def row_of(run_id: str, bodies: Sequence[DurableBody], state: State | None = Non
         state = fold(bodies)
     started = state.started
     if started is None or state.ending.stop_reason is None or state.turn.is_open:
-        raise ExportError(f"run {run_id!r} is not finished; resume it first")
+        raise ExportError(f"run {run_id!r} is not finished; go on with it: treadle resume {run_id}")
     shown = ShownMessages(state.transcript, bodies)
     messages = tuple(shown.messages)
     if faults := check_transcript(messages):

@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from treadle.http.locks import in_child, new_lock
+
 T = TypeVar("T")
 
 _threads: "WeakSet[LoopThread]" = WeakSet()
@@ -34,7 +36,7 @@ class LoopThread:
     ) -> None:
         self._name = name
         self._make_loop = make_loop
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         _threads.add(self)
 
@@ -67,7 +69,6 @@ class LoopThread:
 
     def forget(self) -> None:
         """Drop the loop in a forked child, which does not have its thread."""
-        self._lock = threading.Lock()
         self._loop = None
 
 
@@ -137,5 +138,4 @@ def _start_anew() -> None:
         thread.forget()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_anew)
+in_child(_start_anew)

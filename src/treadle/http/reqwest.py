@@ -4,7 +4,6 @@ It is used for https:// URLs and proxies. Source: pyreqwest 0.15, for every stat
 """
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ProviderError, RequestError
 from treadle.http import transport_errors
+from treadle.http.locks import in_child
 from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer
 
 if TYPE_CHECKING:
@@ -99,8 +99,7 @@ def _forget_in_forks(client: "Client") -> None:
         _of_parent.append(client)
         client_for.cache_clear()
 
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=forget)
+    in_child(forget)
 
 
 class Stage(Enum):

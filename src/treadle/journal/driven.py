@@ -6,8 +6,6 @@ once for each journal, and never for each run.
 """
 
 import asyncio
-import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -16,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from treadle.core.events import Delta
 from treadle.core.inbox import Posted
+from treadle.http.locks import new_lock
 
 OnMail: TypeAlias = Callable[[str], None]
 """A function that is called with the tag of a message that has arrived. Any thread may call it."""
@@ -84,17 +83,7 @@ class DrivenRun:
                 self.newest = taken
 
 
-_lock = threading.Lock()
-
-
-def _renew_lock() -> None:
-    """Take a new lock in a forked child: another thread of the parent may have held the old one."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+_lock = new_lock()
 
 
 class DrivenRuns:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from treadle.core.errors import JournalError
 from treadle.core.events import Event
+from treadle.http.locks import new_lock
 
 POLL_SECONDS = 0.2
 """How often the store is asked for events of other processes."""
@@ -76,7 +77,7 @@ class Changes:
         self.feeds: dict[str | None, dict[asyncio.AbstractEventLoop, RunFeed]] = {}
         """The feeds of each run. Empty most of the time. Stores check that before they call `announce`, which costs
         almost nothing."""
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._look = look
         self._poll_seconds = poll_seconds
         self._must_look = threading.Event()

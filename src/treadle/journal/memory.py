@@ -1,6 +1,5 @@
 """A journal in memory, for tests and for runs that are not needed after the process has ended."""
 
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import chain
@@ -12,6 +11,7 @@ from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunEx
 from treadle.core.inbox import InboxMessage, Posted, decode_message, encode_message, kind_of, last_taken
 from treadle.core.patches import load
 from treadle.core.turns import RESUME
+from treadle.http.locks import new_lock
 from treadle.journal.deletion import digests_in, find_unused
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, Page, PolledNews, follow
@@ -33,7 +33,7 @@ class MemoryJournal:
         self._runs: dict[str, list[bytes]] = {}
         self._facts: dict[str, Facts] = {}
         """The facts as of the newest listing. Only a listing updates them, so that appending costs nothing."""
-        self._facts_lock = threading.Lock()
+        self._facts_lock = new_lock()
         self._appends: list[tuple[str, int, list[bytes]]] = []
         """The appended events, each item with the run's id and the number of the first event, in order."""
         self._blobs: dict[str, bytes] = {}
@@ -41,7 +41,7 @@ class MemoryJournal:
         self._untrusted: set[str] = set()
         self._queues: dict[str, list[str]] = {}
         """The runs of each queue, in order of creation, finished ones included."""
-        self._lease_lock = threading.Lock()
+        self._lease_lock = new_lock()
         """Held while a lease is taken, and while a message is stored."""
         self._inboxes: dict[str, dict[int, bytes]] = {}
         """The messages of each run that were not taken in, by number."""

@@ -5,7 +5,6 @@ that what a caller was told is stored survives the death of the process. All met
 """
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from treadle.core.errors import JournalError
+from treadle.http.locks import new_lock, new_reentrant_lock
 from treadle.journal.tables.table_rows import Query
 
 A = TypeVar("A")
@@ -99,7 +99,7 @@ class ResourceTable:
         self._join = join
         self._are_made = False
         self._users: dict[type[Any], Any] = {}
-        self._lock_of_users = threading.Lock()
+        self._lock_of_users = new_lock()
 
     def add(self, added: Sequence[Resource], now: float, content: bytes | None = None) -> None:
         """Store new resources, all or none, and delete those that have expired. One that exists stays as it is.
@@ -262,7 +262,7 @@ class ResourcesInMemory(ResourceTable):
         import sqlite3  # a help text that loads this module needs no store
 
         self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        self._lock = threading.RLock()
+        self._lock = new_reentrant_lock(is_awaited=True)
         super().__init__(self._run, self._do)
 
     def _run(self, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
@@ -284,7 +284,7 @@ class ResourcesInMemory(ResourceTable):
         """See `Attached.close`. The resources stay as long as the journal does."""
 
     def disown(self) -> None:
-        self._lock = threading.RLock()
+        """See `Attached.disown`. A forked child has resources of its own."""
 
 
 def _insert(query: Query, added: Sequence[Resource], content: bytes | None) -> None:

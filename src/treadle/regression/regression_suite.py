@@ -7,7 +7,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, TreadleError, UntrustedError
+from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models.config.bare import NEEDS_KEYS
@@ -90,6 +91,13 @@ class Suite(Struct, frozen=True, kw_only=True):
                 f"there are no recordings{what} in {where}; record a run with `treadle test record RUN`"
             )
         return list(dict.fromkeys(found))
+
+    def find_unused(self, names: Collection[str]) -> Iterator[str]:
+        """Yield what is wrong with each pattern in `[test.agents]` that fits none of the recordings."""
+        for pattern in self.table.agents:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                hint = did_you_mean(pattern, names, f"there are {', '.join(sorted(names)[:10])}")
+                yield f"the pattern {pattern!r} in [test.agents] fits no recording{hint}"
 
     def normalizer(self) -> Normalize:
         """Return the function that replaces what may differ, and secrets. Raises: `ConfigError`."""
@@ -214,17 +222,20 @@ def find_agent(suite: Suite, recorded: RecordedRun) -> Agent[Any]:
     reference = next(iter(named), table.agent)
     if reference is None:
         return _rebuild(suite, recorded)
-    return load_agent(suite, reference)
+    return load_agent(reference, suite.base)
 
 
-def load_agent(suite: Suite, reference: str) -> Agent[Any]:
-    """Return the agent at `file.py:NAME` or `package.module:NAME`. Blocks. Raises: `ConfigError`."""
+def load_agent(reference: str, base: Path = Path()) -> Agent[Any]:
+    """Return the agent at `file.py:NAME`, whose path is relative to `base`, or `package.module:NAME`. Blocks.
+
+    Raises: `ConfigError`.
+    """
     place, colon, _ = reference.rpartition(":")
     if not colon:
         raise ConfigError(
             f"the agent {reference!r} has no name; write it as file.py:NAME or package.module:NAME"
         )
-    found = load_reference(f"{suite.base / reference}" if place.endswith(".py") else reference)
+    found = load_reference(f"{base / reference}" if place.endswith(".py") else reference)
     if not isinstance(found, Agent) and callable(found):
         with told(f"the agent {reference!r}"):
             found = found()

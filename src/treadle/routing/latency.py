@@ -1,6 +1,5 @@
 """The measured latency of models, and how often they failed: from this process, or read from a journal."""
 
-import threading
 from collections.abc import Iterable
 from weakref import WeakSet
 
@@ -11,6 +10,7 @@ from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.core.state import ESCALATED
 from treadle.core.types import Fault
+from treadle.http.locks import new_lock
 from treadle.journal.protocol import Journal
 
 _FIRST = 5
@@ -38,7 +38,7 @@ class Latencies:
 
     def __init__(self) -> None:
         self._known: dict[str, Latency] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._journals: WeakSet[Journal] = WeakSet()
 
     def get(self, model: str) -> Latency:

@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import mimetypes
-import os
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +19,7 @@ from treadle.core.lineage import Caller, TaskRef
 from treadle.core.parts import make_part
 from treadle.core.state import State
 from treadle.core.types import Artifact, Json, Message, Role
+from treadle.http.locks import in_child
 from treadle.journal.run_info import DEFAULT_QUEUE, QUEUE
 from treadle.loop.driver import Driver
 from treadle.models.protocol import check_parts
@@ -206,8 +206,7 @@ def _make_sandbox(files: Files | None) -> Sandbox:
 
 _random = random.Random()
 """A generator of its own, so that a program that seeds the global one still gets different run ids."""
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_random.seed)
+in_child(_random.seed)
 
 
 def make_run_id() -> str:

@@ -223,7 +223,7 @@ async def fork_run(
     driver = make_driver(agent, State(), writer, sandbox, given, terms)
     driver.put(head)
     driver.recorder.adopt(events[1:at])
-    driver.put(resumed(agent, driver, terms))
+    driver.put(replace(resumed(agent, driver, terms), begins_fork=True))
     if is_idle:
         await leave(driver, "closed")
         return Run(driver.run_id, driver.state, agent.journal, given.answer)

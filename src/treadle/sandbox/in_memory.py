@@ -6,11 +6,11 @@ content is hashed once for all sandboxes that hold it. Methods may be called fro
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from threading import Lock
 
 from treadle.core.errors import SandboxError
 from treadle.core.patches import ReadStored, Version, load, store_next
 from treadle.core.types import FileDelta
+from treadle.http.locks import new_lock
 from treadle.sandbox.paths import folders_of, normalize_file
 
 
@@ -86,7 +86,7 @@ class MemorySandbox:
         """The same for the states of tools."""
         self._versions: dict[tuple[str, str], Version] = {}
         """The reported versions, which the next ones can be patches of, by `file` or `state` and name."""
-        self._lock = Lock()
+        self._lock = new_lock()
         for path, content in (files or {}).items():
             name = normalize_file(path)
             if name in self._files:

@@ -254,6 +254,11 @@ class LeavingWatch:
         self._on_left()
 
 
+def is_of_anthropic(path: str) -> bool:
+    """Return whether a path belongs to Anthropic's API, whose errors have another form."""
+    return path.startswith("/v1/messages")
+
+
 def error_body(
     message: str, code: str | None, kind: str = "invalid_request_error", param: str | None = None
 ) -> Json:

@@ -26,11 +26,12 @@ from treadle.core.errors import (
     TreadleError,
 )
 from treadle.core.mistakes import Keys
+from treadle.core.places import Problem
 from treadle.models.config.tables import ServeTable
 from treadle.server.access import Gate, RequestRefused, error_body
 from treadle.server.api_document import describe_api
 from treadle.server.catalog import AgentUnavailableError, UnknownAgentError
-from treadle.server.gateway.wires import Gateway
+from treadle.server.gateway.wires import Gateway, GatewayErrors
 from treadle.server.idempotency import Idempotency
 from treadle.server.metrics import Metrics
 from treadle.server.protocols.agent_tools import serve_agents
@@ -127,7 +128,7 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
     if table.allow_origins:
         app = CORSMiddleware(app, allow_origins=table.allow_origins, allow_methods=["*"], allow_headers=["*"])
     api.openapi = partial(describe_api, api)  # type: ignore[method-assign]
-    metrics = Metrics(Gate(Idempotency(app, host), table, name), host)
+    metrics = Metrics(GatewayErrors(Gate(Idempotency(app, host), table, name)), host)
     api.state.metrics = metrics
     return metrics
 
@@ -177,26 +178,30 @@ def _answer_refusal(_: Request | None, error: Exception) -> JSONResponse:
 
 def _answer_invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError | ValidationError)
-    first = error.errors()[0]
-    path = tuple(part for part in first["loc"] if part != "body")
-    where = ".".join(map(str, path))
-    message = f"{where}: {first['msg']}" if where else str(first["msg"])
-    if first["type"] == "missing":
-        message = f"{where or 'the body'} is missing"
-    elif first["type"] == "extra_forbidden":
-        message = f"{where}: {_keys_of(request).explain_unknown(path)}"
-    elif first["type"] == "json_invalid":
+    faults = error.errors()
+    first, where = faults[0], None
+    if first["type"] == "json_invalid":
         message = f"the body is not JSON: {first['ctx']['error']}"
-        where = ""
-    elif not where and first["type"] in ("model_attributes_type", "dict_type"):
+    elif first["loc"] == ("body",) and first["type"] in ("model_attributes_type", "dict_type"):
         message = "the body is not a JSON object; send one, with the header 'content-type: application/json'"
-    return Fast(error_body(message, "invalid_request", param=where or None), status_code=400)
+    elif first["loc"] == ("body",) and first["type"] == "missing":
+        message = "the body is missing"
+    else:
+        problem = _explain_faults(request, error, first["loc"][0])
+        where = ".".join(map(str, problem.path)) or None
+        message = f"{where}: {problem.text}" if where else problem.text
+        if first["type"] == "missing" and first["loc"][-1:] == problem.path[-1:]:
+            message = f"{where} is missing"
+    return Fast(error_body(message, "invalid_request", param=where), status_code=400)
 
 
-def _keys_of(request: Request) -> Keys:
-    """Return the keys that the body of a request can have."""
+def _explain_faults(request: Request, error: Any, place: Any) -> Problem:
+    """Return the first mistake in one place of a request, such as `body`, as its client knows it."""
+    faults = [fault | {"loc": fault["loc"][1:]} for fault in error.errors() if fault["loc"][0] == place]
+    given = {"query": dict(request.query_params), "body": getattr(error, "body", None)}.get(place)
     field = getattr(request.scope.get("route"), "body_field", None)
-    return Keys(lambda: {} if field is None else TypeAdapter(field.field_info.annotation).json_schema(), {})
+    keys = Keys(lambda: {} if field is None else TypeAdapter(field.field_info.annotation).json_schema(), {})
+    return keys.explain(faults, given)[0]
 
 
 def _answer_no_text(_: Request, error: Exception) -> JSONResponse:

@@ -1,6 +1,5 @@
 """The agents that a server offers, by name: those of the configuration, and its models."""
 
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -14,6 +13,7 @@ from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.types import Json
+from treadle.http.locks import new_lock
 from treadle.journal.protocol import Journal
 from treadle.knowledge.files.file_search import NAME, FileSearch
 from treadle.loop.listener import Hook
@@ -87,7 +87,7 @@ class AgentCatalog:
         self._agents: OrderedDict[bytes, Agent[Any]] = OrderedDict()
         self._dialects: dict[str, str | None] = {}
         """The dialects of models, as far as they were looked up."""
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def agent(self, name: str, wish: ClientWish = ClientWish()) -> Agent[Any]:
         """Return the agent with this name, with what the client wants besides. Any thread may call this.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,7 +11,8 @@ import msgspec
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import require
-from treadle.server.access import PRESENCE, Presence, error_body
+from treadle.models.dialects.anthropic.served import write_error
+from treadle.server.access import PRESENCE, Presence, error_body, is_of_anthropic
 
 
 def listen(host: str, port: int) -> tuple[socket.socket, str]:
@@ -39,11 +41,7 @@ are long while thousands of clients follow runs, so that others were reset befor
 REQUEST_SECONDS = 30.0
 """How long a client may take to send a request."""
 _MAX_HEAD_BYTES = 65_536
-_LATE_BODY = msgspec.json.encode(error_body("the request did not come in time", "request_timeout"))
-_LATE = (
-    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-type: application/json\r\n"
-    b"content-length: %d\r\n\r\n%b" % (len(_LATE_BODY), _LATE_BODY)
-)
+_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-type: application/json\r\n"
 
 
 class _HeadWithBody:
@@ -126,7 +124,11 @@ def _make_protocol(request_seconds: float) -> Any:
 
         def on_late(self) -> None:
             if self.has_head and not (self.is_whole or self.cycle.response_started):
-                self.transport.write(_LATE)
+                told = "the request did not come in time"
+                is_other = is_of_anthropic(self.scope["path"])
+                body = write_error(408, told) if is_other else error_body(told, "request_timeout")
+                raw = msgspec.json.encode(body)
+                self.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (_LATE, len(raw), raw))
             self.transport.close()
 
         def connection_lost(self, error: Exception | None) -> None:
@@ -136,6 +138,14 @@ def _make_protocol(request_seconds: float) -> Any:
             self.presence.leave()
 
     return BoundedProtocol
+
+
+def _is_defect(record: logging.LogRecord) -> bool:
+    """Return whether uvicorn logs a defect, and not that something was cancelled: it is when the server does not
+    wait for it, because of a second Ctrl-C or SIGTERM, or at the end of the grace."""
+    error = record.exc_info[1] if record.exc_info else None
+    ending = f"{asyncio.CancelledError.__name__}\n"  # an application hands over the text of its traceback
+    return not (isinstance(error, asyncio.CancelledError) or record.getMessage().endswith(ending))
 
 
 async def serve_app(
@@ -166,6 +176,7 @@ async def serve_app(
         timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, int(grace_seconds)),
     )
+    logging.getLogger("uvicorn.error").addFilter(_is_defect)
     server = uvicorn.Server(config)
     # The caller handles Ctrl-C.
     server.capture_signals = contextlib.nullcontext

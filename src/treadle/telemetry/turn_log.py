@@ -7,7 +7,6 @@ with the record's key.
 
 import logging
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ import msgspec
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
+from treadle.http.locks import new_lock
 from treadle.loop.listener import Hook
 from treadle.models.config.recipe import load_config
 from treadle.telemetry.turn_records import RecordFold, TurnRecord
@@ -117,7 +117,7 @@ class JsonlTurnLog(TurnLog):
         """The size of the file when it was looked at, and what this process has written since."""
         self._looks_at = 0.0
         """The time at which to look again whether another process has renamed the file."""
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         """Held while the file is used, because runs are caught up with in threads."""
 
     def check(self) -> None:

@@ -7,10 +7,11 @@ the key of its call until it ends, so that nobody runs the call a second time be
 import asyncio
 import contextvars
 import inspect
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+
+from treadle.http.locks import in_child
 
 MAX_THREADS = 64
 
@@ -74,8 +75,7 @@ _THREAD = "treadle_thread"
 
 THREADS = Threads()
 """The threads of this process."""
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=THREADS.forget)
+in_child(THREADS.forget)
 
 
 def _call(function: Callable[..., object], arguments: dict[str, Any]) -> object:

@@ -11,7 +11,6 @@ import importlib.util
 import inspect
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
+from treadle.http.locks import new_reentrant_lock
 from treadle.tools.user_code import place_of
 
 
@@ -184,7 +184,7 @@ _SECRET_KEY = re.compile(
 )
 _FILE_MODULE = "treadle_file_"
 """The beginning of the names of modules that were loaded from a file."""
-_EXECUTING = threading.RLock()
+_EXECUTING = new_reentrant_lock()
 """Held while a user's file or module is loaded, so that no other thread gets one without all its names, or takes
 its folder out of the import path. A file that loads another one has the lock already."""
 

@@ -7,10 +7,10 @@ Files that have changed are read again. The paths come from the command line onl
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_view import ComparedRows, DatasetView, FoundRows, RowIndex, compare_rows
 from treadle.datagen.topics.topic_files import load_topics
@@ -20,6 +20,7 @@ from treadle.evals.evaluation_folder import read_stored as read_evaluation
 from treadle.evals.evaluation_reports import EvaluationView, make_evaluation_view
 from treadle.evals.evaluation_results import read_results
 from treadle.export.groups import Group
+from treadle.http.locks import new_lock
 from treadle.journal.protocol import Journal
 from treadle.rollout.rollout_folder import RolloutFolder, read_stored, rebuild
 from treadle.rollout.rollouts_view import GroupFacts, RolloutBody, RolloutsView, find_facts, write_rollout
@@ -38,20 +39,24 @@ _PAIRED = ({DataKind.DATASET}, {DataKind.EVALUATION})
 """The kinds that can be compared."""
 
 
+_ADVICE = "give a journal, one or two datasets or evaluations, the folder of rollouts, or a file of topics"
+
+
 class ViewedData:
     """What the pages show beside runs. Its methods block, and several threads may call them."""
 
     def __init__(self, paths: Sequence[Path] = ()) -> None:
         """Look at what the paths hold. Raises: `ConfigError` if they cannot be shown together."""
+        for path in paths:
+            if not path.exists():
+                hint = did_you_mean(path.name, [item.name for item in path.parent.glob("*")]) or ";"
+                raise ConfigError(f"there is no {str(path)!r}{hint} {_ADVICE}")
         kinds = [find_kind(path) for path in paths]
         if None in kinds or (len(paths) > 1 and set(kinds) not in _PAIRED) or len(paths) > 2:
-            raise ConfigError(
-                "give a journal, one or two datasets or evaluations, the folder of rollouts, or a file of topics; "
-                "not " + " and ".join([repr(str(path)) for path in paths])
-            )
+            raise ConfigError(f"{_ADVICE}; not " + " and ".join([repr(str(path)) for path in paths]))
         self._kind = kinds[0] if kinds else None
         self._paths = tuple(paths)
-        self._lock = Lock()
+        self._lock = new_lock()
         self._datasets: dict[int, RowIndex] = {}
         self._compared: ComparedRows | None = None
         self._facts: dict[int, GroupFacts] = {}

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable
 from copy import copy
@@ -26,6 +25,7 @@ from treadle.core.events import RunStarted
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import State
+from treadle.http.locks import new_lock
 from treadle.journal.protocol import Journal, News, RunWriter
 from treadle.loop.listener import Hook, Hooks
 from treadle.loop.wayout import see_through
@@ -229,7 +229,7 @@ class RunAgents:
         self._config = config
         self._agents: dict[bytes, Agent[Any] | ConfigError] = {}
         self._models: dict[bytes, Model] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def agent_for(self, spec: AgentSpec, started: RunStarted | None) -> Agent[Any]:
         """Return an agent of `spec` that continues the run which began with `started`. Blocks.

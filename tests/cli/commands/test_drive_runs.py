@@ -288,3 +288,38 @@ def test_a_pipe_that_stays_open_is_told(cli: Cli) -> None:
     os.close(reader)
     out, _ = process.communicate()
     assert "late" in out
+
+
+def test_an_agent_of_a_program_runs(cli: Cli) -> None:
+    cli.write(
+        "own.py",
+        """
+from treadle import Agent, ScriptedModel, tool
+from treadle.models import call
+
+@tool(effect="pure")
+def look() -> str:
+    "Look."
+    return "seen"
+
+def make():
+    return Agent(ScriptedModel([[call("look")], "done"]), tools=[look], instructions="Be brief.", journal="own.db")
+
+clerk = make()
+""",
+    )
+    for name in ("clerk", "make"):
+        done = cli("run", "hi", "--agent", f"own.py:{name}", "--run-id", name, "--max-steps", "7")
+        assert done.code == 0, done
+        assert "● look()" in done.out
+        started = cli("show", name, "--json").lines[0]
+        assert (started["agent"]["instructions"], started["agent"]["policy"]["max_steps"]) == ("Be brief.", 7)
+    assert not (cli.folder / "own.db").exists(), "the run is in the journal of the command"
+    wrong = cli("run", "hi", "--agent", "own.py:clrk")
+    assert (wrong.code, "did you mean 'clerk'" in wrong.err) == (2, True), wrong
+    for options in (["--tools", "files"], ["--temperature", "1"], ["--mount", "."], ["--persona", "p.yaml"]):
+        both = cli("run", "hi", "--agent", "own.py:clerk", *options)
+        assert (both.code, f"leave out {options[0]}" in both.err or "settings of models" in both.err) == (
+            2,
+            True,
+        )

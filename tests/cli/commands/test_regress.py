@@ -228,3 +228,14 @@ def test_agents_by_the_names_of_recordings(project: Cli) -> None:
         "treadle.toml", '[test]\nagent = "agents.py:nobody"\n[test.agents]\n"eu*" = "agents.py:clerk"\n'
     )
     assert project("test").code == 0
+
+
+def test_patterns_that_fit_no_recording_are_told(project: Cli) -> None:
+    project.write(
+        "treadle.toml",
+        '[test]\nagent = "agents.py:clerk"\n[test.agents]\n"eruo" = "agents.py:clerk"\n"e*" = "agents.py:clerk"\n',
+    )
+    told = "warning: the pattern 'eruo' in [test.agents] fits no recording; did you mean 'euro'?\n"
+    found = project("test")
+    assert (found.code, found.err) == (0, told)
+    assert project("test", "-k", "euro").err == ""

@@ -127,7 +127,7 @@ def test_the_report_shows_the_groups(cli: Cli) -> None:
     page = (cli.folder / "rollouts" / "report.html").read_text()
     assert "/v1/view/rollouts/rollout-2/rollout-2-0" in read_answers(page)
     done = cli("report", "rollouts", "--out", "again.html")
-    assert (done.code, done.out) == (0, "")
+    assert (done.code, done.out) == (0, "again.html\n")
     answers = read_answers((cli.folder / "again.html").read_text())
     assert answers == read_answers(page)
     # A page that asks a server is told the same.

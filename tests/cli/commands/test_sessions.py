@@ -43,6 +43,7 @@ def test_sessions_are_listed(cli: Cli) -> None:
     assert "Sums" in shown.out
     assert "How much is the invoice of the plumber?" in shown.out
     assert "lost it" not in shown.out
+    assert [line.split()[2] for line in lines[2:]] == ["$0", "$0.2500"]
     listed = cli("sessions", "--journal", "runs.db", "--json").lines
     assert [(item["title"], item["turns"], item["cost_usd"]) for item in listed] == [
         ("Sums", 1, 0.0),

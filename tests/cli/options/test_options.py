@@ -86,7 +86,7 @@ def test_a_new_field_is_a_new_option_without_a_line() -> None:
     options = FieldOptions(_Limits, "Panel")
     assert flags(options.parameters()) == ["--max-wait", "--is-loud/--no-is-loud", "--words", "--table"]
     infos = [get_args(parameter.annotation)[1] for parameter in options.parameters()]
-    assert [info.metavar for info in infos] == ["SECONDS", None, "TEXT", "JSON"]
+    assert [info.metavar for info in infos] == ["SECONDS", "", "TEXT", "JSON"]
     assert [info.help for info in infos] == ["Default: 2.5.", "", "", ""]
     nothing = dict.fromkeys(_Limits.__struct_fields__) | {"words": []}
     assert options.read(nothing) == {}

@@ -13,7 +13,13 @@ from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, drive, print_follow_up, resume_shown
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import Apart, new_run_id, open_existing, open_or_make
-from treadle.cli.jobs.resumed_agents import ResumedAgents, make_agent, print_knowledge
+from treadle.cli.jobs.resumed_agents import (
+    NOTHING,
+    ResumedAgents,
+    load_own_agent,
+    make_agent,
+    print_knowledge,
+)
 from treadle.cli.jobs.run_files import print_changes, read_mount, refuse_folder
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
@@ -42,6 +48,7 @@ from treadle.runs.task import Task, load_task
 def run(
     text: str | None = None,
     task: str | None = None,
+    own_agent: str | None = None,
     *,
     agent: AgentFlags,
     knowledge: KnowledgeOptions,
@@ -59,7 +66,8 @@ def run(
 ) -> int:
     """Run a model with tools on a text or a task.
 
-    Every step is stored in a journal, from which the run can be resumed, replayed, forked and exported.
+    Every step is stored in a journal, from which the run can be resumed, replayed, forked and exported. --agent
+    takes an agent of a program in place of a model and tools.
 
     Examples:
         git diff | treadle run "Write a commit message." --model openai:gpt-5-mini
@@ -70,17 +78,26 @@ def run(
     if out is not None:
         refuse_folder(out, mount.path)
     with open_or_make(journal, level) as opened:
-        runner = make_agent(
-            agent,
-            opened,
-            limits=limits,
-            task=None if isinstance(work, str) else work,
-            instructions=instructions,
-            files=read_mount(mount, is_quiet=shown.is_json or shown.is_quiet),
-            schema=None if schema is None else _read_schema(schema),
-            knowledge=knowledge,
-            is_trusted=is_trusted,
-        )
+        if own_agent is not None:
+            others = {
+                "--instructions": instructions,
+                "--schema": schema,
+                "--mount": mount.path,
+                "--persona and the other options of knowledge": knowledge != NOTHING,
+            }
+            runner = load_own_agent(own_agent, opened, agent, limits, others)
+        else:
+            runner = make_agent(
+                agent,
+                opened,
+                limits=limits,
+                task=None if isinstance(work, str) else work,
+                instructions=instructions,
+                files=read_mount(mount, is_quiet=shown.is_json or shown.is_quiet),
+                schema=None if schema is None else _read_schema(schema),
+                knowledge=knowledge,
+                is_trusted=is_trusted,
+            )
         follow_up = FollowUp(journal, agent.api_key is not None)
         driven: list[tuple[Run, FileChanges]] = []
 

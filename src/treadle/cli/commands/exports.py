@@ -1,6 +1,7 @@
 """`treadle export`: runs as rows, as groups with tokens, or as a journal."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 
 from treadle.cli.exit import ExitCode
@@ -47,14 +48,13 @@ def export(
             run_ids = _keep_finished(opened, run_ids)
 
         def on_skip(run_id: str, why: str) -> None:
-            skips.append(f"{run_id} left out: {why}")
+            skips.append(f"{run_id} left out: {why.replace(f'run {run_id!r} ', 'it ', 1)}")
 
         exporter = RunExporter(opened, format_, on_skip, apart.guard)
         if format_ in TOKEN_FORMATS:
             is_empty = not _export_tokens(exporter, run_ids, out, TokenOptions(group_by, mask, reward))
         else:
-            _export_rows(exporter, run_ids, out, count_left_out=lambda: apart.count)
-            is_empty = False
+            is_empty = not _export_rows(exporter, run_ids, out, count_left_out=lambda: apart.count)
     for skip in skips[:_MAX_LISTED]:
         print_note(skip)
     if len(skips) > _MAX_LISTED:
@@ -64,17 +64,21 @@ def export(
 
 def _export_rows(
     exporter: RunExporter, run_ids: Sequence[str], out: Path | None, *, count_left_out: Callable[[], int]
-) -> None:
+) -> bool:
+    """Write rows or lines, and return whether there are any."""
     with bar("exporting", len(run_ids), is_json=out is None) as advance:
         if out is None:
-            print_json_lines(exporter.lines(run_ids, advance))
-            return
+            lines = exporter.lines(run_ids, advance)
+            first = next(lines, None)
+            print_json_lines(lines if first is None else chain((first,), lines))
+            return first is not None
         count = exporter.write(run_ids, out, advance)
     noun = "line" if exporter.format == JOURNAL_FORMAT else "row"
     whole = write_count(len(run_ids) - count_left_out(), "run")
     if exporter.shortened:
         print_note(f"{write_count(exporter.shortened, 'row')} lost {Loss.UNTRAINED.value}")
     print_note(f"{write_count(count, noun)} of {whole} written to {str(out)!r}")
+    return count > 0
 
 
 def _export_tokens(
@@ -95,5 +99,7 @@ def _keep_finished(journal: Journal, run_ids: Sequence[str]) -> list[str]:
     finished = {info.run_id for info in infos if info.turns or not info.is_session}
     kept = [run_id for run_id in run_ids if run_id in finished]
     if len(kept) < len(run_ids):
-        print_note(f"{write_count(len(run_ids) - len(kept), 'run')} left out: not finished")
+        print_note(
+            f"{write_count(len(run_ids) - len(kept), 'run')} left out: not finished (see: treadle runs)"
+        )
     return kept

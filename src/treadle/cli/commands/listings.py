@@ -272,7 +272,7 @@ def _print_sessions(found: list[RunInfo]) -> None:
     table = make_table("session", "turns", "cost", "used", "title", numbers=("turns", "cost", "used"))
     room = max(20, console.width - 50) if console.is_terminal else 80
     for info in found:
-        cost = "?" if info.cost_usd is None else write_cost(info.cost_usd) if info.cost_usd else ""
+        cost = "?" if info.cost_usd is None else write_cost(info.cost_usd)
         table.add_row(
             clean(info.run_id),
             f"{info.turns:,}",

@@ -74,6 +74,9 @@ def replay_recordings(
             _print(outcomes[-1], is_json=is_json)
 
     execute(run_all())
+    if not paths and keyword is None:
+        for note in suite.find_unused([item.name for item in outcomes]):
+            print_note(f"warning: {note}")
     verdicts = _judge(suite, outcomes)
     if junit is not None:
         from treadle.regression.regression_reports import write_junit
@@ -133,7 +136,7 @@ def record(
     if text is not None:
         if suite.table.agent is None:
             raise ConfigError("--text needs the agent that answers it: give --agent file.py:NAME")
-        made = load_agent(suite, suite.table.agent)
+        made = load_agent(suite.table.agent, suite.base)
         run = execute(made.run(text))
         write(made.journal, run.run_id, name or slug(text))
         return

@@ -1,5 +1,6 @@
 """The construction of agents for commands: from options, or from the agent spec in a run's journal."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import TypeVar
@@ -113,6 +114,31 @@ def make_model(options: AgentFlags, task: Task | None = None) -> Model:
     settings = _given_settings(options)
     part = PartSpec(name=_full_name(name, settings), settings=settings)
     return make_from_part(part, task=task, api_key=options.api_key)
+
+
+def load_own_agent(
+    reference: str,
+    journal: Journal,
+    options: AgentFlags,
+    limits: PolicyOptions,
+    others: Mapping[str, object],
+) -> Agent:
+    """Return the agent of a program, at `file.py:NAME` or `package.module:NAME`, with the given limits.
+
+    `others` are further options that describe an agent, by their names. Raises: `ConfigError` if one was given.
+    """
+    from treadle.regression.regression_suite import load_agent
+
+    model = None if options.model == os.environ.get("TREADLE_MODEL") else options.model
+    given = {"--model": model, "--tools": options.tools, **others}
+    given["--base-url and the settings of models"] = replace(options, model=None, tools=()) != AgentFlags()
+    if taken := [name for name, value in given.items() if value]:
+        raise ConfigError(f"--agent names an agent that has all its parts; leave out {', '.join(taken)}")
+    agent = load_agent(reference)
+    agent.keep_in(journal)
+    agent.policy = limits.over(agent.policy)
+    agent.kit.check_policy(agent.policy)
+    return agent
 
 
 class ResumedAgents:

@@ -71,9 +71,10 @@ class OptionRow(NamedTuple):
         if complete is not None and "{values}" in help:
             help = help.replace("{values}", ", ".join(complete("")))
         if self.flags:
+            is_flag = kind in (bool, bool | None)
             declared: Any = typer.Option(
                 *self.flags,
-                metavar=self.metavar,
+                metavar="" if is_flag else self.metavar,  # a flag takes no value
                 help=help,
                 min=self.number("min"),
                 max=self.number("max"),

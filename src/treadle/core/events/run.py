@@ -121,6 +121,8 @@ class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
     trace_parent: str | None = None
     """The span of the part of the turn that begins here; see `turn_started`. `None`: no turn is open, or nobody
     traces the run."""
+    begins_fork: bool = False
+    """True if the events before are copied from another run. An inference that was under way there is not lost."""
 
 
 class RunFinished(Body, frozen=True, gc=False, tag="run_finished"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 
+from treadle.http.locks import new_lock
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes
 from treadle.journal.postgres.arrays import unescape
@@ -33,7 +34,7 @@ class PostgresListener:
         self._writing = writing
         """The connection whose commits this process knows anyway."""
         self._changes = changes
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._is_closed = False
         self._thread: threading.Thread | None = None
         self._wake = self._woken = -1
@@ -77,7 +78,7 @@ class PostgresListener:
 
     def disown(self) -> None:
         """Give up the connection in a forked child, which does not have the thread."""
-        self._lock, self._is_closed, self._thread = threading.Lock(), True, None
+        self._is_closed, self._thread = True, None
 
     # The following methods run in the thread.
 

@@ -128,7 +128,7 @@ class PostgresReader(TableReader):
             self._link.close()
 
     def disown(self) -> object:
-        self._forget()
+        self._is_closed = True
         return self._link.db
 
     def label_condition(self, name: str, value: str) -> tuple[str, tuple[object, ...]]:

@@ -5,7 +5,6 @@ the disk.
 """
 
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from treadle.core.errors import JournalError
+from treadle.core.registry import did_you_mean
+from treadle.http.locks import new_lock
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, PolledNews
 from treadle.journal.identity import is_marked
@@ -82,7 +83,7 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         if self.level == "power":
             sync_folders(self.path)
         self._attached: dict[type[Attached], Attached] = {}
-        self._attach_lock = threading.Lock()
+        self._attach_lock = new_lock()
         self._file_reader = reader = FileReader(connect(self.path, level), self.path, leases)
         pending, changes = Pending(str(self.path)), Changes(RunWatch(reader, leases).look)
         driven = DrivenRuns(reader.inbox)
@@ -172,8 +173,11 @@ def open_store(address: str, options: StoreOptions) -> SqliteJournal:
 
     Raises: `JournalError` if the file must exist and does not.
     """
-    if options.must_exist and not Path(address).exists():
-        raise JournalError(f"there is no journal at {address!r}; give another path, or run something first")
-    if Path(address).is_dir():
+    path = Path(address)
+    if options.must_exist and not path.exists():
+        near = did_you_mean(path.name, [item.name for item in path.parent.glob(f"*{path.suffix}")])
+        advice = near or "; give another path, or run something first"
+        raise JournalError(f"there is no journal at {address!r}{advice}")
+    if path.is_dir():
         raise JournalError(f"{address!r} is a folder; give the path of a file in it")
     return SqliteJournal(address, options.level, options.lease_seconds, options.clock, packs=options.packs)

@@ -97,7 +97,7 @@ class FileReader(TableReader):
             self._db.close()
 
     def disown(self) -> sqlite3.Connection:
-        self._forget()
+        self._is_closed = True
         return self._db
 
     def version(self, queue: str | None = None) -> int | None:

@@ -19,6 +19,7 @@ from itertools import chain
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from treadle.core.errors import JournalError
+from treadle.http.locks import new_lock
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes
 from treadle.journal.tables.leases import Lease, Leases
@@ -68,12 +69,12 @@ class Committer(ABC, Generic[D]):
         self._changes = changes
         self._pending = pending
         pending.committer = self
-        self.db_lock = threading.Lock()
+        self.db_lock = new_lock(is_awaited=True)
         """Held by the thread that uses the connection."""
         self.orphans: deque[Lease] = deque()
         """Leases that the next successful transaction releases. Any thread may append one."""
         self._queue: queue.SimpleQueue[ThreadTask] = queue.SimpleQueue()
-        self._queue_lock = threading.Lock()
+        self._queue_lock = new_lock()
         """Held while something is queued, so that nothing is queued after the command to stop."""
         self._queued = 0
         """The number of items that were queued and are not done."""
@@ -165,8 +166,8 @@ class Committer(ABC, Generic[D]):
             return not self._is_stopped
 
     def _forget(self) -> None:
-        """Forget the locks and leases in a forked child, which does not have the thread."""
-        self._is_stopped, self.db_lock, self._queue_lock = True, threading.Lock(), threading.Lock()
+        """Forget the leases in a forked child, which does not have the thread."""
+        self._is_stopped = True
         self._leases.owner_id = 0  # the leases belong to the parent
         self.orphans.clear()
 

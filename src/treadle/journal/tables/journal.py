@@ -11,9 +11,7 @@ The docstring of each module says what is fast there.
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -26,6 +24,7 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunNotFoundError
 from treadle.core.inbox import InboxMessage, encode_message, kind_of
 from treadle.core.patches import load
+from treadle.http.locks import in_child
 from treadle.journal.follow import Changes, PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_sealed, make_seal
 from treadle.journal.resources import ResourceTable
@@ -397,24 +396,6 @@ class TableJournal(ABC, Generic[D]):
 
 
 _opened: "weakref.WeakSet[TableJournal[Any]]" = weakref.WeakSet()
-_held = threading.local()
-_FORK_SECONDS = 1.0
-"""How long a fork waits for a thread that uses a connection, which may be waiting for the disk."""
-
-
-def _hold() -> None:
-    """Keep other threads out of the connections while this thread forks: a lock that they hold would stay locked
-    in the child."""
-    journals = [journal for journal in _opened if journal._close.alive]
-    locks = [
-        lock for item in journals for lock in (item._committer.db_lock, item._pending.lock, item._reader.lock)
-    ]
-    _held.locks = [lock for lock in locks if lock.acquire(timeout=_FORK_SECONDS)]
-
-
-def _let_go() -> None:
-    for lock in _held.locks:
-        lock.release()
 
 
 def _disown_all() -> None:
@@ -422,8 +403,7 @@ def _disown_all() -> None:
         journal._disown()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_disown_all)
+in_child(_disown_all)
 
 
 def check_level(level: str, levels: Collection[str], place: str) -> None:

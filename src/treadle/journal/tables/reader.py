@@ -4,7 +4,6 @@ Everything here blocks and may be called in any thread. The SQL here has `?` for
 it. Each store adds its own parts.
 """
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
@@ -17,6 +16,7 @@ from treadle.core import events as e
 from treadle.core.errors import JournalError, RunNotFoundError
 from treadle.core.inbox import Posted
 from treadle.core.turns import RESUME
+from treadle.http.locks import new_lock
 from treadle.journal.deletion import digests_in, find_unused
 from treadle.journal.follow import Page
 from treadle.journal.run_info import DAMAGED, EQUAL_FIELDS, RunFilter, RunInfo
@@ -51,7 +51,8 @@ class TableReader(ABC):
     def __init__(self, name: str, leases: Leases) -> None:
         self._name = name
         self._leases = leases
-        self.lock = threading.Lock()
+        self.lock = new_lock(is_awaited=True)
+        """Held by the thread that uses the connection."""
         self._is_closed = False
 
     @abstractmethod
@@ -142,10 +143,6 @@ class TableReader(ABC):
     @abstractmethod
     def disown(self) -> object:
         """Give up the connection in a forked child, and return it."""
-
-    def _forget(self) -> None:
-        """Close the reader in a forked child, where another thread may have held its lock."""
-        self.lock, self._is_closed = threading.Lock(), True
 
     def check_open(self) -> None:
         """Check that the journal is open. Raises: `JournalError`."""

@@ -9,7 +9,6 @@ open writes of that loop, so that an answer of the model is not lost if the proc
 """
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,6 +18,7 @@ from msgspec import Struct
 from treadle.core import events as e
 from treadle.core.errors import JournalError, LeaseLostError, RunExistsError
 from treadle.core.inbox import last_taken
+from treadle.http.locks import new_reentrant_lock
 from treadle.journal.driven import DrivenRun
 from treadle.journal.listing import Facts
 from treadle.journal.protocol import DONE, Settled
@@ -43,7 +43,7 @@ class Pending:
     def __init__(self, name: str) -> None:
         self._name = name
         self.is_closed = False
-        self.lock = threading.RLock()
+        self.lock = new_reentrant_lock(is_awaited=True)
         """Held while something is appended or handed over."""
         self._writers: dict[asyncio.AbstractEventLoop, list[TableWriter]] = {}
         self._joined: dict[asyncio.AbstractEventLoop, list[tuple[JoinedWork, asyncio.Future[bool]]]] = {}
@@ -125,7 +125,7 @@ class Pending:
 
     def clear(self) -> None:
         """Forget everything, in a forked child, which cannot use the journal."""
-        self.lock, self.is_closed = threading.RLock(), True
+        self.is_closed = True
         self._writers, self._seen, self._joined = {}, {}, {}
 
 

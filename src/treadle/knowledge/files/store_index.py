@@ -1,12 +1,12 @@
 """The indexes of vector stores, made in memory from the stored pieces of their files and kept up to date."""
 
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
 
+from treadle.http.locks import new_lock, new_reentrant_lock
 from treadle.journal.resources import Resource, ResourceFilter, ResourceTable
 from treadle.knowledge.files.attribute_filters import AttributeValue, Condition
 from treadle.knowledge.files.file_store import ATTACHED, AttachedFile, attached_facts
@@ -47,7 +47,7 @@ class StoreIndexes:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, StoreIndex] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def search(
         self,
@@ -79,7 +79,7 @@ class StoreIndex:
     """The index of one store: its pieces as those of documents in a memory of their own."""
 
     def __init__(self, store_id: str) -> None:
-        self.lock = threading.RLock()
+        self.lock = new_reentrant_lock()
         self._store_id = store_id
         self._pieces = MemoryStore(Database(None, "memory"), "files", store_id)
         self._mark: object = None

@@ -3,7 +3,6 @@
 import ctypes
 import hashlib
 import sqlite3
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import msgspec
 
 from treadle.core.errors import ConfigError, JournalError
+from treadle.http.locks import new_reentrant_lock
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code
 from treadle.journal.sqlite.sqlite_layout import connect, read_meta, set_level, transaction
 from treadle.journal.tables.table_rows import explain_closed
@@ -97,10 +97,10 @@ class Database:
         self._path = path
         self._name = Path("memory:") if path is None else path
         self._is_closed = False
-        self._write_lock = self._read_lock = threading.RLock()
+        self._write_lock = self._read_lock = new_reentrant_lock(is_awaited=True)
         self._writing = self._reading = self._open(level)
         if path is not None and not self._is_substitute:
-            self._read_lock = threading.RLock()
+            self._read_lock = new_reentrant_lock(is_awaited=True)
             self._reading = connect(path, level)
 
     @contextmanager
@@ -146,7 +146,6 @@ class Database:
     def disown(self) -> None:
         """See `Attached.disown`."""
         self._is_closed = True
-        self._write_lock, self._read_lock = threading.RLock(), threading.RLock()
         for db in (self._writing, self._reading):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
 

@@ -40,9 +40,9 @@ from treadle.models.config.toml_file import (
     REMEDY,
     VARIABLE,
     check_names,
-    check_table,
     digest_of,
     find_config,
+    find_wrong_names,
     read_file,
 )
 from treadle.models.protocol import Model
@@ -92,7 +92,7 @@ class Config:
         self.notices = notices
         """What was left out of the tiers that the environment defines, and why."""
         self._foreign = foreign
-        check_names(file, self._where)
+        check_names(file, path)
 
     def find_untrusted(self) -> dict[str, str]:
         """Return what the models do that this file may not say before the user trusts it, by their names."""
@@ -140,7 +140,8 @@ class Config:
             options = {**(given.settings or {}), **options}
             given = given.name
         if isinstance(given, ModelTable):
-            check_table(self.file, self._where, "the model", given)
+            for _, text in find_wrong_names(self.file, "the model", given):
+                raise ConfigError(f"{self._where}: {text}")
             return self._single(None, given, options, limiter, job)
         name: str | None
         name, table = self._find(given, options)

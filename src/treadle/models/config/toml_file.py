@@ -6,16 +6,18 @@ The file never contains keys, only names of environment variables. Source of the
 import difflib
 import hashlib
 import os
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
+from treadle.core.places import KeyPath, list_mistakes, parse_document
 from treadle.core.types import Json
 from treadle.journal.identity import Trust, belongs_to_user, read_trust
 from treadle.models.config.presets import is_tiered
@@ -29,6 +31,9 @@ _PREFIXES = ("TREADLE_MODELS__", "TREADLE_LIMITS__")
 _VERSION_CONTROL = (".git", ".hg", ".svn", ".jj")
 KIND = "configuration"
 """The kind of these files among those that the user trusts."""
+_LONG_QUOTES = re.compile(r"\"{3}|'{3}")
+_MAX_MISTAKES = 10
+"""How many mistakes of a file are told at once."""
 REMEDY = "look at it, and run `treadle models trust` if you trust it, or name it in TREADLE_CONFIG"
 
 
@@ -88,7 +93,7 @@ def read_file(path: Path | None) -> tuple[ConfigFile, tuple[str, ...], frozenset
     """Return the content of a configuration file with the values of the environment, notices about the tiers that
     were left out, and the names of the models whose servers the file itself says. `None`: only the environment.
 
-    Raises: `ConfigError` that names the file, the place in it and the names that are known there.
+    Raises: `ConfigError` that lists the mistakes, each with its line, its key and the names that are known there.
     """
     values: Json = {} if path is None else _read(path)
     origin = "the environment" if path is None else repr(str(path))
@@ -98,7 +103,8 @@ def read_file(path: Path | None) -> tuple[ConfigFile, tuple[str, ...], frozenset
     try:
         file = ConfigFile.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{origin}: {_explain(error)}") from None
+        faults = error.errors(include_url=False, include_input=False)
+        raise _list_mistakes(path, _explain_all(faults, values)) from None
     own = frozenset(file.models.keys() - overridden)
     prefix = os.environ.get(PREFIX_VARIABLE) or file.tiers_prefix
     tiers, models, notices = read_tiers(prefix, os.environ)
@@ -152,11 +158,83 @@ def _read_value(text: str) -> Json:
         return text
 
 
-def _explain(error: ValidationError) -> str:
-    """Return a text with the first fault and its place, and with the known keys if a key is unknown."""
-    faults = error.errors(include_url=False, include_input=False)
-    # An unknown key may be the misspelling of a missing one, so it goes first.
-    first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
+def _list_mistakes(path: Path | None, mistakes: Iterable[tuple[KeyPath, str]]) -> ConfigError:
+    """Return the error with mistakes, which are keys and texts: the first ones of the file, each with its line."""
+    origin = "the environment" if path is None else str(path)
+    find_line = _line_finder(path) if path is not None and path.is_file() else lambda key: 0
+    lines = sorted({(find_line(key), text) for key, text in mistakes})
+    told = [f"{origin}:{number}: {text}" if number else f"{origin}: {text}" for number, text in lines]
+    more = [f"and {len(told) - _MAX_MISTAKES} more"] if len(told) > _MAX_MISTAKES else []
+    return list_mistakes(origin, [*told[:_MAX_MISTAKES], *more])
+
+
+def _line_finder(path: Path) -> Callable[[KeyPath], int]:
+    """Return a function that finds the line of a key, or of the nearest one above it; 0 if there is none."""
+    data = _read_bytes(path)
+    if is_yaml_name(path.name):
+        document = parse_document(data, str(path), is_yaml=True)
+        return lambda key: (document.place_of(key) or (0, 0))[0]
+    lines: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    is_in_text = False
+    for number, line in enumerate(data.decode().splitlines(), 1):
+        was_in_text, is_in_text = is_in_text, is_in_text != bool(len(_LONG_QUOTES.findall(line)) % 2)
+        if was_in_text:
+            continue
+        is_table = line.lstrip().startswith("[")
+        found = _read_key(line if is_table else f"{line.partition('=')[0]}= 0")
+        if is_table and found:
+            table, found = found, ()
+        lines.setdefault((*table, *found), number)
+    return lambda key: next((lines[key[:end]] for end in range(len(key), 0, -1) if key[:end] in lines), 0)
+
+
+def _read_key(text: str) -> KeyPath:
+    """Return the path of the only key in a line of TOML; empty if the line has none."""
+    try:
+        value: Any = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return ()
+    path: list[str] = []
+    while isinstance(value, dict) and value:
+        ((key, value),) = value.items()
+        path.append(key)
+    return tuple(path)
+
+
+def _explain_all(faults: Sequence[Any], values: Json) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the key and the text of each mistake. What is wrong within a value hides that it has no other form, and
+    a misspelled key that it is missing."""
+    placed = [(_path_in(values, fault), fault) for fault in faults]
+    unknown = [path for path, fault in placed if fault["type"] == "extra_forbidden"]
+    known: set[KeyPath] = set()
+    for path, fault in placed:
+        is_hidden = any(len(other) > len(path) and other[: len(path)] == path for other, _ in placed)
+        if fault["type"] == "missing":
+            near = [str(other[-1]) for other in unknown if other[:-1] == path[:-1]]
+            is_hidden = bool(difflib.get_close_matches(str(path[-1]), near))
+        if path not in known and not is_hidden:
+            known.add(path)
+            yield path, _explain(fault | {"loc": fault["loc"] if fault["loc"][-1] == "[key]" else path})
+
+
+def _path_in(value: Any, fault: Any) -> KeyPath:
+    """Return the path of a fault in the file, without the names of forms that a value could have."""
+    path: list[str | int] = []
+    for number, part in enumerate(fault["loc"], 1):
+        is_missing = fault["type"] == "missing" and number == len(fault["loc"])
+        if isinstance(value, dict) and (part in value or is_missing):
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int):
+            value = value[part]
+        else:
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _explain(first: Any) -> str:
+    """Return a text with a fault and its place, and with the known keys if a key is unknown."""
     where = ".".join(str(part) for part in first["loc"])
     if where == "model":
         return "model: give the name of a model; the table of one is [models.NAME]"
@@ -207,32 +285,37 @@ def config_schema() -> dict[str, Json]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "treadle.toml"}
 
 
-def check_names(file: ConfigFile, origin: str) -> None:
-    """Check that every name which a file uses is defined in it. `origin` names the file in errors.
+def check_names(file: ConfigFile, path: Path | None) -> None:
+    """Check that every name which a file uses is defined in it, and no fallback leads back to itself.
 
-    Raises: `ConfigError` for a name that is not defined, and for a fallback that names itself.
+    Raises: `ConfigError` with the first mistakes.
     """
+    if mistakes := list(_find_wrong_names(file)):
+        raise _list_mistakes(path, mistakes)
+
+
+def _find_wrong_names(file: ConfigFile) -> Iterator[tuple[KeyPath, str]]:
     for name, table in file.models.items():
+        place: KeyPath = ("models", name)
         if is_tiered(name):
-            raise ConfigError(f"{origin}: {name!r} stands for the tiers; give the model another name")
-        if ":" in name:
-            raise ConfigError(
-                f"{origin}: the model {name!r} has a colon in its name; only 'provider:name' has one"
-            )
-        check_table(file, origin, f"models.{name}", table)
+            yield place, f"{name!r} stands for the tiers; give the model another name"
+        elif ":" in name:
+            yield place, f"the model {name!r} has a colon in its name; only 'provider:name' has one"
+        for key, text in find_wrong_names(file, f"models.{name}", table):
+            yield (*place, key), text
         if (circle := _find_circle(file.models, name)) is not None:
             what = (
                 f"names {name!r} itself" if len(circle) == 2 else f"leads back to it ({' → '.join(circle)})"
             )
-            raise ConfigError(f"{origin}: models.{name}.fallback {what}; leave one of them out")
+            yield (*place, "fallback"), f"models.{name}.fallback {what}; leave one of them out"
     for tier, item in file.tiers.items():
         for other in (item.model, *item.fallback):
             if is_tiered(other) or (":" not in other and other not in file.models):
-                said = f"tiers.{tier} names the model {other!r}"
-                raise ConfigError(f"{origin}: {said}, {suggest(other, file.models, 'models')}")
+                said = f"tiers.{tier} names the model {other!r}, {suggest(other, file.models, 'models')}"
+                yield ("tiers", tier), said
     default = file.model
-    if default is not None and ":" not in default and not is_tiered(default):
-        _check_known(origin, default, file.models, "model", "models")
+    if default is not None and ":" not in default and not is_tiered(default) and default not in file.models:
+        yield ("model",), f"model is {default!r}, {suggest(default, file.models, 'models')}"
 
 
 def _find_circle(models: Mapping[str, ModelTable], name: str) -> tuple[str, ...] | None:
@@ -249,14 +332,10 @@ def _find_circle(models: Mapping[str, ModelTable], name: str) -> tuple[str, ...]
     return None
 
 
-def check_table(file: ConfigFile, origin: str, label: str, table: ModelTable) -> None:
-    """Check the names that the table `label` uses. Raises: `ConfigError` for one that `file` does not define."""
-    if table.limit is not None:
-        _check_known(origin, table.limit, file.limits, f"{label}.limit", "limits")
+def find_wrong_names(file: ConfigFile, label: str, table: ModelTable) -> Iterator[tuple[str, str]]:
+    """Yield the key and the text for each name that the table `label` uses and `file` does not define."""
+    if table.limit is not None and table.limit not in file.limits:
+        yield "limit", f"{label}.limit is {table.limit!r}, {suggest(table.limit, file.limits, 'limits')}"
     for other in table.fallback:
-        _check_known(origin, other, file.models, f"{label}.fallback", "models")
-
-
-def _check_known(origin: str, name: str, known: Iterable[str], place: str, what: str) -> None:
-    if name not in known:
-        raise ConfigError(f"{origin}: {place} is {name!r}, {suggest(name, known, what)}")
+        if other not in file.models:
+            yield "fallback", f"{label}.fallback is {other!r}, {suggest(other, file.models, 'models')}"

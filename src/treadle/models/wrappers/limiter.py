@@ -5,8 +5,6 @@ request. A retry wrapper must be outside: `RetryModel(LimitModel(model, limiter=
 """
 
 import asyncio
-import os
-import threading
 import time
 import weakref
 from collections import deque
@@ -19,6 +17,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, RateLimitError, ServerError
 from treadle.core.estimates import CHARS_PER_TOKEN
 from treadle.core.types import Completion, Message, Request, Usage
+from treadle.http.locks import in_child, new_lock, new_reentrant_lock
 from treadle.models.protocol import Model, RateLimits, Watch
 from treadle.models.wrappers.limit_rules import Bucket, Concurrency, RequestPace, follow
 from treadle.models.wrappers.wrapper import Wrapper
@@ -82,7 +81,7 @@ class Limiter:
     """
 
     _shared: "dict[str, tuple[dict[str, Any], Limiter]]" = {}  # noqa: RUF012
-    _shared_lock = threading.Lock()
+    _shared_lock = new_lock()
 
     def __init__(
         self,
@@ -110,6 +109,8 @@ class Limiter:
                 raise ConfigError(f"{what} is {value!r}; give a positive number")
         given = {"requests": requests_per_minute, "tokens": tokens_per_minute}
         self._per_minute = {kind: float(count) for kind, count in given.items() if count is not None}
+        # Reentrant, since a waiting request that is garbage collected gives up its place at any moment.
+        self._lock = new_reentrant_lock()
         self.name = name
         self._max_concurrency = max_concurrency
         self._is_adaptive = is_adaptive
@@ -134,8 +135,6 @@ class Limiter:
     def _begin(self) -> None:
         """Set the state of a new limiter; called again in a process that was forked."""
         now = time.monotonic()
-        # Reentrant, since a waiting request that is garbage collected gives up its place at any moment.
-        self._lock = threading.RLock()
         self._waiters: deque[_Waiter] = deque()
         self._timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle, float] | None = None
         self._in_flight = 0
@@ -410,14 +409,12 @@ class Limiter:
 
 
 def _begin_all() -> None:
-    """Begin again in a forked child, because the requests, the threads and the locks belong to the parent."""
-    Limiter._shared_lock = threading.Lock()
+    """Begin again in a forked child, because the requests and the threads belong to the parent."""
     for limiter in list(_limiters):
         limiter._begin()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_all)
+in_child(_begin_all)
 
 
 _LEAST_SECONDS = 1.0

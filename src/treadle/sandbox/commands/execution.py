@@ -9,9 +9,9 @@ import select
 import time
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock
 
 from treadle.core.errors import SandboxError
+from treadle.http.locks import new_lock
 from treadle.sandbox.commands.bubblewrap import WRITABLE, Isolation
 from treadle.sandbox.commands.process_family import (
     BareFamily,
@@ -55,7 +55,7 @@ class SandboxCommand:
         self._measure_after = self._count_after = 0.0
         self._kernel_bytes = 0
         """What the kernel held for the command when it was counted last."""
-        self._lock = Lock()
+        self._lock = new_lock()
         self._stop: Stop | None = None
         self._reason = ""
         self._is_running = False

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from treadle.core.errors import SandboxError
+from treadle.http.locks import in_child
 from treadle.sandbox.commands.untrusted import remove_tree
 
 PREFIX = "treadle-shell-"
@@ -64,7 +65,7 @@ def is_open_to_all(path: Path) -> bool:
 
 @cache
 def _home() -> Path:
-    os.register_at_fork(after_in_child=_home.cache_clear)
+    in_child(_home.cache_clear)
     base = _base()
     _sweep(base)
     while True:
@@ -114,7 +115,7 @@ def _start_sweeper(home: Path) -> "subprocess.Popen[bytes] | None":
     )
     assert sweeper.stdin is not None
     # A forked child must not keep the pipe open, nor wait for a process that is not its own.
-    os.register_at_fork(after_in_child=sweeper.stdin.close)
+    in_child(sweeper.stdin.close)
     return sweeper
 
 

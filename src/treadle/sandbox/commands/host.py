@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from threading import Lock
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, SandboxError
+from treadle.http.locks import in_child, new_lock
 from treadle.sandbox.commands.bubblewrap import (
     FOLDERS,
     LAYER,
@@ -130,7 +130,7 @@ class HostFolder:
         make_etc(self._root)
         self._folder = RunFolder(self._root / "work", owner, None if image is None else Path(image.folder))
         self._is_spoiled = False
-        self._lock = Lock()
+        self._lock = new_lock()
 
     async def run(
         self, command: str, sandbox: Sandbox, limits: Limits, report: Callable[[str], None] | None = None
@@ -184,7 +184,7 @@ class HostFolder:
 @cache
 def _pool() -> ThreadPoolExecutor:
     # The threads do not survive a fork, so a child makes its own.
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    in_child(_pool.cache_clear)
     return ThreadPoolExecutor(MAX_COMMANDS, thread_name_prefix="treadle-tool-shell")
 
 

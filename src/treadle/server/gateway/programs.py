@@ -53,7 +53,7 @@ from treadle.server.access import (
 from treadle.server.catalog import ClientWish
 from treadle.server.gateway.environments import EnvironmentProcess, end_all, start_guarded
 from treadle.server.gateway.gateway_host import GatewayHost
-from treadle.server.gateway.wires import Gateway
+from treadle.server.gateway.wires import Gateway, GatewayErrors
 from treadle.server.listening import listen, serve_app
 from treadle.tools.client_tools import ClientTools
 from treadle.workers.registry import HereWorkers
@@ -383,7 +383,7 @@ class ProgramWorkers(HereWorkers):
         self._host = host = _ProgramHost(journal)
         listener, url = listen("127.0.0.1", 0)
         self._serving = asyncio.ensure_future(
-            serve_app(host, listener, lambda: ready.set_result(url), host.close, _STOP_SECONDS)
+            serve_app(GatewayErrors(host), listener, lambda: ready.set_result(url), host.close, _STOP_SECONDS)
         )
 
     async def close(self) -> None:

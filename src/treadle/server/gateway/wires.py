@@ -27,6 +27,7 @@ from treadle.server.access import (
     Send,
     check_scope,
     error_body,
+    is_of_anthropic,
     read_body,
     send_whole,
 )
@@ -67,8 +68,8 @@ class Wire(Struct, frozen=True):
     stream: Callable[[str, ServedRequest], Stream]
     frame: Callable[[dict[str, Json]], bytes]
     """A function that returns an event of a stream as bytes."""
-    error: Callable[[str, str], Json]
-    """A function of a message and a code that returns the body of an error."""
+    error: Callable[[int, str, str], dict[str, Json]]
+    """A function of a status, a message and a code that returns an error as an event."""
     last: bytes = b""
     """What follows the last event of a stream."""
 
@@ -79,7 +80,7 @@ WIRES = {
         openai_chat.write_answer,
         openai_chat.ChatStream.of,
         lambda event: to_sse(_encode(event)),
-        lambda message, code: error_body(message, code, "server_error"),
+        lambda status, message, code: error_body(message, code, "server_error"),
         b"data: [DONE]\n\n",
     ),
     "/v1/messages": Wire(
@@ -87,10 +88,7 @@ WIRES = {
         anthropic.write_answer,
         anthropic.MessageStream.of,
         write_named,
-        lambda message, code: {
-            "type": "error",
-            "error": {"type": "api_error", "message": message, "code": code},
-        },
+        lambda status, message, code: anthropic.write_error(status, message),
     ),
 }
 """The wire formats, by the path of their requests."""
@@ -130,9 +128,9 @@ class Gateway:
         try:
             response = await answer(scope, receive, send)
         except AskedModelError as error:
-            after, wire = error.retry_after_seconds, WIRES[scope["path"]]
+            after = error.retry_after_seconds
             more = {} if after is None else {"retry-after": f"{after:.0f}"}
-            await send_whole(send, error.status, wire.error(str(error), error.code), more)
+            await send_whole(send, error.status, error_body(str(error), error.code, "server_error"), more)
         except Exception as error:
             response = self._to_response(error)
         if response is not None:
@@ -213,15 +211,55 @@ class _Outlet:
             completion = await result_of(task)
             self._put(self._open().end(completion))
         except Exception as error:
-            code = error.code if isinstance(error, AskedModelError | RequestRefused) else "server_error"
-            body = self._wire.error(str(error), code)
-            self._waiting.append(self._wire.frame(body))
+            self._waiting.append(self._wire.frame(self._wire.error(*_explain(error))))
         self._waiting.append(self._wire.last)
         yield self._take()
 
     def _take(self) -> bytes:
         pieces, self._waiting = self._waiting, []
         return b"".join(pieces)
+
+
+def _explain(error: Exception) -> tuple[int, str, str]:
+    """Return the status, the message and the code for an error in the middle of a stream."""
+    if isinstance(error, AskedModelError):
+        return error.status, str(error), error.code
+    if isinstance(error, RequestRefused):
+        return error.status_code, error.detail, error.code
+    return 500, str(error), "server_error"
+
+
+class GatewayErrors:
+    """ASGI middleware that gives all errors of Anthropic's routes their form. What it wraps writes OpenAI's."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun: Any = None
+        written = b""
+
+        async def send_error(message: Any) -> None:
+            nonlocal begun, written
+            if message["type"] == "http.response.start" and message["status"] >= 400:
+                begun = message
+            elif begun is None:
+                await send(message)
+            else:
+                written += message.get("body", b"")
+                if not message.get("more_body", False):
+                    await _send_to_anthropic(send, begun, written)
+
+        is_other = scope["type"] == "http" and is_of_anthropic(scope["path"]) and scope["method"] != "OPTIONS"
+        await self._app(scope, receive, send_error if is_other else send)
+
+
+async def _send_to_anthropic(send: Send, begun: Any, written: bytes) -> None:
+    """Send an error whose beginning and body have OpenAI's form."""
+    body = anthropic.write_error(begun["status"], msgspec.json.decode(written)["error"]["message"])
+    given = {name.decode("latin-1"): value.decode("latin-1") for name, value in begun["headers"]}
+    kept = {name: value for name, value in given.items() if not name.startswith("content-")}
+    await send_whole(send, begun["status"], body, {**kept, "request-id": body["request_id"]})
 
 
 def _read(wire: Wire, body: bytes) -> ServedRequest:

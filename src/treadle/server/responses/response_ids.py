@@ -4,7 +4,7 @@ import re
 
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import RunNotFoundError
 
 
 class ResponseId(Struct, frozen=True):
@@ -25,10 +25,10 @@ _CONVERSATION = "conv_"
 
 
 def read_response_id(text: str) -> ResponseId:
-    """Return the place that the id of a response names. Raises: `ConfigError` if it is no such id."""
+    """Return the place that the id of a response names. Raises: `RunNotFoundError` if it is no such id."""
     found = _RESPONSE.fullmatch(text)
     if found is None:
-        raise ConfigError(f"{text!r:.100} is not the id of a response, such as resp_019a2b3c_1_0")
+        raise RunNotFoundError(f"there is no response {text!r:.100}; ids are such as resp_019a2b3c_1_0")
     return ResponseId(found[1], int(found[2]), int(found[3]))
 
 
@@ -38,10 +38,10 @@ def conversation_id(run_id: str) -> str:
 
 
 def read_conversation_id(text: str) -> str:
-    """Return the id of the session that a conversation is. Raises: `ConfigError` if it is no such id."""
+    """Return the id of the session that a conversation is. Raises: `RunNotFoundError` if it is no such id."""
     run_id = text.removeprefix(_CONVERSATION)
     if not run_id or run_id == text:
-        raise ConfigError(f"{text!r:.100} is not the id of a conversation, such as conv_019a2b3c")
+        raise RunNotFoundError(f"there is no conversation {text!r:.100}; ids are such as conv_019a2b3c")
     return run_id
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Request
 from fastapi.responses import Response
@@ -14,6 +14,7 @@ from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.events import RunPaused, TurnCompleted
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel
+from treadle.core.mistakes import Keys
 from treadle.core.types import Json
 from treadle.journal.hub import listen
 from treadle.runs.recording import send
@@ -34,6 +35,8 @@ from treadle.server.protocols.a2a_task import (
 from treadle.server.routes.route_context import ClientBody, Fast, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, BegunTurn, RunHost
 from treadle.server.turn_order import find_before, plan_text, run_id_of, start_turn
+
+B = TypeVar("B", bound=ClientBody)
 
 router = APIRouter(prefix="/v1/a2a", tags=["a2a"])
 _NO_TASK, _NOT_CANCELABLE, _NO_METHOD, _BAD_PARAMS, _INTERNAL = -32001, -32002, -32601, -32602, -32603
@@ -112,7 +115,7 @@ async def call_agent(
     params, keyed = body.get("params") or {}, keyed_request(request)
     try:
         if method in ("SendMessage", "SendStreamingMessage"):
-            asked = SendMessage.model_validate(params)
+            asked = _read(SendMessage, params)
             run, turn, task_id = await _begin(host, caller, agent, asked.message, keyed)
             if method == "SendStreamingMessage":
                 context = asked.message.context_id or (task_id.run_id if run is None else context_of(run))
@@ -124,7 +127,7 @@ async def call_agent(
             task = await _task(host, caller, task_id, asked.configuration.history_length)
             return Fast(_result(number, {"task": task}))
         if method in ("GetTask", "CancelTask", "SubscribeToTask"):
-            named = NamedTask.model_validate(params)
+            named = _read(NamedTask, params)
             task_id = TaskId.read(named.id) or TaskId("", 0)
             if method == "CancelTask":
                 await _cancel(host, caller, task_id)
@@ -136,10 +139,20 @@ async def call_agent(
                 return EventStream(_stream(host, caller, items, task, number))
             return Fast(_result(number, task))
         raise RpcError(_NO_METHOD, f"there is no method {method!r:.100}")
-    except (ValidationError, ConfigError, RequestRefused, RpcError, TreadleError) as error:
+    except (ConfigError, RequestRefused, RpcError, TreadleError) as error:
         if keyed is not None:
             keyed.has_failed = True
         return _fail(number, error)
+
+
+def _read(kind: type[B], params: Json) -> B:
+    """Return the parameters of a request. Raises: `ConfigError`."""
+    try:
+        return kind.model_validate(params)
+    except ValidationError as error:
+        problem = Keys(kind.model_json_schema, {}).explain(error.errors(), params)[0]
+        where = ".".join(map(str, problem.path)) or "params"
+        raise ConfigError(f"{where}: {problem.text}") from None
 
 
 def _result(number: Json, result: Json) -> dict[str, Json]:
@@ -153,7 +166,7 @@ def _fail(number: Json, error: Exception) -> Response:
         code = error.code
     elif isinstance(error, RequestRefused):
         code, message, headers = _BAD_PARAMS, error.detail, error.headers
-    elif isinstance(error, ValidationError | ConfigError):
+    elif isinstance(error, ConfigError):
         code = _BAD_PARAMS
     told = {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
     return Fast(told, headers=headers)

@@ -11,12 +11,12 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
 from treadle.server.access import RequestRefused
-from treadle.server.routes.route_context import Fast, Reader, TheHost, encode
+from treadle.server.routes.route_context import Checked, Fast, Reader, TheHost, encode
 from treadle.trajectory.tokens.masks import check_mask_names
 from treadle.viewer.token_views import list_formats, view_export, view_tokens
 from treadle.viewer.viewed_data import ViewedData
 
-router = APIRouter(prefix="/v1/view", tags=["viewer"])
+router = APIRouter(prefix="/v1/view", tags=["viewer"], dependencies=[Checked])
 
 
 def _get_data(request: Request, caller: Reader) -> ViewedData:

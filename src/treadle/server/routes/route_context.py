@@ -4,10 +4,13 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Depends, Request
+from fastapi import Depends, Request, params
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.models.config.described import Described
 from treadle.server.access import ApiCaller, check_scope
 from treadle.server.run_host import RunHost
@@ -40,6 +43,23 @@ def need(scope: str) -> Callable[[Request], Awaitable[ApiCaller]]:
 TheHost = Annotated[RunHost, Depends(get_host)]
 Reader = Annotated[ApiCaller, Depends(need("read"))]
 Runner = Annotated[ApiCaller, Depends(need("run"))]
+
+
+async def check_parameters(request: Request) -> None:
+    """Check that a route has all parameters in the query of a request. Raises: `ConfigError`."""
+    route = request.scope["route"]
+    if not (request.query_params and route.include_in_schema):
+        return
+    flat = get_flat_params(route.dependant)
+    known = [field.alias for field in flat if isinstance(field.field_info, params.Query)]
+    for name in request.query_params:
+        if name not in known:
+            hint = did_you_mean(name, known, f"known are {', '.join(known)}" if known else "there are none")
+            raise ConfigError(f"there is no parameter {name!r:.100}{hint}")
+
+
+Checked = Depends(check_parameters)
+"""What every router of Treadle's own API depends on. Clients of other APIs may send more than is read."""
 
 
 class ClientBody(Described, BaseModel):

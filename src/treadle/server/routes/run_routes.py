@@ -25,14 +25,14 @@ from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.event_stream import EventStream, to_sse
 from treadle.server.export_form import ExportForm, read_form
 from treadle.server.responses import response_records
-from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode
+from treadle.server.routes.route_context import Checked, Fast, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, RunHost
 from treadle.server.turn_order import write_needs
 from treadle.viewer.run_view import write_run as write_facts
 
 MAX_SEQ = 2**53
 """More than any number of an event."""
-router = APIRouter(prefix="/v1/runs", tags=["runs"])
+router = APIRouter(prefix="/v1/runs", tags=["runs"], dependencies=[Checked])
 _decode_message = msgspec.json.Decoder(InboxMessage).decode
 
 

@@ -25,12 +25,12 @@ from treadle.server.event_stream import EventStream
 from treadle.server.idempotency import keyed_request, new_run_id
 from treadle.server.responses.request_items import AskedTurn, Item
 from treadle.server.responses.response_turn import read_asked
-from treadle.server.routes.route_context import ClientBody, Fast, Runner, TheHost
+from treadle.server.routes.route_context import Checked, ClientBody, Fast, Runner, TheHost
 from treadle.server.routes.run_routes import MAX_SEQ, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
 from treadle.server.turn_order import TurnOrder, begin_options, seq_before, start_turn
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"])
+router = APIRouter(prefix="/v1/runs", tags=["runs"], dependencies=[Checked])
 
 
 class RunWork(ClientBody):

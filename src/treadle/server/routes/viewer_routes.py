@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse,
 
 from treadle.context.step_view import view_step
 from treadle.server.access import ApiCaller, RequestRefused
-from treadle.server.routes.route_context import Fast, Reader, TheHost
+from treadle.server.routes.route_context import Checked, Fast, Reader, TheHost
 from treadle.server.routes.run_routes import MAX_SEQ
 from treadle.viewer.bundle import NotBuiltError, read_bundle
 from treadle.viewer.run_view import (
@@ -21,7 +21,7 @@ from treadle.viewer.run_view import (
     write_events,
 )
 
-router = APIRouter(tags=["viewer"])
+router = APIRouter(tags=["viewer"], dependencies=[Checked])
 PAGE_HEADERS = {
     "content-security-policy": "frame-ancestors 'none'",
     "referrer-policy": "no-referrer",

@@ -20,6 +20,7 @@ from treadle.core.errors import ToolError
 from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.http.background import LoopThread
+from treadle.http.locks import in_child
 from treadle.tools.mcp.elicitation import Elicit, open_first
 from treadle.tools.mcp.failure import (
     KEY,
@@ -441,5 +442,4 @@ def _close_all() -> None:
         asyncio.run_coroutine_threadsafe(close(), SESSIONS.loop).result(timeout=10)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_open.clear)  # the sessions belong to the parent
+in_child(_open.clear)  # the sessions belong to the parent

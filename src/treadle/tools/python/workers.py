@@ -5,13 +5,13 @@ sandbox. Otherwise the state is loaded into a new session.
 """
 
 import asyncio
-import os
 import zlib
 from collections import OrderedDict
 from typing import Any
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import require
+from treadle.http.locks import in_child
 
 MAX_WARM = 16
 MAX_WORKERS = 48
@@ -106,5 +106,4 @@ def _start_anew() -> None:
     _warm.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_anew)
+in_child(_start_anew)

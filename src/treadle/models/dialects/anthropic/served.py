@@ -3,6 +3,7 @@
 Source: Anthropic API reference, Messages, version 2023-06-01.
 """
 
+import uuid
 from typing import Any
 
 import msgspec
@@ -102,6 +103,8 @@ def _read_blocks(role: str, content: Any, blobs: dict[str, bytes]) -> list[Messa
     """Return the messages that a message of a request is: results of tools are messages of their own."""
     if role not in ("user", "assistant"):
         raise ConfigError(f"{role!r:.100} is not a role; the roles are user and assistant")
+    if not isinstance(content, str | list):
+        raise ConfigError(f"content is {content!r:.100}; give a text or a list of blocks")
     results: list[Message] = []
     texts: list[str] = []
     thoughts: list[str] = []
@@ -194,6 +197,27 @@ def write_answer(completion: Completion, asked: ServedRequest) -> dict[str, Json
         content.append({"type": "tool_use", "id": call.call_id, "name": call.name, "input": _input_of(call)})
     reason = completion.finish_reason.value
     return write_message(str(completion.response_id), asked.model, content, reason, completion.usage)
+
+
+_ERROR_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""The types of errors, by status. Other errors from 500 are of the type `api_error`."""
+
+
+def write_error(status: int, message: str) -> dict[str, Json]:
+    """Return the body of an error, which is also an event of a stream."""
+    kind = _ERROR_TYPES.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
+    request_id = f"req_{uuid.uuid4().hex}"
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
 
 
 def _input_of(call: ToolCall) -> Json:

@@ -132,11 +132,17 @@ def read_request(body: bytes) -> ServedRequest:
     return asked
 
 
+_INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "refusal", "audio", "reasoning_content", "reasoning")
+"""The fields of an assistant message that may have no content."""
+
+
 def _read_message(item: Any, blobs: dict[str, bytes]) -> Message:
     role = _ROLES.get(item["role"])
     if role is None:
         raise ConfigError(f"{item['role']!r:.100} is not a role; the roles are {', '.join(_ROLES)}")
     content: Any = item.get("content")
+    if content is None and not (role is Role.ASSISTANT and any(map(item.get, _INSTEAD_OF_CONTENT))):
+        raise ConfigError("content is missing; only an assistant message with tool_calls may have none")
     parts: tuple[Artifact, ...] = ()
     if isinstance(content, list):
         texts = [_text(part, "text") for part in content if part["type"] in ("text", "refusal")]
@@ -144,7 +150,7 @@ def _read_message(item: Any, blobs: dict[str, bytes]) -> Message:
             [_read_part(part, blobs) for part in content if part["type"] not in ("text", "refusal")]
         )
         content = "\n".join(texts)
-    elif content is not None and not isinstance(content, str):
+    elif not isinstance(content, str | None):
         raise ConfigError(f"content is {content!r:.100}; give a text or a list of parts")
     if role is Role.TOOL:
         return Message(role, content or "", call_id=_text(item, "tool_call_id"), parts=parts)
@@ -223,7 +229,8 @@ def to_logprobs(completion: Completion) -> dict[str, Json] | None:
 def to_wire(completion: Completion, model: str, *, has_logprobs: bool = False) -> dict[str, Json]:
     """Return the body of a complete response."""
     message = completion.message
-    wire: dict[str, Json] = {"role": "assistant", "content": message.content or None, "refusal": None}
+    content = message.content or (None if message.tool_calls else "")  # what it needs to be sent back
+    wire: dict[str, Json] = {"role": "assistant", "content": content, "refusal": None}
     if message.reasoning:
         wire["reasoning_content"] = message.reasoning
     if message.tool_calls:
