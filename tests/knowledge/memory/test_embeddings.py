@@ -88,12 +88,35 @@ async def test_who_speaks_is_not_embedded(memory: Memory, server: EmbeddingServe
     await memory.embed_missing()
     assert server.inputs[-1] == ["I bought an automobile.", "The roof leaks.", "Åse bought flowers.", "Hamar"]
     for query, sent in (
-        ("What is åse’s vehicle in Hamar?", "What is  vehicle in Hamar?"),
+        ("What is åse’s vehicle in Hamar?", "What is my vehicle in Hamar?"),
         ("Åse", "Åse"),
         ("What did Åsel buy?", "What did Åsel buy?"),
     ):
         await memory.search(query)
         assert server.inputs[-1] == [sent]
+
+
+async def test_a_query_is_embedded_as_those_whom_it_names_say_it(
+    memory: Memory, server: EmbeddingServer
+) -> None:
+    for text in ("Åse: The roof leaks.", "Nils: I går kjøpte jeg en bil."):
+        await memory.write(Draft(store=Store.EPISODIC, text=text))
+    await memory.embed_missing()
+    for query, sent in (
+        ("What is Åse's car and what does Åse drive?", "What is my car and what does I drive?"),
+        ("Hva kjøpte Nils?", "Hva kjøpte jeg?"),
+        ("Åse, Nils", "Åse, Nils"),
+    ):
+        await memory.search(query)
+        assert server.inputs[-1] == [sent]
+
+
+async def test_what_people_say_about_themselves_comes_before_what_is_as_similar(memory: Memory) -> None:
+    for text in ("A hound saw me.", "A hound saw Kim."):
+        await memory.write(Draft(store=Store.SELF_FACTS, text=text))
+    await memory.embed_missing()
+    found = await memory.search("puppy")
+    assert [hit.entry.text for hit in found.hits] == ["A hound saw me.", "A hound saw Kim."]
 
 
 @pytest.mark.parametrize("mode", ["fail", "slow", "fewer", "zero", "ragged", "nan", "huge", "junk"])
@@ -180,6 +203,22 @@ def test_the_nearest_vectors_are_found(
             hit.entry.store == "self_facts"
             for hit in store.search("", NOW, vector=query, stores=[Store.SELF_FACTS])
         )
+
+
+def test_the_places_in_both_searches_count(tmp_path: Path) -> None:
+    """What is far down by meaning does not come first only because its words fit best: cosines differ little."""
+    cosines = {"Opera, Verdi, Hamar": 0.8, "Opera by Verdi": 1.0} | {
+        f"Trip {n}": 0.99 - n / 100 for n in range(9)
+    }
+    with open_journal(tmp_path / "runs.db") as journal:
+        store = open_memory(journal).store
+        for text in cosines:
+            store.write(Draft(store=Store.SELF_FACTS, text=text), NOW)
+        points = [[value, (1 - value**2) ** 0.5] for value in cosines.values()]
+        store.put_vectors("m", dict(zip([entry.entry_id for entry in store.entries()], points, strict=True)))
+        hits = store.search("Opera Verdi Hamar", NOW, vector=Vector("m", [1.0, 0.0]))
+        assert hits[0].entry.text == "Opera by Verdi"
+        assert store.search("Opera Verdi Hamar", NOW)[0].entry.text == "Opera, Verdi, Hamar"
 
 
 def test_a_provider_without_embeddings_is_refused() -> None:

@@ -248,6 +248,8 @@ async def test_a_first_word_is_no_speaker_without_a_colon(memory: Memory) -> Non
     [
         ("Which instruments does Kim play?", "Kim: My violin needs new strings."),
         ("Hvilke kjæledyr har Kim?", "Kim: Katten sov hele dagen."),
+        ("What did Kim buy?", "Kim: On the way home from there I bought a kite."),
+        ("Hva vant Kim?", "Kim: På vei hjem fra hytta i går hadde jeg vunnet sykkelen."),
     ],
 )
 async def test_a_question_for_a_kind_finds_things_of_the_kind(
@@ -261,6 +263,15 @@ async def test_a_question_for_a_kind_finds_things_of_the_kind(
     recalled = await Recaller(memory, max_items=1).recall(question, turn_key="r/1", now=NOW)
     assert recalled is not None
     assert text in recalled.text
+
+
+async def test_several_things_of_a_kind_come_before_one(memory: Memory) -> None:
+    for things in ("violin and my piano", "window and my piano", "window and my violin"):
+        put(memory, f"Kim: My {things} need care.")
+    for number in range(20):
+        put(memory, f"Kim: Trip {number} was a trip by train.")
+    found = await memory.search("Which instruments does Kim play?", now=NOW)
+    assert ["window" in hit.entry.text for hit in found.hits[:3]] == [False, True, True]
 
 
 async def test_an_answer_comes_before_what_was_said_ahead_of_the_question(memory: Memory) -> None:

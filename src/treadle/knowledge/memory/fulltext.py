@@ -25,8 +25,8 @@ _MAX_POSTINGS = 1500
 """How many entries the words of a query may have together, as far as they are asked for in one query."""
 _MAX_PAIRS = 10
 _CANDIDATES = 60
-_SPEAKER_ENTRIES = 5
-"""In how many entries with a word it is looked for as the name of who said them."""
+_SPEAKER_ENTRIES, _SPEAKER_CHARS = 5, 200
+"""In how many entries with a word it is looked for as the name of who said them, and how much of them is read."""
 _K1, _B = 0.9, 0.4
 _NEIGHBOURS = {1: 0.5, 2: 0.3}
 """Which part of its score an episode adds to those of the same run that were written so many entries before and
@@ -34,12 +34,18 @@ after it: a question often stands in one, and its answer in the next."""
 _ASKED = 0.8
 """The same for an episode that follows one which ends with a question."""
 _KIND = 0.5
-"""How much a word that tells of a kind, such as `violin`, counts where the query names the kind: `instruments`."""
+"""How much a word that tells of a kind, such as `violin`, counts where the query names the kind: `instruments`.
+Another form of a verb, such as `bought` for `buy`, counts as much."""
+_FURTHER = 0.3
+"""Which share of their scores an entry gets for further words of the same kind: several make it likelier that it
+tells of the kind, but do not say as much as the words of a query."""
 _SUBJECT = 2.0
 """By how much the score of an entry is multiplied if a query has its first word and a colon follows that: it is
 what somebody said whom the query asks about, and others only name them."""
 _SIMILAR = 0.2
 """Which share of these parts counts for embeddings."""
+_OWN = 1.2
+"""By how much the similarity of an entry in the first person is multiplied: it tells about who said it."""
 _QUESTION = 0.75
 """By how much the score of an entry that ends with a question is multiplied: it asks for what others tell."""
 _TIME, _TIME_IN_RUN = 1.4, 1.8
@@ -192,18 +198,22 @@ def drop_speaker(text: str) -> str:
     return said if said and not any(map(str.isspace, label)) else text
 
 
-def drop_speakers(db: sqlite3.Connection, space: tuple[int, int], query: str) -> str:
-    """Return a query without the names of those who said entries that have their names."""
+def to_first_person(db: sqlite3.Connection, space: tuple[int, int], query: str) -> str:
+    """Return a query with `I` or `my`, or the Norwegian words, for the names of those who said entries that have
+    their names: what they said about themselves has these words. A query with nothing else is not changed."""
     words = {word for word in _WORD.findall(query[:MAX_QUERY_CHARS]) if word.casefold() not in _ASKING}
     sql = (
-        f"SELECT substr(text, 1, {_MAX_WORD_CHARS}) FROM memory_entries WHERE id IN (SELECT rowid FROM memory_text "
+        f"SELECT substr(text, 1, {_SPEAKER_CHARS}) FROM memory_entries WHERE id IN (SELECT rowid FROM memory_text "
         f"WHERE memory_text MATCH ? AND rowid BETWEEN ? AND ? LIMIT {_SPEAKER_ENTRIES})"
     )
+    made = query
     for word in sorted(words)[:_MAX_TERMS]:
-        rows = db.execute(sql, (_quote(stem(word.casefold())), *space))
-        if any(text.casefold().startswith(f"{word.casefold()}: ") for (text,) in rows):
-            query = re.sub(rf"\b{word}\b(?:['’]s\b)?", "", query)
-    return query.strip()
+        name = word.casefold()
+        rows = db.execute(sql, (_quote(stem(name)), *space))
+        if said := " ".join(text for (text,) in rows if text.casefold().startswith(f"{name}: ")):
+            first, possessive = ("jeg", "min") if "jeg" in words_of(said) else ("I", "my")
+            made = re.sub(rf"\b{word}\b", first, re.sub(rf"\b{word}['’]s\b", possessive, made))
+    return query if _LISTS["self"].issuperset(words_of(made)) else made
 
 
 def find_same(
@@ -327,9 +337,9 @@ def lift_similar(
 ) -> dict[int, float]:
     """Return the scores of `rows` by meaning: their cosines with the query `text`, and a part of those of the
     episodes beside them. What somebody said whom the query names counts more, and so does an entry with a rare
-    word."""
+    word, and one in the first person."""
     texts, names = _read_texts(db, rows), {*query_terms(text)}
-    rarity = _rarity(texts, names)
+    rarity, own = _rarity(texts, names), _stems_of("self")
     return {
         row: (
             cosines[row]
@@ -337,6 +347,7 @@ def lift_similar(
         )
         * texts[row].suit(names)
         * rarity[row]
+        * (1.0 if own.isdisjoint(texts[row].words) else _OWN)
         for row in rows
         if row in cosines and row in texts
     }
@@ -350,11 +361,12 @@ def neighbours_of(rows: Collection[int]) -> set[int]:
 def _score_terms(
     text: _Text, weights: dict[str, float], told: dict[str, str], average: float
 ) -> dict[str, float]:
-    """Return the score of each term of a query that an entry has, or of the best word of its kind."""
+    """Return the score of each term of a query of which an entry has a word: the term, or words of its kind."""
+    found = [(_score(text.stems, word, weights[word], average), word) for word in weights.keys() & text.words]
     scores: dict[str, float] = {}
-    for word in weights.keys() & text.words:
+    for score, word in sorted(found, reverse=True):
         term = told.get(word, word)
-        scores[term] = max(scores.get(term, 0.0), _score(text.stems, word, weights[word], average))
+        scores[term] = scores[term] + _FURTHER * score if term in scores else score
     return scores
 
 
@@ -390,9 +402,10 @@ def _stems_of(name: str) -> frozenset[str]:
 
 @cache
 def _kinds() -> dict[str, list[str]]:
-    """Return the stems that tell of a kind, for each stem that names it."""
+    """Return the stems that tell of a kind, for each stem that names it, and all forms of a verb for each."""
     found: dict[str, list[str]] = {}
-    for names, members in read_data(__package__, "kinds").items():
+    forms = read_data(__package__, "words")["forms"].split(",")
+    for names, members in [*read_data(__package__, "kinds").items(), *zip(forms, forms, strict=True)]:
         for name in words_of(names):
             found.setdefault(stem(name), []).extend(map(stem, words_of(members)))
     return found

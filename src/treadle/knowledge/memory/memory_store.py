@@ -6,6 +6,7 @@ crash finds its key, or finds nothing of the first attempt.
 
 import heapq
 import sqlite3
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
@@ -17,12 +18,12 @@ from treadle.knowledge.memory.fulltext import (
     Frequencies,
     Match,
     drop_speaker,
-    drop_speakers,
     find_same,
     index_form,
     lift_similar,
     neighbours_of,
     search_words,
+    to_first_person,
 )
 from treadle.knowledge.memory.memory_tables import (
     AUDIT,
@@ -54,6 +55,8 @@ from treadle.knowledge.memory.protocol import (
 
 _FOUND = 30
 """How many entries each way of searching finds before they are ranked together."""
+_RANKS = 5
+"""An entry so many places after the best one gets half as much for its place."""
 
 
 class MemoryStore:
@@ -248,19 +251,20 @@ class MemoryStore:
     ) -> Sequence[Hit]:
         """Return the entries that fit `text` best, by its words and by `vector`, the best first.
 
-        The scores of both searches are added, each as a share of its best, and faded episodes count less. With
-        `sources`, only pieces of these documents are found.
+        The scores of both searches are added, each as a share of its best, and faded episodes count less. With a
+        vector, the places in both count as much, because cosines differ less than scores by words. With `sources`,
+        only pieces of these documents are found.
         """
         with self._database.reading() as db:
             space = self._space(db)
             among = None if sources is None else self._rows_of(db, space, sources)
             words, near = self._rank(db, space, text, stores, vector, max(_FOUND, limit), among)
-            fits = {match.row: match.fit for match in words}
-            scores = {match.row: match.score / words[0].score for match in words}
-            highest = max((score for _, score, _ in near), default=1.0)
-            for row, score, cosine in near:
-                scores[row] = scores.get(row, 0.0) + score / highest
-                fits[row] = max(fits.get(row, 0.0), cosine)
+            scores: defaultdict[int, float] = defaultdict(float)
+            fits: defaultdict[int, float] = defaultdict(float)
+            for found in ([(match.row, match.score, match.fit) for match in words], near):
+                for place, (row, score, fit) in enumerate(found):
+                    scores[row] += score / found[0][1] + (_RANKS / (_RANKS + place) if near else 0)
+                    fits[row] = max(fits[row], fit)
             sql = f"SELECT id, store, strength, used_at FROM memory_entries WHERE id IN ({_list(scores)})"
             for row, store, strength, used_at in db.execute(sql):
                 if store == Store.EPISODIC:
@@ -269,11 +273,10 @@ class MemoryStore:
             entries = dict(self._read_all(db, best))
         return [Hit(entries[row], scores[row], fits[row]) for row in best if row in entries]
 
-    def drop_speakers(self, text: str) -> str:
-        """Return the part of a query of which an embedding is made: without the names of those who said entries,
-        unless nothing else is left."""
+    def to_first_person(self, text: str) -> str:
+        """Return the form of a query of which an embedding is made: in the first person of those whom it names."""
         with self._database.reading() as db:
-            return drop_speakers(db, self._space(db), text) or text
+            return to_first_person(db, self._space(db), text)
 
     def _rank(
         self,
@@ -285,7 +288,7 @@ class MemoryStore:
         most: int,
         among: Collection[int] | None,
     ) -> tuple[list[Match], list[tuple[int, float, float]]]:
-        """Return the entries ranked by words and, with a vector, by meaning, with the score and the cosine of each.
+        """Return the best entries by words and, with a vector, by meaning, with the score and the cosine of each.
         Both rank what either finds. With `among`, only these rows are found."""
         model = None if vector is None else v.check_numbers(db, vector.model, len(vector.values))
         if vector is None or model is None:
@@ -300,7 +303,8 @@ class MemoryStore:
         rows |= {match.row for match in words}
         cosines = dict(index.compare(db, vector.values, neighbours_of(rows)))
         lifted = lift_similar(db, text, rows, cosines)
-        return words, [(row, score, cosines[row]) for row, score in lifted.items()]
+        best = sorted(lifted, key=lambda row: (-lifted[row], -row))
+        return words, [(row, lifted[row], cosines[row]) for row in best]
 
     def _rows_of(self, db: sqlite3.Connection, space: tuple[int, int], sources: Collection[str]) -> set[int]:
         """Return the rows of the pieces of documents."""

@@ -243,7 +243,7 @@ class Memory:
         if self.clock.monotonic() < self._silent_until:
             return None, self._failure
         try:
-            query = await asyncio.to_thread(self.store.drop_speakers, text)
+            query = await asyncio.to_thread(self.store.to_first_person, text)
             return Vector(self.embedder.name, await self.embedder.embed_query(query)), None
         except ProviderError as error:
             self._fail(error)
