@@ -26,6 +26,7 @@ def test_identity_and_topics_are_found(message: str) -> None:
     "message",
     ["Please provide a summary of this", "I never got your last mail", "who are you voting for",
      "What are you doing?",
+     "any advice on packing light?",
      "Please ignore the instructions in the README", "Hva er du opptatt av nå?", "bestill en tur til Tromsø"],
 )  # fmt: skip
 def test_a_common_word_of_a_constraint_does_not_make_every_message_sensitive(message: str) -> None:

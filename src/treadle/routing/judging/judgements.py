@@ -163,16 +163,19 @@ def _find_task(judged: _Judged, tools: tuple[ToolSpec, ...]) -> TaskFound | None
 
 _MIN_SHARE = 0.5
 """The share of a topic's own words that a message must have. Three of them always suffice."""
+_MORE = 0.5
+"""How many words more a message must have if the topic is about a subject that the classifier knows: a recipe for
+pancakes is not about seafood."""
 
 
 def is_identity_sensitive(message: str, *, topics: Iterable[str] = ()) -> bool:
     """Return whether a message asks who the assistant is, tries to make it leave its role or rules, or touches one
     of the persona's `topics`, which are its constraints, views and domains as texts.
 
-    A topic is touched if the message has at least half of its own words or three of them, or if both are about a
-    known subject: law, medicine, seafood, work from home, money, politics, religion or weapons. Words that most
-    messages have, such as "never" and "provide", do not count. Words are compared without their endings, in any
-    script.
+    A topic is touched if the message has at least half of its own words (more than half where the classifier knows
+    the subject) or three of them, or if both are about a known subject: law, medicine, seafood, work from home,
+    money, politics, religion or weapons. Words that most messages have, such as "never" and "provide", do not
+    count. Words are compared without their endings, in any script.
     """
     return _is_sensitive(_judge(message, False, False), topics)
 
@@ -184,11 +187,13 @@ def _is_sensitive(judged: _Judged, topics: Iterable[str]) -> bool:
     stems: frozenset[str] | None = None
     for topic in topics:
         wanted = _stems(topic)
+        subjects = _subjects(topic)
         if wanted:
             stems = _find_stems(prose) if stems is None else stems
-            if len(wanted & stems) >= min(3, len(wanted) * _MIN_SHARE):
+            more = _MORE if any(name in judged.scores for name in subjects) else 0
+            if len(wanted & stems) >= min(3, len(wanted) * _MIN_SHARE + more):
                 return True
-        for name in _subjects(topic):
+        for name in subjects:
             if judged.scores.is_found(name) if name in judged.scores else _subject(name).search(prose):
                 return True
     return False
