@@ -99,21 +99,45 @@ def test_choice_by_definition(criteria: list[dict[str, Any]], given_arguments: d
     assert (None if chosen is None else chosen.result) == (str(max(fitting)[1]) if fitting else None)
 
 
+async def test_operators_at_any_depth() -> None:
+    run = Run(
+        {"result": "none"},
+        {"match": {"q": {"name": {"$regex": "^A"}, "n": {"$any": True}}}, "result": "deep"},
+        {"match": {"q": [{"$regex": "x"}]}, "result": "in a list"},
+        {"match": {"q": {"$equals": {"$regex": "^A"}}}, "result": "as it stands"},
+        {"match": {"q": {"price": {"$gt": 5}}}, "result": "no operator of ours"},
+        {"match": {"p": {"$any": False}, "q": 1}, "result": "p is left out"},
+    )
+    assert await run.text(q={"name": "Ann", "n": None}) == "deep"
+    assert await run.text(q={"name": "Bea", "n": None}) == "none"
+    assert await run.text(q={"name": "Ann"}) == "none"
+    assert await run.text(q=["axb"]) == "in a list"
+    assert await run.text(q=[5]) == "none"
+    assert await run.text(q={"$regex": "^A"}) == "as it stands"
+    assert await run.text(q={"price": {"$gt": 5}}) == "no operator of ours"
+    assert await run.text(q=1) == "p is left out"
+    assert await run.text(q=1, p=None) == "none"
+
+
 @pytest.mark.parametrize("has_files", [True, False])
-async def test_state_and_errors(has_files: bool) -> None:
+async def test_patterns_state_sequences_and_errors(has_files: bool) -> None:
     run = Run(
         {
-            "match": {"to": "ann"},
-            "result": "sent",
-            "set": {"last": "{{to}}", "n": "{{number}}"},
+            "match": {"to": {"$regex": "^a"}},
+            "result": "begins with a",
+            "set": {"last": "{{to}}", "n": "{{call_count}}"},
         },
         {"when": {"last": "ann"}, "result": {"again": "{{state.last}}", "n": "{{state.n}}"}},
+        {"match": {"list": {"$any": True}}, "results": ["one", {"$error": "not {{list}}"}, {"three": 3}]},
         {"match": {"bad": True}, "error": "no {{name}} here"},
         has_files=has_files,
     )
-    assert await run.text(to="ann", number=1) == "sent"
+    assert await run.text(to="ann") == "begins with a"
     output = await run()
     assert (output.structured, output.content) == ({"again": "ann", "n": 1}, '{"again":"ann","n":1}')
+    outputs = [await run(list=[]) for _ in range(4)]
+    assert [item.content for item in outputs] == ["one", "not []", '{"three":3}', '{"three":3}']
+    assert [item.is_error for item in outputs] == [False, True, False, False]
     failed = await run(bad=True, name="x")
     assert (failed.is_error, failed.content) == (True, "no x here")
 
@@ -135,6 +159,8 @@ async def test_what_nothing_answers_is_an_error_unless_told_otherwise() -> None:
     assert echoed.structured["mock_result"] == "Successfully executed f"
     assert echoed.structured["input_received"] == {"a": 1}
     assert (await Run(default={"got": "{{arguments}}"})(a=1)).structured == {"got": {"a": 1}}
+    counted = Run(default="{{call_count}}")
+    assert [await counted.text() for _ in range(3)] == ["1", "2", "3"]
     assert await Run({"match": {"a": 2}, "result": "two"}, templates={"f": "of {{a}}"}).text(a=1) == "of 1"
 
 
@@ -168,18 +194,12 @@ async def test_results_keep_to_a_declared_output_schema() -> None:
     assert (await run(t=1)).structured is None
     assert (await Run(spec=spec, default="echo")()).structured is None
     with pytest.raises(ConfigError, match=r"a fixture of 'f' has a result that breaks .*: /n: \"x\""):
-        Run({"result": {"n": "x"}}, spec=spec)
+        Run({"results": ["fine", {"n": "x"}]}, spec=spec)
 
 
 @pytest.mark.parametrize("effect", Effect)
 async def test_what_a_run_remembers_is_in_its_snapshot(effect: Effect) -> None:
-    fixtures: dict[str, Any] = {
-        "f": [
-            {"result": "first", "set": {"n": 1}},
-            {"when": {"n": 1}, "result": "second", "set": {"n": 2}},
-            {"when": {"n": 2}, "result": "third"},
-        ]
-    }
+    fixtures = {"f": [{"results": ["first", "second", "third"]}]}
     tools = Mock([replace(SPEC, effect=effect)], fixtures=fixtures)
     journal = MemoryJournal()
     model = ScriptedModel([[call("f"), call("f")], "ok"])
@@ -194,8 +214,7 @@ async def test_what_a_run_remembers_is_in_its_snapshot(effect: Effect) -> None:
 
 
 async def test_calls_side_by_side_are_answered_one_after_another() -> None:
-    steps = [{"when": {"n": n}, "result": str(n), "set": {"n": n + 1}} for n in range(1, 9)]
-    run = Run({"result": "0", "set": {"n": 1}}, *steps)
+    run = Run({"results": [str(index) for index in range(9)]})
     assert sorted(await asyncio.gather(*[run.text() for _ in range(9)])) == [str(index) for index in range(9)]
 
 
@@ -238,12 +257,16 @@ async def test_definitions_of_elsewhere_echo_and_never_ask_a_model() -> None:
         ({"f": [5]}, "fixture 1 of 'f': Expected `object`, got `int`"),
         ({"f": [{"result": 1}, {"mach": {}}]}, "fixture 2 of 'f': Object contains unknown field `mach`"),
         ({"f": [{"match": 5, "result": 1}]}, "Expected `object`, got `int` - at `$.match`"),
+        ({"f": [{"match": {"a": {"$regex": "("}}, "result": 1}]}, "'(' is not a regular expression"),
+        ({"f": [{"match": {"a": [{"$regex": 5}]}, "result": 1}]}, "5 is not a regular expression"),
+        ({"f": [{"match": {"a": {"$any": 1}}, "result": 1}]}, "'$any' is 1; it must be true or false"),
+        ({"f": [{"when": {"a": {"$regx": "x"}}, "result": 1}]}, "has '$regx'; did you mean '$regex'?"),
         (
             {"f": [{"match": {"cty": 1}, "result": 1}]},
             "'cty', which is not a parameter of the tool; did you mean",
         ),
-        ({"f": [{"result": 1, "error": "x"}]}, "both 'result' and 'error'"),
-        ({"f": [{"match": {}}]}, "neither 'result' and 'error'"),
+        ({"f": [{"result": 1, "error": "x"}]}, "more than one of 'result', 'results' and 'error'"),
+        ({"f": [{"match": {}}]}, "none of 'result', 'results' and 'error'"),
         ({"f": [{"result": object()}]}, "fixture 1 of 'f' contains a value that is not JSON"),
     ],
 )

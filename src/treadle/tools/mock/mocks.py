@@ -8,6 +8,7 @@ each tool:
     {"tools": [{"name": "weather", "parameters": {...},
       "response": "no news of {{city}}",
       "fixtures": [{"match": {"city": "Oslo"}, "result": {"celsius": 4}},
+                   {"match": {"city": {"$regex": "^New "}}, "results": ["first", {"$error": "second fails"}]},
                    {"when": {"paid": true}, "result": "{{city}} is fine", "set": {"seen": "{{city}}"}},
                    {"match": {"city": ""}, "error": "there is no city {{city}}"}]}],
      "fixtures": {"weather": [...]}, "responses": {"weather": ...},
@@ -15,7 +16,8 @@ each tool:
 
 The fixture with the most criteria answers; if several have the same number, the last of them. Answers may contain
 placeholders: `{{name}}` is an argument (or a part of it: `{{name.inner}}`), its default or null if it is missing;
-`{{state.name}}` is a value set earlier in this run; `{{arguments}}` is the object of all arguments.
+`{{state.name}}` is a value set earlier in this run; `{{call_count}}` is the number of calls of the tool in this
+run; `{{arguments}}` is the object of all arguments.
 """
 
 import asyncio
@@ -33,15 +35,7 @@ from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json, ToolSpec
 from treadle.tools.context import ToolContext
-from treadle.tools.mock.fixtures import (
-    Fixture,
-    FixtureLike,
-    fill,
-    has_places,
-    is_fit,
-    rank_fixtures,
-    read_fixtures,
-)
+from treadle.tools.mock.fixtures import Fixture, FixtureLike, fill, has_places, rank_fixtures, read_fixtures
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.schema.tool_definitions import (
     MOCK_FIELDS,
@@ -78,6 +72,8 @@ class Earlier(Struct, frozen=True, omit_defaults=True):
 class _Memory(Struct, omit_defaults=True):
     """The state of a run's mocked tools."""
 
+    counts: dict[str, int] = {}
+    """Numbers of calls by tool, and of uses by `tool#fixture`, if answers depend on them."""
     values: dict[str, Json] = {}
     history: list[Earlier] = []
     """The earlier calls. Only kept for a simulator."""
@@ -161,13 +157,16 @@ class MockTool:
         """Replace the tool's fixtures. Raises: `ConfigError` for one that cannot be used; then nothing changes."""
         name = self.spec.name
         read = read_fixtures(name, fixtures, self.spec.parameters)
-        for answer in [item.result for item in read if item.error is None]:
+        rules = rank_fixtures(read)
+        for answer in (answer for rule in rules for answer in rule.answers()):
             if not isinstance(answer, str) and not has_places(answer) and (fault := self._misfit(answer)):
                 raise ConfigError(
                     f"a fixture of {name!r} has a result that breaks its output schema: {fault}"
                 )
         self.fixtures = read
-        self._ranked = rank_fixtures(read)
+        self._rules = rules
+        is_default_counting = "call_count" in repr(self._mock.default)
+        self._is_counted = is_default_counting or any(rule.is_counting for rule in rules)
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
         """See `Tool.call`. A call that nothing answers is an error."""
@@ -187,18 +186,23 @@ class MockTool:
 
     def choose(self, arguments: Mapping[str, Json], state: Mapping[str, Json]) -> Fixture | None:
         """Return the fixture that answers a call, given the values that were set in its run, or `None`."""
-        return next((item for item in self._ranked if is_fit(item, arguments, state)), None)
+        return next((rule.fixture for rule in self._rules if rule.is_fit(arguments, state)), None)
 
     async def _answer(self, arguments: dict[str, Json], memory: _Memory) -> ToolOutput:
         name, simulator = self.spec.name, self._mock.simulator
         known = {**self._absent, **arguments, "arguments": arguments, "state": memory.values}
-        fixture = self.choose(arguments, memory.values)
-        if fixture is not None:
-            is_error = fixture.error is not None
-            output = self._to_output(
-                fill(fixture.error if is_error else fixture.result, known), is_error=is_error
-            )
-            memory.values |= {key: fill(value, known) for key, value in fixture.set.items()}
+        if self._is_counted:
+            memory.counts[name] = known["call_count"] = memory.counts.get(name, 0) + 1
+        rule = next((rule for rule in self._rules if rule.is_fit(arguments, memory.values)), None)
+        if rule is not None:
+            used = 0
+            if rule.fixture.results:
+                key = f"{name}#{rule.key}"
+                used = memory.counts.get(key, 0)
+                memory.counts[key] = used + 1
+            answer, is_error = rule.answer(used)
+            output = self._to_output(fill(answer, known), is_error=is_error)
+            memory.values |= {key: fill(value, known) for key, value in rule.fixture.set.items()}
         elif simulator is not None:
             output = await simulator.answer(self.spec, arguments, memory.history)
         else:
