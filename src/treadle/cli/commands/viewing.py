@@ -79,13 +79,14 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
     if 1 <= len(paths) <= 2 and None not in map(find_kind, paths):
         with spinner("reading"):
             page = encode_page(make_view(*paths, journal=journal))
-        write_output(page, out)
-        return
-    with open_existing(journal) as opened:
-        ids = [find_run(opened, text) for text in runs or ["last"]]
-        infos = opened.runs(RunFilter(run_ids=ids))
-        title = infos[0].title or ids[0]
-        start = f"#/run/{ids[0]}" if len(ids) == 1 else "#/runs"
-        answers = embed_runs(opened, infos) | embed_tokens(opened, ids)
-        page = encode_bundle(title, start, answers)
+    else:
+        with open_existing(journal) as opened:
+            ids = [find_run(opened, text) for text in runs or ["last"]]
+            infos = opened.runs(RunFilter(run_ids=ids))
+            title = infos[0].title or ids[0]
+            start = f"#/run/{ids[0]}" if len(ids) == 1 else "#/runs"
+            answers = embed_runs(opened, infos) | embed_tokens(opened, ids)
+            page = encode_bundle(title, start, answers)
     write_output(page, out)
+    if out is not None:
+        print_line(str(out))

@@ -99,8 +99,7 @@ def write_reports(config: EvaluationConfig, results: Results) -> list[str]:
         name, _, place = given.partition("=")
         if name in REPORTS:
             Path(place).parent.mkdir(parents=True, exist_ok=True)
-            by_model = write_report(config.path, None, name, Path(place), config.journal)
-            written += [*map(str, by_model)] or [place]
+            written += map(str, write_report(config.path, None, name, Path(place), config.journal) or [place])
     if curves:
         settings: dict[str, Json] = {"models": list(config.model_names()), "epochs": config.epochs}
         with open_curves(curves, config.name, settings) as opened:
@@ -159,13 +158,14 @@ def print_pairs(pairs: list[ModelPair]) -> None:
 def write_report(
     folder: Path, other: Path | None, format: str, out: Path | None, journal: str | None
 ) -> list[Path]:
-    """Write the report of one evaluation, or of two that are compared, in a format, and return the files of those
-    that have one for each model. Raises: `ConfigError`."""
+    """Write the report of one evaluation, or of two that are compared, in a format, and return the files.
+    Raises: `ConfigError`."""
+    written = [] if out is None or format == "table" else [out]
     if format == "html":
         from treadle.viewer.data_pages import encode_page, make_view
 
         write_output(encode_page(make_view(folder, other, journal=journal)), out)
-        return []
+        return written
     if other is not None and format in ("inspect", "deepfabric", "csv"):
         raise ConfigError(f"the format {format!r} is of one evaluation; leave out {str(other)!r}")
     results = read_results(folder)
@@ -187,7 +187,7 @@ def write_report(
     else:
         texts = [write_markdown(found) for found in view.evaluations[1:]]
         write_output("\n".join([write_markdown(results, view.pairs), *texts]).encode(), out)
-    return []
+    return written
 
 
 def _write_by_model(

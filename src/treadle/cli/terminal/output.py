@@ -206,14 +206,13 @@ def print_bytes(data: bytes) -> None:
 
 
 def write_output(data: bytes, out: Path | None) -> None:
-    """Write data to a file, and print its path; `None`: to standard output."""
+    """Write data to a file; `None`: to standard output."""
     if out is None:
         print_bytes(data)
     else:
         from treadle.export.whole import write_whole
 
         write_whole([data.removesuffix(b"\n")], out)
-        stdout().print(str(out), soft_wrap=True)
 
 
 def flush() -> None:
