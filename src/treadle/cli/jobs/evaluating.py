@@ -99,7 +99,7 @@ def write_reports(config: EvaluationConfig, results: Results) -> list[str]:
         name, _, place = given.partition("=")
         if name in REPORTS:
             Path(place).parent.mkdir(parents=True, exist_ok=True)
-            written += map(str, write_report(config.path, None, name, Path(place), config.journal) or [place])
+            written += map(str, write_report(config.path, None, name, Path(place), config.journal))
     if curves:
         settings: dict[str, Json] = {"models": list(config.model_names()), "epochs": config.epochs}
         with open_curves(curves, config.name, settings) as opened:
