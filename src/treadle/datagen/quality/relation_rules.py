@@ -261,8 +261,8 @@ class RelationRules:
                 if cell.stems and cell.stems <= words | anchors:
                     continue  # it tells which record is meant
                 label = plain_label(cell.label)
-                if label <= ignored or not cell.label & _BY <= words:
-                    continue
+                if (label <= ignored and rest - label) or not cell.label & _BY <= words:
+                    continue  # a file is often called like a column: only a sentence about nothing else denies this
                 is_given = cell.text.strip(' -"[]{}').casefold() not in _EMPTY
                 new = rest - label - self._seen.stems
                 if label and is_given and label <= words and (not new or self._is_beside(label, beside, new)):
@@ -333,7 +333,7 @@ class RelationRules:
         if " ".join(phrase).strip(".,;:)*`") in seen.plain_text and len(phrase) > 1:
             return SEEN  # a result or the request says so
         said = [name for name in words if name not in word_list("causes", "ignored")][:1]
-        anchors = seen.anchors(clause)
+        anchors = seen.anchors(FILE.sub(" ", clause))
         if said and said[0] not in seen.stems:
             return SEEN
         if word.lower() in ("no", "none of", "nobody"):
@@ -362,6 +362,9 @@ class RelationRules:
         if anchors and not self._is_structured(list(anchors)):
             anchors = seen.anchors(sentence)  # such as `time` of `highest response time: delta`
         anchors = (seen.anchors(sentence) & names) or anchors or seen.anchors(statement.sentence)
+        if anchors and all(re.search(r"\d", name) for name in anchors):
+            others = [name for name in seen.anchors(sentence) if not re.search(r"\d", name)]
+            anchors = frozenset(others) or anchors  # a code may say where the first one is
         after = stems_of(statement.sentence[statement.place + len(statement.text) :])
         if all(re.search(r"\d", name) for name in anchors) and anchors <= after:
             return SEEN  # it names a field of one thing, and no winner

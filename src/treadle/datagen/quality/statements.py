@@ -142,6 +142,8 @@ _SPEECH = re.compile(r"([“\"«‘])[^“”\"«»‘\n]{2,400}[”\"»’]")
 _POSSESSIVE = re.compile(r"['’](?:s|re|ll|ve|d|m)?$")
 _SALUTES = word_lists("answers")["salutes"]
 _MAX_CAPITALS = 0.35
+_SHORT_ANSWER = 6
+"""An answer of fewer words is a value, of which each word counts; a longer one is a sentence."""
 _MAX_CHARS = 1000
 """The length of the longest sentence. A longer one is cut, since some rules compare all parts of a sentence."""
 _READABLE = WORDS["en"] | WORDS["no"]
@@ -216,7 +218,7 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
                 yield replace(item, is_advice=True) if is_advice else item
             before = f"{before[-200:]}\n{sentence}"
     for line in _ANSWER.findall(text):
-        for word in _WORD.findall(line):
+        for word in _WORD.findall(line) if line.count(" ") < _SHORT_ANSWER else ():
             if word.casefold() not in _COMMON and stem(word.lower()) not in common_words():
                 yield AnswerStatement(StatementKind.NAME, word, line, line)
 
