@@ -12,7 +12,8 @@ from treadle.datagen.quality.result_records import stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement
 
 _COUNTED = re.compile(
-    r"(?i)\b(?<!all )(?<!the )(lines?|rows?|records?|entries|items|matches|files?)(?:,?\s(?:counted|count|with a match))?"
+    r"(?i)\b(?<!all )(?<!the )(lines?|rows?|records?|entries|items|matches|files?)"
+    r"(?:,?\s(?:counted|count|with a match))?"
     r"(?:(?:,|\s(?:in|of|for|from))\s[\w./-]+\.\w{1,5})?(?:\s*+\([^()]{0,80}\))?"
     r"\s*+(?:[|:=→–—]|->|(?:is|are|being)\s)\W*+$"
 )

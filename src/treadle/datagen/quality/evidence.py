@@ -542,8 +542,8 @@ def word_list(section: str, name: str) -> frozenset[str]:
 
 
 def words_of(text: str, kind: QuantityKind) -> frozenset[str]:
-    """Return the stems of the words by which a text names a quantity: `pick-up` is also `pickup`, and for a time or a
-    date, `end` also means `until`."""
+    """Return the stems of the words by which a text names a quantity: `pick-up` is also `pickup`, and for a time or
+    a date, `end` also means `until`."""
     words = stems_of(text)
     words |= frozenset([word.replace("-", "") for word in words if "-" in word])
     if kind in (QuantityKind.TIME, QuantityKind.DATE):

@@ -362,9 +362,9 @@ class RelationRules:
         if anchors and not self._is_structured(list(anchors)):
             anchors = seen.anchors(sentence)  # such as `time` of `highest response time: delta`
         anchors = (seen.anchors(sentence) & names) or anchors or seen.anchors(statement.sentence)
-        if anchors and all(re.search(r"\d", name) for name in anchors):
-            others = [name for name in seen.anchors(sentence) if not re.search(r"\d", name)]
-            anchors = frozenset(others) or anchors  # a code may say where the first one is
+        codes = stems_of(" ".join(re.findall(r"\S*\d\S*", sentence)))
+        if anchors <= codes:  # a code may only say where the first one is
+            anchors = seen.anchors(sentence) - codes or anchors
         after = stems_of(statement.sentence[statement.place + len(statement.text) :])
         if all(re.search(r"\d", name) for name in anchors) and anchors <= after:
             return SEEN  # it names a field of one thing, and no winner
@@ -377,14 +377,15 @@ class RelationRules:
                 record
             )
         is_checked = False
+        labels = seen.named_labels(sentence, QuantityKind.NUMBER, is_full=True)
         for records in [*sources.values(), seen.records]:
             if len(records) < 2:
                 continue
-            for first in _firsts(records, statement.topic):
+            for first in _firsts(records, statement.topic, labels):
                 is_checked = True
                 if any(name in record.stems for record in first for name in keys):
                     return SEEN
-            for values in _group_firsts(records, statement.topic):
+            for values in _group_firsts(records, statement.topic, labels):
                 is_checked = True
                 if values & set(keys):
                     return SEEN
@@ -427,8 +428,8 @@ def _label_of(record: Record, name: str) -> frozenset[str]:
     return next((cell.label for cell in record.cells if name in cell.stems), frozenset())
 
 
-def _firsts(records: list[Record], topic: str) -> Iterator[list[Record]]:
-    """Yield the records that are first by some column."""
+def _firsts(records: list[Record], topic: str, labels: frozenset[frozenset[str]]) -> Iterator[list[Record]]:
+    """Yield the records that are first by some column: by one with one of the labels, if there are any."""
     if topic in ("first", "last"):
         yield [records[0] if topic == "first" else records[-1]]
     if topic in ("newest", "oldest", "first", "last"):
@@ -440,7 +441,7 @@ def _firsts(records: list[Record], topic: str) -> Iterator[list[Record]]:
             return
     columns: dict[tuple[frozenset[str], int], list[tuple[float, Record]]] = {}
     for record in records if topic in ("most", "least") else ():
-        for cell in record.cells:
+        for cell in [cell for cell in record.cells if not labels or cell.label in labels]:
             numbers = [item for item in cell.quantities if item.kind is QuantityKind.NUMBER]
             for index, item in enumerate(numbers if not cell.label else numbers[:1]):
                 unit = unit_of(item.unit)
@@ -465,7 +466,9 @@ def _moment(record: Record) -> tuple[float, ...]:
     return (years[0], 0.0, 0.0) if years else (0.0, 0.0, 0.0)
 
 
-def _group_firsts(records: list[Record], topic: str) -> Iterator[frozenset[str]]:
+def _group_firsts(
+    records: list[Record], topic: str, named: frozenset[frozenset[str]]
+) -> Iterator[frozenset[str]]:
     """Yield the words whose records have the largest or smallest sum of a column, or are most or fewest."""
     if topic not in ("most", "least"):
         return
@@ -482,12 +485,12 @@ def _group_firsts(records: list[Record], topic: str) -> Iterator[frozenset[str]]
                 if cell.label != by and cell.quantities:
                     own = sums.setdefault(name, {})
                     own[cell.label] = own.get(cell.label, 0.0) + cell.quantities[0].value
-        if not 1 < len(counts) < len(records):
+        if not 1 < len(counts) < sum(counts.values()):
             continue
         pick = max if topic == "most" else min
         best = pick(counts.values())
         yield frozenset().union(*[stems_of(name) for name, count in counts.items() if count == best])
-        for label in {label for own in sums.values() for label in own}:
+        for label in {label for own in sums.values() for label in own if not named or label in named}:
             totals = {name: own[label] for name, own in sums.items() if label in own}
             top = pick(totals.values())
             yield frozenset().union(*[stems_of(name) for name, total in totals.items() if total == top])
