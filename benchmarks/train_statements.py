@@ -60,7 +60,7 @@ RIDGE, WORD_RIDGE, STEPS = 6.0, 24.0, 200
 LEAST_SEEN, LEAST_PARTS, LEAST_WEIGHT = 10, 4, 0.2
 """In how many examples, and in how many of the splits and other sources, a feature must occur: what only a few
 hands write says little about others. Smaller weights are left out: they change nothing that is measured."""
-LIMITS = tuple(sorted({0.09, 0.12, 0.15, 0.18, 0.2, DOUBTFUL, 0.24, 0.28, 0.33}))
+LIMITS = tuple(sorted({0.09, 0.12, 0.15, 0.18, 0.2, 0.22, DOUBTFUL, 0.28, 0.33}))
 """The degrees of doubt for which figures are printed."""
 WORST = 3
 """Of how many splits the worst figures are averaged, each figure by itself."""

@@ -39,6 +39,10 @@ _LONG = 4
 _PATH = re.compile(r"\A[\s`'\"]*+(?:(?:file|folder|path)\s+[`'\"]?)?([\w./-]*\w[./]\w[\w./-]*\w)")
 
 
+_QUALITY = re.compile(r"(?i)\b(?:is|are|was|were) the most (?!expensive)([^\W\d]+)\b(?! [^\W\d])")
+"""A quality that nothing counts, as in `is the most urgent`."""
+
+
 class RelationRules:
     """The rules for the relations in an answer."""
 
@@ -354,6 +358,9 @@ class RelationRules:
         is_named = not stems_of(statement.text).isdisjoint(seen.stems)
         if is_named or shape("answers", "aggregate").search(statement.clause):
             return SEEN  # a result has the word itself
+        quality = _QUALITY.search(statement.sentence)
+        if quality and stem(quality[1].lower()) not in seen.labels:
+            return Doubt(DoubtKind.UNCOUNTED)
         sentence = FILE.sub(" ", statement.sentence)
         anchors = seen.anchors(FILE.sub(" ", statement.clause))
         if not anchors and statement.before:

@@ -39,9 +39,9 @@ _IMPLIED = frozenset((StatementKind.RELATION, StatementKind.ORDER, StatementKind
 _DATA = frozenset((StatementKind.QUANTITY, StatementKind.IDENTIFIER, StatementKind.PATH))
 
 
-DOUBTFUL = 0.22
+DOUBTFUL = 0.24
 """From this degree of doubt on, a statement counts as untrue unless a judge says otherwise."""
-CERTAIN = 0.97
+CERTAIN = 0.995
 """From this degree of doubt on, a statement is untrue without asking a judge."""
 SUPPORT = 0.25
 """How much less a statement is doubted that something supports."""
