@@ -66,6 +66,8 @@ class CountRules:
             anchors |= {""} if shape("answers", "part").search(f"¤{after[:24]}") else set()
         is_sum = len(FILE.findall(statement.sentence)) > 1 or _TOGETHER.search(statement.sentence) is not None
         sums = [*combinations_with_replacement(allowed, 2), *combinations(allowed, 3)] if is_sum else []
+        if is_sum and shape("answers", "differs").match(after.lstrip(" *`_").partition(" ")[0]):
+            sums += [(one, -two) for one in allowed for two in allowed if one > two]
         if abs(item.value) in {*allowed, *map(sum, sums)}:
             return SEEN
         if found is not None and _HOLDING.search(statement.sentence):
@@ -101,15 +103,16 @@ class CountRules:
 
     def _doubt_files(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
         """Check a number of files in a sentence that names none, such as `File count: 12`; `None` if it is none."""
-        words = stems_of(statement.sentence)
-        if not words & word_list("answers", "files") or FILE.search(statement.sentence) or item.value < 2:
+        start = statement.sentence.rfind(";", 0, statement.place) + 1
+        part = statement.sentence[start:].partition(";")[0]
+        if not stems_of(part) & word_list("answers", "files") or FILE.search(part) or item.value < 2:
             return None
-        if self._seen.named_labels(statement.sentence, item.kind, is_full=True):
+        if self._seen.named_labels(part, item.kind, is_full=True):
             return None  # a result has this name, as in `bytes in file`
         allowed = self._count_lines("files", "")
         if abs(item.value) in allowed:
             return SEEN
-        is_part = _HOLDING.search(statement.sentence) or self._seen.anchors(statement.sentence)
+        is_part = _HOLDING.search(part) or self._seen.anchors(part)
         return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not is_part else None
 
     def _count_hits(self, text: str) -> set[float]:

@@ -37,6 +37,7 @@ from treadle.datagen.quality.statements import AnswerStatement
 _OF = re.compile(r"[\s*_`]*+of (?:the|all|its|these|those|them)\b")
 _SIGNED = re.compile(r"[\w#]++(?:[-./:_–][\w#]++)++")
 _CAPITAL_BEFORE, _CAPITAL_AFTER = re.compile(r"([A-Z][\w'’-]+)\s\Z"), re.compile(r"\s([A-Z][\w'’-]+)")
+_ROW = re.compile(r"[^\s,;]*+(?:[,;][^\s,;]++){2,}")
 _WORD_BEFORE = re.compile(r"([^\W\d_]+) \Z")
 _ITEMS = re.compile(r"\A(?:[^\S\n]*+(?:\n[^\S\n]*+)++(?:[-*•]|\d++[.)])\s[^\n]*+)++")
 _SEPARATOR = re.compile(r",\s++(?:and\s++)?|(?<!\s)\s++(?:and|og)\s++")
@@ -94,6 +95,9 @@ class QuantityRules:
         ):
             if pair and pair.casefold() in self._seen.text:
                 return True  # a part of a name, such as `Seven Bridges`
+        for found in _ROW.finditer(statement.sentence):
+            if found.start() <= start < end <= found.end() and found[0].casefold() in self._seen.text:
+                return True  # cells that stand close together, as in `ash,7,407`
         for found in _SIGNED.finditer(statement.sentence):
             if found.start() <= start < end <= found.end():
                 name = found[0].strip(".,:-–/")

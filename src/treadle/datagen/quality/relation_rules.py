@@ -34,6 +34,7 @@ _BY = frozenset(("by",))
 """The word without which a text does not name a column such as `brewed_by`: `brewing B-77` does not."""
 _MOST_NEW = 2
 """How many words of a sentence that says that a field is missing may be new."""
+_CONDITION = re.compile(r"(?i)\b(?:if|in case|should|unless)\b")
 _LONG = 4
 """The length of words from which on they may be parts of others."""
 _PATH = re.compile(r"\A[\s`'\"]*+(?:(?:file|folder|path)\s+[`'\"]?)?([\w./-]*\w[./]\w[\w./-]*\w)")
@@ -59,6 +60,8 @@ class RelationRules:
         if (doubt := self._doubts[statement.sentence]) is not None:
             return doubt
         if (found := shape("answers", "negation").search(clause)) is not None:
+            if _CONDITION.search(clause[: found.start()]):
+                return SEEN
             gone = shape("answers", "absent").search(clause)
             if gone is not None and gone.start() <= found.start() and found.end() < gone.end():
                 return SEEN  # a field is denied, which was looked for among those that were seen
@@ -201,15 +204,18 @@ class RelationRules:
 
     def _unlisted(self, sentence: str) -> Doubt | None:
         """Check that all items of a list are values of a column, if most of them are."""
-        _, *inner = _ITEM.split(plain(sentence).strip(" .!*|`"))
+        first, *inner = _ITEM.split(plain(sentence).strip(" .!*|`"))
         items = [item.strip(" *`\"'") for item in inner]
         for cells in self._texts.values() if len(items) > 1 else ():
             texts = {plain(cell.text) for _, cell in cells}
             new = [item for item in items if not any(text in item for text in texts)]
             is_short = all(item.replace(" ", "").isalpha() and item.count(" ") < 3 for item in new)
+            is_list = sum([any(text in part for text in texts) for part in (first, *items)]) > 1
             if (
                 WORDS["en"].isdisjoint(" ".join(new).split())
                 and new
+                and is_list
+                and not any(map(find_quantities, new))
                 and is_short
                 and 2 * len(new) <= len(items)
                 and len(texts) > 1
@@ -250,6 +256,8 @@ class RelationRules:
             return None
         near = [*text[: absent.start()].split()[-4:], *text[absent.end() :].split()[:6]]
         beside = _name_words(" ".join(near))
+        if any(plain(cell.text) == plain(absent[0].strip(" :=|*_`\"")) for cell in self._flags(text)):
+            return None  # it is the value of a column
         value = _NO_VALUE.search(sentence.casefold())
         if value is not None and value[1] in self._seen.plain_text:
             return None  # a result has these words
@@ -276,6 +284,13 @@ class RelationRules:
                 if is_given and named and len(named) * 2 >= max(len(label), len(rest)):
                     found = Doubt(DoubtKind.POSSIBLE, f"may deny what was seen: {show_record(record)}")
         return found
+
+    def _flags(self, sentence: str) -> Iterator[Cell]:
+        """Yield the cells of the columns of texts that a sentence names."""
+        words = _name_words(sentence)
+        for label, cells in self._texts.items():
+            if plain_label(label) <= words:
+                yield from (cell for _, cell in cells)
 
     def _is_beside(self, label: frozenset[str], beside: frozenset[str], new: frozenset[str]) -> bool:
         """Return whether what is denied is a column, although a sentence has words that were not seen."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import cache, lru_cache, partial
 from importlib.resources import files
+from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -77,6 +78,8 @@ _PHONE = re.compile(
     r"\+?\d{1,4}(?:[ -]\(?\d{2,4}\)?){2,5}(?![\w%]|[.,]\d|\s?[€$%])(?<=\d)"
 )
 _CALL = re.compile(r"\w\([^()]*+\)|^(?:python|pip|git|npm|curl|grep|cat|ls|sudo|systemctl)\s|^\w+ -\w")
+_COUNT_OF = re.compile(r"\d{1,3}/\d{1,3}")
+"""A part of a whole, which looks like a path."""
 _ORDINAL = re.compile(r"\d{1,3}(?:st|nd|rd|th)")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _LETTER = re.compile(r"[\w¤]")
@@ -89,7 +92,7 @@ _KEY = re.compile(r"[^:=\n]{0,40}(?::?=|→)")
 _CODE_NEXT = re.compile(r"[A-Z]{1,8}[-/.#]?\d")
 """What follows `no.` if it is the code of a record."""
 _BESIDE_FIGURES = re.compile(
-    r"(?i)(?:[\W_]|\b(?:of|out|the|about|approx|ca|circa|roughly|around|some|nearly|almost|as|good|well|to|or|and|just|under|over)\b)*+"
+    r"(?i)(?:[\W_]|\b(?:of|out|the|about|approx|ca|circa|roughly|around|some|nearly|almost|as|good|well|to|or|so|thereabouts|and|just|under|over)\b)*+"
 )
 """What a text of figures has besides them."""
 _FIELD = re.compile(r"[^\W\d_]+(?: [^\W\d_]+){0,4}(?: \([^()]{1,40}\))?")
@@ -103,6 +106,13 @@ _LIST_MARK = re.compile(
     r"(?:\d+[.)]{1,2}|\d{1,2}[:/°º]|[§¶#]\s?\d{1,2}[.:)]?|"
     r"(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|[(\[][\w ]{1,3}[)\]])\s"
 )
+_OUTLINE = re.compile(
+    r"(?m)((?:^[^\S\n]*+|(?<=[.!?;]\s))(?:(?:[-*•>|]|\#{1,6})\s)*+)\d{1,2}(?:\.\d{1,2}){1,3}[.)]?\s++(?P<next>\S)"
+    r"|(?<=:\s)\d{1,2}(?:\.\d{1,2}){1,3}\s(?=(?:The|As|For|Which|We|You|In|On|An?|It|My|There|With|From|At|By|This)\s)"
+)
+"""The number of a part of an outline, such as `2.1`, and what follows it."""
+_ARTICLE = re.compile(r"A (?!is|was|for|at|in|on)[a-z]")
+"""An article, and no unit."""
 _NESTED = re.compile(
     r"(?m)^([^\S\n]*+)(\S[^\n]{0,78}[^\s.!?:,;|])\n\1[^\S\n]{1,8}(?:[-*•+]\s)?([^\s|][^\n]{0,79})$(?!\n[^\S\n]+[-*•+]\s)"
 )
@@ -203,8 +213,8 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     text = _NOTE.sub(" ", _CELL.sub(" | ", text) if "</" in text else text)
     text = _LATEX.sub(r"\1", text) if "\\" in text else text
     text = _WIDE_MARK.sub(r"\1. ", text)
-    text = _LIST_MARK.sub(r"\1", strip_emphasis(text))
-    text = _BLOCK.sub("", text) if len(_BLOCK.findall(text)) > 2 else text
+    text = _LIST_MARK.sub(r"\1", _strip_outline(strip_emphasis(text)))
+    text = _BLOCK.sub("", text) if len(_BLOCK.findall(text)) > 1 else text
     text = _TIGHT.sub(" ", text)
     text = _LEADER.sub(": ", _shape("answers", "directives").sub("", text))
     text = _NESTED.sub(r"\1\2: \3", text)
@@ -265,6 +275,8 @@ def _sentences(text: str) -> Iterator[str]:
         )
         if is_short and _shape("answers", "abbreviations").search(text, max(start, end - 12), end):
             continue
+        if text[end - 1 : end] == "?" and text.startswith(("→", "->"), following):
+            continue  # the answer to the question
         while end - start > _MAX_CHARS:
             cut = text.rfind(" ", start + 1, start + _MAX_CHARS)
             cut = cut if cut > start else start + _MAX_CHARS
@@ -279,6 +291,23 @@ def strip_emphasis(text: str) -> str:
     for _ in range(2):  # one may stand within another
         text = _EMPHASIS.sub(lambda found: found["code"] or found["said"] or found["told"], text)
     return _LOOSE_MARK.sub(lambda found: found["code"] or "", text)
+
+
+def _strip_outline(text: str) -> str:
+    """Return a text without the numbers of an outline: those before a capital letter that begins no unit, or else
+    several in a rising order."""
+    marks = [found for found in _OUTLINE.finditer(text) if found["next"]]
+    numbers = [[int(one) for one in re.findall(r"\d+", found[0].removeprefix(found[1]))] for found in marks]
+    is_rising = len(marks) > 1 and all(one < two for one, two in pairwise(numbers)) and numbers[0][1] < 2
+
+    def strip(found: re.Match[str]) -> str:
+        word = _WORD.match(text, found.end() - 1) if found["next"] else None
+        is_mark = is_rising or not found["next"] or found["next"] in "`\"“«"
+        is_mark = is_mark or (word is not None and word[0][0].isupper() and word[0].casefold() not in _FIGURES)
+        is_mark = is_mark or _ARTICLE.match(text, found.end() - 1) is not None
+        return f"{found[1] or ''}{found['next'] or ''}" if is_mark else found[0]
+
+    return _OUTLINE.sub(strip, text) if marks or ":" in text else text
 
 
 def _unquote(found: re.Match[str]) -> str:
@@ -342,7 +371,7 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
                 _ORDINAL.fullmatch(found[0]) or found[0].casefold() in _COMMON
             ):
                 continue
-            if kind is StatementKind.PATH and _is_choice(found[0]):
+            if kind is StatementKind.PATH and (_is_choice(found[0]) or _COUNT_OF.fullmatch(found[0])):
                 continue
             is_key = found[0].replace("_", "").replace(".", "").isalpha() and _KEY.match(rest, found.end())
             if not is_key:

@@ -42,6 +42,11 @@ _OBJECT = re.compile(
     r"`([^`\n]+)`|\"([^\"\n]+)\"|(?<![\w/-])((?:[\w-]++/)*+[\w-]++\.[a-z]\w{1,4})\b|(?<=\s)([A-Z][\w-]+)"
 )
 
+_LABEL = re.compile(r"[^\W\d_A-Z][^.,;:!?\d]*")
+_DAYS = re.compile(r"(?i)\d{2,3} days (?:earlier|before)")
+_BEFORE_LABEL = re.compile(r"(?i)(?:^|\b(?:under|as|for|of|is|called|named|column|field|value|label|line|row)\b)\W*$")
+_FRAME = re.compile(r"[^\W\d_][^.;:!?\d]{2,70}:")
+"""A line that only says what follows."""
 _FEW_WORDS = 8
 """A sentence with fewer words is about one thing."""
 _GENERIC = frozenset(("shell", "bash", "python", "command", "run", "execut", "exec", "patch", "sql", "query"))
@@ -85,6 +90,8 @@ class Support:
         said = plain(statement.text).strip("./ ,;:!?")
         parts = [part.strip("./ ,;:!?") for part in _CUT.split(said)]
         if all(part in seen for part in parts):
+            return SEEN
+        if statement.topic == "quote" and _is_label(statement):
             return SEEN
         if statement.topic == "quote":
             missing = [word for word in stems_of(said) - glue() if not self._is_seen(word)]
@@ -153,8 +160,10 @@ class Support:
         """Check that a sentence speaks of something that was seen."""
         words = content_of(statement.text)
         missing = sorted([word for word in words if not self._is_seen(word)])
-        is_said = shape("answers", "denied").search(statement.text) or shape("answers", "announces").search(
-            statement.sentence
+        is_said = (
+            shape("answers", "denied").search(statement.text)
+            or shape("answers", "announces").search(statement.sentence)
+            or _FRAME.fullmatch(statement.text)
         )
         if not missing or is_said:
             return SEEN
@@ -208,11 +217,16 @@ class Support:
 
     def _doubt_cause(self, statement: AnswerStatement) -> Doubt:
         """Check that the words of a cause, or of what something is compared with, were seen."""
+        if statement.text.count(" ") > 2 and plain(statement.text) in self._seen.plain_text:
+            return SEEN
         said = stems_of(
             shape("causes", "marker").sub("", shape("causes", "after").sub("", statement.text), count=1)
         )
         if shape("causes", "compared").match(statement.text):
             is_said = all(self._is_seen(word) for word in said if word not in WORDS["en"])
+            is_named = said & self._seen.labels and all(map(self._is_seen, said))
+            if is_named or _DAYS.fullmatch(statement.text):
+                return SEEN  # `last` is a word of a column, or a number of days lies between two dates
             return (
                 Doubt(DoubtKind.POSSIBLE) if is_said else Doubt(DoubtKind.UNFOUNDED, "is what nothing says")
             )
@@ -224,7 +238,7 @@ class Support:
             and not word[:1].isdigit()
             and not re.search("n['’]t$|^.$", word)
         }
-        if not words:
+        if not words or (words < self._seen.stems and self._is_owner(statement, words)):
             return SEEN
         missing = {word for word in words if word not in self._seen.stems and word not in self._seen.text}
         if not missing:
@@ -234,6 +248,16 @@ class Support:
         if share > 0.4 and self._seen.has_new:
             return Doubt(DoubtKind.UNFOUNDED, f"gives a cause that nothing says ({listed})")
         return Doubt(DoubtKind.PARTLY, f"gives a cause with words that nothing says ({listed})")
+
+    def _is_owner(self, statement: AnswerStatement, words: set[str]) -> bool:
+        """Return whether a cause only says whose value a sentence gives, as in `attributed to Ada`."""
+        is_value = shape("causes", "owner").match(statement.text) and find_quantities(statement.sentence)
+        return bool(is_value) and any(
+            words <= cell.stems
+            for record in self._seen.by_stem.get(min(words), ())
+            for cell in record.cells
+            if not cell.quantities
+        )
 
     def _doubt_action(self, statement: AnswerStatement) -> Doubt:
         """Check that a successful call could have done what an answer claims."""
@@ -330,6 +354,14 @@ class Support:
 
     def _mentions(self, item: MadeCall, name: str) -> bool:
         return name.casefold() in f"{item.call.arguments}\n{item.result}".casefold()
+
+
+def _is_label(statement: AnswerStatement) -> bool:
+    """Return whether a quoted text names the value that its sentence gives, in other words than a result."""
+    said, before = statement.text.strip(), statement.sentence[: statement.place]
+    after = statement.sentence[statement.place + len(said) :]
+    is_short = said.count(" ") < _FEW_WORDS and _LABEL.fullmatch(said) is not None
+    return is_short and _BEFORE_LABEL.search(before) is not None and bool(find_quantities(f"{before} ¤ {after}"))
 
 
 def _objects(text: str) -> list[str]:
