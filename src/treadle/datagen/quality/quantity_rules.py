@@ -29,7 +29,7 @@ from treadle.datagen.quality.evidence import (
     words_of,
 )
 from treadle.datagen.quality.figure_reader import find_quantities
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, unit_of
+from treadle.datagen.quality.quantities import Quantity, QuantityKind, day_of, unit_of
 from treadle.datagen.quality.result_records import stem, stems_of
 from treadle.datagen.quality.sightings import doubt_rival, find_sightings, has_label, is_at, other_readings
 from treadle.datagen.quality.statements import AnswerStatement
@@ -45,6 +45,14 @@ _UNREAD_BEFORE, _UNREAD_AFTER = re.compile(r"\d[^\w+*=-][€$£]?$"), re.compile
 """What stands beside a figure that is only a part of another."""
 _MAX_COUNT = 50
 """Whole numbers up to this one are counts: among many figures, one equals nearly any of them."""
+
+
+def _moment_of(item: Quantity) -> float | None:
+    """Return the day of a date, or the minute of a time of day; `None` for a date without a year."""
+    if item.kind is QuantityKind.TIME:
+        return item.value
+    day = day_of(item)
+    return None if day is None else float(day.toordinal())
 
 
 class QuantityRules:
@@ -461,24 +469,41 @@ class QuantityRules:
         found = shape("answers", "order_of_moments").search(statement.sentence)
         if found is None:
             return False
-        places = stems_of(statement.sentence) & self._seen.places
         before = statement.sentence[: found.start()]
-        texts = (found["first"], found["last"]) if found["first"] else (found["earlier"], before)
-        moments: list[set[float]] = []
-        for text in texts:
-            labels = self._seen.named_labels(text, QuantityKind.TIME)
-            moments.append(
-                {
-                    item.value
-                    for record in self._seen.records
-                    if not places or places & (record.context | record.stems)
-                    for cell in record.cells
-                    if cell.label in labels
-                    for item in cell.quantities
-                    if item.kind is QuantityKind.TIME
-                }
-            )
-        return all(len(values) == 1 for values in moments) and max(moments[0]) > max(moments[1])
+        ends = next(
+            (found[first], found[last] if last else before)
+            for first, last in (("first", "last"), ("start", "end"), ("earlier", ""))
+            if found[first]
+        )
+        return any(
+            self._is_backwards(statement, ends, kind) for kind in (QuantityKind.TIME, QuantityKind.DATE)
+        )
+
+    def _is_backwards(self, statement: AnswerStatement, ends: tuple[str, str], kind: QuantityKind) -> bool:
+        """Return whether the first of two moments lies after the second. Where a column is named for one of them
+        alone, the other one is the moment at the distance that a sentence gives."""
+        places = stems_of(statement.sentence) & self._seen.places
+        cells = [
+            (cell.label, moment)
+            for record in self._seen.records
+            if not places or places & (record.context | record.stems)
+            for cell in record.cells
+            for item in cell.quantities
+            if item.kind is kind and (moment := _moment_of(item)) is not None
+        ]
+        first, last = [
+            {moment for label, moment in cells if label in labels}
+            for labels in (self._seen.named_labels(text, kind) for text in ends)
+        ]
+        first, last = (first - last if len(first) > 1 else first), (last - first if len(last) > 1 else last)
+        item = statement.quantity
+        unit = unit_of(item.unit) if item is not None else None
+        if item is not None and unit is not None and unit[0] == "time" and {len(first), len(last)} == {0, 1}:
+            known = next(iter(first | last))
+            distance = abs(item.value) * unit[1] / (60 if kind is QuantityKind.TIME else 86400)
+            near = {moment for _, moment in cells if abs(abs(moment - known) - distance) < 0.5}
+            first, last = first or near, last or near
+        return min(len(first), len(last)) == 1 and min(first) > max(last)
 
     def _is_amount(
         self,

@@ -256,7 +256,7 @@ class RelationRules:
             return None
         near = [*text[: absent.start()].split()[-4:], *text[absent.end() :].split()[:6]]
         beside = _name_words(" ".join(near))
-        if any(plain(cell.text) == plain(absent[0].strip(" :=|*_`\"")) for cell in self._flags(text)):
+        if any(plain(cell.text) == plain(absent[0].strip(' :=|*_`"')) for cell in self._flags(text)):
             return None  # it is the value of a column
         value = _NO_VALUE.search(sentence.casefold())
         if value is not None and value[1] in self._seen.plain_text:
@@ -265,8 +265,8 @@ class RelationRules:
         anchors = self._seen.anchors(sentence)
         rest = words - glue() - self._seen.subjects - anchors - word_list("answers", "states")
         ignored = self._seen.call_words | word_list("answers", "files")
-        found: Doubt | None = None
-        for record in self._seen.records:
+        found = self._denied_list(text, words)
+        for record in self._seen.records if found is None else ():
             if anchors and not anchors & (record.stems | record.context):
                 continue
             for cell in record.cells:
@@ -284,6 +284,16 @@ class RelationRules:
                 if is_given and named and len(named) * 2 >= max(len(label), len(rest)):
                     found = Doubt(DoubtKind.POSSIBLE, f"may deny what was seen: {show_record(record)}")
         return found
+
+    def _denied_list(self, sentence: str, words: frozenset[str]) -> Doubt | None:
+        """Check that a list with items is not denied, by a sentence that speaks of nothing new."""
+        listed = [name for name, sizes in self._seen.lengths(sentence).items() if min(sizes) > 0]
+        named = words & frozenset(listed)
+        is_new = any(word not in self._seen.text for word in words - glue() if word not in self._seen.stems)
+        is_part = shape("answers", "compares").search(sentence) or find_quantities(_CODE.sub(" ", sentence))
+        if not named or is_new or is_part:
+            return None
+        return Doubt(DoubtKind.DENIED, f"denies a list that was seen: {min(named)!r}")
 
     def _flags(self, sentence: str) -> Iterator[Cell]:
         """Yield the cells of the columns of texts that a sentence names."""

@@ -149,6 +149,8 @@ _LOOSE_MARK = re.compile(
     r"|(?<=[:,;!?)])\*\*(?=\w)|(?<!\S)\*\*(?!\S)"
 )
 _SPEECH = re.compile(r"([“\"«‘])[^“”\"«»‘\n]{2,400}[”\"»’]")
+_INDIRECT = _shape("claims", "indirect")
+_IRREGULAR = dict([item.split("=") for item in lexicon("claims")["irregular"].split()])
 _POSSESSIVE = re.compile(r"['’](?:s|re|ll|ve|d|m)?$")
 _SALUTES = word_lists("answers")["salutes"]
 _MAX_CAPITALS = 0.35
@@ -302,8 +304,10 @@ def _strip_outline(text: str) -> str:
 
     def strip(found: re.Match[str]) -> str:
         word = _WORD.match(text, found.end() - 1) if found["next"] else None
-        is_mark = is_rising or not found["next"] or found["next"] in "`\"“«"
-        is_mark = is_mark or (word is not None and word[0][0].isupper() and word[0].casefold() not in _FIGURES)
+        is_mark = is_rising or not found["next"] or found["next"] in '`"“«'
+        is_mark = is_mark or (
+            word is not None and word[0][0].isupper() and word[0].casefold() not in _FIGURES
+        )
         is_mark = is_mark or _ARTICLE.match(text, found.end() - 1) is not None
         return f"{found[1] or ''}{found['next'] or ''}" if is_mark else found[0]
 
@@ -417,7 +421,8 @@ def _read_implied(
     for topic, shape in () if "?" in sentence else _topics("states"):
         for found in shape.finditer(sentence):
             yield at(StatementKind.ACTION, found[1], place=found.start(1), topic=f"{topic}/passive/state")
-    if gate("actions").isdisjoint(words) and not any(word.endswith("ed") for word in words):
+    is_past = any(word.endswith("ed") for word in words) or _INDIRECT.search(sentence)
+    if gate("actions").isdisjoint(words) and not is_past:
         return
     for verb, place, topic in _actions(_SPEECH.sub(lambda found: "¤" * len(found[0]), sentence)):
         yield at(StatementKind.ACTION, verb, place=place, topic=topic)
@@ -524,6 +529,7 @@ def _action_shape() -> re.Pattern[str]:
 
 def _actions(sentence: str) -> Iterator[tuple[str, int, str]]:
     """Yield the claims that something was done: the verb, its position, and its kind with its form."""
+    sentence = _INDIRECT.sub(_to_past, sentence)
     for found in _action_shape().finditer(sentence):
         topic = found.lastgroup or ""
         before = sentence[: found.start(topic)]
@@ -540,6 +546,14 @@ def _actions(sentence: str) -> Iterator[tuple[str, int, str]]:
             continue
         if mode != "passive" or topic != "look":
             yield found[topic], found.start(topic), f"{topic}/{mode}"
+
+
+def _to_past(found: re.Match[str]) -> str:
+    """Return a claim such as `I took the liberty of sending` as `I` and a past form, at the same position."""
+    verb = found["verb"].lower()
+    base = verb.removesuffix("ing")
+    past = _IRREGULAR.get(base) or _IRREGULAR.get(f"{base}e") or f"{base.removesuffix('e')}ed"
+    return f"{'I'.ljust(len(found[0]) - len(verb))}{past}"
 
 
 @cache

@@ -44,7 +44,9 @@ _OBJECT = re.compile(
 
 _LABEL = re.compile(r"[^\W\d_A-Z][^.,;:!?\d]*")
 _DAYS = re.compile(r"(?i)\d{2,3} days (?:earlier|before)")
-_BEFORE_LABEL = re.compile(r"(?i)(?:^|\b(?:under|as|for|of|is|called|named|column|field|value|label|line|row)\b)\W*$")
+_BEFORE_LABEL = re.compile(
+    r"(?i)(?:^|\b(?:under|as|for|of|is|called|named|column|field|value|label|line|row)\b)\W*$"
+)
 _FRAME = re.compile(r"[^\W\d_][^.;:!?\d]{2,70}:")
 """A line that only says what follows."""
 _FEW_WORDS = 8
@@ -316,7 +318,12 @@ class Support:
         gone."""
         name = next(reversed(_objects(statement.clause.partition(statement.text)[0])), "")
         calls = [item for item in self._seen.calls if self._mentions(item, name)]
-        if topic == "delete":
+        if topic == "send":
+            noun = statement.sentence[: statement.place].split()[:4]
+            said = " ".join(item.result for item in self._seen.calls).casefold()
+            is_shown = any(self._can(item, topic, topic) for item in self._seen.calls if not item.is_error)
+            is_shown = is_shown or any(word.casefold() in said for word in noun if len(word) > 3)
+        elif topic == "delete":
             is_shown = not calls or any(item.is_error or self._can(item, topic, topic) for item in calls)
         else:
             is_shown = not name or any(not item.is_error for item in calls)
@@ -361,7 +368,9 @@ def _is_label(statement: AnswerStatement) -> bool:
     said, before = statement.text.strip(), statement.sentence[: statement.place]
     after = statement.sentence[statement.place + len(said) :]
     is_short = said.count(" ") < _FEW_WORDS and _LABEL.fullmatch(said) is not None
-    return is_short and _BEFORE_LABEL.search(before) is not None and bool(find_quantities(f"{before} ¤ {after}"))
+    return (
+        is_short and _BEFORE_LABEL.search(before) is not None and bool(find_quantities(f"{before} ¤ {after}"))
+    )
 
 
 def _objects(text: str) -> list[str]:
