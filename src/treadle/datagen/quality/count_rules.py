@@ -23,6 +23,7 @@ _ASKED = re.compile(
 _ANSWER_ALONE = re.compile(r"(?i)\W*+(?:in \W*[\w./-]+\.\w{1,5}\W+)?\w+(?:-\w+)?\W*+")
 """A sentence that only answers the question before it."""
 _PLURAL = re.compile(r"\b[^\W\d_]{3,}s\b")
+_NUMBER_OF = re.compile(r"(?i)\A[\s*_`]*(?:is|are) the (?:number|count|total) of")
 _NOUN = re.compile(r"[\s*_`]*+((?:[^\W\d_]+ ){0,2}[^\W\d_]+)")
 _VERB = re.compile(r"(?i)\b(?:ha(?:s|ve)|is|are|w(?:as|ere)|of)\b")
 _HOLDING = re.compile(r"(?i)\b(?:occur|contain|match|mention|hold)")
@@ -85,7 +86,7 @@ class CountRules:
         none."""
         lengths = self._seen.lengths(f"{before} {after}")
         named = shape("answers", "number_of").search(before)
-        noun = named or _NOUN.match(after)
+        noun = named or _NOUN.match(_NUMBER_OF.sub("", after))
         names = [stem(word) for word in next(filter(None, noun.groups())).lower().split()] if noun else []
         for size in range(len(names), 0, -1):
             if (found := lengths.get("_".join(names[:size]))) is not None:

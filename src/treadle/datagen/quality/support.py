@@ -42,6 +42,8 @@ _OBJECT = re.compile(
     r"`([^`\n]+)`|\"([^\"\n]+)\"|(?<![\w/-])((?:[\w-]++/)*+[\w-]++\.[a-z]\w{1,4})\b|(?<=\s)([A-Z][\w-]+)"
 )
 
+_ENTERED = re.compile(r"\s+(?:as|at|under)\s([^.;!?\n]+)")
+_DIGITS = re.compile(r"\d+")
 _FEW_WORDS = 8
 """A sentence with fewer words is about one thing."""
 _GENERIC = frozenset(("shell", "bash", "python", "command", "run", "execut", "exec", "patch", "sql", "query"))
@@ -268,7 +270,8 @@ class Support:
             return SEEN
         able = [item for item in done if self._can(item, topic, verb)]
         if not able:
-            if mode in ("passive", "then", "bare") and self._is_told(statement, verb):
+            is_told = mode in ("passive", "then", "bare") and self._is_told(statement, verb)
+            if is_told or (mode == "passive" and self._is_entered(after)):
                 return Doubt(DoubtKind.TOLD)
             if topic == "other":
                 return strange if len(missing) > 1 else replace(strange, kind=DoubtKind.PARTLY)
@@ -327,6 +330,12 @@ class Support:
             verb in record.stems or any(verb in cell.label for cell in record.cells)
             for record in self._seen.records
         )
+
+    def _is_entered(self, after: str) -> bool:
+        """Return whether what follows a verb says with which value something is recorded, as in `marked as open`."""
+        found = _ENTERED.match(after)
+        words = content_of(found[1]) | frozenset(_DIGITS.findall(found[1])) if found else frozenset[str]()
+        return bool(words) and all(self._is_seen(word) for word in words)
 
     def _mentions(self, item: MadeCall, name: str) -> bool:
         return name.casefold() in f"{item.call.arguments}\n{item.result}".casefold()
