@@ -43,7 +43,6 @@ _OBJECT = re.compile(
 )
 
 _ENTERED = re.compile(r"\s+(?:as|at|under)\s([^.;!?\n]+)")
-_DIGITS = re.compile(r"\d+")
 _FEW_WORDS = 8
 """A sentence with fewer words is about one thing."""
 _GENERIC = frozenset(("shell", "bash", "python", "command", "run", "execut", "exec", "patch", "sql", "query"))
@@ -332,10 +331,10 @@ class Support:
         )
 
     def _is_entered(self, after: str) -> bool:
-        """Return whether what follows a verb says with which value something is recorded, as in `marked as open`."""
+        """Return whether what follows a verb is a value that was seen, as in `marked as open`."""
         found = _ENTERED.match(after)
-        words = content_of(found[1]) | frozenset(_DIGITS.findall(found[1])) if found else frozenset[str]()
-        return bool(words) and all(self._is_seen(word) for word in words)
+        words = stems_of(found[1]) - WORDS["en"] if found else frozenset[str]()
+        return bool(words) and all(self._is_seen(word) for word in words - glue() or words)
 
     def _mentions(self, item: MadeCall, name: str) -> bool:
         return name.casefold() in f"{item.call.arguments}\n{item.result}".casefold()
