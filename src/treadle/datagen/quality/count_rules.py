@@ -47,7 +47,7 @@ class CountRules:
         before = statement.sentence[: statement.place]
         if _ANSWER_ALONE.fullmatch(statement.sentence):
             question = next(reversed(statement.before.removesuffix(before).split("\n")[-2:-1]), "")
-            before = f"{question} {before}"
+            before = f"{question} {before}" if question.rstrip(" *_").endswith("?") else before
         lengths = self._lengths(statement, before, after)
         is_named = lengths is None and bool(
             self._seen.named_labels(statement.clause, item.kind, is_full=True)
@@ -177,7 +177,7 @@ class CountRules:
                 records = sum([record.source == number for record in self._seen.records])
                 is_table = noun[0] == "r" or paths[0].endswith((".csv", ".tsv"))
                 allowed |= {float(len(lines)), float(len(filled))} if noun[0] == "l" else set()
-                is_read = noun[0] != "l" and is_table and not call.is_repeated
+                is_read = (noun[0] != "l" or "data lines" in text) and is_table and not call.is_repeated
                 allowed |= {float(records)} if is_read else set()
         if allowed and has_single:
             allowed.add(1.0)  # alone, one line may be a message of the tool, and not a file
