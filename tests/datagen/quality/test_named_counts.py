@@ -45,6 +45,7 @@ FERRY = (
         ("open('scores.csv')", ROWS, "How many data lines: 4", True),
         ("open('scores.csv')", ROWS, "Lines whose score is high, in scores.csv\n: 1", False),
         ("", ROWS, "A typing mistake in the head office is responsible.", True),
+        ("", ROWS, "If this is printed, round it to the nearest ten.", False),
         ("", HITS, "Matching lines, notes/a.txt – 1", False),
         ("", HITS, "Matching lines, notes/a.txt – 2", True),
         ("open('members.csv')", MEMBERS, "The sum of the visits over all rows in members.csv is 15.", False),
