@@ -23,6 +23,7 @@ _ASKED = re.compile(
 _ANSWER_ALONE = re.compile(r"(?i)\W*+(?:in \W*[\w./-]+\.\w{1,5}\W+)?\w+(?:-\w+)?\W*+")
 """A sentence that only answers the question before it."""
 _PLURAL = re.compile(r"\b[^\W\d_]{3,}s\b")
+_NUMBER_OF = re.compile(r"(?i)\A[\s*_`]*(?:is|are) the (?:number|count|total) of")
 _NOUN = re.compile(r"[\s*_`]*+((?:[^\W\d_]+ ){0,2}[^\W\d_]+)")
 _VERB = re.compile(r"(?i)\b(?:ha(?:s|ve)|is|are|w(?:as|ere)|of)\b")
 _HOLDING = re.compile(r"(?i)\b(?:occur|contain|match|mention|hold)")
@@ -46,7 +47,7 @@ class CountRules:
         before = statement.sentence[: statement.place]
         if _ANSWER_ALONE.fullmatch(statement.sentence):
             question = next(reversed(statement.before.removesuffix(before).split("\n")[-2:-1]), "")
-            before = f"{question} {before}"
+            before = f"{question} {before}" if question.rstrip(" *_").endswith("?") else before
         lengths = self._lengths(statement, before, after)
         is_named = lengths is None and bool(
             self._seen.named_labels(statement.clause, item.kind, is_full=True)
@@ -87,7 +88,7 @@ class CountRules:
         none."""
         lengths = self._seen.lengths(f"{before} {after}")
         named = shape("answers", "number_of").search(before)
-        noun = named or _NOUN.match(after)
+        noun = named or _NOUN.match(_NUMBER_OF.sub("", after))
         names = [stem(word) for word in next(filter(None, noun.groups())).lower().split()] if noun else []
         for size in range(len(names), 0, -1):
             if (found := lengths.get("_".join(names[:size]))) is not None:
@@ -179,7 +180,7 @@ class CountRules:
                 records = sum([record.source == number for record in self._seen.records])
                 is_table = noun[0] == "r" or paths[0].endswith((".csv", ".tsv"))
                 allowed |= {float(len(lines)), float(len(filled))} if noun[0] == "l" else set()
-                is_read = noun[0] != "l" and is_table and not call.is_repeated
+                is_read = (noun[0] != "l" or "data lines" in text) and is_table and not call.is_repeated
                 allowed |= {float(records)} if is_read else set()
         if allowed and has_single:
             allowed.add(1.0)  # alone, one line may be a message of the tool, and not a file

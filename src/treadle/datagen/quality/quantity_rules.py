@@ -34,6 +34,8 @@ from treadle.datagen.quality.result_records import stem, stems_of
 from treadle.datagen.quality.sightings import doubt_rival, find_sightings, has_label, is_at, other_readings
 from treadle.datagen.quality.statements import AnswerStatement
 
+_NEAREST = re.compile(r"(?i)\bnearest\s+$")
+"""What stands before a step of rounding, as in `to the nearest ten`."""
 _OF = re.compile(r"[\s*_`]*+of (?:the|all|its|these|those|them)\b")
 _SIGNED = re.compile(r"[\w#]++(?:[-./:_–][\w#]++)++")
 _CAPITAL_BEFORE, _CAPITAL_AFTER = re.compile(r"([A-Z][\w'’-]+)\s\Z"), re.compile(r"\s([A-Z][\w'’-]+)")
@@ -73,7 +75,11 @@ class QuantityRules:
         item = statement.quantity
         assert item is not None
         is_word = statement.text.isalpha() and item.kind is QuantityKind.TIME
-        if self._is_in_name(statement) or (is_word and stem(statement.text.lower()) in self._seen.stems):
+        if (
+            self._is_in_name(statement)
+            or _NEAREST.search(statement.sentence[: statement.place])
+            or (is_word and stem(statement.text.lower()) in self._seen.stems)
+        ):
             return SEEN
         if item.is_ordinal:
             return self._doubt_ordinal(item)

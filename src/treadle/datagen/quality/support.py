@@ -49,6 +49,7 @@ _BEFORE_LABEL = re.compile(
 )
 _FRAME = re.compile(r"[^\W\d_][^.;:!?\d]{2,70}:")
 """A line that only says what follows."""
+_ENTERED = re.compile(r"\s+(?:as|at|under)\s([^.;!?\n]+)")
 _FEW_WORDS = 8
 """A sentence with fewer words is about one thing."""
 _GENERIC = frozenset(("shell", "bash", "python", "command", "run", "execut", "exec", "patch", "sql", "query"))
@@ -294,7 +295,8 @@ class Support:
             return SEEN
         able = [item for item in done if self._can(item, topic, verb)]
         if not able:
-            if mode in ("passive", "then", "bare") and self._is_told(statement, verb):
+            is_told = mode in ("passive", "then", "bare") and self._is_told(statement, verb)
+            if is_told or (mode == "passive" and self._is_entered(after)):
                 return Doubt(DoubtKind.TOLD)
             if topic == "other":
                 return strange if len(missing) > 1 else replace(strange, kind=DoubtKind.PARTLY)
@@ -358,6 +360,12 @@ class Support:
             verb in record.stems or any(verb in cell.label for cell in record.cells)
             for record in self._seen.records
         )
+
+    def _is_entered(self, after: str) -> bool:
+        """Return whether what follows a verb is a value that was seen, as in `marked as open`."""
+        found = _ENTERED.match(after)
+        words = stems_of(found[1]) - WORDS["en"] if found else frozenset[str]()
+        return bool(words) and all(self._is_seen(word) for word in words - glue() or words)
 
     def _mentions(self, item: MadeCall, name: str) -> bool:
         return name.casefold() in f"{item.call.arguments}\n{item.result}".casefold()
