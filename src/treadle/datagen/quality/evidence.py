@@ -543,11 +543,13 @@ def word_list(section: str, name: str) -> frozenset[str]:
 
 def words_of(text: str, kind: QuantityKind) -> frozenset[str]:
     """Return the stems of the words by which a text names a quantity: `pick-up` is also `pickup`, and for a time or
-    a date, `end` also means `until`."""
+    a date, `end` also means `until`; `number` also means `count`."""
     words = stems_of(text)
     words |= frozenset([word.replace("-", "") for word in words if "-" in word])
     if kind in (QuantityKind.TIME, QuantityKind.DATE):
         words |= frozenset().union(*[ends for ends in _ends() if not ends.isdisjoint(words)])
+    elif words & (counts := word_list("answers", "counts")):
+        words |= counts
     return words
 
 

@@ -26,6 +26,7 @@ _FLAGS = {
 _ITEM = re.compile(r",\s(?:and\s|or\s|og\s)?|\s(?:and|&|og)\s|;\s|\s[·/+]\s")
 _CODE = re.compile(r"\b(?=[\w/.-]*[^\W\d_])(?=[\w/.-]*\d)[\w/.-]+")
 """The code of a record, such as `TL2181`."""
+_OF_CODE = re.compile(r"\b(?:of|for|in|at|on|from|to|with)\s(?:[^\W\d_]+\s){0,3}\W?([\w/.-]*\d[\w/.-]*)")
 _MOST_SAID = 4
 """How many words besides the name of a column a sentence has that gives its value."""
 _EMPTY = ("", "null", "none", "no", "false", "n/a", "0")
@@ -397,8 +398,8 @@ class RelationRules:
         codes = stems_of(" ".join(re.findall(r"\S*\d\S*", sentence)))
         if anchors <= codes:  # a code may only say where the first one is
             anchors = seen.anchors(sentence) - codes or anchors
-        after = stems_of(statement.sentence[statement.place + len(statement.text) :])
-        if all(re.search(r"\d", name) for name in anchors) and anchors <= after:
+        after = _OF_CODE.findall(statement.sentence[statement.place + len(statement.text) :].lower())
+        if all(re.search(r"\d", name) for name in anchors) and anchors <= stems_of(" ".join(after)):
             return SEEN  # it names a field of one thing, and no winner
         keys = [name for name in anchors if 0 < seen.frequency[name] <= max(1, len(seen.records) // 2)]
         if not keys or len(seen.records) < 2:

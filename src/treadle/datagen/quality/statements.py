@@ -119,6 +119,8 @@ _NESTED = re.compile(
 """A line with the only item of a list below it, such as a name with its value."""
 _LEADER = re.compile(r"(?<=\S)[^\S\n]*+(?:\.{4,}|(?:\s\.){4,}|_{4,}|…{2,}|·{4,})[^\S\n]*+(?=\S)")
 """The dots between a name and its value."""
+_ROW = re.compile(r"(?m)^([^\W\d_][^;\n]{1,60});(?=[^;\n]{1,60}$)")
+"""The name in a row of a name and a value, with the sign between them."""
 _WIDE_MARK = re.compile(r"(?m)^([^\S\n]*+\d{1,2})[、．][^\S\n]*+")
 _BLOCK = re.compile(r"(?m)^>[^\S\n]*+(?=\S)")
 """What begins a line of a quotation. Many such lines are a layout, and quote nothing."""
@@ -217,6 +219,7 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     text = _WIDE_MARK.sub(r"\1. ", text)
     text = _LIST_MARK.sub(r"\1", _strip_outline(strip_emphasis(text)))
     text = _BLOCK.sub("", text) if len(_BLOCK.findall(text)) > 1 else text
+    text = _ROW.sub(r"\1: ", text) if len(_ROW.findall(text)) > 1 else text
     text = _TIGHT.sub(" ", text)
     text = _LEADER.sub(": ", _shape("answers", "directives").sub("", text))
     text = _NESTED.sub(r"\1\2: \3", text)
