@@ -374,6 +374,8 @@ class Evidence:
         ]
         # The name of a column says nothing about the record, even if it is a value elsewhere.
         anchors = frozenset([name for name in found if name not in self.labels and len(name) > 1])
+        codes = [name for name in anchors if "-" in name and name[-1].isdigit()]
+        anchors -= frozenset([stem(code.partition("-")[0]) for code in codes])  # many codes begin alike
         self._anchors[text] = anchors
         return anchors
 
