@@ -525,7 +525,8 @@ def _arguments(call: ToolCall) -> Json:
 def plain_label(label: frozenset[str]) -> frozenset[str]:
     """Return the words of a label by which an answer names it: without units, and without `is` and `on`."""
     words = frozenset([name for name in label if name.isalnum()])
-    plain = words - unit_stems() - (WORDS["en"] - frozenset(("to",)).union(*_ends()))
+    units = unit_stems() - (words & {"second"} if "the" in words else set())  # as in `sum of the second`
+    plain = words - units - (WORDS["en"] - frozenset(("to",)).union(*_ends()))
     is_size = plain <= word_list("answers", "measured")  # as in `bytes in file`
     return (words - WORDS["en"] if is_size else plain) or words or label
 

@@ -35,6 +35,8 @@ _BY = frozenset(("by",))
 """The word without which a text does not name a column such as `brewed_by`: `brewing B-77` does not."""
 _MOST_NEW = 2
 """How many words of a sentence that says that a field is missing may be new."""
+_IS_SHORT_NO = re.compile(r"(?i)\W*(?:no|not for [^.,;:]{3,40})\W*$")
+"""The answer to a question that a sentence before asks."""
 _CONDITION = re.compile(r"(?i)\b(?:if|in case|should|unless)\b")
 _LONG = 4
 """The length of words from which on they may be parts of others."""
@@ -61,7 +63,7 @@ class RelationRules:
         if (doubt := self._doubts[statement.sentence]) is not None:
             return doubt
         if (found := shape("answers", "negation").search(clause)) is not None:
-            if _CONDITION.search(clause[: found.start()]):
+            if _CONDITION.search(clause[: found.start()]) or _IS_SHORT_NO.match(clause):
                 return SEEN
             gone = shape("answers", "absent").search(clause)
             if gone is not None and gone.start() <= found.start() and found.end() < gone.end():
@@ -257,8 +259,11 @@ class RelationRules:
             return None
         near = [*text[: absent.start()].split()[-4:], *text[absent.end() :].split()[:6]]
         beside = _name_words(" ".join(near))
-        if any(plain(cell.text) == plain(absent[0].strip(' :=|*_`"')) for cell in self._flags(text)):
-            return None  # it is the value of a column
+        is_row = text.count("|") > 3 and absent[0].strip()[0] == "|"
+        if is_row or any(
+            plain(cell.text) == plain(absent[0].strip(' :=|*_`"')) for cell in self._flags(text)
+        ):
+            return None  # it is the value of a column, or an empty cell behind a value
         value = _NO_VALUE.search(sentence.casefold())
         if value is not None and value[1] in self._seen.plain_text:
             return None  # a result has these words

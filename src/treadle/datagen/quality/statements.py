@@ -545,7 +545,7 @@ def _actions(sentence: str) -> Iterator[tuple[str, int, str]]:
         is_shown = mode in ("bare", "passive") or topic == "write"
         if is_shown and _shape("claims", "presented").search(rest):
             continue
-        if mode == "first" and _shape("claims", "worded").search(rest):
+        if mode in ("first", "then") and _shape("claims", "worded").search(rest):
             continue
         if mode != "passive" or topic != "look":
             yield found[topic], found.start(topic), f"{topic}/{mode}"
