@@ -476,14 +476,10 @@ class QuantityRules:
         if found is None:
             return False
         before = statement.sentence[: found.start()]
-        ends = next(
-            (found[first], found[last] if last else before)
-            for first, last in (("first", "last"), ("start", "end"), ("earlier", ""))
-            if found[first]
-        )
-        return any(
-            self._is_backwards(statement, ends, kind) for kind in (QuantityKind.TIME, QuantityKind.DATE)
-        )
+        first, last = found["first"] or found["start"], found["last"] or found["end"]
+        ends = (found["earlier"], before) if found["earlier"] else (first, last)
+        kinds = (QuantityKind.TIME, QuantityKind.DATE)
+        return any(self._is_backwards(statement, ends, kind) for kind in kinds)
 
     def _is_backwards(self, statement: AnswerStatement, ends: tuple[str, str], kind: QuantityKind) -> bool:
         """Return whether the first of two moments lies after the second. Where a column is named for one of them

@@ -259,10 +259,10 @@ class RelationRules:
             return None
         near = [*text[: absent.start()].split()[-4:], *text[absent.end() :].split()[:6]]
         beside = _name_words(" ".join(near))
+        said, named = plain(absent[0].strip(' :=|*_`"')), _name_words(text)
+        texts = [cells for label, cells in self._texts.items() if plain_label(label) <= named]
         is_row = text.count("|") > 3 and absent[0].strip()[0] == "|"
-        if is_row or any(
-            plain(cell.text) == plain(absent[0].strip(' :=|*_`"')) for cell in self._flags(text)
-        ):
+        if is_row or any(plain(cell.text) == said for cells in texts for _, cell in cells):
             return None  # it is the value of a column, or an empty cell behind a value
         value = _NO_VALUE.search(sentence.casefold())
         if value is not None and value[1] in self._seen.plain_text:
@@ -300,13 +300,6 @@ class RelationRules:
         if not named or is_new or is_part:
             return None
         return Doubt(DoubtKind.DENIED, f"denies a list that was seen: {min(named)!r}")
-
-    def _flags(self, sentence: str) -> Iterator[Cell]:
-        """Yield the cells of the columns of texts that a sentence names."""
-        words = _name_words(sentence)
-        for label, cells in self._texts.items():
-            if plain_label(label) <= words:
-                yield from (cell for _, cell in cells)
 
     def _is_beside(self, label: frozenset[str], beside: frozenset[str], new: frozenset[str]) -> bool:
         """Return whether what is denied is a column, although a sentence has words that were not seen."""

@@ -107,12 +107,10 @@ _LIST_MARK = re.compile(
     r"(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|[(\[][\w ]{1,3}[)\]])\s"
 )
 _OUTLINE = re.compile(
-    r"(?m)((?:^[^\S\n]*+|(?<=[.!?;]\s))(?:(?:[-*•>|]|\#{1,6})\s)*+)\d{1,2}(?:\.\d{1,2}){1,3}[.)]?\s++(?P<next>\S)"
-    r"|(?<=:\s)\d{1,2}(?:\.\d{1,2}){1,3}\s(?=(?:The|As|For|Which|We|You|In|On|An?|It|My|There|With|From|At|By|This)\s)"
+    r"(?m)((?:^[^\S\n]*+|(?<=[.!?;:]\s))(?:(?:[-*•>|]|\#{1,6})\s)*+)(?P<mark>\d{1,2}(?:\.\d{1,2}){1,3})[.)]?\s++"
+    r"(?P<next>[^\W\d_]+|\S)"
 )
 """The number of a part of an outline, such as `2.1`, and what follows it."""
-_ARTICLE = re.compile(r"A (?!is|was|for|at|in|on)[a-z]")
-"""An article, and no unit."""
 _NESTED = re.compile(
     r"(?m)^([^\S\n]*+)(\S[^\n]{0,78}[^\s.!?:,;|])\n\1[^\S\n]{1,8}(?:[-*•+]\s)?([^\s|][^\n]{0,79})$(?!\n[^\S\n]+[-*•+]\s)"
 )
@@ -299,22 +297,20 @@ def strip_emphasis(text: str) -> str:
 
 
 def _strip_outline(text: str) -> str:
-    """Return a text without the numbers of an outline: those before a capital letter that begins no unit, or else
-    several in a rising order."""
-    marks = [found for found in _OUTLINE.finditer(text) if found["next"]]
-    numbers = [[int(one) for one in re.findall(r"\d+", found[0].removeprefix(found[1]))] for found in marks]
-    is_rising = len(marks) > 1 and all(one < two for one, two in pairwise(numbers)) and numbers[0][1] < 2
+    """Return a text without the numbers of an outline: those before a capital letter, or several in a rising order.
+    A number before a unit is a value."""
+    marks = [found for found in _OUTLINE.finditer(text) if not text.endswith(": ", 0, found.start())]
+    numbers = [[int(one) for one in found["mark"].split(".")] for found in marks]
+    is_rising = len(numbers) > 1 and all(one < two for one, two in pairwise(numbers)) and numbers[0][1] < 2
 
     def strip(found: re.Match[str]) -> str:
-        word = _WORD.match(text, found.end() - 1) if found["next"] else None
-        is_mark = is_rising or not found["next"] or found["next"] in '`"“«'
-        is_mark = is_mark or (
-            word is not None and word[0][0].isupper() and word[0].casefold() not in _FIGURES
-        )
-        is_mark = is_mark or _ARTICLE.match(text, found.end() - 1) is not None
-        return f"{found[1] or ''}{found['next'] or ''}" if is_mark else found[0]
+        word = found["next"]
+        is_mark = is_rising or word[0].isupper() or word in '`"“«'
+        if text.endswith(": ", 0, found.start()) or word.casefold() in _FIGURES:
+            is_mark = word[0].isupper() and word.casefold() in WORDS["en"]
+        return f"{found[1]}{word}" if is_mark else found[0]
 
-    return _OUTLINE.sub(strip, text) if marks or ":" in text else text
+    return _OUTLINE.sub(strip, text)
 
 
 def _unquote(found: re.Match[str]) -> str:

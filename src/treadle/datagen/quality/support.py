@@ -42,11 +42,11 @@ _OBJECT = re.compile(
     r"`([^`\n]+)`|\"([^\"\n]+)\"|(?<![\w/-])((?:[\w-]++/)*+[\w-]++\.[a-z]\w{1,4})\b|(?<=\s)([A-Z][\w-]+)"
 )
 
-_LABEL = re.compile(r"[^\W\d_A-Z][^.,;:!?\d]*")
 _DAYS = re.compile(r"(?i)\d{2,3} days (?:earlier|before)")
-_BEFORE_LABEL = re.compile(
-    r"(?i)(?:^|\b(?:under|as|for|of|is|called|named|column|field|value|label|line|row)\b)\W*$"
+_LABEL = re.compile(
+    r"(?:^|\b(?:[Uu]nder|as|for|of|is|called|named|column|field|value|label)\b)\W*¤(?=[a-z])[^.,;:!?\d]+¤"
 )
+"""A quoted name of a value, in small letters."""
 _FRAME = re.compile(r"[^\W\d_][^.;:!?\d]{2,70}:")
 """A line that only says what follows."""
 _ENTERED = re.compile(r"\s+(?:as|at|under)\s([^.;!?\n]+)")
@@ -323,10 +323,12 @@ class Support:
         name = next(reversed(_objects(statement.clause.partition(statement.text)[0])), "")
         calls = [item for item in self._seen.calls if self._mentions(item, name)]
         if topic == "send":
-            noun = statement.sentence[: statement.place].split()[:4]
-            said = " ".join(item.result for item in self._seen.calls).casefold()
-            is_shown = any(self._can(item, topic, topic) for item in self._seen.calls if not item.is_error)
-            is_shown = is_shown or any(word.casefold() in said for word in noun if len(word) > 3)
+            nouns = [
+                word for word in statement.sentence[: statement.place].casefold().split() if len(word) > 3
+            ]
+            is_shown = any(
+                not item.is_error and self._can(item, topic, topic) for item in self._seen.calls
+            ) or any(noun in item.result.casefold() for item in self._seen.calls for noun in nouns)
         elif topic == "delete":
             is_shown = not calls or any(item.is_error or self._can(item, topic, topic) for item in calls)
         else:
@@ -375,12 +377,12 @@ class Support:
 
 def _is_label(statement: AnswerStatement) -> bool:
     """Return whether a quoted text names the value that its sentence gives, in other words than a result."""
-    said, before = statement.text.strip(), statement.sentence[: statement.place]
-    after = statement.sentence[statement.place + len(said) :]
-    is_short = said.count(" ") < _FEW_WORDS and _LABEL.fullmatch(said) is not None
-    return (
-        is_short and _BEFORE_LABEL.search(before) is not None and bool(find_quantities(f"{before} ¤ {after}"))
+    start, said = statement.place, statement.text
+    rest = statement.sentence[start:].removeprefix(statement.sentence[start : start + 1]).removeprefix(said)
+    is_short = said.count(" ") < _FEW_WORDS and bool(
+        find_quantities(f"{statement.sentence[:start]} ¤ {rest}")
     )
+    return is_short and _LABEL.search(f"{statement.sentence[:start]}¤{said.strip()}¤") is not None
 
 
 def _objects(text: str) -> list[str]:
