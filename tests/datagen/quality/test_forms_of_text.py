@@ -52,6 +52,10 @@ STACKED = "guard,rounds,minutes\nWanda,7,407\nChidi,6,431\n"
         ("A letter about it is now on its way to the potter.", True),
         ("I left a note for the potter.", True),
         ("A burst pipe led to this.", True),
+        ("I have let the potter know.", True),
+        ("Gas in kilowatt-hours: 1.24", False),
+        ("Gas in kilowatt-hours: 12.4", True),
+        ("Q1. When does kiln KN-31 shut? A1. At 16:45.", False),
     ],
 )
 def test_one_record(answer: str, is_open: bool) -> None:

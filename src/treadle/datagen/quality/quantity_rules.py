@@ -40,6 +40,7 @@ _OF = re.compile(r"[\s*_`]*+of (?:the|all|its|these|those|them)\b")
 _SIGNED = re.compile(r"[\w#]++(?:[-./:_–][\w#]++)++")
 _CAPITAL_BEFORE, _CAPITAL_AFTER = re.compile(r"([A-Z][\w'’-]+)\s\Z"), re.compile(r"\s([A-Z][\w'’-]+)")
 _ROW = re.compile(r"[^\s,;]*+(?:[,;][^\s,;]++){2,}")
+_UNIT_BEFORE = re.compile(r"(?:\bin\s|[(\[])([^\s()\[\]:=|]{1,16})[)\]]?\W*(?:[a-z]+\W)?$")
 _WORD_BEFORE = re.compile(r"([^\W\d_]+) \Z")
 _ITEMS = re.compile(r"\A(?:[^\S\n]*+(?:\n[^\S\n]*+)++(?:[-*•]|\d++[.)])\s[^\n]*+)++")
 _SEPARATOR = re.compile(r",\s++(?:and\s++)?|(?<!\s)\s++(?:and|og)\s++")
@@ -47,6 +48,14 @@ _UNREAD_BEFORE, _UNREAD_AFTER = re.compile(r"\d[^\w+*=-][€$£]?$"), re.compile
 """What stands beside a figure that is only a part of another."""
 _MAX_COUNT = 50
 """Whole numbers up to this one are counts: among many figures, one equals nearly any of them."""
+
+
+def _with_unit(statement: AnswerStatement, item: Quantity) -> Iterator[Quantity]:
+    """Yield a number with the unit that its name has, as in `Weight in grams: 40`."""
+    found = _UNIT_BEFORE.search(statement.sentence[: statement.place])
+    if found is not None and not item.unit and unit_of(found[1]) is not None:
+        low, high = min(item.low, item.value - 0.5), max(item.high, item.value + 0.5)
+        yield replace(item, unit=found[1], low=low, high=high)
 
 
 def _moment_of(item: Quantity) -> float | None:
@@ -85,7 +94,7 @@ class QuantityRules:
             return self._doubt_ordinal(item)
         doubt = self._doubt(statement, item)
         is_unsure = doubt.is_open or (item.spread is not None and doubt is not SEEN)
-        for other in other_readings(item) if is_unsure else ():
+        for other in [*other_readings(item), *_with_unit(statement, item)] if is_unsure else ():
             found = self._doubt(statement, other)
             doubt = doubt if found.is_open else min(doubt, found, key=rank)
         return doubt if doubt.is_open else doubt_rival(self._seen, statement, doubt)

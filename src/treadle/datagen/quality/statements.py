@@ -104,7 +104,7 @@ _NOTE = re.compile(r"\[\^\w{1,8}\]|[\d#*]\ufe0f?\u20e3")
 _LIST_MARK = re.compile(
     r"(?m)((?:^[^\S\n]*+|(?<=[.!?]\s)(?!\d{3}|\d++\.\s*+$))(?:(?:[-*•>|]|\#{1,6})\s)*+)"
     r"(?:\d+[.)]{1,2}|\d{1,2}[:/°º]|[§¶#]\s?\d{1,2}[.:)]?|"
-    r"(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|[(\[][\w ]{1,3}[)\]])\s"
+    r"(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|[QA]\d?\d?[.:)]|[(\[][\w ]{1,3}[)\]])\s"
 )
 _OUTLINE = re.compile(
     r"(?m)((?:^[^\S\n]*+|(?<=[.!?;:]\s))(?:(?:[-*•>|]|\#{1,6})\s)*+)(?P<mark>\d{1,2}(?:\.\d{1,2}){1,3})[.)]?\s++"
@@ -398,7 +398,8 @@ def _is_choice(text: str) -> bool:
     """Return whether a text with a slash is two common words, such as `date/time`, and no path."""
     parts = text.split("/")
     return text.lower() == "n/a" or (
-        len(parts) == 2 and all(stem(part.lower()) in common_words() for part in parts)
+        len(parts) == 2
+        and all(stem(part.lower()) in common_words() or part.casefold() in _FIGURES for part in parts)
     )
 
 
