@@ -54,7 +54,8 @@ def _with_unit(statement: AnswerStatement, item: Quantity) -> Iterator[Quantity]
     """Yield a number with the unit that its name has, as in `Weight in grams: 40`."""
     found = _UNIT_BEFORE.search(statement.sentence[: statement.place])
     if found is not None and not item.unit and unit_of(found[1]) is not None:
-        low, high = min(item.low, item.value - 0.5), max(item.high, item.value + 0.5)
+        half = 0.5 if item.value == int(item.value) else 0.0  # else it is as exact as its digits
+        low, high = min(item.low, item.value - half), max(item.high, item.value + half)
         yield replace(item, unit=found[1], low=low, high=high)
 
 
@@ -94,7 +95,11 @@ class QuantityRules:
             return self._doubt_ordinal(item)
         doubt = self._doubt(statement, item)
         is_unsure = doubt.is_open or (item.spread is not None and doubt is not SEEN)
-        for other in [*other_readings(item), *_with_unit(statement, item)] if is_unsure else ():
+        if doubt.is_open and any(
+            not self._doubt(statement, other).is_open for other in _with_unit(statement, item)
+        ):
+            return SEEN
+        for other in other_readings(item) if is_unsure else ():
             found = self._doubt(statement, other)
             doubt = doubt if found.is_open else min(doubt, found, key=rank)
         return doubt if doubt.is_open else doubt_rival(self._seen, statement, doubt)
