@@ -104,7 +104,7 @@ _NOTE = re.compile(r"\[\^\w{1,8}\]|[\d#*]\ufe0f?\u20e3")
 _LIST_MARK = re.compile(
     r"(?m)((?:^[^\S\n]*+|(?<=[.!?]\s)(?!\d{3}|\d++\.\s*+$))(?:(?:[-*•>|]|\#{1,6})\s)*+)"
     r"(?:\d+[.)]{1,2}|\d{1,2}[:/°º]|[§¶#]\s?\d{1,2}[.:)]?|"
-    r"(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|[QA]\d?\d?[.:)]|[(\[][\w ]{1,3}[)\]])\s"
+    r"(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|[QA]\d?\d?[.:)]|(?:INFO|DEBUG|WARN|export|const)\b:?|[(\[][\w ]{1,3}[)\]])\s"
 )
 _OUTLINE = re.compile(
     r"(?m)((?:^[^\S\n]*+|(?<=[.!?;:]\s))(?:(?:[-*•>|]|\#{1,6})\s)*+)(?P<mark>\d{1,2}(?:\.\d{1,2}){1,3})[.)]?\s++"
@@ -151,6 +151,7 @@ _LOOSE_MARK = re.compile(
 _SPEECH = re.compile(r"([“\"«‘])[^“”\"«»‘\n]{2,400}[”\"»’]")
 _INDIRECT = _shape("claims", "indirect")
 _IRREGULAR = dict([item.split("=") for item in lexicon("claims")["irregular"].split()])
+_LOW_SPEECH = re.compile(r"„([^„“”\n]{1,400})[“”]")
 _POSSESSIVE = re.compile(r"['’](?:s|re|ll|ve|d|m)?$")
 _SALUTES = word_lists("answers")["salutes"]
 _MAX_CAPITALS = 0.35
@@ -214,6 +215,7 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     text = _SPLIT_PAIR.sub(r"\1 ", _PAIRED.sub(_unquote, text))
     text = _NOTE.sub(" ", _CELL.sub(" | ", text) if "</" in text else text)
     text = _LATEX.sub(r"\1", text) if "\\" in text else text
+    text = _LOW_SPEECH.sub("“\\1”", text) if "„" in text else text
     text = _WIDE_MARK.sub(r"\1. ", text)
     text = _LIST_MARK.sub(r"\1", _strip_outline(strip_emphasis(text)))
     text = _BLOCK.sub("", text) if len(_BLOCK.findall(text)) > 1 else text
