@@ -57,7 +57,7 @@ KEPT = os.environ.get("TREADLE_CONVERSATIONS", "")
 """A folder that keeps the conversations, so that the next training reads them instead of making them again."""
 RIDGE, WORD_RIDGE, STEPS = 6.0, 24.0, 200
 """How strongly weights are held small, those of words more than others, and how many steps are made."""
-LEAST_SEEN, LEAST_PARTS, LEAST_WEIGHT = 10, 4, 0.25
+LEAST_SEEN, LEAST_PARTS, LEAST_WEIGHT = 10, 4, 0.2
 """In how many examples, and in how many of the splits and other sources, a feature must occur: what only a few
 hands write says little about others. Smaller weights are left out: they change nothing that is measured."""
 LIMITS = tuple(sorted({0.09, 0.12, 0.15, 0.18, 0.2, 0.22, DOUBTFUL, 0.28, 0.33}))
