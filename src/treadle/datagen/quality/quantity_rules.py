@@ -29,9 +29,16 @@ from treadle.datagen.quality.evidence import (
     words_of,
 )
 from treadle.datagen.quality.figure_reader import find_quantities
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, day_of, unit_of
+from treadle.datagen.quality.quantities import Quantity, QuantityKind, unit_of
 from treadle.datagen.quality.result_records import stem, stems_of
-from treadle.datagen.quality.sightings import doubt_rival, find_sightings, has_label, is_at, other_readings
+from treadle.datagen.quality.sightings import (
+    doubt_rival,
+    find_sightings,
+    has_label,
+    is_at,
+    is_reversed,
+    other_readings,
+)
 from treadle.datagen.quality.statements import AnswerStatement
 
 _NEAREST = re.compile(r"(?i)\bnearest\s+$")
@@ -57,14 +64,6 @@ def _with_unit(statement: AnswerStatement, item: Quantity) -> Iterator[Quantity]
         half = 0.5 if item.value == int(item.value) else 0.0  # else it is as exact as its digits
         low, high = min(item.low, item.value - half), max(item.high, item.value + half)
         yield replace(item, unit=found[1], low=low, high=high)
-
-
-def _moment_of(item: Quantity) -> float | None:
-    """Return the day of a date, or the minute of a time of day; `None` for a date without a year."""
-    if item.kind is QuantityKind.TIME:
-        return item.value
-    day = day_of(item)
-    return None if day is None else float(day.toordinal())
 
 
 class QuantityRules:
@@ -449,7 +448,7 @@ class QuantityRules:
             low, high = min(item.low, value - near) * minutes, max(item.high, value + near) * minutes
             is_wide = is_difference or shape("answers", "aggregate").search(statement.sentence) is not None
             if any(low <= span <= high for span in figures.spans(is_wide=is_wide)):
-                return "" if self._is_reversed(statement) else "span"
+                return "" if is_reversed(self._seen, statement) else "span"
             if is_whole and unit[1] >= 86400 and value in figures.counts():
                 return "count"
         is_mean = shape("answers", "mean").search(statement.sentence) is not None
@@ -482,44 +481,6 @@ class QuantityRules:
         if labels and item.is_about and not (is_total or is_mean or is_difference):
             return ""  # a rounded figure equals nearly any sum
         return "amount" if self._is_amount(figures, statement, item, labels, is_strict=is_strict) else ""
-
-    def _is_reversed(self, statement: AnswerStatement) -> bool:
-        """Return whether a sentence puts two moments of a record in the wrong order, as in `from the end until the
-        start`."""
-        found = shape("answers", "order_of_moments").search(statement.sentence)
-        if found is None:
-            return False
-        before = statement.sentence[: found.start()]
-        first, last = found["first"] or found["start"], found["last"] or found["end"]
-        ends = (found["earlier"], before) if found["earlier"] else (first, last)
-        kinds = (QuantityKind.TIME, QuantityKind.DATE)
-        return any(self._is_backwards(statement, ends, kind) for kind in kinds)
-
-    def _is_backwards(self, statement: AnswerStatement, ends: tuple[str, str], kind: QuantityKind) -> bool:
-        """Return whether the first of two moments lies after the second. Where a column is named for one of them
-        alone, the other one is the moment at the distance that a sentence gives."""
-        places = stems_of(statement.sentence) & self._seen.places
-        cells = [
-            (cell.label, moment)
-            for record in self._seen.records
-            if not places or places & (record.context | record.stems)
-            for cell in record.cells
-            for item in cell.quantities
-            if item.kind is kind and (moment := _moment_of(item)) is not None
-        ]
-        first, last = [
-            {moment for label, moment in cells if label in labels}
-            for labels in (self._seen.named_labels(text, kind) for text in ends)
-        ]
-        first, last = (first - last if len(first) > 1 else first), (last - first if len(last) > 1 else last)
-        item = statement.quantity
-        unit = unit_of(item.unit) if item is not None else None
-        if item is not None and unit is not None and unit[0] == "time" and {len(first), len(last)} == {0, 1}:
-            known = next(iter(first | last))
-            distance = abs(item.value) * unit[1] / (60 if kind is QuantityKind.TIME else 86400)
-            near = {moment for _, moment in cells if abs(abs(moment - known) - distance) < 0.5}
-            first, last = first or near, last or near
-        return min(len(first), len(last)) == 1 and min(first) > max(last)
 
     def _is_amount(
         self,

@@ -104,7 +104,8 @@ _NOTE = re.compile(r"\[\^\w{1,8}\]|[\d#*]\ufe0f?\u20e3")
 _LIST_MARK = re.compile(
     r"(?m)((?:^[^\S\n]*+|(?<=[.!?]\s)(?!\d{3}|\d++\.\s*+$))(?:(?:[-*•>|]|\#{1,6})\s)*+)"
     r"(?:\d+[.)]{1,2}|\d{1,2}[:/°º]|[§¶#]\s?\d{1,2}[.:)]?|"
-    r"(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|[QA]\d?\d?[.:)]|(?:INFO|DEBUG|WARN|export|const)\b:?|[(\[][\w ]{1,3}[)\]])\s"
+    r"(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|"
+    r"[QA]\d?\d?[.:)]|(?:INFO|DEBUG|WARN|export|const)\b:?|[(\[][\w ]{1,3}[)\]])\s"
 )
 _OUTLINE = re.compile(
     r"(?m)((?:^[^\S\n]*+|(?<=[.!?;:]\s))(?:(?:[-*•>|]|\#{1,6})\s)*+)(?P<mark>\d{1,2}(?:\.\d{1,2}){1,3})[.)]?\s++"
