@@ -55,6 +55,7 @@ STACKED = "guard,rounds,minutes\nWanda,7,407\nChidi,6,431\n"
         ("Kiln KN-31 opens at half past seven.", False),
         ("INFO Nobody fires kiln KN-31 today.", False),
         ("Signed: the desk", False),
+        ("I trust this was useful. I remain at your disposal.", False),
         ("I have let the potter know.", True),
         ("Gas in kilowatt-hours: 1.24", False),
         ("Gas in kilowatt-hours: 12.4", True),

@@ -161,7 +161,7 @@ class Support:
 
     def _doubt_claim(self, statement: AnswerStatement) -> Doubt:
         """Check that a sentence speaks of something that was seen."""
-        words = content_of(statement.text)
+        words = content_of(statement.text) - word_list("sentences", "courtesy")
         if statement.text.startswith("I "):
             words -= word_list("sentences", "orders")  # what was done is a statement of its own
         missing = sorted([word for word in words if not self._is_seen(word)])
