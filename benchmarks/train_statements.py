@@ -15,7 +15,7 @@ import random
 import re
 import tempfile
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from math import exp
@@ -35,12 +35,13 @@ from treadle.datagen.quality import statement_features
 from treadle.datagen.quality.doubts import Doubt, DoubtKind
 from treadle.datagen.quality.filters.grounding import (
     DOUBTFUL,
-    SUPPORT,
     Finding,
     GroundingFilter,
     GroundingSettings,
+    lenience,
 )
 from treadle.datagen.quality.protocol import Resources
+from treadle.datagen.quality.statements import StatementKind
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.export.rows import load_row
 from treadle.tasks.files import TASK_SET
@@ -54,12 +55,12 @@ REMARKS = Path(__file__).parent / "data/remarks.toml"
 WEIGHTS = Path(statement_features.__file__).parent / "statement_weights.json"
 KEPT = os.environ.get("TREADLE_CONVERSATIONS", "")
 """A folder that keeps the conversations, so that the next training reads them instead of making them again."""
-RIDGE, STEPS = 6.0, 200
-"""How strongly weights are held small, and how many steps are made."""
+RIDGE, WORD_RIDGE, STEPS = 6.0, 24.0, 200
+"""How strongly weights are held small, those of words more than others, and how many steps are made."""
 LEAST_SEEN, LEAST_PARTS, LEAST_WEIGHT = 10, 4, 0.2
 """In how many examples, and in how many of the splits and other sources, a feature must occur: what only a few
 hands write says little about others. Smaller weights are left out: they change nothing that is measured."""
-LIMITS = tuple(sorted({0.09, 0.12, 0.15, 0.18, 0.21, 0.24, DOUBTFUL, 0.33}))
+LIMITS = tuple(sorted({0.09, 0.12, 0.15, 0.18, 0.2, 0.22, DOUBTFUL, 0.28, 0.33}))
 """The degrees of doubt for which figures are printed."""
 WORST = 3
 """Of how many splits the worst figures are averaged, each figure by itself."""
@@ -72,8 +73,11 @@ SOLVED = 12
 """How many tasks of each family the oracle solves. They are others than those of the tests."""
 SCENE_COPIES = 5
 """How often the scenes of the tests count once more: they are few, and by other hands."""
-COPIES = 4
-"""In how many answers each sentence of `REMARKS` stands."""
+COPIES, FIRST, SPARSE, SHARES = 4, 0.4, 16, 8
+"""In how many answers each sentence of `REMARKS` stands, in which share of them at the beginning, of how many
+conversations one lends its answers, and into how many parts the sentences are divided: each counts as one hand."""
+REMARK_COPIES = 1
+"""How often these parts count once more."""
 
 Table = Counter[tuple[frozenset[str], bool]]
 _Row = np.ndarray[Any, Any]
@@ -89,6 +93,7 @@ class Example(Struct, frozen=True):
     is_untrue: bool | None
     """`None` if it is not known."""
     doubt: Doubt
+    kind: StatementKind
 
     def weigh(self, weights: dict[str, float]) -> float:
         """Return its degree of doubt by some weights."""
@@ -96,7 +101,7 @@ class Example(Struct, frozen=True):
             return 1.0
         total = sum([weights.get(name, 0.0) for name in self.features])
         degree = 1 / (1 + exp(-total)) if self.features else 0.0
-        return degree if self.doubt.is_open else degree - SUPPORT
+        return degree - lenience(self.kind, self.doubt)
 
 
 class Judged(Struct, frozen=True):
@@ -115,7 +120,7 @@ def read_told(told: Told) -> Judged:
     kind = row.lineage.sample.kind if row.lineage.sample else None
     truths = {item.position: item for item in told.truths}
     examples = [
-        Example(item.features, label(item, truth.falsehood), item.doubt)
+        Example(item.features, label(item, truth.falsehood), item.doubt, item.statement.kind)
         for item in _FILTER.read(row.messages, row.tools, Kind(kind) if kind else None)
         if (truth := truths.get(item.index)) is not None
     ]
@@ -154,7 +159,12 @@ def read_scenes(name: str) -> Iterator[Judged]:
             for text in texts:
                 found = _FILTER.read([*messages, Message(Role.ASSISTANT, text)], tuple(tools), kind)
                 examples = [
-                    Example(item.features, item.doubt.is_open or None if is_lie else False, item.doubt)
+                    Example(
+                        item.features,
+                        item.doubt.is_open or None if is_lie else False,
+                        item.doubt,
+                        item.statement.kind,
+                    )
                     for item in found
                 ]
                 yield Judged(examples, not is_lie, is_lie, is_rejected=False)
@@ -165,25 +175,29 @@ def read_all(told: Sequence[Told]) -> list[Judged]:
     return [read_told(item) for item in told]
 
 
-def read_remarks(told: Sequence[Told]) -> list[Judged]:
-    """Return answers that are honest but for a sentence of `REMARKS`, with the statements of this sentence."""
+def read_remarks(told: Sequence[Told]) -> dict[str, list[Judged]]:
+    """Return answers that are honest but for a sentence of `REMARKS`, with the statements of this sentence, in
+    `SHARES` parts. The sentence begins the answer or ends it."""
     draw = random.Random(5)
-    made: list[Judged] = []
+    made: dict[str, list[Judged]] = defaultdict(list)
     honest = [item for item in told if item.is_honest and item.is_kept]
     for name, text in tomllib.loads(REMARKS.read_text()).items():
         is_lie = name == "untrue"
-        for line in [line for line in text.strip().splitlines() for _ in range(COPIES)]:
+        for number, line in enumerate([line for line in text.strip().splitlines() for _ in range(COPIES)]):
             row = draw.choice(honest).entry.row
             *before, last = row.messages
-            answer = last.content.rstrip()
-            gap = draw.choice(("\n\n", "\n", " ")) if answer[-1:] in ".!?" else "\n\n"
-            found = _FILTER.read([*before, replace(last, content=f"{answer}{gap}{line}")], row.tools, None)
+            parts = [last.content.strip(), line]
+            if draw.random() < FIRST:
+                parts.reverse()
+            gap = draw.choice(("\n\n", "\n", " ")) if parts[0][-1:] in ".!?" else "\n\n"
+            found = _FILTER.read([*before, replace(last, content=gap.join(parts))], row.tools, None)
             examples = [
-                Example(item.features, is_lie, item.doubt)
+                Example(item.features, is_lie, item.doubt, item.statement.kind)
                 for item in found
                 if item.index == len(before) and overlaps(line, item.statement.sentence)
             ]
-            made.append(Judged(examples, not is_lie, is_lie, is_rejected=False))
+            part = f"remarks {number // COPIES % SHARES}"
+            made[part].append(Judged(examples, not is_lie, is_lie, is_rejected=False))
     return made
 
 
@@ -198,7 +212,12 @@ async def solve() -> AsyncIterator[Judged]:
         agent = Agent(model, tools=["files"], journal=journal, instructions=task.instructions)
         row = load_row(journal, (await agent.run(task)).run_id)
         found = _FILTER.read(row.messages, row.tools, Kind.CHAINED)
-        yield Judged([Example(item.features, False, item.doubt) for item in found], True, False, False)
+        yield Judged(
+            [Example(item.features, False, item.doubt, item.statement.kind) for item in found],
+            True,
+            False,
+            False,
+        )
         *before, last = row.messages
         for place in [*[*_NUMBER.finditer(last.content)][:2], *[*_NAME.finditer(last.content)][:2]]:
             if place[0].isalpha():
@@ -208,7 +227,7 @@ async def solve() -> AsyncIterator[Judged]:
             text = f"{last.content[: place.start()]}{other}{last.content[place.end() :]}"
             found = _FILTER.read([*before, replace(last, content=text)], row.tools, Kind.CHAINED)
             untrue = [item for item in found if item.statement.text == other]
-            made = [Example(item.features, True, item.doubt) for item in untrue]
+            made = [Example(item.features, True, item.doubt, item.statement.kind) for item in untrue]
             yield Judged(made, False, True, False)
 
 
@@ -239,7 +258,8 @@ def train(tables: Iterable[Table]) -> dict[str, float]:
     rows = np.repeat(np.arange(len(held)), [len(item) for item in held])
     columns = np.concatenate([np.array(item, int) for item in held])
     wanted = np.array([is_untrue for _, is_untrue in made], float)
-    weights = _descend(rows, columns, wanted, np.array([*made.values()], float), len(names))
+    ridges = np.array([WORD_RIDGE if name.startswith("says ") else RIDGE for name in names])
+    weights = _descend(rows, columns, wanted, np.array([*made.values()], float), ridges)
     return {
         name: round(float(weight), 2)
         for name, weight in zip(names, weights, strict=True)
@@ -247,11 +267,12 @@ def train(tables: Iterable[Table]) -> dict[str, float]:
     }
 
 
-def _descend(rows: _Row, columns: _Row, wanted: _Row, counts: _Row, width: int) -> _Row:
+def _descend(rows: _Row, columns: _Row, wanted: _Row, counts: _Row, ridges: _Row) -> _Row:
+    width = len(ridges)
     weights, first, second = np.zeros(width), np.zeros(width), np.zeros(width)
     for step in range(1, STEPS + 1):
         chance = 1 / (1 + np.exp(-np.bincount(rows, weights[columns], len(wanted))))
-        slope = np.bincount(columns, ((chance - wanted) * counts)[rows], width) + RIDGE * weights
+        slope = np.bincount(columns, ((chance - wanted) * counts)[rows], width) + ridges * weights
         first, second = 0.9 * first + 0.1 * slope, 0.99 * second + 0.01 * slope**2
         rate = 0.15 if step < 0.7 * STEPS else 0.03
         size = np.sqrt(second / (1 - 0.99**step)) + 1e-8
@@ -290,13 +311,13 @@ async def main() -> None:
         told = {split: await converse(place / split, split) for split in KNOWN}
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         read = {split: [pool.submit(read_all, told[split][start::2]) for start in (0, 1)] for split in KNOWN}
-        remarks = pool.submit(read_remarks, told[KNOWN[0]])
+        remarks = pool.submit(read_remarks, [item for split in KNOWN for item in told[split][::SPARSE]])
         parts |= {split: [item for made in both for item in made.result()] for split, both in read.items()}
-        parts["remarks"] = remarks.result()
+        parts |= remarks.result()
     parts |= {name: list(read_scenes(name)) for name in ("development", "figures")}
     parts["oracle"] = [item async for item in solve()]
     tables = {name: tabulate(part) for name, part in parts.items()}
-    weights = train([*_scenes(tables), *tables.values()])
+    weights = train([*_more(tables), *tables.values()])
     lines = ",\n".join([f"{json.dumps(name)}: {weight}" for name, weight in weights.items()])
     WEIGHTS.write_text(f"{{\n{lines}\n}}\n")
     print(f"{len(weights)} weights")
@@ -321,12 +342,17 @@ _TABLES: dict[str, Table] = {}
 
 def leave_out(split: str) -> list[list[float]]:
     """Return the figures of a split at each limit by weights that were trained without it."""
-    weights = train([*_scenes(_TABLES), *[table for name, table in _TABLES.items() if name != split]])
+    weights = train([*_more(_TABLES), *[table for name, table in _TABLES.items() if name != split]])
     return [measure(_PARTS[split], weights, limit) for limit in LIMITS]
 
 
-def _scenes(tables: dict[str, Table]) -> list[Table]:
-    return [tables[name] for name in ("development", "figures")] * SCENE_COPIES
+def _more(tables: dict[str, Table]) -> list[Table]:
+    """Return the tables that count more than once."""
+    scenes = [tables[name] for name in ("development", "figures")]
+    return (
+        scenes * SCENE_COPIES
+        + [tables[name] for name in tables if name.startswith("remarks")] * REMARK_COPIES
+    )
 
 
 def _show(name: str, found: Iterable[Iterable[float]]) -> None:

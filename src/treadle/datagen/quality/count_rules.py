@@ -5,17 +5,27 @@ import re
 from collections import Counter, defaultdict
 from itertools import accumulate, combinations, combinations_with_replacement
 
-from treadle.datagen.quality.doubts import SEEN, Doubt, DoubtKind, shape
+from treadle.datagen.quality.doubts import SEEN, Doubt, DoubtKind, find_figures, shape
 from treadle.datagen.quality.evidence import FILE, Evidence, word_list
 from treadle.datagen.quality.quantities import Quantity, QuantityKind
 from treadle.datagen.quality.result_records import stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement
 
 _COUNTED = re.compile(
-    r"(?i)\b(lines?|rows?|records?|entries|items|matches|files?)(?:,?\s(?:counted|count))?(?:\s*+\([^()]{0,80}\))?"
+    r"(?i)\b(?<!all )(?<!the )(lines?|rows?|records?|entries|items|matches|files?)"
+    r"(?:,?\s(?:counted|count|with a match))?"
+    r"(?:(?:,|\s(?:in|of|for|from))\s[\w./-]+\.\w{1,5})?(?:\s*+\([^()]{0,80}\))?"
     r"\s*+(?:[|:=→–—]|->|(?:is|are|being)\s)\W*+$"
 )
+_ASKED = re.compile(
+    r"(?i)\bhow many (lines?|rows?|records?|entries|items|matches|files?)\b[^?!\n]{0,80}\?[^?!]{0,60}$"
+)
+_ANSWER_ALONE = re.compile(r"(?i)\W*+(?:in \W*[\w./-]+\.\w{1,5}\W+)?\w+(?:-\w+)?\W*+")
+"""A sentence that only answers the question before it."""
+_PLURAL = re.compile(r"\b[^\W\d_]{3,}s\b")
+_NUMBER_OF = re.compile(r"(?i)\A[\s*_`]*(?:is|are) the (?:number|count|total) of")
 _NOUN = re.compile(r"[\s*_`]*+((?:[^\W\d_]+ ){0,2}[^\W\d_]+)")
+_VERB = re.compile(r"(?i)\b(?:ha(?:s|ve)|is|are|w(?:as|ere)|of)\b")
 _HOLDING = re.compile(r"(?i)\b(?:occur|contain|match|mention|hold)")
 _PATH = re.compile(r"[\w./-]++")
 _TOGETHER = re.compile(r"(?i)\b(?:together|altogether|combined|both|across|all (?:the )?files)\b")
@@ -35,18 +45,21 @@ class CountRules:
             return None
         after = statement.sentence[statement.place + len(statement.text) :]
         before = statement.sentence[: statement.place]
-        lengths = self._lengths(before, after)
+        if _ANSWER_ALONE.fullmatch(statement.sentence):
+            question = next(reversed(statement.before.removesuffix(before).split("\n")[-2:-1]), "")
+            before = f"{question} {before}" if question.rstrip(" *_").endswith("?") else before
+        lengths = self._lengths(statement, before, after)
         is_named = lengths is None and bool(
             self._seen.named_labels(statement.clause, item.kind, is_full=True)
         )
-        found = shape("answers", "lines").match(after) or _COUNTED.search(before)
+        found = shape("answers", "lines").match(after) or _COUNTED.search(before) or _ASKED.search(before)
         if found is None and lengths is None and (files := self._doubt_files(statement, item)) is not None:
             return files
         if is_named and found is None:
             return None
         if found is not None and not is_named and (path := self._failed_path(statement.sentence.casefold())):
             return Doubt(DoubtKind.UNABLE, f"is about {path!r}, of which every call failed")
-        anchors = self._seen.anchors(statement.sentence) - self._seen.subjects
+        anchors = self._seen.anchors(FILE.sub(" ", statement.sentence)) - self._seen.subjects
         if found is not None:
             allowed = set() if anchors else self._count_lines(found[1].lower(), f"{before}{after}".casefold())
         else:
@@ -54,6 +67,8 @@ class CountRules:
             anchors |= {""} if shape("answers", "part").search(f"¤{after[:24]}") else set()
         is_sum = len(FILE.findall(statement.sentence)) > 1 or _TOGETHER.search(statement.sentence) is not None
         sums = [*combinations_with_replacement(allowed, 2), *combinations(allowed, 3)] if is_sum else []
+        if is_sum and shape("answers", "differs").match(after.lstrip(" *`_").partition(" ")[0]):
+            sums += [(one, -two) for one in allowed for two in allowed if one > two]
         if abs(item.value) in {*allowed, *map(sum, sums)}:
             return SEEN
         if found is not None and _HOLDING.search(statement.sentence):
@@ -67,29 +82,38 @@ class CountRules:
             return None  # a result names it, or it may count the files that other calls had
         return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not anchors else None
 
-    def _lengths(self, before: str, after: str) -> set[float] | None:
+    def _lengths(self, statement: AnswerStatement, before: str, after: str) -> set[float] | None:
         """Return how many items the lists have that the words after a number name, as in `3 billed lines`, or those
-        before it, as in `number of billed lines: 3`; `None` if no list has this name."""
+        before it, as in `number of billed lines: 3`; else the only list that the sentence names. `None` if there is
+        none."""
+        lengths = self._seen.lengths(f"{before} {after}")
         named = shape("answers", "number_of").search(before)
-        noun = named or _NOUN.match(after)
+        noun = named or _NOUN.match(_NUMBER_OF.sub("", after))
         names = [stem(word) for word in next(filter(None, noun.groups())).lower().split()] if noun else []
         for size in range(len(names), 0, -1):
-            joined = "_".join(names[:size])
-            if (found := self._seen.lengths.get(joined)) is not None:
+            if (found := lengths.get("_".join(names[:size]))) is not None:
                 return found
-        return None
+        words = frozenset(
+            [stem(word) for word in _PLURAL.findall(FILE.sub(" ", f"{before} {after}".lower()))]
+        )
+        said = [sizes for name, sizes in lengths.items() if name.rpartition("_")[2] in words]
+        is_alone = len(find_figures(self._seen, statement.sentence)) == 1 and not self._seen.named_labels(
+            statement.sentence, QuantityKind.NUMBER
+        )
+        return said[0] if len(said) == 1 and is_alone else None
 
     def _doubt_files(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
         """Check a number of files in a sentence that names none, such as `File count: 12`; `None` if it is none."""
-        words = stems_of(statement.sentence)
-        if not words & word_list("answers", "files") or FILE.search(statement.sentence) or item.value < 2:
+        start = statement.sentence.rfind(";", 0, statement.place) + 1
+        part = statement.sentence[start:].partition(";")[0]
+        if not stems_of(part) & word_list("answers", "files") or FILE.search(part) or item.value < 2:
             return None
-        if self._seen.named_labels(statement.sentence, item.kind, is_full=True):
+        if self._seen.named_labels(part, item.kind, is_full=True):
             return None  # a result has this name, as in `bytes in file`
         allowed = self._count_lines("files", "")
         if abs(item.value) in allowed:
             return SEEN
-        is_part = _HOLDING.search(statement.sentence) or self._seen.anchors(statement.sentence)
+        is_part = _HOLDING.search(part) or self._seen.anchors(part)
         return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not is_part else None
 
     def _count_hits(self, text: str) -> set[float]:
@@ -114,7 +138,7 @@ class CountRules:
 
     def _count_lines(self, noun: str, text: str) -> set[float]:
         """Return how many lines, rows or matches the files that a text names have."""
-        allowed: set[float] = set(self._seen.lengths.get(stem(noun), ()))
+        allowed: set[float] = set(self._seen.lengths().get(stem(noun), ()))
         used: defaultdict[str, set[str]] = defaultdict(set)
         """The files that each tool was given."""
         given = [
@@ -128,8 +152,8 @@ class CountRules:
             for word in words
             if call.call.call_id in new and FILE.fullmatch(word)
         }
-        if len(files) == 1 and not FILE.search(text):
-            text += f" {min(files)}"  # there is only one that can be meant
+        if (len(files) == 1 or not _VERB.search(text)) and not FILE.search(text):
+            text += f" {' '.join(sorted(files))}"  # each of them can be meant
         has_single = False
         for number, (call, words) in enumerate(zip(self._seen.calls, given, strict=True)):
             paths = [word for word in words if "." in word and _names(text, word)]
@@ -145,11 +169,9 @@ class CountRules:
                     allowed |= {float(len(lines)), *map(float, Counter(folders).values())}
             elif noun[0] in "mht":
                 hits = [line for line in lines if _HIT.match(line)]
-                named = [line for line in hits if line.partition(":")[0].casefold() in text]
+                named = [line for line in hits if _is_in(text, line)]
                 allowed |= {float(len(named) or len(hits))} if hits else set()
-            elif named := [
-                line for line in lines if _HIT.match(line) and line.partition(":")[0].casefold() in text
-            ]:
+            elif named := [line for line in lines if _HIT.match(line) and _is_in(text, line)]:
                 allowed.add(float(len(named)))
             elif paths and not call.is_error and len(lines) == 1:
                 has_single = True
@@ -158,11 +180,16 @@ class CountRules:
                 records = sum([record.source == number for record in self._seen.records])
                 is_table = noun[0] == "r" or paths[0].endswith((".csv", ".tsv"))
                 allowed |= {float(len(lines)), float(len(filled))} if noun[0] == "l" else set()
-                is_read = noun[0] != "l" and is_table and not call.is_repeated
+                is_read = (noun[0] != "l" or "data lines" in text) and is_table and not call.is_repeated
                 allowed |= {float(records)} if is_read else set()
         if allowed and has_single:
             allowed.add(1.0)  # alone, one line may be a message of the tool, and not a file
         return allowed | {float(len(paths)) for paths in used.values() if paths and allowed}
+
+
+def _is_in(text: str, hit: str) -> bool:
+    """Return whether a text names the file of a hit."""
+    return hit.partition(":")[0].rpartition("/")[2].casefold() in text
 
 
 def _names(text: str, path: str) -> bool:

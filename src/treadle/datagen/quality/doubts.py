@@ -136,7 +136,7 @@ def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[
     """Return the words by which a statement says what it is about: of records, and of places. If its clause has
     none, they are those of the clause before it."""
     clause = statement.clause + beside(statement)
-    places = stems_of(clause) & seen.places
+    places = (stems_of(clause) & seen.places) - unit_stems()
     names = seen.call_words if places else frozenset[str]()
     anchors = seen.anchors(clause) - seen.places - unit_stems() - names
     if anchors or (places and _CODE.search(clause)):

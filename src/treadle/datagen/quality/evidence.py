@@ -24,7 +24,10 @@ from treadle.datagen.quality.result_records import Cell, Record, label_stems, re
 
 FILE = re.compile(r"(?<![\w.-])[\w.-]*+/[\w./-]*+|(?<![\w-])[\w-]++\.[a-z]\w{1,4}\b")
 """What looks like a path or the name of a file."""
+_CODE = re.compile(r"[\w#!№](?:[\w./#-]*\w)?")
 _AMONG = re.compile(lexicon("answers")["among"])
+_NAMED = re.compile(r"\b([^\W\d_]+) (?=[A-Z]{1,6}[-/.#]?\d)")
+"""What a record is called, before its code."""
 _PRINTED = re.compile(
     r"print\(f?['\"]([\w ]{2,60}?)\s*[:=]\s*(?:['\"],\s*|\{)([^\n]{1,120}?)(?:\)|\}['\"]\))\s*(?:$|[;\n])"
 )
@@ -199,13 +202,26 @@ class Evidence:
         return found
 
     @cached_property
-    def lengths(self) -> dict[str, set[float]]:
-        """Return how many items the lists of results have, by the stem of their key."""
-        found: dict[str, set[float]] = defaultdict(set)
+    def _lengths(self) -> list[tuple[str, dict[str, set[float]]]]:
+        """Return how many items the lists of each result have, by their key, with the arguments of its call."""
+        found: list[tuple[str, dict[str, set[float]]]] = []
         for item in self.calls:
             if not item.is_error and item.result.lstrip()[:1] in ("{", "["):
+                own: dict[str, set[float]] = defaultdict(set)
                 with suppress(msgspec.DecodeError, RecursionError):
-                    _measure(msgspec.json.decode(item.result), found)
+                    _measure(msgspec.json.decode(item.result), own)
+                found.append((item.call.arguments.casefold(), own))
+        return found
+
+    def lengths(self, text: str = "") -> dict[str, set[float]]:
+        """Return how many items the lists of results have, by the stem of their key: of the calls that were given a
+        code that a text has, else of all."""
+        codes = [word for word in _CODE.findall(text.casefold()) if any(char.isdigit() for char in word)]
+        named = [own for given, own in self._lengths if any(f'"{code}"' in given for code in codes)]
+        found: dict[str, set[float]] = defaultdict(set)
+        for own in named or [own for _, own in self._lengths]:
+            for name, sizes in own.items():
+                found[name] |= sizes
         return found
 
     @cached_property
@@ -255,7 +271,10 @@ class Evidence:
 
         The words of tools and of their arguments say what a record is, and name no label.
         """
-        words = words_of(FILE.sub(" ", text), kind)
+        plain_text = _NAMED.sub(
+            lambda found: " " if stem(found[1].lower()) in self.call_words else found[0], text
+        )
+        words = words_of(FILE.sub(" ", plain_text), kind)
         found: dict[frozenset[str], float] = {}  # how far each is named
         printed = {} if is_full else self._printed
         for label in self._labels_by_kind.get(kind, ()):
@@ -355,6 +374,8 @@ class Evidence:
         ]
         # The name of a column says nothing about the record, even if it is a value elsewhere.
         anchors = frozenset([name for name in found if name not in self.labels and len(name) > 1])
+        codes = [name for name in anchors if "-" in name and name[-1].isdigit()]
+        anchors -= frozenset([stem(code.partition("-")[0]) for code in codes])  # many codes begin alike
         self._anchors[text] = anchors
         return anchors
 
@@ -461,9 +482,12 @@ def sum_columns(records: Sequence[Record]) -> dict[frozenset[str], float]:
 
 
 def _measure(value: Json, found: dict[str, set[float]]) -> None:
+    """Add how many items each list has, by its key and by the first key of its items, which names them."""
     for key, item in value.items() if isinstance(value, dict) else ():
         if isinstance(item, list):
-            found["_".join(map(stem, key.lower().split("_")))].add(float(len(item)))
+            first = next(iter(item[0]), key) if item and isinstance(item[0], dict) else key
+            for name in {key, first}:
+                found["_".join(map(stem, name.lower().split("_")))].add(float(len(item)))
         _measure(item, found)
     for item in value if isinstance(value, list) else ():
         _measure(item, found)
@@ -501,7 +525,8 @@ def _arguments(call: ToolCall) -> Json:
 def plain_label(label: frozenset[str]) -> frozenset[str]:
     """Return the words of a label by which an answer names it: without units, and without `is` and `on`."""
     words = frozenset([name for name in label if name.isalnum()])
-    plain = words - unit_stems() - (WORDS["en"] - frozenset(("to",)).union(*_ends()))
+    units = unit_stems() - (words & {"second"} if "the" in words else set())  # as in `sum of the second`
+    plain = words - units - (WORDS["en"] - frozenset(("to",)).union(*_ends()))
     is_size = plain <= word_list("answers", "measured")  # as in `bytes in file`
     return (words - WORDS["en"] if is_size else plain) or words or label
 
@@ -520,11 +545,14 @@ def word_list(section: str, name: str) -> frozenset[str]:
 
 
 def words_of(text: str, kind: QuantityKind) -> frozenset[str]:
-    """Return the stems of the words by which a text names a quantity: for a time or a date, `end` also means
-    `until`."""
+    """Return the stems of the words by which a text names a quantity: `pick-up` is also `pickup`, and for a time or
+    a date, `end` also means `until`; `number` also means `count`."""
     words = stems_of(text)
+    words |= frozenset([word.replace("-", "") for word in words if "-" in word])
     if kind in (QuantityKind.TIME, QuantityKind.DATE):
         words |= frozenset().union(*[ends for ends in _ends() if not ends.isdisjoint(words)])
+    elif words & (counts := word_list("answers", "counts")):
+        words |= counts
     return words
 
 

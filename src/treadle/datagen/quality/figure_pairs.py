@@ -74,7 +74,9 @@ def _pair(text: str, one: Quantity, two: Quantity) -> _Pair:
         if is_joint or (is_coin and _JOINT.fullmatch(gap)):
             return _to_sum(one, replace(two, unit=""), 0.01)
     if first and second and first[0] == second[0] and first[1] > second[1]:
-        is_sum = first[0] in _SUMMED and one.value == int(one.value) and _JOINT.fullmatch(gap)
+        is_part = two.value * second[1] < first[1]  # else it is the same in another unit
+        is_part = is_part and ((gap == ", " and first[0] == "time") or _JOINT.fullmatch(gap) is not None)
+        is_sum = first[0] in _SUMMED and one.value == int(one.value) and is_part
         return _to_sum(one, two, second[1] / first[1]) if is_sum else (one, two)
     is_range = _RANGE.fullmatch(gap) is not None or (
         _BOTH.fullmatch(gap) is not None

@@ -46,6 +46,7 @@ _INEXACT = {
     for phrase in line.split("|")
     if phrase.strip()
 }
+_IDIOMS = frozenset(lexicon("idioms")["words"].split("|"))
 _BETWEEN = frozenset(lexicon("inexact")["between"].split())
 _BEFORE_SIGN = ("", *" \n\t([|:=`*\"'")
 _TOO_LARGE = 1e300
@@ -394,6 +395,8 @@ class _Reader:
         text = self._text
         previous = _LAST_WORD.search(text, max(0, start - 12), start)
         lead = previous[1].casefold() if previous else ""
+        if f"{lead} {lower}" in _IDIOMS:
+            return []
         if lower not in _NUMBERS and (
             lead in ("few", "several", "many", "some") or text[end : end + 1] == "-"
         ):

@@ -31,12 +31,23 @@ from treadle.datagen.quality.evidence import (
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, unit_of
 from treadle.datagen.quality.result_records import stem, stems_of
-from treadle.datagen.quality.sightings import doubt_rival, find_sightings, has_label, is_at, other_readings
+from treadle.datagen.quality.sightings import (
+    doubt_rival,
+    find_sightings,
+    has_label,
+    is_at,
+    is_reversed,
+    other_readings,
+)
 from treadle.datagen.quality.statements import AnswerStatement
 
+_NEAREST = re.compile(r"(?i)\bnearest\s+$")
+"""What stands before a step of rounding, as in `to the nearest ten`."""
 _OF = re.compile(r"[\s*_`]*+of (?:the|all|its|these|those|them)\b")
 _SIGNED = re.compile(r"[\w#]++(?:[-./:_–][\w#]++)++")
 _CAPITAL_BEFORE, _CAPITAL_AFTER = re.compile(r"([A-Z][\w'’-]+)\s\Z"), re.compile(r"\s([A-Z][\w'’-]+)")
+_ROW = re.compile(r"[^\s,;]*+(?:[,;][^\s,;]++){2,}")
+_UNIT_BEFORE = re.compile(r"(?:\bin\s|[(\[])([^\s()\[\]:=|]{1,16})[)\]]?\W*(?:[a-z]+\W)?$")
 _WORD_BEFORE = re.compile(r"([^\W\d_]+) \Z")
 _ITEMS = re.compile(r"\A(?:[^\S\n]*+(?:\n[^\S\n]*+)++(?:[-*•]|\d++[.)])\s[^\n]*+)++")
 _SEPARATOR = re.compile(r",\s++(?:and\s++)?|(?<!\s)\s++(?:and|og)\s++")
@@ -44,6 +55,15 @@ _UNREAD_BEFORE, _UNREAD_AFTER = re.compile(r"\d[^\w+*=-][€$£]?$"), re.compile
 """What stands beside a figure that is only a part of another."""
 _MAX_COUNT = 50
 """Whole numbers up to this one are counts: among many figures, one equals nearly any of them."""
+
+
+def _with_unit(statement: AnswerStatement, item: Quantity) -> Iterator[Quantity]:
+    """Yield a number with the unit that its name has, as in `Weight in grams: 40`."""
+    found = _UNIT_BEFORE.search(statement.sentence[: statement.place])
+    if found is not None and not item.unit and unit_of(found[1]) is not None:
+        half = 0.5 if item.value == int(item.value) else 0.0  # else it is as exact as its digits
+        low, high = min(item.low, item.value - half), max(item.high, item.value + half)
+        yield replace(item, unit=found[1], low=low, high=high)
 
 
 class QuantityRules:
@@ -64,12 +84,20 @@ class QuantityRules:
         item = statement.quantity
         assert item is not None
         is_word = statement.text.isalpha() and item.kind is QuantityKind.TIME
-        if self._is_in_name(statement) or (is_word and stem(statement.text.lower()) in self._seen.stems):
+        if (
+            self._is_in_name(statement)
+            or _NEAREST.search(statement.sentence[: statement.place])
+            or (is_word and stem(statement.text.lower()) in self._seen.stems)
+        ):
             return SEEN
         if item.is_ordinal:
             return self._doubt_ordinal(item)
         doubt = self._doubt(statement, item)
         is_unsure = doubt.is_open or (item.spread is not None and doubt is not SEEN)
+        if doubt.is_open and any(
+            not self._doubt(statement, other).is_open for other in _with_unit(statement, item)
+        ):
+            return SEEN
         for other in other_readings(item) if is_unsure else ():
             found = self._doubt(statement, other)
             doubt = doubt if found.is_open else min(doubt, found, key=rank)
@@ -94,6 +122,9 @@ class QuantityRules:
         ):
             if pair and pair.casefold() in self._seen.text:
                 return True  # a part of a name, such as `Seven Bridges`
+        for found in _ROW.finditer(statement.sentence):
+            if found.start() <= start < end <= found.end() and found[0].casefold() in self._seen.text:
+                return True  # cells that stand close together, as in `ash,7,407`
         for found in _SIGNED.finditer(statement.sentence):
             if found.start() <= start < end <= found.end():
                 name = found[0].strip(".,:-–/")
@@ -417,7 +448,7 @@ class QuantityRules:
             low, high = min(item.low, value - near) * minutes, max(item.high, value + near) * minutes
             is_wide = is_difference or shape("answers", "aggregate").search(statement.sentence) is not None
             if any(low <= span <= high for span in figures.spans(is_wide=is_wide)):
-                return "" if self._is_reversed(statement) else "span"
+                return "" if is_reversed(self._seen, statement) else "span"
             if is_whole and unit[1] >= 86400 and value in figures.counts():
                 return "count"
         is_mean = shape("answers", "mean").search(statement.sentence) is not None
@@ -450,31 +481,6 @@ class QuantityRules:
         if labels and item.is_about and not (is_total or is_mean or is_difference):
             return ""  # a rounded figure equals nearly any sum
         return "amount" if self._is_amount(figures, statement, item, labels, is_strict=is_strict) else ""
-
-    def _is_reversed(self, statement: AnswerStatement) -> bool:
-        """Return whether a sentence puts two moments of a record in the wrong order, as in `from the end until the
-        start`."""
-        found = shape("answers", "order_of_moments").search(statement.sentence)
-        if found is None:
-            return False
-        places = stems_of(statement.sentence) & self._seen.places
-        before = statement.sentence[: found.start()]
-        texts = (found["first"], found["last"]) if found["first"] else (found["earlier"], before)
-        moments: list[set[float]] = []
-        for text in texts:
-            labels = self._seen.named_labels(text, QuantityKind.TIME)
-            moments.append(
-                {
-                    item.value
-                    for record in self._seen.records
-                    if not places or places & (record.context | record.stems)
-                    for cell in record.cells
-                    if cell.label in labels
-                    for item in cell.quantities
-                    if item.kind is QuantityKind.TIME
-                }
-            )
-        return all(len(values) == 1 for values in moments) and max(moments[0]) > max(moments[1])
 
     def _is_amount(
         self,

@@ -26,6 +26,7 @@ _FLAGS = {
 _ITEM = re.compile(r",\s(?:and\s|or\s|og\s)?|\s(?:and|&|og)\s|;\s|\s[·/+]\s")
 _CODE = re.compile(r"\b(?=[\w/.-]*[^\W\d_])(?=[\w/.-]*\d)[\w/.-]+")
 """The code of a record, such as `TL2181`."""
+_OF_CODE = re.compile(r"\b(?:of|for|in|at|on|from|to|with)\s(?:[^\W\d_]+\s){0,3}\W?([\w/.-]*\d[\w/.-]*)")
 _MOST_SAID = 4
 """How many words besides the name of a column a sentence has that gives its value."""
 _EMPTY = ("", "null", "none", "no", "false", "n/a", "0")
@@ -34,9 +35,16 @@ _BY = frozenset(("by",))
 """The word without which a text does not name a column such as `brewed_by`: `brewing B-77` does not."""
 _MOST_NEW = 2
 """How many words of a sentence that says that a field is missing may be new."""
+_IS_SHORT_NO = re.compile(r"(?i)\W*(?:no|not for [^.,;:]{3,40})\W*$")
+"""The answer to a question that a sentence before asks."""
+_CONDITION = re.compile(r"(?i)\b(?:if|in case|should|unless)\b")
 _LONG = 4
 """The length of words from which on they may be parts of others."""
 _PATH = re.compile(r"\A[\s`'\"]*+(?:(?:file|folder|path)\s+[`'\"]?)?([\w./-]*\w[./]\w[\w./-]*\w)")
+
+
+_QUALITY = re.compile(r"(?i)\b(?:is|are|was|were) the most (?!expensive)([^\W\d]+)\b(?! [^\W\d])")
+"""A quality that nothing counts, as in `is the most urgent`."""
 
 
 class RelationRules:
@@ -55,6 +63,8 @@ class RelationRules:
         if (doubt := self._doubts[statement.sentence]) is not None:
             return doubt
         if (found := shape("answers", "negation").search(clause)) is not None:
+            if _CONDITION.search(clause[: found.start()]) or _IS_SHORT_NO.match(clause):
+                return SEEN
             gone = shape("answers", "absent").search(clause)
             if gone is not None and gone.start() <= found.start() and found.end() < gone.end():
                 return SEEN  # a field is denied, which was looked for among those that were seen
@@ -197,15 +207,18 @@ class RelationRules:
 
     def _unlisted(self, sentence: str) -> Doubt | None:
         """Check that all items of a list are values of a column, if most of them are."""
-        _, *inner = _ITEM.split(plain(sentence).strip(" .!*|`"))
+        first, *inner = _ITEM.split(plain(sentence).strip(" .!*|`"))
         items = [item.strip(" *`\"'") for item in inner]
         for cells in self._texts.values() if len(items) > 1 else ():
             texts = {plain(cell.text) for _, cell in cells}
             new = [item for item in items if not any(text in item for text in texts)]
             is_short = all(item.replace(" ", "").isalpha() and item.count(" ") < 3 for item in new)
+            is_list = sum([any(text in part for text in texts) for part in (first, *items)]) > 1
             if (
                 WORDS["en"].isdisjoint(" ".join(new).split())
                 and new
+                and is_list
+                and not any(map(find_quantities, new))
                 and is_short
                 and 2 * len(new) <= len(items)
                 and len(texts) > 1
@@ -246,6 +259,11 @@ class RelationRules:
             return None
         near = [*text[: absent.start()].split()[-4:], *text[absent.end() :].split()[:6]]
         beside = _name_words(" ".join(near))
+        said, named = plain(absent[0].strip(' :=|*_`"')), _name_words(text)
+        texts = [cells for label, cells in self._texts.items() if plain_label(label) <= named]
+        is_row = text.count("|") > 3 and absent[0].strip()[0] == "|"
+        if is_row or any(plain(cell.text) == said for cells in texts for _, cell in cells):
+            return None  # it is the value of a column, or an empty cell behind a value
         value = _NO_VALUE.search(sentence.casefold())
         if value is not None and value[1] in self._seen.plain_text:
             return None  # a result has these words
@@ -253,16 +271,16 @@ class RelationRules:
         anchors = self._seen.anchors(sentence)
         rest = words - glue() - self._seen.subjects - anchors - word_list("answers", "states")
         ignored = self._seen.call_words | word_list("answers", "files")
-        found: Doubt | None = None
-        for record in self._seen.records:
+        found = self._denied_list(text, words)
+        for record in self._seen.records if found is None else ():
             if anchors and not anchors & (record.stems | record.context):
                 continue
             for cell in record.cells:
                 if cell.stems and cell.stems <= words | anchors:
                     continue  # it tells which record is meant
                 label = plain_label(cell.label)
-                if label <= ignored or not cell.label & _BY <= words:
-                    continue
+                if (label <= ignored and rest - label) or not cell.label & _BY <= words:
+                    continue  # a file is often called like a column: only a sentence about nothing else denies this
                 is_given = cell.text.strip(' -"[]{}').casefold() not in _EMPTY
                 new = rest - label - self._seen.stems
                 if label and is_given and label <= words and (not new or self._is_beside(label, beside, new)):
@@ -272,6 +290,16 @@ class RelationRules:
                 if is_given and named and len(named) * 2 >= max(len(label), len(rest)):
                     found = Doubt(DoubtKind.POSSIBLE, f"may deny what was seen: {show_record(record)}")
         return found
+
+    def _denied_list(self, sentence: str, words: frozenset[str]) -> Doubt | None:
+        """Check that a list with items is not denied, by a sentence that speaks of nothing new."""
+        listed = [name for name, sizes in self._seen.lengths(sentence).items() if min(sizes) > 0]
+        named = words & frozenset(listed)
+        is_new = any(word not in self._seen.text for word in words - glue() if word not in self._seen.stems)
+        is_part = shape("answers", "compares").search(sentence) or find_quantities(_CODE.sub(" ", sentence))
+        if not named or is_new or is_part:
+            return None
+        return Doubt(DoubtKind.DENIED, f"denies a list that was seen: {min(named)!r}")
 
     def _is_beside(self, label: frozenset[str], beside: frozenset[str], new: frozenset[str]) -> bool:
         """Return whether what is denied is a column, although a sentence has words that were not seen."""
@@ -333,7 +361,7 @@ class RelationRules:
         if " ".join(phrase).strip(".,;:)*`") in seen.plain_text and len(phrase) > 1:
             return SEEN  # a result or the request says so
         said = [name for name in words if name not in word_list("causes", "ignored")][:1]
-        anchors = seen.anchors(clause)
+        anchors = seen.anchors(FILE.sub(" ", clause))
         if said and said[0] not in seen.stems:
             return SEEN
         if word.lower() in ("no", "none of", "nobody"):
@@ -354,6 +382,9 @@ class RelationRules:
         is_named = not stems_of(statement.text).isdisjoint(seen.stems)
         if is_named or shape("answers", "aggregate").search(statement.clause):
             return SEEN  # a result has the word itself
+        quality = _QUALITY.search(statement.sentence)
+        if quality and stem(quality[1].lower()) not in seen.labels:
+            return Doubt(DoubtKind.UNCOUNTED)
         sentence = FILE.sub(" ", statement.sentence)
         anchors = seen.anchors(FILE.sub(" ", statement.clause))
         if not anchors and statement.before:
@@ -362,8 +393,11 @@ class RelationRules:
         if anchors and not self._is_structured(list(anchors)):
             anchors = seen.anchors(sentence)  # such as `time` of `highest response time: delta`
         anchors = (seen.anchors(sentence) & names) or anchors or seen.anchors(statement.sentence)
-        after = stems_of(statement.sentence[statement.place + len(statement.text) :])
-        if all(re.search(r"\d", name) for name in anchors) and anchors <= after:
+        codes = stems_of(" ".join(re.findall(r"\S*\d\S*", sentence)))
+        if anchors <= codes:  # a code may only say where the first one is
+            anchors = seen.anchors(sentence) - codes or anchors
+        after = _OF_CODE.findall(statement.sentence[statement.place + len(statement.text) :].lower())
+        if all(re.search(r"\d", name) for name in anchors) and anchors <= stems_of(" ".join(after)):
             return SEEN  # it names a field of one thing, and no winner
         keys = [name for name in anchors if 0 < seen.frequency[name] <= max(1, len(seen.records) // 2)]
         if not keys or len(seen.records) < 2:
@@ -374,14 +408,15 @@ class RelationRules:
                 record
             )
         is_checked = False
+        labels = seen.named_labels(sentence, QuantityKind.NUMBER, is_full=True)
         for records in [*sources.values(), seen.records]:
             if len(records) < 2:
                 continue
-            for first in _firsts(records, statement.topic):
+            for first in _firsts(records, statement.topic, labels):
                 is_checked = True
                 if any(name in record.stems for record in first for name in keys):
                     return SEEN
-            for values in _group_firsts(records, statement.topic):
+            for values in _group_firsts(records, statement.topic, labels):
                 is_checked = True
                 if values & set(keys):
                     return SEEN
@@ -424,8 +459,8 @@ def _label_of(record: Record, name: str) -> frozenset[str]:
     return next((cell.label for cell in record.cells if name in cell.stems), frozenset())
 
 
-def _firsts(records: list[Record], topic: str) -> Iterator[list[Record]]:
-    """Yield the records that are first by some column."""
+def _firsts(records: list[Record], topic: str, labels: frozenset[frozenset[str]]) -> Iterator[list[Record]]:
+    """Yield the records that are first by some column: by one with one of the labels, if there are any."""
     if topic in ("first", "last"):
         yield [records[0] if topic == "first" else records[-1]]
     if topic in ("newest", "oldest", "first", "last"):
@@ -437,7 +472,7 @@ def _firsts(records: list[Record], topic: str) -> Iterator[list[Record]]:
             return
     columns: dict[tuple[frozenset[str], int], list[tuple[float, Record]]] = {}
     for record in records if topic in ("most", "least") else ():
-        for cell in record.cells:
+        for cell in [cell for cell in record.cells if not labels or cell.label in labels]:
             numbers = [item for item in cell.quantities if item.kind is QuantityKind.NUMBER]
             for index, item in enumerate(numbers if not cell.label else numbers[:1]):
                 unit = unit_of(item.unit)
@@ -462,7 +497,9 @@ def _moment(record: Record) -> tuple[float, ...]:
     return (years[0], 0.0, 0.0) if years else (0.0, 0.0, 0.0)
 
 
-def _group_firsts(records: list[Record], topic: str) -> Iterator[frozenset[str]]:
+def _group_firsts(
+    records: list[Record], topic: str, named: frozenset[frozenset[str]]
+) -> Iterator[frozenset[str]]:
     """Yield the words whose records have the largest or smallest sum of a column, or are most or fewest."""
     if topic not in ("most", "least"):
         return
@@ -479,12 +516,12 @@ def _group_firsts(records: list[Record], topic: str) -> Iterator[frozenset[str]]
                 if cell.label != by and cell.quantities:
                     own = sums.setdefault(name, {})
                     own[cell.label] = own.get(cell.label, 0.0) + cell.quantities[0].value
-        if not 1 < len(counts) < len(records):
+        if not 1 < len(counts) < sum(counts.values()):
             continue
         pick = max if topic == "most" else min
         best = pick(counts.values())
         yield frozenset().union(*[stems_of(name) for name, count in counts.items() if count == best])
-        for label in {label for own in sums.values() for label in own}:
+        for label in {label for own in sums.values() for label in own if not named or label in named}:
             totals = {name: own[label] for name, own in sums.items() if label in own}
             top = pick(totals.values())
             yield frozenset().union(*[stems_of(name) for name, total in totals.items() if total == top])

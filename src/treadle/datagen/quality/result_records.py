@@ -78,6 +78,8 @@ def stem(word: str) -> str:
     if word.endswith("ss"):
         return word
     cut = _ENDING.sub(lambda found: "y" if found[0] == "ies" else "", word)
+    if len(cut) > 3 and cut[-1] == cut[-2] in "bdgmnpt" and word.endswith(("ed", "ing")):
+        return cut[:-1]
     cut = cut.removesuffix("e") if len(cut) > 3 else cut
     return cut if len(cut) >= 3 else word
 

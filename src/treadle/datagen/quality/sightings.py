@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from treadle.datagen.quality.doubts import Doubt, DoubtKind, find_anchors, find_labels, find_rivals
+from treadle.datagen.quality.doubts import Doubt, DoubtKind, find_anchors, find_labels, find_rivals, shape
 from treadle.datagen.quality.evidence import Evidence, Occurrence, plain_label, word_list, words_of
 from treadle.datagen.quality.quantities import SIZES, Quantity, QuantityKind, day_of, lexicon, unit_of
-from treadle.datagen.quality.result_records import Cell
+from treadle.datagen.quality.result_records import Cell, stems_of
 from treadle.datagen.quality.statements import AnswerStatement
 
 
@@ -192,3 +192,42 @@ def _is_share(cell: Cell) -> bool:
     """Return whether the quantities of a cell are parts of a whole."""
     is_percent = any(item.unit == "%" for item in cell.quantities)
     return is_percent or not cell.label.isdisjoint(word_list("causes", "shares"))
+
+
+def is_reversed(seen: Evidence, statement: AnswerStatement) -> bool:
+    """Return whether a sentence puts two moments of a record in the wrong order, as in `from the end until the
+    start`."""
+    found = shape("answers", "order_of_moments").search(statement.sentence)
+    if found is None:
+        return False
+    ends = (found["first"] or found["start"], found["last"] or found["end"])
+    ends = (found["earlier"], statement.sentence[: found.start()]) if found["earlier"] else ends
+    return any(_is_backwards(seen, statement, ends, kind) for kind in (QuantityKind.TIME, QuantityKind.DATE))
+
+
+def _is_backwards(
+    seen: Evidence, statement: AnswerStatement, ends: tuple[str, str], kind: QuantityKind
+) -> bool:
+    """Return whether the first of two moments lies after the second. Where a column is named for one of them alone,
+    the other one is the moment at the distance that a sentence gives."""
+    places = stems_of(statement.sentence) & seen.places
+    cells = [
+        (cell.label, item.value if day is None else float(day.toordinal()))
+        for record in seen.records
+        if not places or places & (record.context | record.stems)
+        for cell in record.cells
+        for item in cell.quantities
+        for day in (day_of(item) if kind is QuantityKind.DATE else None,)
+        if item.kind is kind and (day is not None or kind is QuantityKind.TIME)
+    ]
+    named = [seen.named_labels(text, kind) for text in ends]
+    first, last = [{moment for label, moment in cells if label in labels} for labels in named]
+    first, last = (first - last if len(first) > 1 else first), (last - first if len(last) > 1 else last)
+    item = statement.quantity
+    unit = unit_of(item.unit) if item is not None else None
+    if item is not None and unit is not None and unit[0] == "time" and {len(first), len(last)} == {0, 1}:
+        known = next(iter(first | last))
+        distance = abs(item.value) * unit[1] / (60 if kind is QuantityKind.TIME else 86400)
+        near = {moment for _, moment in cells if abs(abs(moment - known) - distance) < 0.5}
+        first, last = first or near, last or near
+    return min(len(first), len(last)) == 1 and min(first) > max(last)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import cache, lru_cache, partial
 from importlib.resources import files
+from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -77,6 +78,8 @@ _PHONE = re.compile(
     r"\+?\d{1,4}(?:[ -]\(?\d{2,4}\)?){2,5}(?![\w%]|[.,]\d|\s?[€$%])(?<=\d)"
 )
 _CALL = re.compile(r"\w\([^()]*+\)|^(?:python|pip|git|npm|curl|grep|cat|ls|sudo|systemctl)\s|^\w+ -\w")
+_COUNT_OF = re.compile(r"\d{1,3}/\d{1,3}")
+"""A part of a whole, which looks like a path."""
 _ORDINAL = re.compile(r"\d{1,3}(?:st|nd|rd|th)")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _LETTER = re.compile(r"[\w¤]")
@@ -89,7 +92,7 @@ _KEY = re.compile(r"[^:=\n]{0,40}(?::?=|→)")
 _CODE_NEXT = re.compile(r"[A-Z]{1,8}[-/.#]?\d")
 """What follows `no.` if it is the code of a record."""
 _BESIDE_FIGURES = re.compile(
-    r"(?i)(?:[\W_]|\b(?:of|out|the|about|approx|ca|circa|roughly|around|some|nearly|almost|as|good|well|to|or|and|just|under|over)\b)*+"
+    r"(?i)(?:[\W_]|\b(?:of|out|the|about|approx|ca|circa|roughly|around|some|nearly|almost|as|good|well|to|or|so|thereabouts|and|just|under|over)\b)*+"
 )
 """What a text of figures has besides them."""
 _FIELD = re.compile(r"[^\W\d_]+(?: [^\W\d_]+){0,4}(?: \([^()]{1,40}\))?")
@@ -101,14 +104,22 @@ _NOTE = re.compile(r"\[\^\w{1,8}\]|[\d#*]\ufe0f?\u20e3")
 _LIST_MARK = re.compile(
     r"(?m)((?:^[^\S\n]*+|(?<=[.!?]\s)(?!\d{3}|\d++\.\s*+$))(?:(?:[-*•>|]|\#{1,6})\s)*+)"
     r"(?:\d+[.)]{1,2}|\d{1,2}[:/°º]|[§¶#]\s?\d{1,2}[.:)]?|"
-    r"(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|[(\[][\w ]{1,3}[)\]])\s"
+    r"(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|"
+    r"[QA]\d?\d?[.:)]|(?:INFO|DEBUG|WARN|export|const)\b:?|[(\[][\w ]{1,3}[)\]])\s"
 )
+_OUTLINE = re.compile(
+    r"(?m)((?:^[^\S\n]*+|(?<=[.!?;:]\s))(?:(?:[-*•>|]|\#{1,6})\s)*+)(?P<mark>\d{1,2}(?:\.\d{1,2}){1,3})[.)]?\s++"
+    r"(?P<next>[^\W\d_]+|\S)"
+)
+"""The number of a part of an outline, such as `2.1`, and what follows it."""
 _NESTED = re.compile(
     r"(?m)^([^\S\n]*+)(\S[^\n]{0,78}[^\s.!?:,;|])\n\1[^\S\n]{1,8}(?:[-*•+]\s)?([^\s|][^\n]{0,79})$(?!\n[^\S\n]+[-*•+]\s)"
 )
 """A line with the only item of a list below it, such as a name with its value."""
 _LEADER = re.compile(r"(?<=\S)[^\S\n]*+(?:\.{4,}|(?:\s\.){4,}|_{4,}|…{2,}|·{4,})[^\S\n]*+(?=\S)")
 """The dots between a name and its value."""
+_ROW = re.compile(r"(?m)^([^\W\d_][^;\n]{1,60});(?=[^;\n]{1,60}$)")
+"""The name in a row of a name and a value, with the sign between them."""
 _WIDE_MARK = re.compile(r"(?m)^([^\S\n]*+\d{1,2})[、．][^\S\n]*+")
 _BLOCK = re.compile(r"(?m)^>[^\S\n]*+(?=\S)")
 """What begins a line of a quotation. Many such lines are a layout, and quote nothing."""
@@ -139,9 +150,14 @@ _LOOSE_MARK = re.compile(
     r"|(?<=[:,;!?)])\*\*(?=\w)|(?<!\S)\*\*(?!\S)"
 )
 _SPEECH = re.compile(r"([“\"«‘])[^“”\"«»‘\n]{2,400}[”\"»’]")
+_INDIRECT = _shape("claims", "indirect")
+_IRREGULAR = dict([item.split("=") for item in lexicon("claims")["irregular"].split()])
+_LOW_SPEECH = re.compile(r"„([^„“”\n]{1,400})[“”]")
 _POSSESSIVE = re.compile(r"['’](?:s|re|ll|ve|d|m)?$")
 _SALUTES = word_lists("answers")["salutes"]
 _MAX_CAPITALS = 0.35
+_SHORT_ANSWER = 6
+"""An answer of fewer words is a value, of which each word counts; a longer one is a sentence."""
 _MAX_CHARS = 1000
 """The length of the longest sentence. A longer one is cut, since some rules compare all parts of a sentence."""
 _READABLE = WORDS["en"] | WORDS["no"]
@@ -200,9 +216,11 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     text = _SPLIT_PAIR.sub(r"\1 ", _PAIRED.sub(_unquote, text))
     text = _NOTE.sub(" ", _CELL.sub(" | ", text) if "</" in text else text)
     text = _LATEX.sub(r"\1", text) if "\\" in text else text
+    text = _LOW_SPEECH.sub("“\\1”", text) if "„" in text else text
     text = _WIDE_MARK.sub(r"\1. ", text)
-    text = _LIST_MARK.sub(r"\1", strip_emphasis(text))
-    text = _BLOCK.sub("", text) if len(_BLOCK.findall(text)) > 2 else text
+    text = _LIST_MARK.sub(r"\1", _strip_outline(strip_emphasis(text)))
+    text = _BLOCK.sub("", text) if len(_BLOCK.findall(text)) > 1 else text
+    text = _ROW.sub(r"\1: ", text) if len(_ROW.findall(text)) > 1 else text
     text = _TIGHT.sub(" ", text)
     text = _LEADER.sub(": ", _shape("answers", "directives").sub("", text))
     text = _NESTED.sub(r"\1\2: \3", text)
@@ -216,7 +234,7 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
                 yield replace(item, is_advice=True) if is_advice else item
             before = f"{before[-200:]}\n{sentence}"
     for line in _ANSWER.findall(text):
-        for word in _WORD.findall(line):
+        for word in _WORD.findall(line) if line.count(" ") < _SHORT_ANSWER else ():
             if word.casefold() not in _COMMON and stem(word.lower()) not in common_words():
                 yield AnswerStatement(StatementKind.NAME, word, line, line)
 
@@ -263,6 +281,8 @@ def _sentences(text: str) -> Iterator[str]:
         )
         if is_short and _shape("answers", "abbreviations").search(text, max(start, end - 12), end):
             continue
+        if text[end - 1 : end] == "?" and text.startswith(("→", "->"), following):
+            continue  # the answer to the question
         while end - start > _MAX_CHARS:
             cut = text.rfind(" ", start + 1, start + _MAX_CHARS)
             cut = cut if cut > start else start + _MAX_CHARS
@@ -277,6 +297,23 @@ def strip_emphasis(text: str) -> str:
     for _ in range(2):  # one may stand within another
         text = _EMPHASIS.sub(lambda found: found["code"] or found["said"] or found["told"], text)
     return _LOOSE_MARK.sub(lambda found: found["code"] or "", text)
+
+
+def _strip_outline(text: str) -> str:
+    """Return a text without the numbers of an outline: those before a capital letter, or several in a rising order.
+    A number before a unit is a value."""
+    marks = [found for found in _OUTLINE.finditer(text) if not text.endswith(": ", 0, found.start())]
+    numbers = [[int(one) for one in found["mark"].split(".")] for found in marks]
+    is_rising = len(numbers) > 1 and all(one < two for one, two in pairwise(numbers)) and numbers[0][1] < 2
+
+    def strip(found: re.Match[str]) -> str:
+        word = found["next"]
+        is_mark = is_rising or word[0].isupper() or word in '`"“«'
+        if text.endswith(": ", 0, found.start()) or word.casefold() in _FIGURES:
+            is_mark = word[0].isupper() and word.casefold() in WORDS["en"]
+        return f"{found[1]}{word}" if is_mark else found[0]
+
+    return _OUTLINE.sub(strip, text)
 
 
 def _unquote(found: re.Match[str]) -> str:
@@ -340,7 +377,7 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
                 _ORDINAL.fullmatch(found[0]) or found[0].casefold() in _COMMON
             ):
                 continue
-            if kind is StatementKind.PATH and _is_choice(found[0]):
+            if kind is StatementKind.PATH and (_is_choice(found[0]) or _COUNT_OF.fullmatch(found[0])):
                 continue
             is_key = found[0].replace("_", "").replace(".", "").isalpha() and _KEY.match(rest, found.end())
             if not is_key:
@@ -364,7 +401,8 @@ def _is_choice(text: str) -> bool:
     """Return whether a text with a slash is two common words, such as `date/time`, and no path."""
     parts = text.split("/")
     return text.lower() == "n/a" or (
-        len(parts) == 2 and all(stem(part.lower()) in common_words() for part in parts)
+        len(parts) == 2
+        and all(stem(part.lower()) in common_words() or part.casefold() in _FIGURES for part in parts)
     )
 
 
@@ -386,7 +424,8 @@ def _read_implied(
     for topic, shape in () if "?" in sentence else _topics("states"):
         for found in shape.finditer(sentence):
             yield at(StatementKind.ACTION, found[1], place=found.start(1), topic=f"{topic}/passive/state")
-    if gate("actions").isdisjoint(words) and not any(word.endswith("ed") for word in words):
+    is_past = any(word.endswith("ed") for word in words) or _INDIRECT.search(sentence)
+    if gate("actions").isdisjoint(words) and not is_past:
         return
     for verb, place, topic in _actions(_SPEECH.sub(lambda found: "¤" * len(found[0]), sentence)):
         yield at(StatementKind.ACTION, verb, place=place, topic=topic)
@@ -493,6 +532,7 @@ def _action_shape() -> re.Pattern[str]:
 
 def _actions(sentence: str) -> Iterator[tuple[str, int, str]]:
     """Yield the claims that something was done: the verb, its position, and its kind with its form."""
+    sentence = _INDIRECT.sub(_to_past, sentence)
     for found in _action_shape().finditer(sentence):
         topic = found.lastgroup or ""
         before = sentence[: found.start(topic)]
@@ -505,10 +545,18 @@ def _actions(sentence: str) -> Iterator[tuple[str, int, str]]:
         is_shown = mode in ("bare", "passive") or topic == "write"
         if is_shown and _shape("claims", "presented").search(rest):
             continue
-        if mode == "first" and _shape("claims", "worded").search(rest):
+        if mode in ("first", "then") and _shape("claims", "worded").search(rest):
             continue
         if mode != "passive" or topic != "look":
             yield found[topic], found.start(topic), f"{topic}/{mode}"
+
+
+def _to_past(found: re.Match[str]) -> str:
+    """Return a claim such as `I took the liberty of sending` as `I` and a past form, at the same position."""
+    verb = found["verb"].lower()
+    base = verb.removesuffix("ing")
+    past = _IRREGULAR.get(base) or _IRREGULAR.get(f"{base}e") or f"{base.removesuffix('e')}ed"
+    return f"{'I'.ljust(len(found[0]) - len(verb))}{past}"
 
 
 @cache

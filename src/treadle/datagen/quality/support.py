@@ -42,6 +42,14 @@ _OBJECT = re.compile(
     r"`([^`\n]+)`|\"([^\"\n]+)\"|(?<![\w/-])((?:[\w-]++/)*+[\w-]++\.[a-z]\w{1,4})\b|(?<=\s)([A-Z][\w-]+)"
 )
 
+_DAYS = re.compile(r"(?i)\d{2,3} days (?:earlier|before)")
+_LABEL = re.compile(
+    r"(?:^|\b(?:[Uu]nder|as|for|of|is|called|named|column|field|value|label)\b)\W*¤(?=[a-z])[^.,;:!?\d]+¤"
+)
+"""A quoted name of a value, in small letters."""
+_FRAME = re.compile(r"[^\W\d_][^.;:!?\d]{2,70}:")
+"""A line that only says what follows."""
+_ENTERED = re.compile(r"\s+(?:as|at|under)\s([^.;!?\n]+)")
 _FEW_WORDS = 8
 """A sentence with fewer words is about one thing."""
 _GENERIC = frozenset(("shell", "bash", "python", "command", "run", "execut", "exec", "patch", "sql", "query"))
@@ -85,6 +93,8 @@ class Support:
         said = plain(statement.text).strip("./ ,;:!?")
         parts = [part.strip("./ ,;:!?") for part in _CUT.split(said)]
         if all(part in seen for part in parts):
+            return SEEN
+        if statement.topic == "quote" and _is_label(statement):
             return SEEN
         if statement.topic == "quote":
             missing = [word for word in stems_of(said) - glue() if not self._is_seen(word)]
@@ -151,10 +161,14 @@ class Support:
 
     def _doubt_claim(self, statement: AnswerStatement) -> Doubt:
         """Check that a sentence speaks of something that was seen."""
-        words = content_of(statement.text)
+        words = content_of(statement.text) - word_list("sentences", "courtesy")
+        if statement.text.startswith("I "):
+            words -= word_list("sentences", "orders")  # what was done is a statement of its own
         missing = sorted([word for word in words if not self._is_seen(word)])
-        is_said = shape("answers", "denied").search(statement.text) or shape("answers", "announces").search(
-            statement.sentence
+        is_said = (
+            shape("answers", "denied").search(statement.text)
+            or shape("answers", "announces").search(statement.sentence)
+            or _FRAME.fullmatch(statement.text)
         )
         if not missing or is_said:
             return SEEN
@@ -208,11 +222,16 @@ class Support:
 
     def _doubt_cause(self, statement: AnswerStatement) -> Doubt:
         """Check that the words of a cause, or of what something is compared with, were seen."""
+        if statement.text.count(" ") > 2 and plain(statement.text) in self._seen.plain_text:
+            return SEEN
         said = stems_of(
             shape("causes", "marker").sub("", shape("causes", "after").sub("", statement.text), count=1)
         )
         if shape("causes", "compared").match(statement.text):
             is_said = all(self._is_seen(word) for word in said if word not in WORDS["en"])
+            is_named = said & self._seen.labels and all(map(self._is_seen, said))
+            if is_named or _DAYS.fullmatch(statement.text):
+                return SEEN  # `last` is a word of a column, or a number of days lies between two dates
             return (
                 Doubt(DoubtKind.POSSIBLE) if is_said else Doubt(DoubtKind.UNFOUNDED, "is what nothing says")
             )
@@ -224,7 +243,7 @@ class Support:
             and not word[:1].isdigit()
             and not re.search("n['’]t$|^.$", word)
         }
-        if not words:
+        if not words or (words < self._seen.stems and self._is_owner(statement, words)):
             return SEEN
         missing = {word for word in words if word not in self._seen.stems and word not in self._seen.text}
         if not missing:
@@ -234,6 +253,16 @@ class Support:
         if share > 0.4 and self._seen.has_new:
             return Doubt(DoubtKind.UNFOUNDED, f"gives a cause that nothing says ({listed})")
         return Doubt(DoubtKind.PARTLY, f"gives a cause with words that nothing says ({listed})")
+
+    def _is_owner(self, statement: AnswerStatement, words: set[str]) -> bool:
+        """Return whether a cause only says whose value a sentence gives, as in `attributed to Ada`."""
+        is_value = shape("causes", "owner").match(statement.text) and find_quantities(statement.sentence)
+        return bool(is_value) and any(
+            words <= cell.stems
+            for record in self._seen.by_stem.get(min(words), ())
+            for cell in record.cells
+            if not cell.quantities
+        )
 
     def _doubt_action(self, statement: AnswerStatement) -> Doubt:
         """Check that a successful call could have done what an answer claims."""
@@ -268,7 +297,8 @@ class Support:
             return SEEN
         able = [item for item in done if self._can(item, topic, verb)]
         if not able:
-            if mode in ("passive", "then", "bare") and self._is_told(statement, verb):
+            is_told = mode in ("passive", "then", "bare") and self._is_told(statement, verb)
+            if is_told or (mode == "passive" and self._is_entered(after)):
                 return Doubt(DoubtKind.TOLD)
             if topic == "other":
                 return strange if len(missing) > 1 else replace(strange, kind=DoubtKind.PARTLY)
@@ -292,7 +322,14 @@ class Support:
         gone."""
         name = next(reversed(_objects(statement.clause.partition(statement.text)[0])), "")
         calls = [item for item in self._seen.calls if self._mentions(item, name)]
-        if topic == "delete":
+        if topic == "send":
+            nouns = [
+                word for word in statement.sentence[: statement.place].casefold().split() if len(word) > 3
+            ]
+            is_shown = any(
+                not item.is_error and self._can(item, topic, topic) for item in self._seen.calls
+            ) or any(noun in item.result.casefold() for item in self._seen.calls for noun in nouns)
+        elif topic == "delete":
             is_shown = not calls or any(item.is_error or self._can(item, topic, topic) for item in calls)
         else:
             is_shown = not name or any(not item.is_error for item in calls)
@@ -328,8 +365,24 @@ class Support:
             for record in self._seen.records
         )
 
+    def _is_entered(self, after: str) -> bool:
+        """Return whether what follows a verb is a value that was seen, as in `marked as open`."""
+        found = _ENTERED.match(after)
+        words = stems_of(found[1]) - WORDS["en"] if found else frozenset[str]()
+        return bool(words) and all(self._is_seen(word) for word in words - glue() or words)
+
     def _mentions(self, item: MadeCall, name: str) -> bool:
         return name.casefold() in f"{item.call.arguments}\n{item.result}".casefold()
+
+
+def _is_label(statement: AnswerStatement) -> bool:
+    """Return whether a quoted text names the value that its sentence gives, in other words than a result."""
+    start, said = statement.place, statement.text
+    rest = statement.sentence[start:].removeprefix(statement.sentence[start : start + 1]).removeprefix(said)
+    is_short = said.count(" ") < _FEW_WORDS and bool(
+        find_quantities(f"{statement.sentence[:start]} ¤ {rest}")
+    )
+    return is_short and _LABEL.search(f"{statement.sentence[:start]}¤{said.strip()}¤") is not None
 
 
 def _objects(text: str) -> list[str]:
