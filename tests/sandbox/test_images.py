@@ -420,7 +420,7 @@ async def test_a_command_can_break_its_own_system(image: str) -> None:
         await folder.run("rm -r /app", box, Limits())
         told = await folder.run("pwd; rm /bin/sh", box, Limits())
         assert told.text == "[there is no folder /app; this command begins in /]\n/\n"
-        for more in ("true", "true"):
+        for more in ["true"] * 10:
             told = await folder.run(more, box, Limits())
             assert told.exit_code != 0
             assert "bwrap: execvp /bin/sh: No such file" in told.text

@@ -114,10 +114,14 @@ class IsolatedFamily(ProcessFamily):
                 os.close(end)
         with open(info, "rb") as file:
             text = file.read()
-        with suppress(ValueError, KeyError, ProcessLookupError):
+        with suppress(ValueError, KeyError):
             self.pid = json.loads(text)["child-pid"]
-            # While its parent lives, the process has not been reaped, so no other process can have its id.
-            self.end_fd = os.pidfd_open(self.pid)
+            try:
+                # While its parent lives, the process has not been reaped, so no other process can have its id.
+                self.end_fd = os.pidfd_open(self.pid)
+            except ProcessLookupError:
+                # A shell that cannot be started ends at once. Bubblewrap, which ends after it, says why.
+                self.end_fd = os.pidfd_open(self._process.pid)
         if self.end_fd is None:
             os.close(self._go)
             _, trouble = self._process.communicate()
