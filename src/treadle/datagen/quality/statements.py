@@ -541,6 +541,8 @@ def _actions(sentence: str) -> Iterator[tuple[str, int, str]]:
         mode = next(name for name in ("first", "then", "passive", "bare") if found[name] is not None)
         if mode == "then" and not _first_person().search(before):
             continue
+        if mode == "bare" and found[topic].casefold() in _SALUTES:
+            continue
         rest = sentence[found.start(topic) :]
         is_shown = mode in ("bare", "passive") or topic == "write"
         if is_shown and _shape("claims", "presented").search(rest):
