@@ -63,6 +63,8 @@ STACKED = "guard,rounds,minutes\nWanda,7,407\nChidi,6,431\n"
         ("At first I stopped the kiln. The shelf Lower has 9 pots.", True),
         ("Kiln KN-31 has a gas use of from 1,200 to 1,300 Wh.", False),
         ("Kiln KN-31 has a gas use of from 1,300 to 1,400 Wh.", True),
+        ("For kiln KN-31 I obtained from 1,200 to 1,300 Wh of gas.", False),
+        ("The gas of kiln KN-31 rose from 1,200 to 1,300 Wh.", True),
         ("Gas in kilowatt-hours: 12.4", True),
         ("Q1. When does kiln KN-31 shut? A1. At 16:45.", False),
     ],

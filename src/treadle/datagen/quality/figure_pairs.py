@@ -83,7 +83,7 @@ def _pair(text: str, one: Quantity, two: Quantity) -> _Pair:
         and _BOUNDS.search(text, max(0, one.start - 20), one.start) is not None
     )
     if is_range and abs(one.value) < abs(two.value) and one.unit in ("", two.unit, two.unit or one.unit):
-        is_change = "up" not in gap and _CHANGE.search(text, max(0, one.start - 12), one.start) is not None
+        is_change = "up" not in gap and _CHANGE.search(text, max(0, one.start - 64), one.start) is not None
         return _to_range(one, two, is_change=is_change)
     if one.unit not in ("", two.unit) or not 0 <= one.value <= two.value:
         return one, two
