@@ -14,7 +14,8 @@ from treadle.testbed.mediocre.falsehoods import WHOLE_LIES, Falsehood
 from treadle.testbed.mediocre.mock_world import record_tools
 from treadle.testbed.request_facts import Facts, objects_of, text_of, texts_of
 
-_MARKS = re.compile(r"[*`|\"']")
+_TAG = re.compile(r"</?[a-z]+[^<>]*>")
+_WORD = re.compile(r"[^\W_]+")
 MAX_REPAIRS = 3
 """How many repairs of an answer are tried."""
 MAX_STEPS = 40
@@ -52,14 +53,14 @@ def _is_part(lie: tuple[str, Falsehood], statement: str, sentence: str) -> bool:
 
 
 def overlaps(one: str, other: str) -> bool:
-    """Return whether one text is a part of the other, apart from marks and capital letters."""
+    """Return whether one text is a part of the other, apart from its layout and capital letters."""
     one, other = _plain(one), _plain(other)
-    return bool(one and other) and (one in other or other in one)
+    return bool(one and other) and (f" {one} " in f" {other} " or f" {other} " in f" {one} ")
 
 
 def _plain(text: str) -> str:
-    """Return a text in lower case without the marks of Markdown, and without what stands around a sentence."""
-    return " ".join(_MARKS.sub("", text).casefold().split()).strip("-• .")
+    """Return the words and numbers of a text: filters ask about a row of a table in a layout of their own."""
+    return " ".join(_WORD.findall(_TAG.sub(" ", text).casefold()))
 
 
 def _play(facts: Facts, reply: Reply, tools: Sequence[ToolSpec]) -> list[tuple[str, Falsehood]]:
