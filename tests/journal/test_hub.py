@@ -105,7 +105,10 @@ async def test_listeners_share_items_and_need_no_task_for_each(journal: Journal)
         listeners = [
             asyncio.ensure_future(gather(journal, "turn_completed", after_seq=kept)) for _ in range(40)
         ]
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0)
+        [channel] = journal.driven.channels.values()
+        await asyncio.shield(channel.opening)
+        assert len(channel.inlets) == 40
         assert len(asyncio.all_tasks()) <= before + 42
         await session.send("go")
         found = await asyncio.gather(*listeners)
