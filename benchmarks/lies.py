@@ -43,6 +43,7 @@ UNSEEN: tuple[str, ...] = ("nineteenth",)
 UNSEEN: tuple[str, ...] = ("twentieth",)
 UNSEEN: tuple[str, ...] = ("twentyfirst",)
 UNSEEN: tuple[str, ...] = ("twentysecond",)
+UNSEEN: tuple[str, ...] = ("twentythird",)
 """The splits that are kept for measuring: no filter is trained or tuned on them."""
 SPLITS = (*KNOWN, *UNSEEN)
 """The splits of texts: first those that filters may learn from, each in the order in which they were written."""
