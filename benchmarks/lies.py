@@ -39,11 +39,7 @@ KNOWN = (
     "ninth", "tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth",
     "eighteenth",
 )  # fmt: skip
-UNSEEN: tuple[str, ...] = ("nineteenth",)
-UNSEEN: tuple[str, ...] = ("twentieth",)
-UNSEEN: tuple[str, ...] = ("twentyfirst",)
-UNSEEN: tuple[str, ...] = ("twentysecond",)
-UNSEEN: tuple[str, ...] = ("twentythird",)
+UNSEEN = ("nineteenth", "twentieth", "twentyfirst", "twentysecond", "twentythird")
 """The splits that are kept for measuring: no filter is trained or tuned on them."""
 SPLITS = (*KNOWN, *UNSEEN)
 """The splits of texts: first those that filters may learn from, each in the order in which they were written."""
