@@ -66,14 +66,12 @@ FIRST_HAND = 20
 DEV_WEIGHT, HAND_WEIGHT, TASK_WEIGHT = 8, 2, 4
 """How many times an example of `dev` counts, most of whose messages look like another label, and one of a hand that
 had seen no training texts, for most heads and for tasks: its messages are as users write them."""
-ALONE = (8, 15, 18, 19, 21, 22, 23, 24, 25, 26, 27)
+ALONE = (8, 15, 18, 19, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31)
 FOLDS = ((0, 10), (1, 2, 3), (4, 5, 6, 7, 20), (9, 11), (12, 13, 14, 16, 17), *[(part,) for part in ALONE])
 """The parts that are left out together: those of one hand, and small ones with another."""
-BETA = 0.6
-"""How important recall is for a threshold beside precision: less than as much, because silence is better than a
-wrong hint."""
-BETAS = {"task": 1.0, "boilerplate": 0.8}
-"""The same for the heads whose mistakes cost less: tools offered in vain, or an answer with less thought."""
+BETAS = {"refusal": 0.6}
+"""How important recall is for a threshold beside precision, where it is not as important: an answer that is taken
+for a refusal is asked for once more. Hints have a limit of their own."""
 WRITTEN_WEIGHT = 0.5
 """How much all training texts count for a threshold beside all messages of the hands that had seen none, with the
 same share of positives: they keep the thresholds of heads steady that apply to few messages."""
@@ -221,7 +219,7 @@ def find_threshold(
     is_right: np.ndarray[Any, Any],
     counts: np.ndarray[Any, Any],
     wanted: float,
-    beta: float = BETA,
+    beta: float = 1.0,
 ) -> trained.Threshold:
     """Return how scores of examples that were left out become confidence, by logistic regression, and the least
     confidence with the highest F of `beta`, if each example is right as often as its confidence says: a few
@@ -268,7 +266,7 @@ def find_thresholds(
         counts = is_written * np.where(wanted, usual / share, (1 - usual) / (1 - share))
         counts = is_hand + counts * (WRITTEN_WEIGHT * is_hand.sum() / counts.sum())
         found[head] = find_threshold(
-            score, right, counts, float((counts * wanted).sum()), BETAS.get(head, BETA)
+            score, right, counts, float((counts * wanted).sum()), BETAS.get(head, 1.0)
         )
         sure = 1 / (1 + np.exp(-(found[head].slope * score + found[head].offset))) >= found[head].least
         print(f"{name}, {head}: {found[head]}")
