@@ -92,7 +92,7 @@ run hi $M --max-cost 1                     | no price of the model 'openai:m' is
 models check opnai:x                       | did you mean 'openai:x'?                           | 2
 models set-key nobody                      | there is no provider 'nobody'                          | 2
 TREADLE_CONFIG=bad.toml run hi -m fast     | 'bad.toml' is not valid toml                       | 2
-TREADLE_CONFIG=odd.toml run hi -m fast     | unknown key 'modle', did you mean 'model'?         | 2
+TREADLE_CONFIG=odd.toml run hi -m fast     | fast.sed: there is no such key; did you mean 'seed'?| 2
 TREADLE_CONFIG=nothere.toml run hi -m fast | which is not a file                                | 2
 # Tools
 run hi $M -t fils                          | unknown toolset 'fils'; did you mean 'files' or     | 2
@@ -194,7 +194,7 @@ FILES = {
     "bad.jsonl": "{\n",
     "list.json": "[1]",
     "bad.toml": "model = \n",
-    "odd.toml": '[models.fast]\nmodle = "x"\n',
+    "odd.toml": '[models.fast]\nmodel = "vllm:x"\nsed = 1\n',
     "folder/x": "x",
     "zero.db": "",
 }

@@ -11,6 +11,8 @@ from treadle.core.types import Json
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """The path from the root of a document to a value: keys, and positions in lists."""
+_MAX_MISTAKES = 20
+"""How many mistakes of a file are told at once."""
 _NOTHING: Mapping[str, str] = {}
 _NOWHERE: Mapping[KeyPath, KeyPath] = {}
 
@@ -117,11 +119,13 @@ def find_origin(path: KeyPath, origins: Mapping[KeyPath, KeyPath]) -> KeyPath:
 
 
 def list_mistakes(path: str, lines: Iterable[str]) -> ConfigError:
-    """Return the error with these lines, each of which describes a mistake in the file at `path`."""
+    """Return the error with these lines, each of which describes a mistake in the file at `path`. Only the first
+    ones are told."""
     texts = list(dict.fromkeys(lines))
     if len(texts) == 1:
         return ConfigError(texts[0])
-    return MistakesError("\n".join([f"{path!r} has {len(texts)} mistakes:", *texts]))
+    more = [f"and {len(texts) - _MAX_MISTAKES} more"] if len(texts) > _MAX_MISTAKES else []
+    return MistakesError("\n".join([f"{path!r} has {len(texts)} mistakes:", *texts[:_MAX_MISTAKES], *more]))
 
 
 def parse_document(data: bytes, path: str, *, is_yaml: bool | None = None) -> Document:

@@ -140,8 +140,8 @@ class Config:
             options = {**(given.settings or {}), **options}
             given = given.name
         if isinstance(given, ModelTable):
-            for _, text in find_wrong_names(self.file, "the model", given):
-                raise ConfigError(f"{self._where}: {text}")
+            for problem in find_wrong_names(self.file, given):
+                raise ConfigError(f"{self._where}: {problem.path[0]} of the model: {problem.text}")
             return self._single(None, given, options, limiter, job)
         name: str | None
         name, table = self._find(given, options)
