@@ -33,6 +33,8 @@ REPORTS = ("json", "csv", "markdown", "html", "inspect", "deepfabric")
 """The reports that are files."""
 ROWS = "rows:"
 """How the names of the tasks begin that are steps of a dataset's rows."""
+PROGRAM = "program:"
+"""How the names of models begin that the program made."""
 
 
 class EvaluationConfig(AttemptSection):
@@ -188,6 +190,8 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
         ("workers",): lambda: WORKERS.load(config.workers.partition(":")[0]),
     }
     for place, model in enumerate(config.models):
+        if isinstance(model, str) and model.startswith(PROGRAM):
+            continue
         checks["models", place] = lambda model=model: find_model(model)  # type: ignore[misc]
     return problems + find_mistakes(checks)
 
