@@ -189,7 +189,7 @@ def test_each_mistake_in_the_environment_names_its_variable(monkeypatch, variabl
     [
         ('[tiers]\nsmal = "vllm:x"\n', "tiers.smal"),
         ('[tiers.small]\nmodel = "vllm:x"\nqualty = 1\n', "there is no such key; did you mean 'quality'"),
-        ('[tiers]\nsmall = "fst"\n[models.fast]\nmodel = "vllm:x"\n', "tiers.small: there is no model 'fst'; did you"),
+        ('[tiers]\nsmall = "fst"\n[models.fast]\nmodel = "vllm:x"\n', "tiers.small: there is no model 'fst'; did"),
         ('[tiers]\nsmall = "auto"\n', "tiers.small: there is no model 'auto'"),
         ('[models.auto]\nmodel = "vllm:x"\n', "'auto' stands for the tiers"),
         ('[tiers]\nfronteir = "a:b"\n', "tiers.fronteir: 'fronteir' is unknown; did you mean 'frontier'?"),
