@@ -8,10 +8,8 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 from treadle.agent.agent import Agent
-from treadle.core.asking import open_questions
-from treadle.core.calls import external_calls, waiting_calls
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
-from treadle.core.inbox import Cancel, DecideCall, GiveAnswer, GiveResult, InboxMessage
+from treadle.core.inbox import Cancel, InboxMessage
 from treadle.core.state import State
 from treadle.core.state import fold as fold_events
 from treadle.core.types import Json, Message, Role
@@ -37,10 +35,11 @@ from treadle.server.responses.response_ids import (
     read_call_id,
     read_conversation_id,
     read_response_id,
+    wire_call_id,
 )
 from treadle.server.responses.response_records import newest_response, record_of
 from treadle.server.run_host import BegunTurn, RunHost
-from treadle.server.turn_order import TurnOrder, begin_options, drive_turn
+from treadle.server.turn_order import Reply, TurnOrder, begin_options, drive_turn, write_mail
 
 METADATA = "metadata"
 """The entry of a run's metadata with what the client wants to keep with it."""
@@ -211,29 +210,14 @@ def _client(caller: ApiCaller) -> str:
 def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMessage]:
     """Return the messages for the inbox that answer what a run waits for. Raises: `ConfigError` if a call of the
     client has no output, or an output no call; if there is neither a message nor an output, or both."""
-    calls = {item.call.call_id for item in external_calls(state)}
-    questions = {body.question_id for body in open_questions(state)}
-    approvals = {item.call.call_id for item in waiting_calls(state)}
-    mail: list[InboxMessage] = []
-    for wire, text in asked.results.items():
-        call_id = read_call_id(run_id, wire)
-        if call_id in calls:
-            mail.append(GiveResult(call_id, text, wire in asked.failed))
-        elif call_id in questions:
-            mail.append(GiveAnswer(call_id, text, is_declined=not text))
-        else:
-            raise ConfigError(f"no call {wire!r:.100} waits for an output")
-        calls.discard(call_id)
-        questions.discard(call_id)
+    replies = {
+        read_call_id(run_id, wire): Reply(text, is_error=wire in asked.failed, is_declined=not text)
+        for wire, text in asked.results.items()
+    }
     for wire, (is_approved, reason) in asked.approvals.items():
-        call_id = read_call_id(run_id, wire)
-        if call_id not in approvals:
-            raise ConfigError(f"no call {wire!r:.100} waits for an approval")
-        approvals.discard(call_id)
-        mail.append(DecideCall(call_id, is_approved, reason))
-    left = [*calls, *questions, *approvals]
-    if left and (mail or asked.message is not None):
-        raise ConfigError(f"no tool output found for the function call call_{run_id}_{left[0]}")
+        replies[read_call_id(run_id, wire)] = Reply(reason or "", is_approved)
+    missing = f"no tool output found for the function call {wire_call_id(run_id, '')}"
+    mail = write_mail(state, replies, missing, is_whole=asked.message is not None)
     if asked.message is None and not mail:
         raise ConfigError(_NOTHING_SAID)
     if asked.message is not None and mail:
