@@ -22,6 +22,7 @@ from treadle.core.types import Effect, Json, Message, Role, ToolSpec
 from treadle.export.exporter import FORMATS, read_row
 from treadle.export.row_files import detect_format, read_objects
 from treadle.export.rows import Row
+from treadle.journal.named_files import suggest_path
 from treadle.runs.task import Grade, TaskSet, split_reference
 from treadle.scoring.call_matching import ExpectedCall
 from treadle.scoring.call_scorers import ComparedCalls, score_calls
@@ -46,9 +47,8 @@ def find_row_file(path: Path) -> Path:
     if (path / "rows.jsonl").exists():
         path = path / "rows.jsonl"
     if not path.exists():
-        raise ConfigError(
-            f"there is no file {str(path)!r}; give a file of rows, as `treadle export` writes it"
-        )
+        hint = suggest_path(path, "give a file of rows, as `treadle export` writes it")
+        raise ConfigError(f"there is no file {str(path)!r}{hint}")
     return path
 
 

@@ -28,6 +28,7 @@ from treadle.export.preferences import find_pairs, write_pair
 from treadle.export.row_changes import RowOptions
 from treadle.export.row_files import RowConversion, detect_format, open_writer
 from treadle.export.whole import write_whole
+from treadle.journal.named_files import suggest_path
 from treadle.journal.protocol import Journal
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def _find(source: Path, out: Path | None, *, is_json: bool) -> Path:
     if source.is_dir() and DatasetFolder(source).rows.exists():
         source = DatasetFolder(source).rows
     if not source.exists():
-        raise ConfigError(f"there is no file {str(source)!r}")
+        raise ConfigError(f"there is no file {str(source)!r}{suggest_path(source)}")
     if out is not None and out.exists() and out.resolve() == source.resolve():
         raise ConfigError(f"--out {str(out)!r} is the file to read; name another file")
     if is_json and out is None:

@@ -19,6 +19,7 @@ from treadle.export.exporter import FORMATS
 from treadle.export.parquet import require_arrow
 from treadle.jobs.meter import is_free
 from treadle.jobs.sections import find_mistakes
+from treadle.journal.named_files import suggest_path
 from treadle.models.protocol import Model, context_tokens_of, has_price
 from treadle.runs.task import task_set
 from treadle.tools.resolve import check_code, is_code, resolve_tools
@@ -193,7 +194,8 @@ def _check_files(config: GenerationConfig) -> Iterator[Problem]:
     )
     for number, path in enumerate(config.quality.evaluation_sets):
         if not path.is_file():
-            text = f"there is no file {str(path)!r}; paths are relative to this file"
+            hint = suggest_path(path, "paths are relative to this file")
+            text = f"there is no file {str(path)!r}{hint}"
             yield Problem(("quality", "evaluation_sets", number), text)
 
 

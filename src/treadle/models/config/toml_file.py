@@ -21,6 +21,7 @@ from treadle.core.places import Document, KeyPath, Problem, parse_document
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 from treadle.journal.identity import Trust, belongs_to_user, read_trust
+from treadle.journal.named_files import read_named, suggest_path
 from treadle.models.config.presets import is_tiered
 from treadle.models.config.tables import ConfigFile, ModelTable
 from treadle.models.config.tier_variables import as_variable, read_tiers
@@ -46,7 +47,7 @@ def find_config(folder: Path | None = None) -> Path | None:
     if given := os.environ.get(VARIABLE):
         named = Path(given).expanduser()
         if not named.is_file():
-            raise ConfigError(f"{VARIABLE} is {given!r}, which is not a file")
+            raise ConfigError(f"{VARIABLE} is {given!r}, which is not a file{suggest_path(given)}")
         return named
     path = search_config(folder)
     if (
@@ -78,14 +79,7 @@ def _working_tree(folder: Path) -> list[Path]:
 
 def digest_of(path: Path) -> str:
     """Return the hash of a file's content, to which the user's trust is bound. Raises: `ConfigError`."""
-    return hashlib.sha256(_read_bytes(path)).hexdigest()
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration {str(path)!r}: {error.strerror}") from error
+    return hashlib.sha256(read_named("the configuration ", path)).hexdigest()
 
 
 def read_file(path: Path | None) -> tuple[ConfigFile, tuple[str, ...], frozenset[str]]:
@@ -114,7 +108,7 @@ def read_file(path: Path | None) -> tuple[ConfigFile, tuple[str, ...], frozenset
 
 
 def _read(path: Path) -> Json:
-    data = _read_bytes(path)
+    data = read_named("the configuration ", path)
     if is_yaml_name(path.name):
         return decode_document(data, repr(str(path)), is_yaml=True) or {}
     try:
@@ -184,7 +178,7 @@ def _open_document(path: Path | None) -> Document:
     """Return the document in a configuration file, for the lines of mistakes."""
     if path is None or not path.is_file():
         return Document("the environment" if path is None else str(path), {}, None)
-    data = _read_bytes(path)
+    data = read_named("the configuration ", path)
     if is_yaml_name(path.name):
         return parse_document(data, str(path), is_yaml=True)
     return _TomlDocument(str(path), data.decode())
