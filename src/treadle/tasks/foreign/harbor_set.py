@@ -29,10 +29,9 @@ from msgspec import Struct
 
 from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 from treadle.journal.named_files import suggest_path
-from treadle.runs.task import Grade, TaskSet
+from treadle.runs.task import Grade, TaskSet, get_task
 from treadle.sandbox.commands.bubblewrap import ImageRoot
 from treadle.sandbox.commands.host import HostCommands
 from treadle.sandbox.commands.images import IMAGE_ID
@@ -376,10 +375,7 @@ class HarborSet:
         return iter(self._tasks)
 
     def get(self, task_id: str) -> HarborTask:
-        place = self._places.get(task_id)
-        if place is None:
-            raise ConfigError(f"{self.name} has no task {task_id!r}{did_you_mean(task_id, self._places)}")
-        return HarborTask(self.name, task_id, place)
+        return HarborTask(self.name, task_id, get_task(self.name, self._places, task_id))
 
 
 def make_shell(text: str) -> Shell:
