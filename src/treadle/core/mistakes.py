@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from treadle.core.places import KeyPath, Problem
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import did_you_mean, name_known
 from treadle.core.types import Json
 
 _SECRETS = ("api_key", "key", "token", "secret", "password")
@@ -86,8 +86,7 @@ class Keys:
         hint = did_you_mean(key, known, cutoff=0.7)
         if not hint and elsewhere:
             hint = f"; there is such a key in {' and in '.join(map(repr, elsewhere))}"
-        hint = hint or did_you_mean(key, known)
-        return f"there is no such key{hint or f'; known are {chr(44).join(known)}'.replace(',', ', ')}"
+        return f"there is no such key{hint or did_you_mean(key, known, 'known are ' + ', '.join(known))}"
 
     def _path_in(self, value: Any, location: Sequence[str | int]) -> tuple[KeyPath, bool]:
         """Return the path of the fault in the file, and whether the value at this path can have several forms. If
@@ -121,7 +120,7 @@ class Keys:
         given = key if fault["loc"][-1:] == ("[key]",) else fault.get("input")
         if kind in ("enum", "literal_error") and given is not None:
             names = _NAME.findall(fault["ctx"]["expected"])
-            return f"{given!r:.60} is unknown{did_you_mean(str(given), names) or ';'} known are {', '.join(names)}"
+            return f"{given!r:.60} is unknown{name_known(str(given), names, 'known are')}"
         return self._explain_wrong(path, fault, _wanted_by(fault))
 
     def _explain_wrong(self, path: KeyPath, fault: Any, wanted: str) -> str:

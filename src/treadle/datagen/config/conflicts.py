@@ -6,7 +6,7 @@ from functools import partial
 
 from treadle.core.errors import TreadleError
 from treadle.core.places import Problem
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import name_known
 from treadle.datagen.config.estimate import Estimate, estimate, is_server, largest_prompts
 from treadle.datagen.config.generation_config import GenerationConfig, Role
 from treadle.datagen.config.roles import ROLES, try_models, used_roles
@@ -128,7 +128,7 @@ def _check_formats(config: GenerationConfig) -> Iterator[Problem]:
     for number, name in enumerate(config.output.formats):
         if name not in FORMATS:
             known = FORMATS.names()
-            text = f"unknown format {name!r}{did_you_mean(name, known) or ';'} known are {', '.join(known)}"
+            text = f"unknown format {name!r}{name_known(name, known, 'known are')}"
             yield Problem(("output", "formats", number), text)
 
 
