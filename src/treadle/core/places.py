@@ -24,6 +24,14 @@ class Problem(Struct, frozen=True):
     text: str
     """What is wrong, and what to do about it."""
 
+    @property
+    def key(self) -> str:
+        """The path, with dots between its parts; "" for the whole document."""
+        return ".".join(map(str, self.path))
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.text}" if self.path else self.text
+
 
 class Mapped(Struct, frozen=True):
     """A document of another program in Treadle's keys."""
@@ -97,16 +105,15 @@ class Document:
         """
         lines: list[tuple[tuple[int, int], str]] = []
         for problem in problems:
-            key = ".".join(map(str, problem.path))
+            key = problem.key
             found = [name for name in changes if key == name or key.startswith(f"{name}.")]
             changed = max(found, key=len, default=None)
             if changed is not None:
                 lines.append(((0, 0), f"{flags.get(changed, f'--set {key}')}: {problem.text}"))
                 continue
             path = find_origin(problem.path, origins)
-            key = ".".join(map(str, path))
-            text = f"{self.where(path)}: {f'{key}: ' if key else ''}{problem.text}"
-            lines.append((self.place_of(path) or (0, 0), text))
+            told = Problem(path, problem.text)
+            lines.append((self.place_of(path) or (0, 0), f"{self.where(path)}: {told}"))
         return list_mistakes(self.path, [text for _, text in sorted(lines)])
 
 

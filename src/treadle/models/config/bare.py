@@ -194,8 +194,7 @@ def check_options(given: Mapping[str, Any]) -> None:
         for fault in faults:
             if fault["loc"][0] not in _QUOTED:
                 del fault["input"]
-        problem = _KEYS.explain(faults, known)[0]
-        raise ConfigError(f"{'.'.join(map(str, problem.path))}: {problem.text}") from None
+        raise ConfigError(str(_KEYS.explain(faults, known)[0])) from None
 
 
 def _find_maker(provider: str, name: str) -> Maker:
