@@ -39,6 +39,7 @@ from treadle.jobs.attempt import (
     AttemptRetried,
     MakeModel,
     SeededAgents,
+    find_model,
     outcome_of,
 )
 from treadle.jobs.job import Expected, Job, JobEnd, JobSettings, open_job
@@ -217,13 +218,14 @@ async def evaluate(
         config = READER.resolve(config, options)
         if made and (workers is not None or config.workers != "here"):
             raise ConfigError("only this process has the models of the program; leave out the workers")
+        models = {name: made.get(name) or find_model(given) for name, given in config.model_names().items()}
         folder, progress = EvaluationFolder(config.path), EvaluationProgress()
         given = folder.options(config, workers=workers, stop=stop, listener=listener)
         check = partial(check_continued, config, is_rescored=is_rescored)
         job = open_job(stack, given, progress, partial(_runs_of, config), check=check)
         agents = {
-            name: SeededAgents(config.agent, made.get(name, model), job.journal, wrap=job.meter.measure)
-            for name, model in config.model_names().items()
+            name: SeededAgents(config.agent, model, job.journal, wrap=job.meter.measure)
+            for name, model in models.items()
         }
         driver = AttemptDriver(
             job,
