@@ -18,7 +18,7 @@ from treadle.loop.driver import Driver
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import fork_run
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.access import ApiCaller, RequestRefused, no_such
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.gateway.conversations import digest_of
 from treadle.server.responses.request_items import (
@@ -106,8 +106,7 @@ async def read_asked(
     asked = read_items(body.input, await _find_files(host, caller, file_ids) if file_ids else None)
     functions, searches = client_tools(body.tools)
     for store_id in [name for search in searches for name in search["vector_store_ids"]]:
-        if await asyncio.to_thread(host.vectors.get, str(store_id), caller.sees_only) is None:
-            raise RequestRefused(404, f"there is no vector store {store_id!r:.100}", "not_found")
+        await host.get_store(caller, str(store_id))
     texts = [text for text in (body.instructions, *asked.instructions) if text]
     settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
     wish = ClientWish(
@@ -126,10 +125,7 @@ async def _find_files(host: RunHost, caller: ApiCaller, file_ids: list[str]) -> 
     """Return uploaded files by id. Raises: `RequestRefused` if the client sees no such file."""
     found: dict[str, GivenFile] = {}
     for file_id in file_ids:
-        item = await asyncio.to_thread(host.files.get, file_id, caller.sees_only)
-        content = None if item is None else await asyncio.to_thread(host.files.content, item)
-        if item is None or content is None:
-            raise RequestRefused(404, f"there is no file {file_id!r:.100}", "not_found")
+        item, content = await host.read_file(caller, file_id)
         facts = facts_of(item)
         found[file_id] = GivenFile(content, facts.mime_type, facts.name)
     return found
@@ -166,7 +162,7 @@ async def _find_run(
         lambda: part_of_run(host.journal.read(before.run_id), before, Echo(model="", created_at=0))
     )
     if fold is None:
-        raise RequestRefused(404, f"there is no response {body.previous_response_id!r}", "not_found")
+        raise no_such("response", body.previous_response_id)
     if not fold.is_over:
         raise RequestRefused(409, f"{body.previous_response_id!r} is not over", "conversation_locked")
     if run.state.turn.number == before.turn and run.state.step <= fold.step:
