@@ -14,7 +14,7 @@ _MAX_NAMES = 2000
 def suggest_path(path: str | os.PathLike[str], otherwise: str = "") -> str:
     """Return the end of an error message about a path that may not exist: the nearest names in its folder, or the
     folder that does not exist either. If the path exists, or no name is near, it is `otherwise`."""
-    place = Path(path).expanduser()
+    place = Path(os.path.expanduser(path))
     folder = place.parent
     if os.path.lexists(place):
         return otherwise and f"; {otherwise}"
@@ -27,20 +27,14 @@ def suggest_path(path: str | os.PathLike[str], otherwise: str = "") -> str:
     return did_you_mean(place.name, names, otherwise)
 
 
-def explain_unread(
-    what: str, path: str | os.PathLike[str], error: OSError, otherwise: str = ""
-) -> ConfigError:
-    """Return the error about a file that cannot be read. `what` is in words what it holds, as in `the topics of`;
-    see also `suggest_path`."""
-    hint = suggest_path(path, otherwise) if isinstance(error, FileNotFoundError) else ""
-    return ConfigError(
-        " ".join(["cannot read", *what.split(), f"{os.fspath(path)!r}: {error.strerror}{hint}"])
-    )
+def explain_unread(what: str, path: str | os.PathLike[str], error: OSError) -> ConfigError:
+    """Return the error about a file that cannot be read. `what` says what it holds, as in `the topics of `."""
+    return ConfigError(f"cannot read {what}{os.fspath(path)!r}: {error.strerror}{suggest_path(path)}")
 
 
 def read_named(what: str, path: str | os.PathLike[str]) -> bytes:
     """Return the content of a file. Raises: `ConfigError`, as `explain_unread` makes it."""
     try:
-        return Path(path).expanduser().read_bytes()
+        return Path(os.path.expanduser(path)).read_bytes()
     except OSError as error:
         raise explain_unread(what, path, error) from error

@@ -216,19 +216,14 @@ def config_schema() -> dict[str, Json]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "treadle.toml"}
 
 
+_NO_STORE = "processes do not share limits; delete it, and give each process its share of the limit"
 _KEYS = Keys(
     config_schema,
     {
         ("model",): "the name of a model; the table of one is [models.NAME]",
         ("models", "*", "stop"): "a text or a list of texts",
     },
-    removed={
-        (
-            "limits",
-            "*",
-            "store",
-        ): "processes do not share limits; delete it, and give each process its share of the limit"
-    },
+    removed={("limits", "*", "store"): _NO_STORE},
 )
 """The keys of the file."""
 
