@@ -92,7 +92,7 @@ run hi $M --max-cost 1                     | no price of the model 'openai:m' is
 models check opnai:x                       | did you mean 'openai:x'?                           | 2
 models set-key nobody                      | there is no provider 'nobody'                          | 2
 TREADLE_CONFIG=bad.toml run hi -m fast     | 'bad.toml' is not valid toml                       | 2
-TREADLE_CONFIG=odd.toml run hi -m fast     | unknown key 'modle', did you mean 'model'?         | 2
+TREADLE_CONFIG=odd.toml run hi -m fast     | fast.sed: there is no such key; did you mean 'seed'?| 2
 TREADLE_CONFIG=nothere.toml run hi -m fast | which is not a file                                | 2
 # Tools
 run hi $M -t fils                          | unknown toolset 'fils'; did you mean 'files' or     | 2
@@ -173,6 +173,32 @@ show last --journal zero.db                | the journal is empty               
 import nothere.jsonl                       | cannot read 'nothere.jsonl': no such file          | 2
 import folder                              | cannot read 'folder': is a directory               | 2
 import bad.json                            | line 1: not a line of a treadle journal            | 1
+# Paths
+eval report foldr                          | 'foldr' has no evaluations; did you mean 'folder'  | 2
+eval report foldr/x                        | no folder 'foldr'; did you mean 'folder'           | 2
+rollout report foldr                       | 'foldr' has no rollouts; did you mean 'folder'     | 2
+dataset show foldr                         | there is no file 'foldr'; did you mean 'folder'    | 2
+dataset verify foldr                       | there is no file 'foldr'; did you mean 'folder'    | 2
+dataset merge foldr b --out q              | there is no file 'foldr'; did you mean 'folder'    | 2
+dataset convert bad.jsnl --to openai       | did you mean 'bad.json                             | 2
+publish foldr                              | 'foldr' is not the folder of a dataset; did you mean 'folder' | 2
+topics show lst.json                       | no such file or directory; did you mean 'list.json' | 2
+view foldr                                 | did you mean 'folder'                              | 1
+report foldr                               | did you mean 'folder'                              | 2
+generate lst.json                          | no such file or directory; did you mean 'list.json' | 2
+rollout lst.json                           | no such file or directory; did you mean 'list.json' | 2
+eval lst.json                              | no such file or directory; did you mean 'list.json' | 2
+eval -m mock:echo --rows lst.json          | did you mean 'list.json'                           | 2
+eval -m mock:echo --task conversations:lst.json | did you mean 'list.json'                      | 2
+persona show lst.json                      | no such file or directory; did you mean 'list.json' | 2
+skills list --skills foldr                 | with skills; did you mean 'folder'                 | 2
+import bad.jsnl                            | did you mean 'bad.json                             | 2
+run hi $M --mount foldr                    | did you mean 'folder'                              | 2
+run hi $M --attach emty.png                | did you mean 'empty.png'                           | 2
+run hi $M --document lst.json              | did you mean 'list.json'                           | 2
+run hi $M --schema lst.json                | did you mean 'list.json'                           | 2
+run hi $M -t openapi:lst.json              | did you mean 'list.json'                           | 2
+TREADLE_CONFIG=odd.tml run hi -m fast      | which is not a file; did you mean 'odd.toml'       | 2
 verify bad.jsonl                           | line 1: not a line of a treadle journal            | 1
 """
 
@@ -194,7 +220,7 @@ FILES = {
     "bad.jsonl": "{\n",
     "list.json": "[1]",
     "bad.toml": "model = \n",
-    "odd.toml": '[models.fast]\nmodle = "x"\n',
+    "odd.toml": '[models.fast]\nmodel = "vllm:x"\nsed = 1\n',
     "folder/x": "x",
     "zero.db": "",
 }

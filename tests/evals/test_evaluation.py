@@ -273,3 +273,26 @@ async def test_models_that_a_program_made_are_evaluated(tmp_path: Path) -> None:
     more: dict[str, Any] = {**asked, "path": tmp_path / "more", "workers": "local:2"}
     with pytest.raises(ConfigError, match="only this process"):
         await evaluate(models=[made()], **more)
+    with pytest.raises(ConfigError, match="unknown provider 'program'"):
+        await evaluate(models=["program:mine"], **{**asked, "path": more["path"]})
+    assert not more["path"].exists()
+    named: dict[str, Any] = {"a": made("1"), "b": lambda task, seed: made("2")}
+    done = await evaluate(models=named, **{**asked, "path": more["path"]})
+    assert [item.model for item in done.results.models] == ["program:a", "program:b"]
+
+
+async def test_two_evaluations_at_once_may_have_models_of_one_name(tmp_path: Path) -> None:
+    """Each asks its own."""
+
+    async def run(folder: str, answer: str) -> float:
+        model = ScriptedModel([answer], name="mine")
+        done = await evaluate(
+            models=[model],
+            tasks=["files:csv_sum-0001"],
+            path=tmp_path / folder,
+            rewards={"final_answer": {"answer": "1"}},
+        )
+        assert [item.model for item in done.results.models] == ["program:mine"]
+        return done.results.models[0].score.mean
+
+    assert await asyncio.gather(run("one", "1"), run("two", "2")) == [1.0, 0.0]

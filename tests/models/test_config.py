@@ -218,7 +218,7 @@ async def test_mistral_gets_no_reasoning_and_short_ids():
     [
         ({"temprature": 1}, r"no option 'temprature'; did you mean 'temperature'\?"),
         ({"cache": True}, r"a model of 'openai' has no option 'cache'; it takes base_url"),
-        ({"output_mode": "nativ"}, r"output_mode is 'nativ'; use 'native', 'tool' or 'text'"),
+        ({"output_mode": "nativ"}, r"output_mode: 'nativ' is unknown; did you mean 'native'"),
     ],
 )
 def test_options_that_nobody_has_are_refused(options, text):

@@ -301,35 +301,46 @@ def test_without_a_file_names_of_providers_still_work():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("modle = 'x'", "modle: unknown key 'modle', did you mean 'model'?"),
+        ("modle = 'x'", "modle: there is no such key; did you mean 'model' or 'models'?"),
         ("[model.fast]", "the table of one is [models.NAME]"),
         (
             "[models.fast]\nmodel='a:b'\ntemprature=1",
-            "models.fast.temprature: unknown key 'temprature', did you",
+            "models.fast.temprature: there is no such key; did you",
         ),
-        ("[models.fast]\nmodel='a:b'\nzzz=1", "unknown key 'zzz', the keys are model, base_url"),
-        ("[models.fast]\nbase_url='http://h'", "models.fast.model: field required"),
-        ("[models.fast]\nmodel='a:b'\nseed='x'", "models.fast.seed: input should be a valid integer"),
-        ("[models.fast]\nmodel='a:b'\ntop_p=2", "models.fast.top_p: input should be less than or equal to 1"),
+        ("[models.fast]\nmodel='a:b'\nzzz=1", "zzz: there is no such key; known are model, base_url"),
+        ("[models.fast]\nbase_url='http://h'", "models.fast.model: it is missing, and it is required"),
+        ("[models.fast]\nmodel='a:b'\nseed='x'", "models.fast.seed: it should be a valid integer"),
+        ("[models.fast]\nmodel='a:b'\ntop_p=2", "models.fast.top_p: it should be less than or equal to 1"),
         ("[models.fast]\nmodel='a:b'\napi_key='sk-1'", "keys do not belong in a file"),
-        ("[models.fast]\nmodel='a:b'\nprice={inpt=1}", "unknown key 'inpt'"),
+        ("[models.fast]\nmodel='a:b'\nheaders='sk-1'", "models.fast.headers: it should be a mapping"),
+        ("[limits.y]\nseed=1", "there is such a key in 'models.*'"),
+        ("[models.fast]\nmodel='a:b'\nprice={inpt=1}", "models.fast.price.inpt: there is no such key"),
         ("[limits.x]\nstore='runs.db'", "limits.x.store: processes do not share limits; delete it"),
-        ("[models.fast]\nmodel='a:b'\nfallback=['slow']", "fallback is 'slow', the models are fast"),
+        (
+            "[models.fast]\nmodel='a:b'\nfallback=['slow']",
+            "models.fast.fallback: there is no model 'slow'; the models are fast",
+        ),
         ("[models.fast]\nmodel='a:b'\nfallback=['fast']", "names 'fast' itself"),
         (
             "".join([f"[models.{a}]\nmodel='a:b'\nfallback=['{b}']\n" for a, b in ("xy", "yz", "zx")]),
-            "models.x.fallback leads back to it (x → y → z → x)",
+            "models.x.fallback: it leads back to 'x' (x → y → z → x)",
         ),
-        ("model = 'quick'\n[models.fast]\nmodel='a:b'", "model is 'quick', the models are fast"),
+        (
+            "model = 'quick'\n[models.fast]\nmodel='a:b'",
+            "model: there is no model 'quick'; the models are fast",
+        ),
         ("[models.'a:b']\nmodel='a:b'", "has a colon in its name"),
-        ("[models.fast]\nmodel='a:b'\nlimit='x'\n[limits.y]", "limit is 'x', the limits are y"),
+        (
+            "[models.fast]\nmodel='a:b'\nlimit='x'\n[limits.y]",
+            "models.fast.limit: there is no limit 'x'; the limits are y",
+        ),
         (
             "[serve.keys.kim]\nsha256='x'\nscope=['read']",
-            "serve.keys.kim.scope: unknown key 'scope', did you mean 'scopes'?",
+            "serve.keys.kim.scope: there is no such key; did you mean 'scopes'?",
         ),
-        ("[serve.keys.kim]\nzzz=1", "the keys are sha256, scopes, expires, requests_per_minute"),
-        ("[limits.y]\nrequest_per_minute=1", "unknown key 'request_per_minute', did you mean 'requests"),
-        ("[limits.y]\nmax_concurrency=0", "limits.y.max_concurrency: input should be greater"),
+        ("[serve.keys.kim]\nzzz=1", "known are sha256, scopes, expires, requests_per_minute"),
+        ("[limits.y]\nrequest_per_minute=1", "there is no such key; did you mean 'requests"),
+        ("[limits.y]\nmax_concurrency=0", "limits.y.max_concurrency: it should be greater"),
         ("[models", "is not valid TOML"),
     ],
 )
@@ -389,26 +400,26 @@ scope = ['read']
         "4",
         "6",
     ]
-    write(tmp_path, "".join([f"odd{number} = 1\n" for number in range(12)]))
+    write(tmp_path, "".join([f"odd{number} = 1\n" for number in range(22)]))
     with pytest.raises(ConfigError) as caught:
         load_config()
     assert str(caught.value).splitlines()[-2:] == [
-        f"{path}:10: odd9: unknown key 'odd9', {str(caught.value).split(', ', 1)[1].splitlines()[0]}",
+        f"{path}:20: odd19: there is no such key; known {str(caught.value).split('known ', 1)[1].splitlines()[0]}",
         "and 2 more",
     ]
     path.unlink()
     path = write(tmp_path, "models:\n  a:\n    model: a:b\n    sed: 1\n", "treadle.yaml")
     with pytest.raises(ConfigError) as caught:
         load_config()
-    assert str(caught.value) == f"{path}:4: models.a.sed: unknown key 'sed', did you mean 'seed'?"
+    assert str(caught.value) == f"{path}:4: models.a.sed: there is no such key; did you mean 'seed'?"
 
 
 @pytest.mark.parametrize(
     ("variable", "message"),
     [
-        ("TREADLE_MODELS__FST__SEED", "TREADLE_MODELS__FST__SEED names 'fst', did you mean 'fast'?"),
-        ("TREADLE_MODELS__FAST", "names 'fast', "),
-        ("TREADLE_MODELS__FAST__SED", "models.fast.sed: unknown key 'sed', did you mean 'seed'?"),
+        ("TREADLE_MODELS__FST__SEED", "TREADLE_MODELS__FST__SEED names 'fst'; did you mean 'fast'?"),
+        ("TREADLE_MODELS__FAST", "names 'fast'; "),
+        ("TREADLE_MODELS__FAST__SED", "models.fast.sed: there is no such key; did you mean 'seed'?"),
     ],
 )
 def test_a_mistake_in_the_environment_too(tmp_path, monkeypatch, variable, message):

@@ -188,13 +188,13 @@ def test_each_mistake_in_the_environment_names_its_variable(monkeypatch, variabl
     ("text", "message"),
     [
         ('[tiers]\nsmal = "vllm:x"\n', "tiers.smal"),
-        ('[tiers.small]\nmodel = "vllm:x"\nqualty = 1\n', "unknown key 'qualty', did you mean 'quality'"),
-        ('[tiers]\nsmall = "fst"\n[models.fast]\nmodel = "vllm:x"\n', "tiers.small names the model 'fst', did you"),
-        ('[tiers]\nsmall = "auto"\n', "tiers.small names the model 'auto'"),
+        ('[tiers.small]\nmodel = "vllm:x"\nqualty = 1\n', "there is no such key; did you mean 'quality'"),
+        ('[tiers]\nsmall = "fst"\n[models.fast]\nmodel = "vllm:x"\n', "tiers.small: there is no model 'fst'; did"),
+        ('[tiers]\nsmall = "auto"\n', "tiers.small: there is no model 'auto'"),
         ('[models.auto]\nmodel = "vllm:x"\n', "'auto' stands for the tiers"),
-        ('[tiers]\nfronteir = "a:b"\n', "tiers.fronteir: unknown key 'fronteir', did you mean 'frontier'?"),
-        ('[chat]\npersnoa = "x"\n', "chat.persnoa: unknown key 'persnoa', did you mean 'persona'?"),
-        ('[router]\nnam = "x"\n', "unknown key 'nam', did you mean 'name'"),
+        ('[tiers]\nfronteir = "a:b"\n', "tiers.fronteir: 'fronteir' is unknown; did you mean 'frontier'?"),
+        ('[chat]\npersnoa = "x"\n', "chat.persnoa: there is no such key; did you mean 'persona'?"),
+        ('[router]\nnam = "x"\n', "there is no such key; did you mean 'name'"),
     ],
 )  # fmt: skip
 def test_each_mistake_in_the_file_is_named(tmp_path, text, message):

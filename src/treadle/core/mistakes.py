@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from treadle.core.places import KeyPath, Problem
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import did_you_mean, name_known
 from treadle.core.types import Json
 
 _SECRETS = ("api_key", "key", "token", "secret", "password")
@@ -21,15 +21,18 @@ class Keys:
         schema: Callable[[], dict[str, Any]],
         forms: Mapping[KeyPath, str],
         renamed: Mapping[KeyPath, str] | None = None,
+        removed: Mapping[KeyPath, str] | None = None,
     ) -> None:
         """Make the keys of a kind. `schema` is called when it is first needed.
 
         `forms` says, for each value that can have several forms, which these are; `*` stands for any part of a
-        path. `renamed` has the new name of each key that was called otherwise before.
+        path. `renamed` has the new name of each key that was called otherwise before, and `removed` the text for
+        each key that is not needed any more.
         """
         self._make_schema = schema
         self._forms = forms
         self._renamed = renamed or {}
+        self._removed = removed or {}
 
     def known(self, path: KeyPath) -> tuple[str, ...]:
         """Return the keys that the section at `path` can have; empty if it can have any key."""
@@ -43,7 +46,7 @@ class Keys:
 
     def explain(self, faults: Sequence[Any], value: Json) -> list[Problem]:
         """Return a problem for each mistake in `value`. `faults` is what pydantic's `ValidationError.errors`
-        returns."""
+        returns. If it is without inputs, no text quotes a value, which may be a secret."""
         problems: dict[KeyPath, Problem] = {}
         forms: dict[KeyPath, list[Any]] = {}
         placed = [(*self._path_in(value, fault["loc"]), fault) for fault in faults]
@@ -60,15 +63,16 @@ class Keys:
             for path, fault in inner:
                 problems.setdefault(path, Problem(path, self._explain(path, fault)))
             if not inner:
-                known = self._form_of(root)
                 wanted = " or ".join(dict.fromkeys(_wanted_by(fault) for _, fault in found))
-                advice = f"it should {wanted}" if known is None else f"give {known}"
-                problems[root] = Problem(root, f"{_value_at(value, root)!r:.60} is not possible; {advice}")
+                whole = found[0][1] | ({"input": _value_at(value, root)} if "input" in found[0][1] else {})
+                problems[root] = Problem(root, self._explain_wrong(root, whole, wanted))
         return list(problems.values())
 
     def explain_unknown(self, path: KeyPath) -> str:
         """Return the text for a key that does not exist."""
         section, key = path[:-1], str(path[-1])
+        if (text := _find_text(self._removed, path)) is not None:
+            return text
         if path in self._renamed:
             return f"this key is called {self._renamed[path]!r} now; rename it"
         if key.lower() in _SECRETS:
@@ -82,8 +86,7 @@ class Keys:
         hint = did_you_mean(key, known, cutoff=0.7)
         if not hint and elsewhere:
             hint = f"; there is such a key in {' and in '.join(map(repr, elsewhere))}"
-        hint = hint or did_you_mean(key, known)
-        return f"there is no such key{hint or f'; known are {chr(44).join(known)}'.replace(',', ', ')}"
+        return f"there is no such key{hint or did_you_mean(key, known, 'known are ' + ', '.join(known))}"
 
     def _path_in(self, value: Any, location: Sequence[str | int]) -> tuple[KeyPath, bool]:
         """Return the path of the fault in the file, and whether the value at this path can have several forms. If
@@ -105,20 +108,8 @@ class Keys:
 
     def _with_forms(self, path: KeyPath) -> KeyPath:
         """Return the part of `path` whose value has several forms."""
-        for pattern in self._forms:
-            pairs = zip(pattern, path, strict=False)
-            if len(pattern) <= len(path) and all(name in ("*", part) for name, part in pairs):
-                return path[: len(pattern)]
-        return path
-
-    def _form_of(self, path: KeyPath) -> str | None:
-        """Return the forms that the value at `path` can have; `None` if they are not described."""
-        for pattern, text in self._forms.items():
-            if len(pattern) == len(path) and all(
-                name in ("*", part) for name, part in zip(pattern, path, strict=True)
-            ):
-                return text
-        return None
+        starts = (path[: len(pattern)] for pattern in self._forms)
+        return next((start for start in starts if _find_text(self._forms, start) is not None), path)
 
     def _explain(self, path: KeyPath, fault: Any) -> str:
         kind, key = fault["type"], str(path[-1]) if path else ""
@@ -126,11 +117,16 @@ class Keys:
             return self.explain_unknown(path)
         if kind == "missing":
             return "it is missing, and it is required"
-        if kind in ("enum", "literal_error"):
+        given = key if fault["loc"][-1:] == ("[key]",) else fault.get("input")
+        if kind in ("enum", "literal_error") and given is not None:
             names = _NAME.findall(fault["ctx"]["expected"])
-            given = key if fault["loc"][-1] == "[key]" else fault["input"]
-            return f"{given!r:.60} is unknown{did_you_mean(str(given), names) or ';'} known are {', '.join(names)}"
-        return f"{fault['input']!r:.60} is not possible; it should {_wanted_by(fault)}"
+            return f"{given!r:.60} is unknown{name_known(str(given), names, 'known are')}"
+        return self._explain_wrong(path, fault, _wanted_by(fault))
+
+    def _explain_wrong(self, path: KeyPath, fault: Any, wanted: str) -> str:
+        known = _find_text(self._forms, path)
+        advice = f"it should {wanted}" if known is None else f"give {known}"
+        return f"{fault['input']!r:.60} is not possible; {advice}" if "input" in fault else advice
 
     @cached_property
     def _schema(self) -> dict[str, Any]:
@@ -140,7 +136,8 @@ class Keys:
     def _sections(self) -> tuple[KeyPath, ...]:
         found: list[KeyPath] = [()]
         for path in found:
-            found += [(*path, key) for key in self.known(path) if self.known((*path, key))]
+            places = [place for key in self.known(path) for place in ((*path, key), (*path, key, "*"))]
+            found += [place for place in places if self.known(place)]
         return tuple(found)
 
     def _nodes_at(self, path: KeyPath) -> list[dict[str, Any]]:
@@ -172,6 +169,16 @@ def _wanted_by(fault: Any) -> str:
     _, says_should, wanted = fault["msg"].partition(" should ")
     wanted = wanted if says_should else f"be {fault['msg'].removeprefix('Value error, ')}"
     return str(wanted).replace("a valid dictionary", "a mapping").replace("a valid list", "a list")
+
+
+def _find_text(texts: Mapping[KeyPath, str], path: KeyPath) -> str | None:
+    """Return the text for `path`; `None` if there is none. A `*` in the keys of `texts` stands for any part."""
+    for pattern, text in texts.items():
+        if len(pattern) == len(path) and all(
+            name in ("*", part) for name, part in zip(pattern, path, strict=True)
+        ):
+            return text
+    return None
 
 
 def _value_at(value: Any, path: KeyPath) -> Any:

@@ -11,6 +11,8 @@ from treadle.core.types import Json
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """The path from the root of a document to a value: keys, and positions in lists."""
+_MAX_MISTAKES = 20
+"""How many mistakes of a file are told at once."""
 _NOTHING: Mapping[str, str] = {}
 _NOWHERE: Mapping[KeyPath, KeyPath] = {}
 
@@ -21,6 +23,14 @@ class Problem(Struct, frozen=True):
     path: KeyPath
     text: str
     """What is wrong, and what to do about it."""
+
+    @property
+    def key(self) -> str:
+        """The path, with dots between its parts; "" for the whole document."""
+        return ".".join(map(str, self.path))
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.text}" if self.path else self.text
 
 
 class Mapped(Struct, frozen=True):
@@ -95,16 +105,15 @@ class Document:
         """
         lines: list[tuple[tuple[int, int], str]] = []
         for problem in problems:
-            key = ".".join(map(str, problem.path))
+            key = problem.key
             found = [name for name in changes if key == name or key.startswith(f"{name}.")]
             changed = max(found, key=len, default=None)
             if changed is not None:
                 lines.append(((0, 0), f"{flags.get(changed, f'--set {key}')}: {problem.text}"))
                 continue
             path = find_origin(problem.path, origins)
-            key = ".".join(map(str, path))
-            text = f"{self.where(path)}: {f'{key}: ' if key else ''}{problem.text}"
-            lines.append((self.place_of(path) or (0, 0), text))
+            told = Problem(path, problem.text)
+            lines.append((self.place_of(path) or (0, 0), f"{self.where(path)}: {told}"))
         return list_mistakes(self.path, [text for _, text in sorted(lines)])
 
 
@@ -117,11 +126,13 @@ def find_origin(path: KeyPath, origins: Mapping[KeyPath, KeyPath]) -> KeyPath:
 
 
 def list_mistakes(path: str, lines: Iterable[str]) -> ConfigError:
-    """Return the error with these lines, each of which describes a mistake in the file at `path`."""
+    """Return the error with these lines, each of which describes a mistake in the file at `path`. Only the first
+    ones are told."""
     texts = list(dict.fromkeys(lines))
     if len(texts) == 1:
         return ConfigError(texts[0])
-    return MistakesError("\n".join([f"{path!r} has {len(texts)} mistakes:", *texts]))
+    more = [f"and {len(texts) - _MAX_MISTAKES} more"] if len(texts) > _MAX_MISTAKES else []
+    return MistakesError("\n".join([f"{path!r} has {len(texts)} mistakes:", *texts[:_MAX_MISTAKES], *more]))
 
 
 def parse_document(data: bytes, path: str, *, is_yaml: bool | None = None) -> Document:

@@ -126,13 +126,21 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", *, cutoff
     return otherwise and f"; {otherwise}"
 
 
+def name_known(name: str, known: Iterable[str], introduction: str) -> str:
+    """Return the end of an error message about an unknown name: the nearest of the `known` names and, after the
+    `introduction`, all of them."""
+    names = list(known)
+    return f"{did_you_mean(name, names) or ';'} {introduction} {', '.join(names) or 'none'}"
+
+
 def check_options(given: Iterable[str], known: frozenset[str], what: str) -> None:
     """Check that all options have `known` names. Raises: `ConfigError` with the nearest names if one is
     unknown. `what` names the kind of option in the message."""
     if not known.issuperset(given):
-        name, names = next(name for name in given if name not in known), ", ".join(sorted(known))
-        hint = did_you_mean(name, known) or ";"
-        raise ConfigError(f"{what} has no option {name!r}{hint} the options are {names}")
+        name = next(name for name in given if name not in known)
+        raise ConfigError(
+            f"{what} has no option {name!r}{name_known(name, sorted(known), 'the options are')}"
+        )
 
 
 class NamedFields(StructMeta):

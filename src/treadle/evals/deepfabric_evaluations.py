@@ -5,7 +5,7 @@ from typing import Any
 
 from treadle.core.documents import read_data
 from treadle.core.places import Document, Mapped
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import did_you_mean, name_known
 from treadle.core.types import Json
 from treadle.jobs.foreign_keys import KeyMapper
 
@@ -147,9 +147,8 @@ class _Mapper(KeyMapper):
         wanted = self.find("evaluation.metrics")
         if isinstance(wanted, list):
             if unknown := [str(name) for name in wanted if name not in _METRICS.values()]:
-                hint = did_you_mean(unknown[0], _METRICS.values()) or ";"
-                text = f"there is no metric {unknown[0]!r}{hint} they are {', '.join(_METRICS.values())}"
-                self.fail("evaluation.metrics", text)
+                hint = name_known(unknown[0], _METRICS.values(), "they are")
+                self.fail("evaluation.metrics", f"there is no metric {unknown[0]!r}{hint}")
             rewards = {name: value for name, value in rewards.items() if name in wanted}
         for name in [*rewards]:
             if self._has_turns or name != "response_quality":  # which is else always 0

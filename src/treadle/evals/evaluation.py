@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.evals.evaluation_config import (
+    PROGRAM,
     READER,
     EvaluationConfig,
     EvaluationPlan,
@@ -36,14 +37,15 @@ from treadle.jobs.attempt import (
     AttemptDriver,
     AttemptFailedError,
     AttemptRetried,
+    MakeModel,
     SeededAgents,
+    find_model,
     outcome_of,
 )
 from treadle.jobs.job import Expected, Job, JobEnd, JobSettings, open_job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, PlannedItem
 from treadle.jobs.progress import Average, JobListener, JobNotice, JobProgress, JobWords
 from treadle.journal.run_info import RunFilter
-from treadle.models.config.bare import MAKERS
 from treadle.models.protocol import Model
 from treadle.runs.task import find_tasks, load_task
 from treadle.scoring.expectations import LABEL, Expectation
@@ -172,33 +174,21 @@ def find_run_id(config: EvaluationConfig, item: PlannedItem) -> str:
     return f"{config.name}-{item.number}"
 
 
-_PROGRAM = "program"
-"""The provider of the models that a program made."""
-_of_program: dict[str, Model] = {}
-"""Those of the evaluations that are under way, by name."""
+def _name_models(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Model | MakeModel]]:
+    """Return options in which models of the program have names, and these models by their names.
 
-
-@contextmanager
-def _named_models(options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield options in which models of the program have names, by which the configuration finds them meanwhile.
-
-    Raises: `ConfigError` if two models have the same name.
+    Raises: `ConfigError` if two have the same name.
     """
     given: Any = options.get("models")
-    found = [item for item in given if hasattr(item, "infer")] if isinstance(given, list | tuple) else []
-    if not found:
-        yield options
-        return
-    added = {item.name: item for item in found}
-    if len(added) < len(found) or added.keys() & _of_program.keys():
+    if isinstance(given, Mapping):
+        found = {f"{PROGRAM}{name}": model for name, model in given.items()}
+        return options | {"models": [*found]}, found
+    models = [item for item in given if hasattr(item, "infer")] if isinstance(given, list | tuple) else []
+    found = {f"{PROGRAM}{item.name}": item for item in models}
+    if len(found) < len(models):
         raise ConfigError("two models of the program have the same name; give one of them another name")
-    _of_program.update(added)
-    MAKERS.add(_PROGRAM, lambda config: _of_program[config.name])
-    try:
-        yield options | {"models": [f"{_PROGRAM}:{item.name}" if item in found else item for item in given]}
-    finally:
-        for name in added:
-            del _of_program[name]
+    names = [f"{PROGRAM}{item.name}" if item in models else item for item in given] if models else given
+    return options | ({"models": names} if models else {}), found
 
 
 async def evaluate(
@@ -217,23 +207,25 @@ async def evaluate(
     graded again, with the scorers that are given now; no model is asked for what was sampled. If `stop` is set,
     samples in flight are finished and no new ones begun. A cancellation stops at once; the same call goes on.
 
-    `models` may also have models that the program made; their names are then `program:NAME`.
+    `models` may also have models that the program made, or be a mapping of names to such models or to functions
+    of a task and a seed that return one; their names are then `program:NAME`.
 
     Raises: `ConfigError` if another process works in the folder, or if a key was changed that cannot change;
     `ProviderError` for a fault of the user, such as a wrong key; `JournalError`.
     """
     async with AsyncExitStack() as stack:
-        named = stack.enter_context(_named_models(options))
-        config = READER.resolve(config, named)
-        if named is not options and (workers is not None or config.workers != "here"):
+        options, made = _name_models(options)
+        config = READER.resolve(config, options)
+        if made and (workers is not None or config.workers != "here"):
             raise ConfigError("only this process has the models of the program; leave out the workers")
+        models = {name: made.get(name) or find_model(given) for name, given in config.model_names().items()}
         folder, progress = EvaluationFolder(config.path), EvaluationProgress()
         given = folder.options(config, workers=workers, stop=stop, listener=listener)
         check = partial(check_continued, config, is_rescored=is_rescored)
         job = open_job(stack, given, progress, partial(_runs_of, config), check=check)
         agents = {
             name: SeededAgents(config.agent, model, job.journal, wrap=job.meter.measure)
-            for name, model in config.model_names().items()
+            for name, model in models.items()
         }
         driver = AttemptDriver(
             job,

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.core.places import KeyPath, Problem
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import name_known
 from treadle.core.types import Json
 from treadle.evals.deepfabric_evaluations import map_deepfabric_evaluation
 from treadle.jobs.attempt import find_model
@@ -33,6 +33,8 @@ REPORTS = ("json", "csv", "markdown", "html", "inspect", "deepfabric")
 """The reports that are files."""
 ROWS = "rows:"
 """How the names of the tasks begin that are steps of a dataset's rows."""
+PROGRAM = "program:"
+"""How the names of models begin that the program made."""
 
 
 class EvaluationConfig(AttemptSection):
@@ -141,10 +143,8 @@ def check_reports(reports: Iterable[str]) -> None:
     for given in reports:
         name, _, path = given.partition("=")
         if name not in REPORTS and name not in CURVES:
-            hint = did_you_mean(name, [*REPORTS, *CURVES.names()]) or ";"
-            raise ConfigError(
-                f"there is no report {name!r}{hint} they are {', '.join([*REPORTS, *CURVES.names()])}"
-            )
+            hint = name_known(name, [*REPORTS, *CURVES.names()], "they are")
+            raise ConfigError(f"there is no report {name!r}{hint}")
         if name in REPORTS and not path:
             raise ConfigError(f"the report {name!r} needs a file: {name}=FILE")
 
@@ -188,6 +188,8 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
         ("workers",): lambda: WORKERS.load(config.workers.partition(":")[0]),
     }
     for place, model in enumerate(config.models):
+        if isinstance(model, str) and model.startswith(PROGRAM):
+            continue
         checks["models", place] = lambda model=model: find_model(model)  # type: ignore[misc]
     return problems + find_mistakes(checks)
 

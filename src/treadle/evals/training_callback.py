@@ -19,13 +19,14 @@ from treadle.evals.evaluation import Evaluated, evaluate
 from treadle.evals.evaluation_reports import read_curves
 from treadle.export.whole import write_whole
 from treadle.http.background import run_blocking
-from treadle.models.config.bare import MAKERS, ModelConfig
 from treadle.models.tokens.engines.in_process import Network, make_network_model
 from treadle.models.tokens.token_model import TokenModel
 from treadle.renderers.hf import HfRenderer
+from treadle.runs.task import Task
 from treadle.telemetry.curves import Curves, open_curves
 
-_PROVIDER = "training"
+_NAME = "training"
+"""The name of the model under training."""
 _BASE: Any = require("transformers", install="torch transformers").TrainerCallback
 
 
@@ -139,19 +140,16 @@ class EvaluationCallback(_BASE):  # type: ignore[misc]
         """Return the evaluation of the weights as they are at this step."""
         network = Network(model, batch_size=self._batch_size)
 
-        def make(config: ModelConfig) -> TokenModel:
-            settings = replace(self._settings, seed=config.settings.seed)
-            return make_network_model(
-                f"{_PROVIDER}:{config.name}", network, renderer, settings, weight_version=str(step)
-            )
+        def make(task: Task, seed: int) -> TokenModel:
+            settings = replace(self._settings, seed=seed)
+            return make_network_model(_NAME, network, renderer, settings, weight_version=str(step))
 
-        MAKERS.add(_PROVIDER, make)
         name, number = f"step-{step}", 1
         while (self.folder / name).exists():
             number += 1
             name = f"step-{step}.{number}"
-        models = [f"{_PROVIDER}:model"]
-        return run_blocking(evaluate(models=models, path=self.folder / name, name=name, **self._evaluation))
+        asked = {**self._evaluation, "models": {_NAME: make}, "path": self.folder / name, "name": name}
+        return run_blocking(evaluate(**asked))
 
     def _find_renderer(self, tokenizer: Any) -> Any:
         """Return the renderer of the tokenizer. Raises: `ConfigError` if it has no chat template."""

@@ -36,6 +36,7 @@ from treadle.export.rows import Row
 from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, encode_group, sampled_mask
 from treadle.export.token_formats.token_groups import FORMAT, read_groups
 from treadle.export.whole import whole_file
+from treadle.journal.named_files import explain_unread
 
 PARQUET = ".parquet"
 _MAX_SAMPLED = 100
@@ -65,7 +66,7 @@ def read_objects(
                 for number, raw in decode_rows(lines, row_format, tell):
                     yield f"{head}line {number}", raw
     except OSError as error:
-        raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+        raise explain_unread("", path, error) from error
 
 
 def _tell_damage(
@@ -297,6 +298,6 @@ def read_group_file(path: str | Path) -> Iterator[Group]:
         with path.open("rb") as file:
             yield from read_groups(msgspec.json.decode(line) for line in file if line.strip())
     except OSError as error:
-        raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+        raise explain_unread("", path, error) from error
     except msgspec.DecodeError as error:
         raise ExportError(f"{str(path)!r} has a line that is not JSON: {error}") from error

@@ -8,7 +8,7 @@ from tempfile import SpooledTemporaryFile
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ExportError
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import name_known
 from treadle.export import FORMATS, export_rows, load_row
 from treadle.export.exporter import wants_tokens
 from treadle.export.groups import ExportedTokens, Group, GroupBy, find_groups, load_groups
@@ -27,8 +27,7 @@ def check_format(name: str) -> None:
     """Check that runs can be exported in a format. Raises: `ConfigError` with the nearest names."""
     if name != JOURNAL_FORMAT and name not in FORMATS and name not in TOKEN_FORMATS:
         known = [*FORMATS.names(), *TOKEN_FORMATS.names(), JOURNAL_FORMAT]
-        near = did_you_mean(name, known) or ";"
-        raise ConfigError(f"there is no format {name!r:.100}{near} the formats are {', '.join(known)}")
+        raise ConfigError(f"there is no format {name!r:.100}{name_known(name, known, 'the formats are')}")
 
 
 class TokenOptions(Struct, frozen=True):

@@ -22,6 +22,7 @@ from treadle.jobs.ledger import Ledger
 from treadle.jobs.progress import JobListener
 from treadle.jobs.sections import AttemptSection
 from treadle.journal.identity import is_sealed, make_seal
+from treadle.journal.named_files import suggest_path
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.models.config.model_parts import is_secret_url
@@ -100,9 +101,8 @@ class JobFolder(Struct, Generic[C], frozen=True):
         """Open the ledger for reading, and yield it with the configuration. Raises: `ConfigError` if this is no
         folder of such a job."""
         if not self.ledger.exists():
-            raise ConfigError(
-                f"{str(self.path)!r} has no {self.NOUN}; give the folder that `{self.COMMAND} --out` wrote to"
-            )
+            hint = suggest_path(self.path, f"give the folder that `{self.COMMAND} --out` wrote to")
+            raise ConfigError(f"{str(self.path)!r} has no {self.NOUN}{hint}")
         with Ledger(self.ledger, is_readonly=True) as ledger:
             settings = ledger.get("settings")
             if settings is None:

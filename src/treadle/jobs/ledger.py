@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.types import Json
+from treadle.journal.named_files import suggest_path
 
 if TYPE_CHECKING:
     import sqlite3
@@ -136,7 +137,8 @@ class Ledger:
         self._ends: dict[str, int] = {}
         """Where the last counted line of each file ends."""
         if is_readonly and not path.exists():
-            raise ConfigError(f"there is no ledger {str(path)!r}; generate the dataset first")
+            hint = suggest_path(path, "generate the dataset first")
+            raise ConfigError(f"there is no ledger {str(path)!r}{hint}")
         if not is_readonly:
             self._lock = lock(path)
         try:

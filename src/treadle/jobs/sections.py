@@ -20,6 +20,7 @@ from treadle.core.overrides import apply_changes
 from treadle.core.places import Document, KeyPath, Mapped, Problem, parse_document
 from treadle.core.policy import Policy
 from treadle.core.types import Json
+from treadle.journal.named_files import explain_unread
 from treadle.models.config.described import Described
 from treadle.runs.retries import RetryPolicy
 
@@ -274,4 +275,4 @@ def read_config_file(file: Path, patience_seconds: float = 5.0) -> bytes:
             os.set_blocking(pipe.fileno(), True)
             return pipe.read()
     except OSError as error:
-        raise ConfigError(f"cannot read the configuration {str(file)!r}: {error.strerror}") from error
+        raise explain_unread("the configuration ", file, error) from error

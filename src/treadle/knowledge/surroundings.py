@@ -16,6 +16,7 @@ from treadle.core.spec import ContextSpec, MemorySpec, PartSpec
 from treadle.core.types import Json, Recalled, StopReason
 from treadle.journal.identity import Trust, read_trust, record_trust
 from treadle.journal.memory import MemoryJournal
+from treadle.journal.named_files import suggest_path
 from treadle.journal.protocol import Clock, Journal
 from treadle.knowledge.personas.persona import Persona, demands_of_persona, digest_of
 from treadle.knowledge.personas.prompt_sections import BUDGETS, Item, assemble
@@ -155,7 +156,7 @@ class Surroundings:
         self._documents = (*spec.documents, *(() if self._persona is None else self._persona.documents))
         missing = [path for path in self._documents if not Path(path).is_file()]
         if missing and is_strict:
-            raise ConfigError(f"there is no document {missing[0]!r}")
+            raise ConfigError(f"there is no document {missing[0]!r}{suggest_path(missing[0])}")
         self._loaded: LoadedDocuments | None = None
         self._is_strict = is_strict
         self._recaller: Recaller | None = None

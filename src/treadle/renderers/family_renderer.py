@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean, require
+from treadle.core.registry import name_known, require
 from treadle.core.types import FinishReason, Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats import detect
 from treadle.formats.scanner.parsed import to_json, to_openai
@@ -168,8 +168,7 @@ def make_family(name: str, rest: str, options: Mapping[str, Json]) -> FamilyRend
     family = base.MODEL_RENDERER_MAP.get(wanted, wanted)
     if family not in base.RENDERER_REGISTRY or family == "default":
         known = sorted(name for name in base.RENDERER_REGISTRY if name != "default")
-        hint = did_you_mean(family, known) or ";"
-        raise ConfigError(f"there is no family {wanted!r}{hint} the families are {', '.join(known)}")
+        raise ConfigError(f"there is no family {wanted!r}{name_known(family, known, 'the families are')}")
     if folder:
         tokenizer = FileTokenizer.from_file(Path(folder).expanduser() / "tokenizer.json")
     else:

@@ -19,6 +19,7 @@ from treadle.export.groups import Group, Rollout, make_group, read_rollout
 from treadle.jobs.ledger import Ledger
 from treadle.journal.protocol import Journal
 from treadle.rollout.rollout_config import GroupSpec, RolloutConfig
+from treadle.rollout.rollout_progress import RolloutEnded
 from treadle.runs.run import Run
 from treadle.scoring.advantages import compute_advantages
 from treadle.scoring.registry import read_rewards, total_reward
@@ -199,6 +200,19 @@ class Rolled(Struct, frozen=True):
     is_overlong: bool
     answers: tuple[tuple[str, ...] | float, ...] = ()
     """See `read_answers`."""
+
+    def notice(self, kind: type[RolloutEnded], task: str) -> RolloutEnded:
+        """Return the notice that the rollout of a task has ended."""
+        return kind(
+            run_id=self.rollout.run_id,
+            task=task,
+            reward=self.rollout.reward,
+            steps=self.rollout.steps,
+            stop_reason=self.rollout.stop_reason.value,
+            input_tokens=self.usage.input_tokens,
+            output_tokens=self.usage.output_tokens,
+            cost_usd=self.cost_usd,
+        )
 
 
 class GroupReader:

@@ -144,19 +144,7 @@ class GroupWork:
 
     async def _read(self, spec: GroupSpec, run: Run[Any]) -> Rolled:
         rolled = await asyncio.to_thread(self._reader.read, run)
-        rollout = rolled.rollout
-        self._tell(
-            RolloutEnded(
-                run_id=rollout.run_id,
-                task=spec.task,
-                reward=rollout.reward,
-                steps=rollout.steps,
-                stop_reason=rollout.stop_reason.value,
-                input_tokens=rolled.usage.input_tokens,
-                output_tokens=rolled.usage.output_tokens,
-                cost_usd=rolled.cost_usd,
-            )
-        )
+        self._tell(rolled.notice(RolloutEnded, spec.task))
         return rolled
 
     def _find_fault(self, made: MadeGroup) -> AttemptFailedError | None:

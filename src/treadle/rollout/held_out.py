@@ -137,16 +137,7 @@ class HeldOutWork:
         self._versions.note(rolled.sampled)
         if number in self._unnamed and (first := _find_first([rolled], self._versions)) is not None:
             self._name(number, first)
-        self._tell(
-            HeldOutEnded(
-                run_id=run_id,
-                task=place[0],
-                reward=rolled.rollout.reward,
-                input_tokens=rolled.usage.input_tokens,
-                output_tokens=rolled.usage.output_tokens,
-                cost_usd=rolled.cost_usd,
-            )
-        )
+        self._tell(rolled.notice(HeldOutEnded, place[0]))
         return rolled
 
     def _is_over(self, number: int) -> bool:

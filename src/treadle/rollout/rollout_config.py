@@ -155,8 +155,9 @@ def make_config(given: Mapping[str, Any]) -> RolloutConfig:
     config, problems = READER.validate(given, partial(find_conflicts, is_model_given=True))
     if config is not None and not problems:
         return config
-    lines = [f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems]
-    raise ConfigError(lines[0]) if len(lines) == 1 else MistakesError("\n".join(lines))
+    raise (
+        ConfigError(str(problems[0])) if len(problems) == 1 else MistakesError("\n".join(map(str, problems)))
+    )
 
 
 def _name_function(name: str, value: Any) -> Any:

@@ -59,15 +59,8 @@ class GroupEnded(JobNotice, frozen=True, tag="group_ended"):
         return None if self.reason is None else f"{self.group_id} {verb}: {self.reason:.200}"
 
 
-class HeldOutEnded(JobNotice, frozen=True, tag="held_out_ended"):
+class HeldOutEnded(RolloutEnded, frozen=True, tag="held_out_ended"):
     """One attempt at a held-out task has ended."""
-
-    run_id: str
-    task: str
-    reward: float | None
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float | None = 0.0
 
 
 class VersionScored(JobNotice, frozen=True, tag="version_scored"):

@@ -28,7 +28,6 @@ from treadle.rollout.held_out import HeldOutWork, runs_of_round
 from treadle.rollout.rollout_config import READER, GroupPlan, GroupSpec, RolloutConfig, make_config
 from treadle.rollout.rollout_folder import RolloutFolder, check_continued
 from treadle.rollout.rollout_progress import (
-    HeldOutEnded,
     Listener,
     RolloutEnded,
     RolloutProgress,
@@ -326,7 +325,7 @@ class _Work:
         self.job.tell(RolloutRetried(run_id="the first request", attempt=attempt, error=fault))
 
     def _tell(self, notice: JobNotice) -> None:
-        if isinstance(notice, RolloutEnded | HeldOutEnded) and not self._is_here:
+        if isinstance(notice, RolloutEnded) and not self._is_here:
             self._rate.add(notice.output_tokens)
             if not isinstance(self.job.workers, QueueWorkers):
                 # Workers of another package do not tell what they use.

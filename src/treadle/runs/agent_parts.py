@@ -12,7 +12,7 @@ import msgspec
 
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.policy import Policy
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import name_known
 from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
 from treadle.core.state import State
 from treadle.core.types import Json, OutputMode, OutputSpec, Window
@@ -195,12 +195,8 @@ class Toolboxes:
         tools = self.toolbox(task).tools if names else {}
         for name in names if tools else ():
             if name not in tools:
-                hint = did_you_mean(name, tools) or ";"
-                known = ", ".join(tools)
-                raise ConfigError(
-                    f"the policy names the tool {name!r}, which the agent does not have{hint} "
-                    f"its tools are {known}"
-                )
+                hint = name_known(name, tools, "its tools are")
+                raise ConfigError(f"the policy names the tool {name!r}, which the agent does not have{hint}")
 
     async def window(self, policy: Policy) -> Window | None:
         """Return the context window of the agent's model; `None` if it is not known. It is looked up once."""

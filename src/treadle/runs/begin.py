@@ -20,6 +20,7 @@ from treadle.core.parts import make_part
 from treadle.core.state import State
 from treadle.core.types import Artifact, Json, Message, Role
 from treadle.http.locks import in_child
+from treadle.journal.named_files import suggest_path
 from treadle.journal.run_info import DEFAULT_QUEUE, QUEUE
 from treadle.loop.driver import Driver
 from treadle.models.protocol import check_parts
@@ -241,7 +242,7 @@ def _read(path: Path) -> tuple[Artifact, dict[str, bytes]]:
             raise ConfigError(f"cannot attach {str(path)!r}: it has {size}, over {MAX_ATTACHMENT_BYTES:,}")
         content = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"cannot attach {str(path)!r}: {error.strerror}") from error
+        raise ConfigError(f"cannot attach {str(path)!r}: {error.strerror}{suggest_path(path)}") from error
     if not content and (mime_type or "").partition("/")[0] != "text":
         raise ConfigError(f"cannot attach {str(path)!r}: the file is empty")
     if mime_type is None:

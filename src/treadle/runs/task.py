@@ -8,13 +8,18 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Protocol, TypeAlias, cast
+from itertools import islice
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import Registry, did_you_mean
 from treadle.core.types import Message
+
+T = TypeVar("T")
+_MAX_IDS = 1000
+"""How many ids of tasks are compared with one that a set does not have."""
 
 
 class Grade(Struct, frozen=True):
@@ -333,10 +338,16 @@ class _ListedSet(_PlacedSet):
         return map(self._place, self._tasks.values())
 
     def get(self, task_id: str) -> Task:
-        if task_id not in self._tasks:
-            near = did_you_mean(task_id, self._tasks)
-            raise ConfigError(f"the task set {self.name!r} has no task {task_id!r}{near}")
-        return self._place(self._tasks[task_id])
+        return self._place(get_task(self.name, self._tasks, task_id))
+
+
+def get_task(name: str, tasks: Mapping[str, T], task_id: str) -> T:
+    """Return the task of a set called `name` that has an id. Raises: `ConfigError` with near ids, or one that shows
+    what ids look like."""
+    if task_id in tasks:
+        return tasks[task_id]
+    hint = did_you_mean(task_id, islice(tasks, _MAX_IDS), f"ids are such as {next(iter(tasks), 'none')!r}")
+    raise ConfigError(f"the task set {name!r} has no task {task_id!r}{hint}")
 
 
 def find_tasks(references: Iterable[str]) -> list[str]:

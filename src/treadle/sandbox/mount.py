@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, SandboxError
+from treadle.journal.named_files import suggest_path
 from treadle.journal.protocol import APPLICATION_ID
 from treadle.sandbox.paths import normalize_file
 
@@ -53,7 +54,7 @@ class Mount(Mapping[str, bytes]):
             fault = None if root.is_dir() else _find_fault(root.name, root)
             total_bytes = sum(file.stat().st_size for file in found.values())
         except FileNotFoundError:
-            fault = "there is no such file or folder"
+            fault = f"there is no such file or folder{suggest_path(path)}"
         except (OSError, RuntimeError) as error:  # RuntimeError: a circle of symlinks
             fault = getattr(error, "strerror", None) or str(error)
         if fault is not None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import name_known
 
 Rewards: TypeAlias = Sequence[float | None]
 Advantages: TypeAlias = tuple[float | None, ...]
@@ -35,11 +35,8 @@ def compute_advantages(kind: AdvantageKind | str, rewards_G: Rewards) -> Advanta
     try:
         return _KINDS[AdvantageKind(kind)](rewards_G)
     except ValueError:
-        known = [item.value for item in AdvantageKind]
-        hint = did_you_mean(str(kind), known)
-        raise ConfigError(
-            f"there is no advantage {str(kind)!r}{hint or ';'} there are {', '.join(known)}"
-        ) from None
+        hint = name_known(str(kind), [item.value for item in AdvantageKind], "there are")
+        raise ConfigError(f"there is no advantage {str(kind)!r}{hint}") from None
 
 
 def group_relative(rewards_G: Rewards) -> Advantages:

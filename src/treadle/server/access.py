@@ -82,6 +82,11 @@ class RequestRefused(HTTPException):
         """The code of the error for programs, such as `not_found`."""
 
 
+def no_such(what: str, name: object) -> RequestRefused:
+    """Return the refusal of a request for something that does not exist, or that the client does not see."""
+    return RequestRefused(404, f"there is no {what} {name!r:.150}", "not_found")
+
+
 class Gate:
     """ASGI middleware that lets requests in, or refuses them. The caller is in `scope["state"]["caller"]`."""
 

@@ -188,8 +188,7 @@ def _answer_invalid(request: Request, error: Exception) -> JSONResponse:
         message = "the body is missing"
     else:
         problem = _explain_faults(request, error, first["loc"][0])
-        where = ".".join(map(str, problem.path)) or None
-        message = f"{where}: {problem.text}" if where else problem.text
+        where, message = problem.key or None, str(problem)
         if first["type"] == "missing" and first["loc"][-1:] == problem.path[-1:]:
             message = f"{where} is missing"
     return Fast(error_body(message, "invalid_request", param=where), status_code=400)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
+from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 from treadle.http.locks import new_lock
 from treadle.journal.protocol import Journal
@@ -20,7 +21,6 @@ from treadle.loop.listener import Hook
 from treadle.models.config.presets import find_preset, split_name
 from treadle.models.config.recipe import Config
 from treadle.models.config.tables import AgentTable
-from treadle.models.config.toml_file import suggest
 from treadle.tools.client_tools import ClientTools
 from treadle.tools.resolve import place_in
 
@@ -95,7 +95,8 @@ class AgentCatalog:
         Raises: `UnknownAgentError`; `AgentUnavailableError`; `ConfigError` if the client wants what cannot be.
         """
         if name not in self.names:
-            raise UnknownAgentError(f"there is no model {name!r}, {suggest(name, self.names, 'models')}")
+            hint = did_you_mean(name, self.names, f"the models are {', '.join(self.names) or 'none'}")
+            raise UnknownAgentError(f"there is no model {name!r}{hint}")
         # Instructions often differ from run to run where all else is the same, and are cheap to replace.
         key = msgspec.json.encode((name, replace(wish, instructions=None, client="")), order="deterministic")
         with self._lock:

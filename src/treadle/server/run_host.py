@@ -21,7 +21,7 @@ from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
 from treadle.runs.recording import take_in_rest
 from treadle.runs.run import Run
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.access import ApiCaller, RequestRefused, no_such
 from treadle.server.budgets import OWNER, Budgets
 from treadle.server.catalog import AgentCatalog
 from treadle.server.gateway.gateway_host import GatewayHost, result_of
@@ -165,7 +165,7 @@ class RunHost(GatewayHost):
         """Return the facts about a run that a client sees. Raises: `RequestRefused`."""
         found = await self.find_info(caller, run_id)
         if found is None:
-            raise RequestRefused(404, f"there is no run {run_id!r:.100}", "not_found")
+            raise no_such("run", run_id)
         return found
 
     async def find_run(self, caller: ApiCaller, run_id: str) -> Run[Any] | None:
@@ -181,7 +181,29 @@ class RunHost(GatewayHost):
         try:
             return await asyncio.to_thread(Run.load, run_id, self.journal)
         except RunNotFoundError:  # it was deleted just now
-            raise RequestRefused(404, f"there is no run {run_id!r:.100}", "not_found") from None
+            raise no_such("run", run_id) from None
+
+    async def get_file(self, caller: ApiCaller, file_id: str) -> Resource:
+        """Return a file that a client sees. Raises: `RequestRefused`."""
+        found = await asyncio.to_thread(self.files.get, file_id, caller.sees_only)
+        if found is None:
+            raise no_such("file", file_id)
+        return found
+
+    async def read_file(self, caller: ApiCaller, file_id: str) -> tuple[Resource, bytes]:
+        """Return a file that a client sees, and its content. Raises: `RequestRefused`."""
+        found = await self.get_file(caller, file_id)
+        content = await asyncio.to_thread(self.files.content, found)
+        if content is None:
+            raise no_such("file", file_id)
+        return found, content
+
+    async def get_store(self, caller: ApiCaller, store_id: str) -> Resource:
+        """Return a vector store that a client sees. Raises: `RequestRefused`."""
+        found = await asyncio.to_thread(self.vectors.get, store_id, caller.sees_only)
+        if found is None:
+            raise no_such("vector store", store_id)
+        return found
 
     def labels(self, caller: ApiCaller, agent: str | None = None) -> dict[str, str]:
         """Return the labels of a run that a client begins. `agent` is the name that the client asked for."""

@@ -8,9 +8,12 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.agent.agent import Agent
+from treadle.core.asking import open_questions
+from treadle.core.calls import external_calls, waiting_calls
 from treadle.core.errors import ConfigError
 from treadle.core.events import RunFinished, RunPaused, TurnCompleted
 from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
+from treadle.core.state import State
 from treadle.core.types import Delivery, Json, Message, Role, ToolCall
 from treadle.journal.hub import listen
 from treadle.journal.protocol import Journal
@@ -49,6 +52,21 @@ class TurnOrder(Struct, kw_only=True):
     on_driver: Callable[[Driver], object] | None = None
     """A function that is called before a new run gets its first events, so that what it stores is committed with
     them. It is called for answers that are not streamed only."""
+
+
+class Reply(Struct, frozen=True):
+    """What a client says to something that a run waits for, in any protocol."""
+
+    text: str = ""
+    """The result of a call, the answer to a question, or why a call is refused."""
+    is_approved: bool | None = None
+    """The decision about a call that waits for approval; `None` if this is a result or an answer."""
+    arguments: str | None = None
+    """JSON arguments that replace those of an approved call."""
+    is_error: bool = False
+    """True if the call failed."""
+    is_declined: bool = False
+    """True if the user does not want to answer."""
 
 
 async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> Run[Any]:
@@ -223,15 +241,45 @@ def read_input(run: Run[Any], text: str, data: dict[str, Json]) -> list[InboxMes
         if len(waits) != 1 or not text:
             raise ConfigError(f"the run waits for {len(waits)} things; answer each by its id")
         given = {waits[0]: text}
-    if missing := [key for key in waits if key not in given]:
-        raise ConfigError(f"{missing[0]!r} has no answer; answer all that the run waits for")
-    mail: list[InboxMessage] = []
+    replies = {}
     for key, value in given.items():
-        if key in run.approvals:
-            is_approved = value if isinstance(value, bool) else str(value).strip().lower() in _YES
-            mail.append(DecideCall(key, is_approved, None if is_approved else str(value)))
-        elif key in run.open_questions:
-            mail.append(GiveAnswer(key, str(value)))
+        is_approved = value if isinstance(value, bool) else str(value).strip().lower() in _YES
+        if key not in run.approvals:
+            replies[key] = Reply(str(value))
         else:
-            mail.append(GiveResult(key, str(value)))
+            replies[key] = Reply("" if is_approved else str(value), is_approved)
+    return write_mail(run.state, replies)
+
+
+def write_mail(
+    state: State,
+    replies: Mapping[str, Reply],
+    missing: str = "answer all that the run waits for, also ",
+    *,
+    is_whole: bool = False,
+) -> list[InboxMessage]:
+    """Return the messages for the inbox that a client's replies to a waiting run mean, by the ids of what it waits
+    for.
+
+    Raises: `ConfigError` for a reply to something that the run does not wait for, and if only some of what it waits
+    for has a reply; its text begins with `missing`. If `is_whole`, no reply at all is a mistake, too.
+    """
+    calls = {item.call.call_id for item in external_calls(state)}
+    questions = {body.question_id for body in open_questions(state)}
+    approvals = {item.call.call_id for item in waiting_calls(state)}
+    mail: list[InboxMessage] = []
+    for key, reply in replies.items():
+        if reply.is_approved is not None and key in approvals:
+            mail.append(DecideCall(key, reply.is_approved, reply.text or None, reply.arguments))
+        elif reply.is_approved is not None:
+            raise ConfigError(f"no call {key!r:.100} waits for an approval")
+        elif key in calls:
+            mail.append(GiveResult(key, reply.text, reply.is_error))
+        elif key in questions:
+            mail.append(GiveAnswer(key, reply.text, is_declined=reply.is_declined))
+        else:
+            raise ConfigError(f"no call {key!r:.100} waits for an output")
+    left = [key for key in (*calls, *questions, *approvals) if key not in replies]
+    if left and (mail or is_whole):
+        raise ConfigError(f"{missing}{left[0]}")
     return mail

@@ -17,12 +17,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ExportError
-from treadle.core.registry import did_you_mean
 from treadle.core.types import Effect, Json, Message, Role, ToolSpec
 from treadle.export.exporter import FORMATS, read_row
 from treadle.export.row_files import detect_format, read_objects
 from treadle.export.rows import Row
-from treadle.runs.task import Grade, TaskSet, split_reference
+from treadle.journal.named_files import suggest_path
+from treadle.runs.task import Grade, TaskSet, get_task, split_reference
 from treadle.scoring.call_matching import ExpectedCall
 from treadle.scoring.call_scorers import ComparedCalls, score_calls
 from treadle.scoring.expectations import CallMade, Expectation
@@ -46,9 +46,8 @@ def find_row_file(path: Path) -> Path:
     if (path / "rows.jsonl").exists():
         path = path / "rows.jsonl"
     if not path.exists():
-        raise ConfigError(
-            f"there is no file {str(path)!r}; give a file of rows, as `treadle export` writes it"
-        )
+        hint = suggest_path(path, "give a file of rows, as `treadle export` writes it")
+        raise ConfigError(f"there is no file {str(path)!r}{hint}")
     return path
 
 
@@ -290,15 +289,9 @@ class ConversationSet:
         return map(self.get, self._rows)
 
     def get(self, task_id: str) -> ConversationTask:
-        row = self._rows.get(task_id)
-        if row is None:
-            if task_id in self._left_out:
-                raise ConfigError(f"{self.name}:{task_id} cannot be run: {self._left_out[task_id]}")
-            hint = (
-                did_you_mean(task_id, list(self._rows)[:1000])
-                or f"; ids are such as {next(iter(self._rows))!r}"
-            )
-            raise ConfigError(f"{self.name} has no conversation {task_id!r}{hint}")
+        if task_id in self._left_out:
+            raise ConfigError(f"{self.name}:{task_id} cannot be run: {self._left_out[task_id]}")
+        row = get_task(self.name, self._rows, task_id)
         return ConversationTask(self.name, task_id, row)
 
 

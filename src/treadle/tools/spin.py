@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.foreign import let_in_tool
 from treadle.core.masking import hide_in_url
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import name_known
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.background import run_blocking
@@ -100,10 +100,8 @@ class Spin:
             known = {spec.name: spec for spec in specs}
             for name in self._names or ():
                 if name not in known:
-                    hint = did_you_mean(name, known) or ";"
-                    raise ConfigError(
-                        f"the Spin service at {self._shown} has no tool {name!r}{hint} it has {', '.join(known)}"
-                    )
+                    hint = name_known(name, known, "it has")
+                    raise ConfigError(f"the Spin service at {self._shown} has no tool {name!r}{hint}")
             self._tools = tuple([SpinTool(self, known[name]) for name in self._names or known])
         return self._tools
 

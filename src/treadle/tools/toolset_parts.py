@@ -24,16 +24,14 @@ from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 from treadle.http.locks import new_reentrant_lock
+from treadle.journal.named_files import suggest_path
 from treadle.tools.user_code import place_of
 
 
 def check_file(path: Path) -> None:
     """Check that there is a file to import. Raises: `ConfigError`."""
     if not path.is_file():
-        folder = path.parent
-        near = sorted(item.name for item in folder.glob("*.py")) if folder.is_dir() else None
-        hint = did_you_mean(path.name, near) if near is not None else f"; there is no folder {str(folder)!r}"
-        raise ConfigError(f"there is no file {str(path)!r}{hint}")
+        raise ConfigError(f"there is no file {str(path)!r}{suggest_path(path)}")
 
 
 def load_file(path: Path) -> ModuleType:

@@ -6,7 +6,7 @@ Where DeepFabric asks a server, these tools work in the run's own sandbox. Sourc
 from collections.abc import Sequence
 
 from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import name_known
 from treadle.core.spec import PartSpec
 from treadle.tools import file_tools as files
 from treadle.tools.context import ToolContext
@@ -66,8 +66,8 @@ class VfsToolset:
         """Make a toolset of the tools `names`; `None`: all. Raises: `ConfigError` for an unknown name."""
         for name in names or ():
             if name not in _TOOLS:
-                hint = did_you_mean(name, NAMES) or ";"
-                raise ConfigError(f"the toolset 'vfs' has no tool {name!r}{hint} it has {', '.join(NAMES)}")
+                hint = name_known(name, NAMES, "it has")
+                raise ConfigError(f"the toolset 'vfs' has no tool {name!r}{hint}")
         self._names = NAMES if names is None else tuple(names)
         self.part = PartSpec(name="vfs", settings=settings_of(VfsToolset, {"names": names}))
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_view import ComparedRows, DatasetView, FoundRows, RowIndex, compare_rows
 from treadle.datagen.topics.topic_files import load_topics
@@ -21,6 +20,7 @@ from treadle.evals.evaluation_reports import EvaluationView, make_evaluation_vie
 from treadle.evals.evaluation_results import read_results
 from treadle.export.groups import Group
 from treadle.http.locks import new_lock
+from treadle.journal.named_files import suggest_path
 from treadle.journal.protocol import Journal
 from treadle.rollout.rollout_folder import RolloutFolder, read_stored, rebuild
 from treadle.rollout.rollouts_view import GroupFacts, RolloutBody, RolloutsView, find_facts, write_rollout
@@ -49,8 +49,7 @@ class ViewedData:
         """Look at what the paths hold. Raises: `ConfigError` if they cannot be shown together."""
         for path in paths:
             if not path.exists():
-                hint = did_you_mean(path.name, [item.name for item in path.parent.glob("*")]) or ";"
-                raise ConfigError(f"there is no {str(path)!r}{hint} {_ADVICE}")
+                raise ConfigError(f"there is no {str(path)!r}{suggest_path(path) or ';'} {_ADVICE}")
         kinds = [find_kind(path) for path in paths]
         if None in kinds or (len(paths) > 1 and set(kinds) not in _PAIRED) or len(paths) > 2:
             raise ConfigError(f"{_ADVICE}; not " + " and ".join([repr(str(path)) for path in paths]))

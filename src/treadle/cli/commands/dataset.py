@@ -291,9 +291,10 @@ def verify(
 
 def _find_journal(path: Path) -> str:
     """Return the journal of a dataset's folder. Raises: `ConfigError` if there is none."""
-    if not path.exists():
-        raise ConfigError(f"there is no file {str(path)!r}; give the folder of a dataset, or a file of rows")
     if not path.is_dir():
+        from treadle.datagen.dataset.entries import find_rows
+
+        find_rows(path)
         raise ConfigError(
             "give the journal with the runs of the rows, with --journal PATH: a single file of rows has none"
         )

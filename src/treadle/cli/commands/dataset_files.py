@@ -29,6 +29,7 @@ from treadle.export.row_changes import RowOptions
 from treadle.export.row_files import RowConversion, detect_format, open_writer
 from treadle.export.whole import write_whole
 from treadle.journal.protocol import Journal
+from treadle.tasks.conversation_set import find_row_file
 
 if TYPE_CHECKING:
     from treadle.datagen.dataset.splits import SplitPlan, Splits
@@ -205,10 +206,7 @@ def _print_notes(conversion: RowConversion, to: str, out: Path | None) -> None:
 
 def _find(source: Path, out: Path | None, *, is_json: bool) -> Path:
     """Return the file or folder to read. Raises: `ConfigError` if it does not exist, or is the one to write."""
-    if source.is_dir() and DatasetFolder(source).rows.exists():
-        source = DatasetFolder(source).rows
-    if not source.exists():
-        raise ConfigError(f"there is no file {str(source)!r}")
+    source = find_row_file(source)
     if out is not None and out.exists() and out.resolve() == source.resolve():
         raise ConfigError(f"--out {str(out)!r} is the file to read; name another file")
     if is_json and out is None:

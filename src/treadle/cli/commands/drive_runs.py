@@ -38,6 +38,7 @@ from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.events import TurnCompleted
 from treadle.core.state import Status, fold
 from treadle.core.types import Json
+from treadle.journal.named_files import read_named
 from treadle.journal.protocol import Journal
 from treadle.runs.ensure import Batch
 from treadle.runs.run import FileChanges, Run, find_changes, write_files
@@ -127,11 +128,7 @@ def _read_schema(given: str) -> Json:
     """Return a JSON Schema, which is written out or in a file. Raises: `ConfigError` if it cannot be read."""
     if given.lstrip().startswith("{"):
         return decode_document(given.encode(), "--schema")
-    path = Path(given)
-    try:
-        schema = decode_document(path.read_bytes(), repr(given), is_yaml=is_yaml_name(path.name))
-    except OSError as error:
-        raise ConfigError(f"cannot read the schema {given!r}: {error.strerror}") from error
+    schema = decode_document(read_named("the schema ", given), repr(given), is_yaml=is_yaml_name(given))
     if not isinstance(schema, dict):
         raise ConfigError(f"--schema {given!r} is not a JSON Schema: it must be an object")
     return schema

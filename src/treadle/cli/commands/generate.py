@@ -7,6 +7,7 @@ from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import check_base_url
 from treadle.cli.terminal.output import print_json, print_line, print_note, spinner, write_count
 from treadle.core.errors import ConfigError
+from treadle.journal.named_files import suggest_path
 
 if TYPE_CHECKING:
     from treadle.datagen.dataset.upload import Upload
@@ -91,9 +92,8 @@ def publish(
     )
 
     if not folder.is_dir():
-        raise ConfigError(
-            f"{str(folder)!r} is not the folder of a dataset; give a folder that `treadle generate` wrote"
-        )
+        hint = suggest_path(folder, "give a folder that `treadle generate` wrote")
+        raise ConfigError(f"{str(folder)!r} is not the folder of a dataset{hint}")
     targets = [UploadTarget.parse(text) for text in to or ()] or find_targets(read_or_default(folder))
     if not targets:
         raise ConfigError("--to: name the place to publish to, such as --to huggingface:OWNER/NAME")

@@ -19,7 +19,7 @@ from treadle.cli.terminal.output import (
     print_table,
 )
 from treadle.core.errors import ConfigError, JournalError
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import name_known
 from treadle.core.spec import PartSpec
 from treadle.models.config import known_models
 from treadle.models.config.known_models import ListedModel
@@ -295,8 +295,8 @@ def _find_variable(provider: str) -> str:
     preset = find_preset(provider)
     if preset is None:
         known = provider_names()
-        hint = did_you_mean(provider, known) or ";"
-        raise ConfigError(f"there is no provider {provider!r}{hint} the providers are {', '.join(known)}")
+        hint = name_known(provider, known, "the providers are")
+        raise ConfigError(f"there is no provider {provider!r}{hint}")
     if preset.key_variable is None:
         raise ConfigError(f"the provider {provider!r} needs no key")
     return preset.key_variable

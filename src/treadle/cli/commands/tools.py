@@ -25,7 +25,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.documents import decode_document, is_yaml_name, read_data
 from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean, require
+from treadle.core.registry import name_known, require
 from treadle.core.types import FileDelta, ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from treadle.tools.protocol import Tool
 from treadle.tools.schema.tool_definitions import (
@@ -122,8 +122,7 @@ def call(
     with spinner("starting the tools"):
         found = {item.spec.name: item for item in resolve_tools(tools or ["files"])}
     if tool not in found:
-        hint = did_you_mean(tool, found) or ";"
-        raise ConfigError(f"there is no tool {tool!r}{hint} the tools are: {', '.join(found) or 'none'}")
+        raise ConfigError(f"there is no tool {tool!r}{name_known(tool, found, 'the tools are:')}")
     text = _read_stdin() if arguments == "-" else arguments
     sandbox = MemorySandbox(read_mount(mount))
     result, delta = execute(_make_call(ToolCall("call_1", tool, text), found, sandbox))

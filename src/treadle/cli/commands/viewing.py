@@ -7,6 +7,9 @@ from pathlib import Path
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing
 from treadle.cli.terminal.output import flush, print_json, print_line, print_note, spinner, write_output
+from treadle.core.errors import RunNotFoundError
+from treadle.journal.named_files import suggest_path
+from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.models.config.recipe import load_config
 from treadle.runs.statuses import find_run
@@ -81,7 +84,7 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
             page = encode_page(make_view(*paths, journal=journal))
     else:
         with open_existing(journal) as opened:
-            ids = [find_run(opened, text) for text in runs or ["last"]]
+            ids = [_find_run(opened, text) for text in runs or ["last"]]
             infos = opened.runs(RunFilter(run_ids=ids))
             title = infos[0].title or ids[0]
             start = f"#/run/{ids[0]}" if len(ids) == 1 else "#/runs"
@@ -90,3 +93,11 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
     write_output(page, out)
     if out is not None:
         print_line(str(out))
+
+
+def _find_run(opened: Journal, text: str) -> str:
+    """Return the id of a run. Raises: `RunNotFoundError`, which names a path that may be meant."""
+    try:
+        return find_run(opened, text)
+    except RunNotFoundError as error:
+        raise RunNotFoundError(f"{error}{suggest_path(text)}") from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from treadle.cli.terminal.output import print_error, spinner, write_error
 from treadle.core.errors import ConfigError, JournalError, TreadleError
+from treadle.journal.named_files import explain_unread
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import make_folder, open_journal
 from treadle.runs.statuses import find_run
@@ -56,7 +57,7 @@ def import_file(journal: Journal, path: str) -> "Imported":
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise ConfigError(f"cannot read {path!r}: {error.strerror}") from error
+        raise explain_unread("", path, error) from error
     except JournalError as error:
         raise type(error)(f"{path}: {error}") from error
     if not found.added and not found.known:

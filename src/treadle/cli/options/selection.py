@@ -2,7 +2,7 @@
 
 from treadle.cli.options.option_groups import OptionGroup
 from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import name_known
 from treadle.core.types import StopReason
 from treadle.journal.run_info import RunFilter
 from treadle.runs.statuses import FAILED, FILTERS
@@ -19,10 +19,8 @@ class Selection(OptionGroup, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         known = [*FILTERS, FAILED, *[reason.value for reason in StopReason]]
         if self.status is not None and self.status not in known:
-            near = did_you_mean(self.status, known)
-            raise ConfigError(
-                f"there is no status {self.status!r}{near or ';'} the statuses are {', '.join(known)}"
-            )
+            hint = name_known(self.status, known, "the statuses are")
+            raise ConfigError(f"there is no status {self.status!r}{hint}")
 
     @property
     def is_all(self) -> bool:

@@ -6,7 +6,7 @@ from functools import partial
 
 from treadle.core.errors import TreadleError
 from treadle.core.places import Problem
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import name_known
 from treadle.datagen.config.estimate import Estimate, estimate, is_server, largest_prompts
 from treadle.datagen.config.generation_config import GenerationConfig, Role
 from treadle.datagen.config.roles import ROLES, try_models, used_roles
@@ -19,6 +19,7 @@ from treadle.export.exporter import FORMATS
 from treadle.export.parquet import require_arrow
 from treadle.jobs.meter import is_free
 from treadle.jobs.sections import find_mistakes
+from treadle.journal.named_files import suggest_path
 from treadle.models.protocol import Model, context_tokens_of, has_price
 from treadle.runs.task import task_set
 from treadle.tools.resolve import check_code, is_code, resolve_tools
@@ -127,7 +128,7 @@ def _check_formats(config: GenerationConfig) -> Iterator[Problem]:
     for number, name in enumerate(config.output.formats):
         if name not in FORMATS:
             known = FORMATS.names()
-            text = f"unknown format {name!r}{did_you_mean(name, known) or ';'} known are {', '.join(known)}"
+            text = f"unknown format {name!r}{name_known(name, known, 'known are')}"
             yield Problem(("output", "formats", number), text)
 
 
@@ -193,7 +194,8 @@ def _check_files(config: GenerationConfig) -> Iterator[Problem]:
     )
     for number, path in enumerate(config.quality.evaluation_sets):
         if not path.is_file():
-            text = f"there is no file {str(path)!r}; paths are relative to this file"
+            hint = suggest_path(path, "paths are relative to this file")
+            text = f"there is no file {str(path)!r}{hint}"
             yield Problem(("quality", "evaluation_sets", number), text)
 
 

@@ -17,6 +17,7 @@ from treadle.core.masking import MASK, hide_fields, is_secret_name
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.roles import given_model, used_roles
+from treadle.journal.named_files import explain_unread
 from treadle.models.config.model_parts import is_secret_url
 from treadle.models.config.recipe import load_config as load_models
 from treadle.sandbox.mount import Mount
@@ -162,7 +163,7 @@ def _hash_of(key: str, path: Path) -> str:
         else:
             digest.update(path.read_bytes())
     except OSError as error:
-        raise ConfigError(f"{key}: cannot read {str(path)!r}: {error.strerror}") from error
+        raise ConfigError(f"{key}: {explain_unread('', path, error)}") from error
     return f"{path.name} sha256:{digest.hexdigest()[:16]}"
 
 

@@ -97,7 +97,7 @@ def check_plan(
     if problems and isinstance(config, LoadedConfig):
         raise config.error(problems)
     if problems:
-        raise MistakesError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
+        raise MistakesError("\n".join(map(str, problems)))
 
 
 def _read(file: Path) -> tuple[Document, tuple[str, ...]]:

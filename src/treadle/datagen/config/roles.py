@@ -42,7 +42,7 @@ def make_models(config: GenerationConfig) -> dict[Role, Model]:
     """
     models, problems = try_models(config)
     if problems:
-        raise MistakesError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
+        raise MistakesError("\n".join(map(str, problems)))
     return models
 
 

@@ -22,6 +22,7 @@ from treadle.export.row_files import PARQUET, detect_format, read_objects
 from treadle.export.row_formats.treadle_rows import VERSION
 from treadle.export.rows import Row, SampleInfo
 from treadle.export.whole import write_whole
+from treadle.journal.named_files import suggest_path
 
 _NEAR = 2_000
 """How many ids are compared with an unknown one to suggest the nearest."""
@@ -85,7 +86,8 @@ def find_rows(path: Path) -> Path:
     if path.is_dir():
         path = DatasetFolder(path).rows
     if not path.is_file():
-        raise ConfigError(f"there is no file {str(path)!r}; give the folder of a dataset, or a file of rows")
+        hint = suggest_path(path, "give the folder of a dataset, or a file of rows")
+        raise ConfigError(f"there is no file {str(path)!r}{hint}")
     return path
 
 

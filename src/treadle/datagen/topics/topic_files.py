@@ -15,6 +15,7 @@ from treadle.core.types import Json
 from treadle.datagen.topics import deepfabric_topics as deepfabric
 from treadle.datagen.topics.topic_graph import Topic, TopicGraph, topic_id
 from treadle.export.whole import whole_file
+from treadle.journal.named_files import read_named
 
 VERSION = 1
 
@@ -47,11 +48,7 @@ def read_topics(path: Path | str) -> TopicFile:
 
     Raises: `ConfigError` if the file cannot be read or is damaged, with the line.
     """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the topics of {str(path)!r}: {error.strerror}") from error
-    return parse_topics(data, str(path))
+    return parse_topics(read_named("the topics of ", path), str(path))
 
 
 def parse_topics(data: bytes, origin: str) -> TopicFile:

@@ -37,6 +37,10 @@ class OpenAIRows(RowFormat):
     )
     columns = {"messages": ColumnType.LIST, "tools": ColumnType.LIST}  # noqa: RUF012
     aliases = frozenset(("lineage",))
+    names_results: ClassVar[bool] = False
+    """True if a result has the name of its tool."""
+    empties_content: ClassVar[bool] = True
+    """True if a message with calls and without text has null as its content."""
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format. Raises: `ExportError` if OpenAI would refuse the row."""
@@ -61,19 +65,21 @@ class OpenAIRows(RowFormat):
         return [self.write_message(message, with_reasoning) for message in messages]
 
     def write_message(self, message: Message, with_reasoning: bool) -> dict[str, Json]:
-        """Return one message."""
-        if message.role is Role.TOOL:
-            return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
+        """Return one message. Raises: `ExportError` if the arguments of a call cannot be written."""
         raw: dict[str, Json] = {"role": message.role.value, "content": message.content}
+        if message.role is Role.TOOL:
+            named = {"name": message.name} if self.names_results else {}
+            return {**raw, **named, "tool_call_id": message.call_id}
         if message.reasoning and with_reasoning:
             raw["reasoning_content"] = message.reasoning
         if message.tool_calls:
-            raw["content"] = message.content or None
-            raw["tool_calls"] = [
-                write_call(call, call.arguments if call.arguments.strip() else "{}")
-                for call in message.tool_calls
-            ]
+            raw["content"] = message.content or (None if self.empties_content else "")
+            raw["tool_calls"] = [write_call(call, self.write_arguments(call)) for call in message.tool_calls]
         return raw
+
+    def write_arguments(self, call: ToolCall) -> Json:
+        """Return the arguments of a call. Raises: `ExportError` if they cannot be written."""
+        return call.arguments if call.arguments.strip() else "{}"
 
     def read_message(self, item: dict[str, Json]) -> Message:
         """Return one message from the column `messages`."""
@@ -204,6 +210,8 @@ class TrlRows(OpenAIRows):
     """
 
     has_reasoning = True
+    names_results = True
+    empties_content = False
     marks_untrained = False
     losses: ClassVar[tuple[Loss, ...]] = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
     columns = {**OpenAIRows.columns, "weight": ColumnType.FLOAT, "lineage": ColumnType.JSON}  # noqa: RUF012
@@ -221,20 +229,10 @@ class TrlRows(OpenAIRows):
         """Return whether an object looks like a row of this format."""
         return has_chat(raw) and all(isinstance(item, dict) for item in arguments_in(raw["messages"]))
 
-    def write_message(self, message: Message, with_reasoning: bool) -> dict[str, Json]:
-        """Return one message. Raises: `ExportError` if the arguments of a call are not a JSON object."""
-        raw: dict[str, Json] = {"role": message.role.value, "content": message.content}
-        if message.role is Role.TOOL:
-            return {**raw, "name": message.name, "tool_call_id": message.call_id}
-        if message.reasoning and with_reasoning:
-            raw["reasoning_content"] = message.reasoning
-        if message.tool_calls:
-            # The numbers stay exactly as the model wrote them; only white space is removed.
-            raw["tool_calls"] = [
-                write_call(call, msgspec.Raw(msgspec.json.format(write_object(call), indent=-1)))
-                for call in message.tool_calls
-            ]
-        return raw
+    def write_arguments(self, call: ToolCall) -> Json:
+        """Return the arguments as an object. Raises: `ExportError` if they are none."""
+        # The numbers stay exactly as the model wrote them; only white space is removed.
+        return msgspec.Raw(msgspec.json.format(write_object(call), indent=-1))
 
 
 TRL = TrlRows()

@@ -20,9 +20,9 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core.errors import ExportError
-from treadle.core.types import Json, Message, Role
+from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
-from treadle.export.row_formats.chat_rows import OpenAIRows, has_chat, write_call
+from treadle.export.row_formats.chat_rows import OpenAIRows, has_chat
 from treadle.export.rows import (
     Row,
     call_ids_of,
@@ -73,7 +73,7 @@ class DeepFabricRows(RowFormat):
         if sample is not None and sample.topic:
             metadata["topic"] = " -> ".join(sample.topic)
         raw: dict[str, Json] = {
-            "messages": [_write_message(message) for message in messages],
+            "messages": _MESSAGES.write_messages(messages, with_reasoning=False),
             "metadata": {**metadata, "lineage": lineage_with_ids(row)},
         }
         if with_reasoning and (has_calls or _thinks(said)):
@@ -96,7 +96,7 @@ class DeepFabricRows(RowFormat):
 
         Raises: `ExportError` if the parts of the row contradict each other.
         """
-        messages = [_READER.read_message(item) for item in raw["messages"]]
+        messages = [_MESSAGES.read_message(item) for item in raw["messages"]]
         context = raw.get("tool_context") or {}
         metadata = raw.get("metadata") or {}
         tools = read_tools(raw.get("tools") or context.get("available_tools"))
@@ -126,7 +126,18 @@ class DeepFabricRows(RowFormat):
 
 
 FORMAT = DeepFabricRows()
-_READER = OpenAIRows()
+
+
+class _Messages(OpenAIRows):
+    """The column `messages`, whose calls have compact arguments."""
+
+    empties_content = False
+
+    def write_arguments(self, call: ToolCall) -> Json:
+        return msgspec.json.format(write_object(call), indent=-1).decode()
+
+
+_MESSAGES = _Messages()
 
 
 def _short_ids(ids: Sequence[str]) -> dict[str, str]:
@@ -147,18 +158,6 @@ def _short_ids(ids: Sequence[str]) -> dict[str, str]:
 
 def _thinks(said: Sequence[Message]) -> bool:
     return any(message.reasoning for message in said)
-
-
-def _write_message(message: Message) -> dict[str, Json]:
-    raw: dict[str, Json] = {"role": message.role.value, "content": message.content}
-    if message.tool_calls:
-        raw["tool_calls"] = [
-            write_call(call, msgspec.json.format(write_object(call), indent=-1).decode())
-            for call in message.tool_calls
-        ]
-    if message.role is Role.TOOL:
-        raw["tool_call_id"] = message.call_id
-    return raw
 
 
 def _write_reasoning(said: Sequence[Message]) -> dict[str, Json]:

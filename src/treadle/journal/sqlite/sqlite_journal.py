@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from treadle.core.errors import JournalError
-from treadle.core.registry import did_you_mean
 from treadle.http.locks import new_lock
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, PolledNews
 from treadle.journal.identity import is_marked
+from treadle.journal.named_files import suggest_path
 from treadle.journal.protocol import Attached, Clock, StoreOptions
 from treadle.journal.sqlite.packing import forget_run
 from treadle.journal.sqlite.sqlite_committer import FileCommitter, query_in
@@ -175,9 +175,8 @@ def open_store(address: str, options: StoreOptions) -> SqliteJournal:
     """
     path = Path(address)
     if options.must_exist and not path.exists():
-        near = did_you_mean(path.name, [item.name for item in path.parent.glob(f"*{path.suffix}")])
-        advice = near or "; give another path, or run something first"
-        raise JournalError(f"there is no journal at {address!r}{advice}")
+        hint = suggest_path(path, "give another path, or run something first")
+        raise JournalError(f"there is no journal at {address!r}{hint}")
     if path.is_dir():
         raise JournalError(f"{address!r} is a folder; give the path of a file in it")
     return SqliteJournal(address, options.level, options.lease_seconds, options.clock, packs=options.packs)

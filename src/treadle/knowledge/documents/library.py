@@ -18,6 +18,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.estimates import guess_tokens
 from treadle.core.fence import fence
 from treadle.core.registry import require
+from treadle.journal.named_files import explain_unread
 from treadle.knowledge.memory.protocol import Author, Draft, Store
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def read_document(path: str | Path) -> ReadDocument:
             )
         content = file.read_bytes()
     except OSError as error:
-        raise ConfigError(f"cannot read the document {str(path)!r}: {error.strerror}") from error
+        raise explain_unread("the document ", path, error) from error
     return parse_document(content, str(path))
 
 

@@ -199,8 +199,8 @@ def drop_speaker(text: str) -> str:
 
 
 def to_first_person(db: sqlite3.Connection, space: tuple[int, int], query: str) -> str:
-    """Return a query with `I` or `my`, or the Norwegian words, for the names of those who said entries that have
-    their names: what they said about themselves has these words. A query with nothing else is not changed."""
+    """Return a query with words such as `I` or `my` for the names of those who said entries that have their names:
+    what they said about themselves has these words. A query with nothing else is not changed."""
     words = {word for word in _WORD.findall(query[:MAX_QUERY_CHARS]) if word.casefold() not in _ASKING}
     sql = (
         f"SELECT substr(text, 1, {_SPEAKER_CHARS}) FROM memory_entries WHERE id IN (SELECT rowid FROM memory_text "
@@ -211,7 +211,8 @@ def to_first_person(db: sqlite3.Connection, space: tuple[int, int], query: str) 
         name = word.casefold()
         rows = db.execute(sql, (_quote(stem(name)), *space))
         if said := " ".join(text for (text,) in rows if text.casefold().startswith(f"{name}: ")):
-            first, possessive = ("jeg", "min") if "jeg" in words_of(said) else ("I", "my")
+            others = (pair for pair in _FIRST_PERSON[1:] if pair[0] in words_of(said))
+            first, possessive = next(others, _FIRST_PERSON[0])
             made = re.sub(rf"\b{word}\b", first, re.sub(rf"\b{word}['’]s\b", possessive, made))
     return query if _LISTS["self"].issuperset(words_of(made)) else made
 
@@ -425,6 +426,7 @@ _ASKING = _LISTS["asking"] = _STOP | _LISTS["request"]
 _FILLERS = _LISTS["filler"]
 """Words whose absence does not change what a text says."""
 _NEGATIONS = _LISTS["negation"]
+_FIRST_PERSON = [pair.split() for pair in read_data(__package__, "words")["first_person"].split(",")]
 
 _english = snowballstemmer.stemmer("english").stemWord
 _norwegian = snowballstemmer.stemmer("norwegian").stemWord

@@ -22,6 +22,7 @@ from treadle.core.policy import Autonomy
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import MemorySpec, PartSpec
 from treadle.core.types import Json
+from treadle.journal.named_files import explain_unread
 from treadle.models.config.described import Described
 from treadle.models.config.known_models import demands_of_judge, demands_of_model
 from treadle.tools.resolve import FILE, REFERENCE, TOOLSETS, demands_of_tools, place_in
@@ -208,7 +209,7 @@ def read_persona(path: str | Path) -> tuple[Document, dict[str, Json], list[Prob
         with file.open("rb") as opened:
             data = opened.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"cannot read the persona {str(file)!r}: {error.strerror}") from error
+        raise explain_unread("the persona ", file, error) from error
     if len(data) > MAX_BYTES:
         raise ConfigError(
             f"the persona {str(file)!r} has more than {MAX_BYTES:,} bytes; put long texts into `documents`"

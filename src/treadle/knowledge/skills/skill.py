@@ -24,6 +24,7 @@ from treadle.core.places import Document, Problem, parse_document
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 from treadle.journal.identity import Trust, read_trust
+from treadle.journal.named_files import suggest_path
 from treadle.models.config.described import Described
 from treadle.sandbox.mount import Mount
 from treadle.tools.schema.validation import ArgumentChecker
@@ -265,7 +266,7 @@ class Catalog:
             self._add(read_skill(folder))
             return
         if not folder.is_dir():
-            raise ConfigError(f"there is no folder {str(folder)!r} with skills")
+            raise ConfigError(f"there is no folder {str(folder)!r} with skills{suggest_path(folder)}")
         places = sorted(path for path in folder.iterdir() if (path / FILE).is_file())
         if not places:
             raise ConfigError(f"the folder {str(folder)!r} has no skills: no folder in it has a file {FILE}")

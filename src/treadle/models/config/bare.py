@@ -11,17 +11,19 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
+from pydantic import ValidationError
 
 from treadle.core.errors import ConfigError
+from treadle.core.mistakes import Keys
 from treadle.core.registry import Registry, did_you_mean
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport, address_of
 from treadle.http.transport_errors import BASE_URL
 from treadle.models.config.presets import DIALECTS, find_preset, provider_names, split_name
 from treadle.models.config.stored_keys import find_key
+from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 from treadle.models.wire.provider import Preset, Price, Quirks
 
@@ -101,24 +103,17 @@ def bare_model(
         # A model that continues after its calls would invent their results.
         stop = ("<tool_response>",)
     given = {key: options.pop(key) for key in _SETTINGS if key in options}
-    _check_types({**given, "stop": [stop] if isinstance(stop, str) else stop, "extra": extra or None})
     settings = Settings(
         stop=(stop,) if isinstance(stop, str) else tuple(stop) if stop is not None else None,
         extra=dict(extra) if extra else None,
         **given,
     )
-    _check(settings)
-    tokens = options.get("context_tokens")
-    if tokens is not None and not (isinstance(tokens, int) and tokens > 0):
-        raise ConfigError(f"context_tokens is {tokens!r}; give a number of at least 1")
-    if not total_timeout_seconds > 0:
-        raise ConfigError(f"total_timeout_seconds is {total_timeout_seconds!r}; give a positive number")
     config = ModelConfig(
         name=rest,
         settings=settings,
         timeout_seconds=timeout_seconds,
         total_timeout_seconds=total_timeout_seconds,
-        output_mode=None if output_mode is None else _read_mode(output_mode),
+        output_mode=None if output_mode is None else OutputMode(output_mode),
         **{key: options.pop(key) for key in _CONFIGURED if key in options},
         options=options,
     )
@@ -142,16 +137,8 @@ def bare_model(
     return FormatModel(made, format)
 
 
-_SETTINGS = {
-    "temperature": "a number",
-    "top_p": "a number",
-    "max_output_tokens": "an int",
-    "seed": "an int",
-    "logprobs": "True or False",
-    "return_token_ids": "True or False",
-    "logprobs_mode": "'processed', 'scaled' or 'raw', as `treadle models check` finds it",
-}
-"""The settings that are given as they are sent, with what may be given."""
+_SETTINGS = tuple(name for name in Settings.__struct_fields__ if name not in ("stop", "extra"))
+"""The settings that are given as they are sent."""
 _CONFIGURED = (
     "base_url",
     "api_key",
@@ -163,19 +150,6 @@ _CONFIGURED = (
     "can_call_tools",
     "connect_timeout_seconds",
 )
-_KINDS: Mapping[str, tuple[Any, str]] = {
-    "base_url": (str, "an address, such as 'http://localhost:8000/v1'"),
-    "api_key": (str, "a str"),
-    "api_key_env": (str, "the name of an environment variable"),
-    "headers": (Mapping, "a dict of texts"),
-    "can_call_tools": (bool, "True or False"),
-    "timeout_seconds": (int | float, "a number"),
-    "connect_timeout_seconds": (int | float, "a number"),
-    "total_timeout_seconds": (int | float, "a number"),
-    "max_attempts": (int, "an int"),
-    "format": (str, "the name of a format, such as 'hermes'"),
-}
-"""The types of the other options, and the words for them."""
 GENERAL_OPTIONS = (
     *_CONFIGURED,
     *_SETTINGS,
@@ -192,42 +166,35 @@ def providers() -> dict[str, str]:
     return {**MAKERS.table, **MAKERS.origins(), **dialects}
 
 
-def _read_mode(mode: OutputMode | str) -> OutputMode:
+class _Options(ModelTable):
+    """The options of a model, which are the keys of its table, and the key itself."""
+
+    model: str = ""
+    api_key: str | None = None
+
+
+_KEYS = Keys(_Options.model_json_schema, {("stop",): "a text or a list of texts"})
+_CHECKED = frozenset(GENERAL_OPTIONS) & _Options.model_fields.keys() - {"price", "renderer"}
+_QUOTED = frozenset((*_SETTINGS, "stop", "output_mode", "format", "context_tokens", "max_attempts"))
+"""The options whose values cannot be secrets."""
+
+
+def check_options(given: Mapping[str, Any]) -> None:
+    """Check the types and the ranges of options. Raises: `ConfigError`."""
+    known = {
+        key: dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
+        for key, value in given.items()
+        if key in _CHECKED
+    }
+    texts = {key: str(known[key]) for key in ("output_mode", "logprobs_mode") if known.get(key)}
     try:
-        return OutputMode(mode)
-    except ValueError:
-        raise ConfigError(f"output_mode is {mode!r}; use 'native', 'tool' or 'text'") from None
-
-
-def _check_types(given: Mapping[str, object]) -> None:
-    """Check the types of settings. Raises: `ConfigError`."""
-    for name, value in given.items():
-        try:
-            msgspec.convert({name: value}, Settings)
-        except msgspec.ValidationError:
-            kind = _SETTINGS.get(name, "a dict" if name == "extra" else "a text or a list of texts")
-            raise ConfigError(f"{name} is {value!r:.200}; give {kind}") from None
-
-
-def check_kinds(given: Mapping[str, object]) -> None:
-    """Check the types of the options that are not settings. The message quotes no value, which may be a key.
-    Raises: `ConfigError`."""
-    for name, (kind, words) in _KINDS.items():
-        value = given.get(name)
-        if value is not None and (
-            not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
-        ):
-            raise ConfigError(f"{name} is of the type {type(value).__name__}; give {words}")
-
-
-def _check(settings: Settings) -> None:
-    for name, value, low, high in (
-        ("temperature", settings.temperature, 0, float("inf")),
-        ("top_p", settings.top_p, 0, 1),
-        ("max_output_tokens", settings.max_output_tokens, 1, float("inf")),
-    ):
-        if value is not None and not low <= value <= high:
-            raise ConfigError(f"{name} is {value!r}; give a number from {low} to {high}")
+        _Options.model_validate(known | texts, strict=True)
+    except ValidationError as error:
+        faults: list[dict[str, Any]] = [dict(fault) for fault in error.errors(include_url=False)]
+        for fault in faults:
+            if fault["loc"][0] not in _QUOTED:
+                del fault["input"]
+        raise ConfigError(str(_KEYS.explain(faults, known)[0])) from None
 
 
 def _find_maker(provider: str, name: str) -> Maker:

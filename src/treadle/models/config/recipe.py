@@ -22,7 +22,7 @@ from treadle.core.spec import PartSpec
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport
 from treadle.journal.identity import Trust, read_trust
-from treadle.models.config.bare import MAKERS, ModelConfig, bare_model, check_kinds, given_url, home_of
+from treadle.models.config.bare import MAKERS, ModelConfig, bare_model, check_options, given_url, home_of
 from treadle.models.config.model_parts import demand_of, describe_part, needs_trust
 from treadle.models.config.presets import (
     AUTO,
@@ -140,8 +140,8 @@ class Config:
             options = {**(given.settings or {}), **options}
             given = given.name
         if isinstance(given, ModelTable):
-            for _, text in find_wrong_names(self.file, "the model", given):
-                raise ConfigError(f"{self._where}: {text}")
+            for problem in find_wrong_names(self.file, given):
+                raise ConfigError(f"{self._where}: {problem.path[0]} of the model: {problem.text}")
             return self._single(None, given, options, limiter, job)
         name: str | None
         name, table = self._find(given, options)
@@ -280,7 +280,7 @@ class Config:
         """Return the options for `bare_model`: those of the table, overridden by `options`. Raises: `ConfigError`
         for a variable that is not set."""
         asked = {key: value for key, value in options.items() if value is not None}
-        check_kinds(asked)
+        check_options(asked)
         if isinstance(asked.get("price"), Mapping):
             try:
                 asked["price"] = msgspec.convert(asked["price"], Price)

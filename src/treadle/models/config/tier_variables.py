@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import name_known
 from treadle.core.types import Json
 from treadle.models.config.bare import providers
 from treadle.models.config.presets import find_preset
@@ -163,10 +163,8 @@ class _Environment(Struct, eq=False):
     def _check_provider(self, variable: str, provider: str) -> None:
         known = providers()
         if provider not in known:
-            hint = did_you_mean(provider, known) or ";"
-            raise ConfigError(
-                f"{variable}: unknown provider {provider!r}{hint} the providers are {', '.join(sorted(known))}"
-            )
+            hint = name_known(provider, sorted(known), "the providers are")
+            raise ConfigError(f"{variable}: unknown provider {provider!r}{hint}")
 
     def _needs_key(self, provider: str) -> bool:
         preset = find_preset(provider)

@@ -3,25 +3,27 @@
 The file never contains keys, only names of environment variables. Source of the format: TOML 1.0, or YAML.
 """
 
-import difflib
 import hashlib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
-from treadle.core.places import KeyPath, list_mistakes, parse_document
+from treadle.core.mistakes import Keys
+from treadle.core.places import Document, KeyPath, Problem, parse_document
+from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 from treadle.journal.identity import Trust, belongs_to_user, read_trust
+from treadle.journal.named_files import read_named, suggest_path
 from treadle.models.config.presets import is_tiered
-from treadle.models.config.tables import ConfigFile, ModelTable, TierName
+from treadle.models.config.tables import ConfigFile, ModelTable
 from treadle.models.config.tier_variables import as_variable, read_tiers
 
 FILE_NAMES = ("treadle.toml", "treadle.yaml", "treadle.yml")
@@ -32,8 +34,6 @@ _VERSION_CONTROL = (".git", ".hg", ".svn", ".jj")
 KIND = "configuration"
 """The kind of these files among those that the user trusts."""
 _LONG_QUOTES = re.compile(r"\"{3}|'{3}")
-_MAX_MISTAKES = 10
-"""How many mistakes of a file are told at once."""
 REMEDY = "look at it, and run `treadle models trust` if you trust it, or name it in TREADLE_CONFIG"
 
 
@@ -47,7 +47,7 @@ def find_config(folder: Path | None = None) -> Path | None:
     if given := os.environ.get(VARIABLE):
         named = Path(given).expanduser()
         if not named.is_file():
-            raise ConfigError(f"{VARIABLE} is {given!r}, which is not a file")
+            raise ConfigError(f"{VARIABLE} is {given!r}, which is not a file{suggest_path(given)}")
         return named
     path = search_config(folder)
     if (
@@ -79,14 +79,7 @@ def _working_tree(folder: Path) -> list[Path]:
 
 def digest_of(path: Path) -> str:
     """Return the hash of a file's content, to which the user's trust is bound. Raises: `ConfigError`."""
-    return hashlib.sha256(_read_bytes(path)).hexdigest()
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration {str(path)!r}: {error.strerror}") from error
+    return hashlib.sha256(read_named("the configuration ", path)).hexdigest()
 
 
 def read_file(path: Path | None) -> tuple[ConfigFile, tuple[str, ...], frozenset[str]]:
@@ -104,7 +97,7 @@ def read_file(path: Path | None) -> tuple[ConfigFile, tuple[str, ...], frozenset
         file = ConfigFile.model_validate(values)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)
-        raise _list_mistakes(path, _explain_all(faults, values)) from None
+        raise _open_document(path).error(_KEYS.explain(faults, values)) from None
     own = frozenset(file.models.keys() - overridden)
     prefix = os.environ.get(PREFIX_VARIABLE) or file.tiers_prefix
     tiers, models, notices = read_tiers(prefix, os.environ)
@@ -115,7 +108,7 @@ def read_file(path: Path | None) -> tuple[ConfigFile, tuple[str, ...], frozenset
 
 
 def _read(path: Path) -> Json:
-    data = _read_bytes(path)
+    data = read_named("the configuration ", path)
     if is_yaml_name(path.name):
         return decode_document(data, repr(str(path)), is_yaml=True) or {}
     try:
@@ -137,8 +130,8 @@ def _override(values: dict[str, Json], environment: Mapping[str, str]) -> set[st
         tables = values.get(kind) or {}
         known = {as_variable(key): key for key in tables} if isinstance(tables, dict) else {}
         if name not in known or not field:
-            hint = suggest(name.lower(), known.values(), kind)
-            raise ConfigError(f"the environment variable {variable} names {name.lower()!r}, {hint}")
+            hint = _hint(name.lower(), known.values(), kind)
+            raise ConfigError(f"the environment variable {variable} names {name.lower()!r}{hint}")
         table = tables[known[name]]
         *path, last = field.lower().split("__")
         for part in path:
@@ -158,35 +151,37 @@ def _read_value(text: str) -> Json:
         return text
 
 
-def _list_mistakes(path: Path | None, mistakes: Iterable[tuple[KeyPath, str]]) -> ConfigError:
-    """Return the error with mistakes, which are keys and texts: the first ones of the file, each with its line."""
-    origin = "the environment" if path is None else str(path)
-    find_line = _line_finder(path) if path is not None and path.is_file() else lambda key: 0
-    lines = sorted({(find_line(key), text) for key, text in mistakes})
-    told = [f"{origin}:{number}: {text}" if number else f"{origin}: {text}" for number, text in lines]
-    more = [f"and {len(told) - _MAX_MISTAKES} more"] if len(told) > _MAX_MISTAKES else []
-    return list_mistakes(origin, [*told[:_MAX_MISTAKES], *more])
+class _TomlDocument(Document):
+    """A document in TOML, in which a key has a line and no column."""
+
+    def __init__(self, path: str, text: str) -> None:
+        super().__init__(path, {}, None)
+        self._lines: dict[KeyPath, int] = {}
+        table: KeyPath = ()
+        is_in_text = False
+        for number, line in enumerate(text.splitlines(), 1):
+            was_in_text, is_in_text = is_in_text, is_in_text != bool(len(_LONG_QUOTES.findall(line)) % 2)
+            if was_in_text:
+                continue
+            is_table = line.lstrip().startswith("[")
+            found = _read_key(line if is_table else f"{line.partition('=')[0]}= 0")
+            if is_table and found:
+                table, found = found, ()
+            self._lines.setdefault((*table, *found), number)
+
+    def place_of(self, path: KeyPath) -> tuple[int, int] | None:
+        starts = (path[:end] for end in range(len(path), 0, -1))
+        return next(((self._lines[start], 1) for start in starts if start in self._lines), None)
 
 
-def _line_finder(path: Path) -> Callable[[KeyPath], int]:
-    """Return a function that finds the line of a key, or of the nearest one above it; 0 if there is none."""
-    data = _read_bytes(path)
+def _open_document(path: Path | None) -> Document:
+    """Return the document in a configuration file, for the lines of mistakes."""
+    if path is None or not path.is_file():
+        return Document("the environment" if path is None else str(path), {}, None)
+    data = read_named("the configuration ", path)
     if is_yaml_name(path.name):
-        document = parse_document(data, str(path), is_yaml=True)
-        return lambda key: (document.place_of(key) or (0, 0))[0]
-    lines: dict[KeyPath, int] = {}
-    table: KeyPath = ()
-    is_in_text = False
-    for number, line in enumerate(data.decode().splitlines(), 1):
-        was_in_text, is_in_text = is_in_text, is_in_text != bool(len(_LONG_QUOTES.findall(line)) % 2)
-        if was_in_text:
-            continue
-        is_table = line.lstrip().startswith("[")
-        found = _read_key(line if is_table else f"{line.partition('=')[0]}= 0")
-        if is_table and found:
-            table, found = found, ()
-        lines.setdefault((*table, *found), number)
-    return lambda key: next((lines[key[:end]] for end in range(len(key), 0, -1) if key[:end] in lines), 0)
+        return parse_document(data, str(path), is_yaml=True)
+    return _TomlDocument(str(path), data.decode())
 
 
 def _read_key(text: str) -> KeyPath:
@@ -202,76 +197,12 @@ def _read_key(text: str) -> KeyPath:
     return tuple(path)
 
 
-def _explain_all(faults: Sequence[Any], values: Json) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the key and the text of each mistake. What is wrong within a value hides that it has no other form, and
-    a misspelled key that it is missing."""
-    placed = [(_path_in(values, fault), fault) for fault in faults]
-    unknown = [path for path, fault in placed if fault["type"] == "extra_forbidden"]
-    known: set[KeyPath] = set()
-    for path, fault in placed:
-        is_hidden = any(len(other) > len(path) and other[: len(path)] == path for other, _ in placed)
-        if fault["type"] == "missing":
-            near = [str(other[-1]) for other in unknown if other[:-1] == path[:-1]]
-            is_hidden = bool(difflib.get_close_matches(str(path[-1]), near))
-        if path not in known and not is_hidden:
-            known.add(path)
-            yield path, _explain(fault | {"loc": fault["loc"] if fault["loc"][-1] == "[key]" else path})
-
-
-def _path_in(value: Any, fault: Any) -> KeyPath:
-    """Return the path of a fault in the file, without the names of forms that a value could have."""
-    path: list[str | int] = []
-    for number, part in enumerate(fault["loc"], 1):
-        is_missing = fault["type"] == "missing" and number == len(fault["loc"])
-        if isinstance(value, dict) and (part in value or is_missing):
-            value = value.get(part)
-        elif isinstance(value, list) and isinstance(part, int):
-            value = value[part]
-        else:
-            continue
-        path.append(part)
-    return tuple(path)
-
-
-def _explain(first: Any) -> str:
-    """Return a text with a fault and its place, and with the known keys if a key is unknown."""
-    where = ".".join(str(part) for part in first["loc"])
-    if where == "model":
-        return "model: give the name of a model; the table of one is [models.NAME]"
-    if first["loc"][-1] == "[key]":
-        name = str(first["loc"][-2])
-        return f"{first['loc'][0]}.{name}: unknown key {name!r}, {suggest(name, get_args(TierName), 'keys')}"
-    if first["type"] != "extra_forbidden":
-        return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}"
-    key = str(first["loc"][-1])
-    if key in ("api_key", "key", "token"):
-        return f'{where}: keys do not belong in a file; name the environment variable: api_key_env = "MY_KEY"'
-    if key == "store" and first["loc"][0] == "limits":
-        return (
-            f"{where}: processes do not share limits; delete it, and give each process its share of the limit"
-        )
-    table: type[BaseModel] = ConfigFile
-    for part in first["loc"][:-1]:
-        # The names of tables within tables are no fields.
-        if (field := table.model_fields.get(str(part))) is not None:
-            table = _find_table(field.annotation) or table
-    return f"{where}: unknown key {key!r}, {suggest(key, table.model_fields, 'keys')}"
-
-
-def _find_table(kind: object) -> type[BaseModel] | None:
-    """Return the table in the type of a field, such as `dict[str, ModelTable]`; `None` if it has none."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind
-    return next((found for inner in get_args(kind) if (found := _find_table(inner)) is not None), None)
-
-
-def suggest(name: str, known: Iterable[str], what: str) -> str:
+def _hint(name: str, known: Iterable[str], what: str) -> str:
     """Return the end of an error message about an unknown name: the nearest of the `known` ones, or all of them."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1) or [item for item in names if item.startswith(name)]
-    if near:
-        return f"did you mean {near[0]!r}?"
-    return f"the {what} are {', '.join(names)}" if names else f"and there are no {what}"
+    return did_you_mean(
+        name, names, f"the {what} are {', '.join(names)}" if names else f"there are no {what}"
+    )
 
 
 def starter_file() -> str:
@@ -285,37 +216,53 @@ def config_schema() -> dict[str, Json]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "treadle.toml"}
 
 
+_NO_STORE = "processes do not share limits; delete it, and give each process its share of the limit"
+_KEYS = Keys(
+    config_schema,
+    {
+        ("model",): "the name of a model; the table of one is [models.NAME]",
+        ("models", "*", "stop"): "a text or a list of texts",
+    },
+    removed={("limits", "*", "store"): _NO_STORE},
+)
+"""The keys of the file."""
+
+
 def check_names(file: ConfigFile, path: Path | None) -> None:
     """Check that every name which a file uses is defined in it, and no fallback leads back to itself.
 
     Raises: `ConfigError` with the first mistakes.
     """
-    if mistakes := list(_find_wrong_names(file)):
-        raise _list_mistakes(path, mistakes)
+    if problems := list(_find_wrong_names(file)):
+        raise _open_document(path).error(problems)
 
 
-def _find_wrong_names(file: ConfigFile) -> Iterator[tuple[KeyPath, str]]:
+def _find_wrong_names(file: ConfigFile) -> Iterator[Problem]:
     for name, table in file.models.items():
         place: KeyPath = ("models", name)
         if is_tiered(name):
-            yield place, f"{name!r} stands for the tiers; give the model another name"
+            yield Problem(place, f"{name!r} stands for the tiers; give the model another name")
         elif ":" in name:
-            yield place, f"the model {name!r} has a colon in its name; only 'provider:name' has one"
-        for key, text in find_wrong_names(file, f"models.{name}", table):
-            yield (*place, key), text
+            text = f"the model {name!r} has a colon in its name; only 'provider:name' has one"
+            yield Problem(place, text)
+        for problem in find_wrong_names(file, table):
+            yield Problem((*place, *problem.path), problem.text)
         if (circle := _find_circle(file.models, name)) is not None:
             what = (
-                f"names {name!r} itself" if len(circle) == 2 else f"leads back to it ({' → '.join(circle)})"
+                f"names {name!r} itself"
+                if len(circle) == 2
+                else f"leads back to {name!r} ({' → '.join(circle)})"
             )
-            yield (*place, "fallback"), f"models.{name}.fallback {what}; leave one of them out"
+            yield Problem((*place, "fallback"), f"it {what}; leave one of them out")
     for tier, item in file.tiers.items():
         for other in (item.model, *item.fallback):
             if is_tiered(other) or (":" not in other and other not in file.models):
-                said = f"tiers.{tier} names the model {other!r}, {suggest(other, file.models, 'models')}"
-                yield ("tiers", tier), said
+                yield Problem(
+                    ("tiers", tier), f"there is no model {other!r}{_hint(other, file.models, 'models')}"
+                )
     default = file.model
     if default is not None and ":" not in default and not is_tiered(default) and default not in file.models:
-        yield ("model",), f"model is {default!r}, {suggest(default, file.models, 'models')}"
+        yield Problem(("model",), f"there is no model {default!r}{_hint(default, file.models, 'models')}")
 
 
 def _find_circle(models: Mapping[str, ModelTable], name: str) -> tuple[str, ...] | None:
@@ -332,10 +279,12 @@ def _find_circle(models: Mapping[str, ModelTable], name: str) -> tuple[str, ...]
     return None
 
 
-def find_wrong_names(file: ConfigFile, label: str, table: ModelTable) -> Iterator[tuple[str, str]]:
-    """Yield the key and the text for each name that the table `label` uses and `file` does not define."""
+def find_wrong_names(file: ConfigFile, table: ModelTable) -> Iterator[Problem]:
+    """Yield a problem for each name that `table` uses and `file` does not define."""
     if table.limit is not None and table.limit not in file.limits:
-        yield "limit", f"{label}.limit is {table.limit!r}, {suggest(table.limit, file.limits, 'limits')}"
+        yield Problem(
+            ("limit",), f"there is no limit {table.limit!r}{_hint(table.limit, file.limits, 'limits')}"
+        )
     for other in table.fallback:
         if other not in file.models:
-            yield "fallback", f"{label}.fallback is {other!r}, {suggest(other, file.models, 'models')}"
+            yield Problem(("fallback",), f"there is no model {other!r}{_hint(other, file.models, 'models')}")

@@ -10,7 +10,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import name_known
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 from treadle.models.protocol import Model, context_tokens_of
@@ -121,8 +121,7 @@ def rank_of(name: str) -> int:
 def check_tier(name: str) -> None:
     """Check that `name` is the name of a tier. Raises: `ConfigError` with the nearest one."""
     if name not in QUALITY:
-        hint = did_you_mean(name, QUALITY) or ";"
-        raise ConfigError(f"there is no tier {name!r}{hint} the tiers are {', '.join(QUALITY)}")
+        raise ConfigError(f"there is no tier {name!r}{name_known(name, QUALITY, 'the tiers are')}")
 
 
 def find_nearest(wanted: str, names: Iterable[str], *, allows_weaker: bool = False) -> tuple[str, str | None]:

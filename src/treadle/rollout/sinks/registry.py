@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
-from treadle.core.registry import Registry, did_you_mean
+from treadle.core.registry import Registry, did_you_mean, name_known
 from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, sampled_mask
 from treadle.renderers.registry import load_renderer
 from treadle.rollout.sinks.protocol import Sink
@@ -71,9 +71,7 @@ def _make_sink(spec: str, group_size: int, mask: LossMask) -> Sink:
 
         return make_rows(spec, target, {**options, "format": kind}, group_size=group_size, mask=mask)
     known = list(dict.fromkeys([*SINKS.names(), *CURVES.names(), *TOKEN_FORMATS.names()]))
-    raise ConfigError(
-        f"there is no sink {kind!r}{did_you_mean(kind, known) or ';'} the sinks are {', '.join(known)}"
-    )
+    raise ConfigError(f"there is no sink {kind!r}{name_known(kind, known, 'the sinks are')}")
 
 
 def _take_mask(options: dict[str, str], otherwise: LossMask) -> LossMask:

@@ -8,12 +8,13 @@ from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from treadle.core.errors import ConfigError
-from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
+from treadle.core.inbox import InboxMessage
 from treadle.core.types import Json, Role
 from treadle.runs.run import Run
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.responses.request_items import Item, RequestItems, read_items
 from treadle.server.routes.route_context import ClientBody
+from treadle.server.turn_order import Reply, write_mail
 
 
 class _Part(ClientBody):
@@ -154,31 +155,28 @@ def read_answers(run: Run[Any], asked: RequestItems, resume: list[AgUiResume] | 
     Results of the agent's own calls, which clients send along with the history, are left out. Raises: `ConfigError`
     for an interrupt that is not open, an answer that cannot be read, and a call or interrupt without an answer.
     """
-    calls, questions, approvals = run.external_calls, run.open_questions, run.approvals
     # Results before a message of the user are part of the history.
     said = {item.call_id or "": item.content for item in asked.history if item.role is Role.TOOL}
-    mail: list[InboxMessage] = [
-        GiveResult(call_id, text, call_id in asked.failed)
+    replies = {
+        call_id: Reply(text, is_error=call_id in asked.failed)
         for call_id, text in (said | asked.results).items()
-        if call_id in calls
-    ]
-    answered = {message.call_id for message in mail if isinstance(message, GiveResult)}
+        if call_id in run.external_calls
+    }
     for entry in resume or ():
         name, is_cancelled = entry.interrupt_id, entry.status == "cancelled"
-        answered.add(name)
-        if name in approvals:
-            mail.append(DecideCall(name, False) if is_cancelled else _read_decision(name, entry.payload))
-        elif name in questions:
-            said_as_json = msgspec.json.encode(entry.payload).decode()
-            text = entry.payload if isinstance(entry.payload, str) else said_as_json
-            text = "" if is_cancelled else text
-            mail.append(GiveAnswer(name, text, is_declined=is_cancelled))
-        else:
+        if name not in run.approvals and name not in run.open_questions:
             raise ConfigError(f"no interrupt {name!r:.100} is open")
-    left = [name for name in (*calls, *questions, *approvals) if name not in answered]
-    if left and mail:
-        raise ConfigError(f"{left[0]!r} has no answer; answer all that the run waits for")
-    return mail
+        if is_cancelled:
+            replies[name] = Reply(is_approved=False if name in run.approvals else None, is_declined=True)
+        elif name in run.approvals:
+            replies[name] = _read_decision(name, entry.payload)
+        else:
+            replies[name] = Reply(
+                entry.payload
+                if isinstance(entry.payload, str)
+                else msgspec.json.encode(entry.payload).decode()
+            )
+    return write_mail(run.state, replies)
 
 
 def has_news(run: Run[Any], asked: RequestItems) -> bool:
@@ -193,13 +191,12 @@ def has_news(run: Run[Any], asked: RequestItems) -> bool:
     return len(told) > len(known) or told[-1] != known[-1]
 
 
-def _read_decision(call_id: str, payload: Json) -> DecideCall:
+def _read_decision(call_id: str, payload: Json) -> Reply:
     if not isinstance(payload, dict) or not isinstance(payload.get("approved"), bool):
         raise ConfigError(f'the answer about {call_id!r:.100} is not {{"approved": true}} or false')
     edited, reason = payload.get("editedArgs"), payload.get("reason")
-    return DecideCall(
-        call_id,
+    return Reply(
+        "" if reason is None else str(reason),
         payload["approved"],
-        None if reason is None else str(reason),
         None if edited is None else msgspec.json.encode(edited).decode(),
     )

@@ -8,10 +8,8 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 from treadle.agent.agent import Agent
-from treadle.core.asking import open_questions
-from treadle.core.calls import external_calls, waiting_calls
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
-from treadle.core.inbox import Cancel, DecideCall, GiveAnswer, GiveResult, InboxMessage
+from treadle.core.inbox import Cancel, InboxMessage
 from treadle.core.state import State
 from treadle.core.state import fold as fold_events
 from treadle.core.types import Json, Message, Role
@@ -20,7 +18,7 @@ from treadle.loop.driver import Driver
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import fork_run
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.access import ApiCaller, RequestRefused, no_such
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.gateway.conversations import digest_of
 from treadle.server.responses.request_items import (
@@ -37,10 +35,11 @@ from treadle.server.responses.response_ids import (
     read_call_id,
     read_conversation_id,
     read_response_id,
+    wire_call_id,
 )
 from treadle.server.responses.response_records import newest_response, record_of
 from treadle.server.run_host import BegunTurn, RunHost
-from treadle.server.turn_order import TurnOrder, begin_options, drive_turn
+from treadle.server.turn_order import Reply, TurnOrder, begin_options, drive_turn, write_mail
 
 METADATA = "metadata"
 """The entry of a run's metadata with what the client wants to keep with it."""
@@ -107,8 +106,7 @@ async def read_asked(
     asked = read_items(body.input, await _find_files(host, caller, file_ids) if file_ids else None)
     functions, searches = client_tools(body.tools)
     for store_id in [name for search in searches for name in search["vector_store_ids"]]:
-        if await asyncio.to_thread(host.vectors.get, str(store_id), caller.sees_only) is None:
-            raise RequestRefused(404, f"there is no vector store {store_id!r:.100}", "not_found")
+        await host.get_store(caller, str(store_id))
     texts = [text for text in (body.instructions, *asked.instructions) if text]
     settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
     wish = ClientWish(
@@ -127,10 +125,7 @@ async def _find_files(host: RunHost, caller: ApiCaller, file_ids: list[str]) -> 
     """Return uploaded files by id. Raises: `RequestRefused` if the client sees no such file."""
     found: dict[str, GivenFile] = {}
     for file_id in file_ids:
-        item = await asyncio.to_thread(host.files.get, file_id, caller.sees_only)
-        content = None if item is None else await asyncio.to_thread(host.files.content, item)
-        if item is None or content is None:
-            raise RequestRefused(404, f"there is no file {file_id!r:.100}", "not_found")
+        item, content = await host.read_file(caller, file_id)
         facts = facts_of(item)
         found[file_id] = GivenFile(content, facts.mime_type, facts.name)
     return found
@@ -167,7 +162,7 @@ async def _find_run(
         lambda: part_of_run(host.journal.read(before.run_id), before, Echo(model="", created_at=0))
     )
     if fold is None:
-        raise RequestRefused(404, f"there is no response {body.previous_response_id!r}", "not_found")
+        raise no_such("response", body.previous_response_id)
     if not fold.is_over:
         raise RequestRefused(409, f"{body.previous_response_id!r} is not over", "conversation_locked")
     if run.state.turn.number == before.turn and run.state.step <= fold.step:
@@ -211,29 +206,14 @@ def _client(caller: ApiCaller) -> str:
 def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMessage]:
     """Return the messages for the inbox that answer what a run waits for. Raises: `ConfigError` if a call of the
     client has no output, or an output no call; if there is neither a message nor an output, or both."""
-    calls = {item.call.call_id for item in external_calls(state)}
-    questions = {body.question_id for body in open_questions(state)}
-    approvals = {item.call.call_id for item in waiting_calls(state)}
-    mail: list[InboxMessage] = []
-    for wire, text in asked.results.items():
-        call_id = read_call_id(run_id, wire)
-        if call_id in calls:
-            mail.append(GiveResult(call_id, text, wire in asked.failed))
-        elif call_id in questions:
-            mail.append(GiveAnswer(call_id, text, is_declined=not text))
-        else:
-            raise ConfigError(f"no call {wire!r:.100} waits for an output")
-        calls.discard(call_id)
-        questions.discard(call_id)
+    replies = {
+        read_call_id(run_id, wire): Reply(text, is_error=wire in asked.failed, is_declined=not text)
+        for wire, text in asked.results.items()
+    }
     for wire, (is_approved, reason) in asked.approvals.items():
-        call_id = read_call_id(run_id, wire)
-        if call_id not in approvals:
-            raise ConfigError(f"no call {wire!r:.100} waits for an approval")
-        approvals.discard(call_id)
-        mail.append(DecideCall(call_id, is_approved, reason))
-    left = [*calls, *questions, *approvals]
-    if left and (mail or asked.message is not None):
-        raise ConfigError(f"no tool output found for the function call call_{run_id}_{left[0]}")
+        replies[read_call_id(run_id, wire)] = Reply(reason or "", is_approved)
+    missing = f"no tool output found for the function call {wire_call_id(run_id, '')}"
+    mail = write_mail(state, replies, missing, is_whole=asked.message is not None)
     if asked.message is None and not mail:
         raise ConfigError(_NOTHING_SAID)
     if asked.message is not None and mail:

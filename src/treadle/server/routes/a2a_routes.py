@@ -151,8 +151,7 @@ def _read(kind: type[B], params: Json) -> B:
         return kind.model_validate(params)
     except ValidationError as error:
         problem = Keys(kind.model_json_schema, {}).explain(error.errors(), params)[0]
-        where = ".".join(map(str, problem.path)) or "params"
-        raise ConfigError(f"{where}: {problem.text}") from None
+        raise ConfigError(f"{problem.key or 'params'}: {problem.text}") from None
 
 
 def _result(number: Json, result: Json) -> dict[str, Json]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from treadle.core.types import Json
 from treadle.runs.options import SessionOptions
-from treadle.server.access import RequestRefused
+from treadle.server.access import no_such
 from treadle.server.idempotency import keyed_request, new_run_id
 from treadle.server.responses.request_items import read_items
 from treadle.server.responses.response_ids import conversation_id, read_conversation_id
@@ -105,7 +105,7 @@ async def get_item(name: str, item_id: str, host: TheHost, caller: Reader) -> Re
     for item in await _items_of(name, host, caller):
         if item["id"] == item_id:
             return Fast(item)
-    raise RequestRefused(404, f"there is no item {item_id!r:.100}", "not_found")
+    raise no_such("item", item_id)
 
 
 async def _items_of(name: str, host: TheHost, caller: Reader) -> list[dict[str, Json]]:

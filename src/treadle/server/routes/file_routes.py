@@ -11,11 +11,9 @@ from pydantic import StringConstraints
 from treadle.core.types import Json
 from treadle.journal.resources import Resource, ResourceFilter
 from treadle.knowledge.files.file_store import FILE, facts_of
-from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.idempotency import new_id
 from treadle.server.routes.response_routes import page_of
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost
-from treadle.server.run_host import RunHost
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
 Word = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[\w-]+$")]
@@ -82,27 +80,16 @@ async def list_files(
     return Fast(page_of([_write(item) for item in found[:limit]], has_more=len(found) > limit))
 
 
-async def find_file(host: RunHost, caller: ApiCaller, file_id: str) -> Resource:
-    """Return a file that the client sees. Raises: `RequestRefused`."""
-    found = await asyncio.to_thread(host.files.get, file_id, caller.sees_only)
-    if found is None:
-        raise RequestRefused(404, f"there is no file {file_id!r:.100}", "not_found")
-    return found
-
-
 @router.get("/{file_id}")
 async def get_file(file_id: str, host: TheHost, caller: Reader) -> Response:
     """Return the facts about a file."""
-    return Fast(_write(await find_file(host, caller, file_id)))
+    return Fast(_write(await host.get_file(caller, file_id)))
 
 
 @router.get("/{file_id}/content")
 async def get_content(file_id: str, host: TheHost, caller: Reader) -> Response:
     """Return the content of a file."""
-    item = await find_file(host, caller, file_id)
-    content = await asyncio.to_thread(host.files.content, item)
-    if content is None:
-        raise RequestRefused(404, f"there is no file {file_id!r:.100}", "not_found")
+    item, content = await host.read_file(caller, file_id)
     # Whatever the file is, no browser runs it as a page of this server.
     name = quote(facts_of(item).name, safe="")
     headers = {"content-disposition": f"attachment; filename*=UTF-8''{name}"}
@@ -112,6 +99,6 @@ async def get_content(file_id: str, host: TheHost, caller: Reader) -> Response:
 @router.delete("/{file_id}")
 async def delete_file(file_id: str, host: TheHost, caller: Runner) -> Response:
     """Delete a file, also from all vector stores. Runs that have seen it keep what they have seen."""
-    await find_file(host, caller, file_id)
+    await host.get_file(caller, file_id)
     await asyncio.to_thread(host.files.delete, file_id)
     return Fast({"id": file_id, "object": "file", "deleted": True})

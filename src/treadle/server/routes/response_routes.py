@@ -21,6 +21,7 @@ from treadle.server.access import (
     Scope,
     Send,
     check_scope,
+    no_such,
     read_body,
 )
 from treadle.server.event_stream import EventStream, write_named
@@ -168,7 +169,7 @@ async def _fold(host: RunHost, caller: ApiCaller, response_id: str) -> ResponseF
     await host.get_run(caller, place.run_id)
     found = await asyncio.to_thread(_read_part, host, place)
     if found is None:
-        raise RequestRefused(404, f"there is no response {response_id!r:.150}", "not_found")
+        raise no_such("response", response_id)
     return found
 
 

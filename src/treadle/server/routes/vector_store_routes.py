@@ -15,9 +15,8 @@ from treadle.journal.resources import Resource, ResourceCounts, ResourceFilter
 from treadle.knowledge.files.attribute_filters import check_attributes, read_filter
 from treadle.knowledge.files.file_store import ATTACHED, Chunking, attached_facts
 from treadle.knowledge.files.vector_stores import BATCH, STORE, read_chunking, store_facts
-from treadle.server.access import RequestRefused
+from treadle.server.access import RequestRefused, no_such
 from treadle.server.idempotency import new_id
-from treadle.server.routes.file_routes import find_file
 from treadle.server.routes.response_routes import page_of
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, get_caller
 from treadle.server.run_host import RunHost
@@ -106,7 +105,7 @@ class SearchVectorStore(BaseModel):
 async def create_store(body: CreateVectorStore, request: Request, host: TheHost, caller: Runner) -> Response:
     """Make a vector store. `file_ids` are attached to it, and read after this returns."""
     chunking = read_chunking(body.chunking_strategy)
-    files = [await find_file(host, caller, file_id) for file_id in dict.fromkeys(body.file_ids)]
+    files = [await host.get_file(caller, file_id) for file_id in dict.fromkeys(body.file_ids)]
     days = None if body.expires_after is None else body.expires_after.days
     made = await asyncio.to_thread(
         host.vectors.create, body.name, body.metadata or {}, days, caller.name, new_id(request, "vs_")
@@ -200,10 +199,7 @@ async def _page(host: RunHost, chosen: ResourceFilter) -> tuple[list[Resource], 
 
 
 async def _find_store(store_id: str, request: Request, host: TheHost) -> Resource:
-    found = await asyncio.to_thread(host.vectors.get, store_id, get_caller(request).sees_only)
-    if found is None:
-        raise RequestRefused(404, f"there is no vector store {store_id!r:.100}", "not_found")
-    return found
+    return await host.get_store(get_caller(request), store_id)
 
 
 TheStore = Annotated[Resource, Depends(_find_store)]
@@ -222,7 +218,7 @@ async def _find_batch(batch_id: str, store: TheStore, host: TheHost) -> Resource
         host.vectors.table.get, BATCH, batch_id, store.created_at, store.resource_id
     )
     if found is None:
-        raise RequestRefused(404, f"there is no batch {batch_id!r:.100}", "not_found")
+        raise no_such("batch", batch_id)
     return found
 
 
@@ -282,7 +278,7 @@ async def search_store(body: SearchVectorStore, host: TheHost, caller: Reader, s
 @router.post("/{store_id}/files")
 async def attach_file(body: AttachFile, host: TheHost, caller: Runner, store: TheStore) -> Response:
     """Attach a file. It is read after this returns; its `status` says when it can be found."""
-    file = await find_file(host, caller, body.file_id)
+    file = await host.get_file(caller, body.file_id)
     await _attach(host, store, [(file, body.attributes)], read_chunking(body.chunking_strategy))
     return Fast(_write_attached(await _find_attached(body.file_id, store, host)))
 
@@ -361,7 +357,7 @@ async def attach_batch(
         raise RequestRefused(400, "give file_ids or files, and not both", "invalid_request")
     given: dict[str, Json] = dict.fromkeys(body.file_ids, body.attributes)
     given |= {item.file_id: item.attributes for item in body.files}
-    files = [(await find_file(host, caller, file_id), value) for file_id, value in given.items()]
+    files = [(await host.get_file(caller, file_id), value) for file_id, value in given.items()]
     chunking, batch_id = read_chunking(body.chunking_strategy), new_id(request, "vsfb_")
     batch = await _attach(host, store, files, chunking, is_batch=True, batch_id=batch_id)
     assert batch is not None

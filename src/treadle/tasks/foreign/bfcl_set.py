@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import name_known
 from treadle.core.types import Effect, Json, Message, Role, ToolSpec
-from treadle.runs.task import Grade, Task, TaskSet
+from treadle.runs.task import Grade, Task, TaskSet, get_task
 from treadle.scoring.call_matching import ExpectedCall, MatchRules, find_call_fault, pair_up
 from treadle.tasks.foreign.bfcl_worlds import BfclWorld, check_turns, read_call
 from treadle.tasks.solver import Ask, Solver, Step, WantedCall
@@ -57,9 +57,7 @@ def open_bfcl(text: str) -> TaskSet:
         path = _data_folder() / f"{_PREFIX}{text}.json"
         if not path.is_file():
             known = sorted(found.stem.removeprefix(_PREFIX) for found in path.parent.glob(f"{_PREFIX}*.json"))
-            raise ConfigError(
-                f"there is no category {text!r} of BFCL{did_you_mean(text, known) or ';'} it has {', '.join(known)}"
-            )
+            raise ConfigError(f"there is no category {text!r} of BFCL{name_known(text, known, 'it has')}")
     category = path.stem.removeprefix(_PREFIX)
     for part, why in _REFUSED.items():
         if category.endswith(part) or category.startswith(part):
@@ -295,10 +293,7 @@ class BfclSet:
         return map(self.get, self._ids)
 
     def get(self, task_id: str) -> BfclTask:
-        entry = self._entries.get(task_id)
-        if entry is None:
-            raise ConfigError(f"{self.name} has no task {task_id!r}{did_you_mean(task_id, self._ids)}")
-        return BfclTask(self, entry)
+        return BfclTask(self, get_task(self.name, self._entries, task_id))
 
 
 class BfclTool:

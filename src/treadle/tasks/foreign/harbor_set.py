@@ -29,9 +29,9 @@ from msgspec import Struct
 
 from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
-from treadle.runs.task import Grade, TaskSet
+from treadle.journal.named_files import suggest_path
+from treadle.runs.task import Grade, TaskSet, get_task
 from treadle.sandbox.commands.bubblewrap import ImageRoot
 from treadle.sandbox.commands.host import HostCommands
 from treadle.sandbox.commands.images import IMAGE_ID
@@ -65,7 +65,8 @@ def open_harbor(folder: str) -> TaskSet:
     """Return the tasks in a folder, which is one task or has one in each subfolder. Raises: `ConfigError`."""
     root = Path(folder).expanduser()
     if not root.is_dir():
-        raise ConfigError(f"there is no folder {folder!r}; write harbor:FOLDER with a folder of tasks")
+        hint = suggest_path(root, "write harbor:FOLDER with a folder of tasks")
+        raise ConfigError(f"there is no folder {folder!r}{hint}")
     places = [root] if _is_task(root) else sorted([path for path in root.iterdir() if _is_task(path)])
     if not places:
         raise ConfigError(f"the folder {folder!r} has no tasks: no subfolder has a task.toml or a task.yaml")
@@ -374,10 +375,7 @@ class HarborSet:
         return iter(self._tasks)
 
     def get(self, task_id: str) -> HarborTask:
-        place = self._places.get(task_id)
-        if place is None:
-            raise ConfigError(f"{self.name} has no task {task_id!r}{did_you_mean(task_id, self._places)}")
-        return HarborTask(self.name, task_id, place)
+        return HarborTask(self.name, task_id, get_task(self.name, self._places, task_id))
 
 
 def make_shell(text: str) -> Shell:

@@ -19,11 +19,11 @@ import msgspec
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.log import Log
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import name_known
 from treadle.core.types import Effect, Json, Message, Request, Role, ToolCall, ToolSpec
 from treadle.models.config.recipe import make_model
 from treadle.models.protocol import Model, Watch
-from treadle.runs.task import Grade, Task, TaskSet
+from treadle.runs.task import Grade, Task, TaskSet, get_task
 from treadle.sandbox.protocol import Sandbox
 from treadle.tasks.solver import Solver, Step, WantedCall
 from treadle.tools.context import ToolContext
@@ -60,9 +60,7 @@ def open_tau(text: str) -> TaskSet:
     registry = _load("registry").registry
     known = registry.get_domains()
     if domain not in known:
-        raise ConfigError(
-            f"tau2 has no domain {domain!r}{did_you_mean(domain, known) or ';'} it has {', '.join(known)}"
-        )
+        raise ConfigError(f"tau2 has no domain {domain!r}{name_known(domain, known, 'it has')}")
     try:
         make = registry.get_env_constructor(domain)
         first = make()
@@ -102,9 +100,7 @@ class TauSet:
         return [name for name, task in self._tasks.items() if find_obstacle(task) is None]
 
     def get(self, task_id: str) -> "TauTask":
-        found = self._tasks.get(task_id)
-        if found is None:
-            raise ConfigError(f"{self.name} has no task {task_id!r}{did_you_mean(task_id, self._tasks)}")
+        found = get_task(self.name, self._tasks, task_id)
         if (obstacle := find_obstacle(found)) is not None:
             raise ConfigError(f"the task {self.name}:{task_id} cannot be run here: {obstacle}")
         return TauTask(self, found)

@@ -11,6 +11,7 @@ from treadle.core.documents import decode_document, read_data
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
+from treadle.journal.named_files import read_named
 from treadle.tools.mcp.servers import MCPServer, MCPServers
 from treadle.tools.mcp.target import OF_RUN
 
@@ -52,13 +53,10 @@ def mcp(text: str = "", **settings: Json) -> MCPServers:
 
 def read_file(path: Path) -> MCPServers:
     """Return the servers of a file in the common `mcpServers` format. Raises: `ConfigError`."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        hint = did_you_mean(path.name, [item.name for item in path.parent.glob("*.json")])
-        raise ConfigError(f"cannot read the MCP servers of {str(path)!r}: {error.strerror}{hint}") from error
     origin = repr(str(path))
-    return read_servers(decode_document(data, origin, is_yaml=False), origin)
+    return read_servers(
+        decode_document(read_named("the MCP servers of ", path), origin, is_yaml=False), origin
+    )
 
 
 def read_servers(raw: Json, origin: str) -> MCPServers:

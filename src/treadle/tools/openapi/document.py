@@ -16,6 +16,7 @@ from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json
 from treadle.http.background import run_blocking
 from treadle.http.guarded import GuardedHttp, Resolver, host_of
+from treadle.journal.named_files import explain_unread
 from treadle.tools.openapi.json_schema import CannotBeToolError, Schemas
 from treadle.tools.schema.validation import ArgumentChecker, OutputChecker, read_effect
 
@@ -314,8 +315,9 @@ def load(
     try:
         data = Path(text).expanduser().read_bytes()
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"cannot read {_NAME} {text!r}: {why}") from error
+        if isinstance(error, OSError):
+            raise explain_unread(f"{_NAME} ", text, error) from error
+        raise ConfigError(f"cannot read {_NAME} {text!r}: {error}") from error
     return OpenAPIDocument(
         decode_document(data, repr(text), is_yaml=False if text.endswith(".json") else None), repr(text)
     )

@@ -18,6 +18,7 @@ from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Effect, Json, ToolSpec
+from treadle.journal.named_files import read_named
 from treadle.tools.schema.validation import ArgumentChecker, check_spec, read_effect
 
 MOCK_FIELDS = frozenset(("fixtures", "response", "responses", "mockResponse", "template"))
@@ -63,12 +64,7 @@ class Definitions(Struct, frozen=True):
 def read_definitions(path: str | Path) -> Definitions:
     """Read the tools of a JSON file, or a YAML file if PyYAML is installed. Raises: `ConfigError`."""
     file = Path(path).expanduser()
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        is_missing = isinstance(error, FileNotFoundError)
-        hint = did_you_mean(file.name, [item.name for item in file.parent.glob("*")]) if is_missing else ""
-        raise ConfigError(f"cannot read the tools of {str(path)!r}: {error.strerror}{hint}") from error
+    data = read_named("the tools of ", path)
     return parse_definitions(
         decode_document(data, repr(str(path)), is_yaml=is_yaml_name(file.name)), repr(str(path))
     )

@@ -16,8 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
-from treadle.runs.task import Grade, TaskSet
+from treadle.runs.task import Grade, TaskSet, get_task
 
 _PROGRAM = Path(__file__).with_name("played_program.py")
 
@@ -112,13 +111,7 @@ class PlayedSet:
         return iter(self._tasks.values())
 
     def get(self, task_id: str) -> PlayedTask:
-        found = self._tasks.get(task_id)
-        if found is None:
-            hint = did_you_mean(task_id, list(self._tasks)[:100])
-            raise ConfigError(
-                f"{self.name} has no task {task_id!r}{hint}; ids are such as {next(iter(self._tasks), 'none')!r}"
-            )
-        return found
+        return get_task(self.name, self._tasks, task_id)
 
 
 def _advise(why: str, kind: str) -> str:

@@ -1,0 +1,40 @@
+"""Files and folders that people name: their content, and errors with the nearest name that exists."""
+
+import os
+from itertools import islice
+from pathlib import Path
+
+from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
+
+_MAX_NAMES = 2000
+"""How many files of a folder are compared."""
+
+
+def suggest_path(path: str | os.PathLike[str], otherwise: str = "") -> str:
+    """Return the end of an error message about a path that may not exist: the nearest names in its folder, or the
+    folder that does not exist either. If the path exists, or no name is near, it is `otherwise`."""
+    place = Path(os.path.expanduser(path))
+    folder = place.parent
+    if os.path.lexists(place):
+        return otherwise and f"; {otherwise}"
+    if not folder.is_dir():
+        return f"; there is no folder {str(folder)!r}{suggest_path(folder)}"
+    try:
+        names = [item.name for item in islice(folder.iterdir(), _MAX_NAMES) if item.name[0] != "."]
+    except OSError:
+        names = []
+    return did_you_mean(place.name, names, otherwise)
+
+
+def explain_unread(what: str, path: str | os.PathLike[str], error: OSError) -> ConfigError:
+    """Return the error about a file that cannot be read. `what` says what it holds, as in `the topics of `."""
+    return ConfigError(f"cannot read {what}{os.fspath(path)!r}: {error.strerror}{suggest_path(path)}")
+
+
+def read_named(what: str, path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a file. Raises: `ConfigError`, as `explain_unread` makes it."""
+    try:
+        return Path(os.path.expanduser(path)).read_bytes()
+    except OSError as error:
+        raise explain_unread(what, path, error) from error
