@@ -112,6 +112,28 @@ async def test_an_edit_is_run_and_told_to_the_model(lab: Lab) -> None:
     assert run.messages[1].tool_calls[0].parsed == {"to": "a"}
 
 
+async def test_new_arguments_may_be_a_mapping(lab: Lab) -> None:
+    edit = Decision(True, arguments={"to": "b"})
+    agent = lab.agent([send_to("a")], "ok", tools=[send], approve={"once": "ask"}, approver=lambda _: edit)
+    run = await agent.run("go")
+    assert results(run) == [("send", 'The user changed the arguments to {"to":"b"}\nsent to b')]
+    agent = lab.agent([send_to("a")], "ok", tools=[send], approve={"once": "ask"})
+    run = await agent.run("go")
+    with pytest.raises(ConfigError, match="is 'yes'; give a bool or a Decision"):
+        await agent.resume(run.run_id, approvals={"call_1_0": "yes"})
+    with pytest.raises(ConfigError, match="cannot be written as JSON"):
+        await agent.resume(run.run_id, approvals={"call_1_0": Decision(True, arguments={"to": object()})})
+    run = await agent.resume(run.run_id, approvals={"call_1_0": Decision(True, arguments={"to": "c"})})
+    assert SENT == ["b", "c"]
+
+
+def test_a_decision_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is_approved is 'no'; give True or False"):
+        Decision("no")
+    with pytest.raises(ConfigError, match="arguments is 3; give a dict, or JSON as a str"):
+        Decision(True, arguments=3)
+
+
 async def test_a_run_that_waits_is_paused_and_goes_on_with_a_decision(lab: Lab) -> None:
     agent = lab.agent([send_to("a"), send_to("b")], "ok", tools=[send], approve={"once": "ask"})
     run = await agent.run("go")
