@@ -100,7 +100,7 @@ def test_a_chat_goes_on_with_its_own_agent(cli: Cli, script: Script) -> None:
 
 
 def test_a_fork_of_a_session_goes_on_as_a_chat(cli: Cli) -> None:
-    cli("chat", "-m", "mock:echo", text="hi\n")
+    assert cli("chat", "-m", "mock:echo", text="hi\n").err.count("continue") == 1
     forked = cli("fork", "last", "--text", "again")
     assert (forked.code, "another process" in forked.err) == (0, False), forked
     again = cli(*printed(forked, "chat"), text="/quit\n")

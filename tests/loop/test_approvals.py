@@ -167,6 +167,47 @@ async def test_waiting_is_no_time_at_work(lab: Lab) -> None:
     assert run.state.work_seconds < 2.0
 
 
+class Watch:
+    """A clock that stands still until it is set."""
+
+    now = 1e9
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("deadline", [None, 600.0])
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_waiting_for_no_decision_is_no_time_at_work(deadline: float | None, is_stopped: bool) -> None:
+    clock, asked = Watch(), asyncio.Event()
+
+    async def decide(request: ApprovalRequest) -> None:
+        clock.now += 100
+        asked.set()
+        if is_stopped:
+            await asyncio.sleep(60)
+
+    agent = Agent(
+        ScriptedModel([[send_to("a")], "ok"]),
+        tools=[send],
+        policy=Policy(approve={"once": "ask"}, deadline_seconds=deadline),
+        approver=decide,
+        journal="memory:",
+        clock=clock,
+    )
+    async with agent.session() as session:
+        turn = asyncio.ensure_future(session.send("go"))
+        await asked.wait()
+        if is_stopped:
+            turn.cancel()
+        await asyncio.gather(turn, return_exceptions=True)
+        assert session.run.state.turn.is_open is not is_stopped
+        assert session.run.state.work_seconds == 0.0
+
+
 async def test_cancelling_while_somebody_is_asked_leaves_the_call_waiting(lab: Lab) -> None:
     asked = asyncio.Event()
 

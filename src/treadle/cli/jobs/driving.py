@@ -102,7 +102,7 @@ def print_follow_up(run: Run, follow_up: FollowUp) -> None:
         print_replies(run, follow_up)
     elif run.state.has_failed_turn:
         print_note("try again with: " + follow_up.write("resume", run.run_id))
-    elif is_between_turns(run):
+    elif run.status is Status.PAUSED and is_between_turns(run):
         print_note("continue the session with: " + follow_up.write("chat", session=run.run_id))
     elif run.status is Status.PAUSED:
         print_note("stopped by another process; continue with: " + follow_up.write("resume", run.run_id))
