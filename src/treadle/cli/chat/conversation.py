@@ -242,6 +242,9 @@ class Chat:
                 print_error(f"there is no command {name!r}{hint} /help lists the commands")
                 return True
             return False
+        if rest.strip() and not command.takes:
+            print_error(f"{name} takes no text; write it alone, or begin a message with another word")
+            return True
         if is_turn and not (command.is_quick or (name == "/model" and not rest.strip())):
             self._later.append(text)
             print_note(f"{name} is done after the turn")

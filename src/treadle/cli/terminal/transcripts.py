@@ -25,7 +25,7 @@ from treadle.cli.terminal.output import (
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
-from treadle.core.types import Delivery, Message, Role, ServerCall, ToolCall, ToolResult
+from treadle.core.types import Delivery, Message, Role, ServerCall, StopReason, ToolCall, ToolResult
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
@@ -170,6 +170,9 @@ class _RunPrinter(EventPrinter):
         """The name of the model that was asked last."""
         self._shown = ""
         """The name of the model that the first line shows."""
+        self._is_session = False
+        self._told: str | None = None
+        """The error of the newest turn that failed in a session, which its line shows."""
         self._is_paused = False
         """True if the run was paused or finished by the last event that was printed."""
 
@@ -178,7 +181,7 @@ class _RunPrinter(EventPrinter):
         started = run.state.started
         if started is None:
             return
-        self._shown = started.spec.model.name
+        self._shown, self._is_session = started.spec.model.name, started.is_session
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started.at))
         parts = [f"run {clean(run.run_id)}", clean(started.spec.model.name or "no model"), at]
         if started.task is not None:
@@ -247,6 +250,13 @@ class _RunPrinter(EventPrinter):
             said = "yes" if body.is_approved else f"no{': ' + clean(body.reason) if body.reason else ''}"
             edited = f", with {clean(body.arguments)}" if body.arguments is not None else ""
             self.say(f"› {said}{edited}", "cyan")
+        elif isinstance(body, e.TurnCompleted):
+            if self._is_session and body.stop_reason is not StopReason.COMPLETED:
+                self._told = body.error
+                self.say(f"-- the turn ended: {body.stop_reason}{_explain(body)}", "magenta")
+        elif isinstance(body, e.Noted):
+            if body.remark:
+                self.say(f"-- remark: {clean(body.remark)}", "magenta")
         elif isinstance(body, e.RunPaused):
             remark = f" ({clean(body.remark)})" if body.remark else ""
             self.say(f"-- paused: {body.reason}{remark}", "magenta")
@@ -264,8 +274,9 @@ class _RunPrinter(EventPrinter):
                 self.say(format_call(item.call, self._width - 18), "bold", end="")
                 self.say("  no result yet", "dim")
         self.say("")
-        if run.error:
-            self.say(f"{clean(run.error)} (fault: {run.fault})", "red")
+        if run.error and run.error != self._told:
+            fault = f" (fault: {run.fault})" if run.fault else ""
+            self.say(clean(run.error) + fault, "red")
         print_outcome(run, is_driven=is_driven)
 
     def _print_inference(self, body: e.InferenceCompleted) -> None:
@@ -289,6 +300,12 @@ class _RunPrinter(EventPrinter):
         if (child := body.child) is not None:
             cost = f", {write_cost(child.cost_usd)}" if child.cost_usd else ""
             self.say(f"  run {clean(child.run_id)} · {child.usage.total_tokens:,} tokens{cost}", "dim italic")
+
+
+def _explain(body: e.TurnCompleted) -> str:
+    """Return the error of a turn and whose fault it was, in brackets; empty if there is no error."""
+    fault = f"; fault: {body.fault}" if body.fault else ""
+    return f" ({clean(body.error)}{fault})" if body.error else ""
 
 
 def print_events(journal: Journal, run_id: str, *, is_full: bool) -> None:
