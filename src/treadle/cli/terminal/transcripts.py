@@ -6,6 +6,7 @@ from treadle.cli.terminal.format import (
     format_artifact,
     format_call,
     format_compaction,
+    format_fallback,
     format_replacement,
     format_route,
     format_server_call,
@@ -222,7 +223,7 @@ class _RunPrinter(EventPrinter):
         elif isinstance(body, e.InferenceCompleted):
             self._print_inference(body)
         elif isinstance(body, e.InferenceFailed) and body.next_tier is None:
-            self.say(f"attempt failed: {shorten(body.error, 400)}", "yellow")
+            self.say(format_fallback(body) or f"attempt failed: {shorten(body.error, 400)}", "yellow")
         elif isinstance(body, e.ToolStarted) and body.attempt > 1 and body.parent_call_id is None:
             name, has_asked = clean(body.name), body.call_id in self._asking
             why = f"the outcome of {name} was lost; its effect is {body.effect}, so it runs again"
@@ -286,8 +287,9 @@ class _RunPrinter(EventPrinter):
         if usage.is_reported:
             tokens = f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens"
         facts = [f"step {body.step}", tokens, write_seconds(body.duration_seconds)]
-        if self._asked not in ("", self._shown):
-            facts.insert(1, clean(self._asked))
+        answered_by = body.answered_by or self._asked
+        if answered_by not in ("", self._shown):
+            facts.insert(1, clean(answered_by))
         if completion.cost_usd:
             facts.append(write_cost(completion.cost_usd))
         self.say("\n" + " · ".join(facts), "dim")
