@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Attachment(Struct, frozen=True):
-    """Content that belongs to a result but cannot be part of its text. The loop keeps it as an `Artifact`."""
+    """Content of a result or a message that cannot be part of its text. The journal keeps it as an `Artifact`."""
 
     kind: str
     """`image`, `audio`, `document`, `resource` or `link`."""
