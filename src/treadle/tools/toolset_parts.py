@@ -41,7 +41,7 @@ def load_file(path: Path) -> ModuleType:
     check_file(path)
     full = path.resolve()
     # The digest tells files of the same name in two folders apart, and is the same for the same file.
-    name = f"{FILE_MODULE}{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:12]}"
+    name = f"{_FILE_MODULE}{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:12]}"
     with _EXECUTING:
         if name in sys.modules:
             return sys.modules[name]
@@ -61,7 +61,7 @@ def load_file(path: Path) -> ModuleType:
 
 def forget_files() -> None:
     """Let files be executed anew when they are loaded next, because their mistakes may be mended by then."""
-    for name in [name for name in sys.modules if name.startswith(FILE_MODULE)]:
+    for name in [name for name in sys.modules if name.startswith(_FILE_MODULE)]:
         del sys.modules[name]
 
 
@@ -182,11 +182,18 @@ _PLACES = ("command", "args", "url", "base_url", "document", "address")
 _SECRET_KEY = re.compile(
     r"(?:^|_)(?:api_?key|token|secret|password|passwd|credentials?|authorization)$", re.IGNORECASE
 )
-FILE_MODULE = "treadle_file_"
+_FILE_MODULE = "treadle_file_"
 """The beginning of the names of modules that were loaded from a file."""
 _EXECUTING = new_reentrant_lock()
 """Held while a user's file or module is loaded, so that no other thread gets one without all its names, or takes
 its folder out of the import path. A file that loads another one has the lock already."""
+
+
+def full_name_of(item: object) -> str:
+    """Return the name of a function, a class or an object's class, with its module unless that is a file."""
+    name = getattr(item, "__qualname__", type(item).__qualname__)
+    module = getattr(item, "__module__", "?")
+    return str(name) if module.startswith(_FILE_MODULE) else f"{module}.{name}"
 
 
 def may_hold_secret(text: str) -> bool:
@@ -261,7 +268,7 @@ def reference_of(item: object) -> PartSpec:
     names = [] if module is None else [name for name, value in vars(module).items() if value is item]
     name = names[0] if names else str(getattr(item, "__qualname__", type(item).__qualname__))
     part = f"{module_name}:{name}"
-    if module is not None and module_name.startswith(FILE_MODULE):
+    if module is not None and module_name.startswith(_FILE_MODULE):
         part = f"{module.__file__}:{name}"
     return PartSpec(name=part, missing=_find_obstacle(item, module, module_name, name))
 
