@@ -110,6 +110,15 @@ def test_another_model_goes_on_with_the_session(cli: Cli, script: Script) -> Non
     assert "session: 4 turns" in done.out
 
 
+def test_the_first_model_is_asked_again_at_its_own_server(cli: Cli, script: Script) -> None:
+    server = script(_count)
+    text = "hi\n/model mock:echo\nthere\n/model openai:m\nyou\n"
+    done = cli("chat", "-m", "openai:m", "--base-url", server.url, "--api-key", "k", text=text)
+    assert done.code == 0, done
+    assert [body["model"] for body in server.requests] == ["m", "m"]
+    assert server.headers[-1]["authorization"] == "Bearer k"
+
+
 def test_judging_without_a_way_to_ask_is_told(cli: Cli) -> None:
     told = "messages are judged, and the model cannot ask about unclear ones"
     assert told in cli("chat", "-m", "mock:echo", text="/quit\n").err
