@@ -41,8 +41,8 @@ DEFAULT_ERRORS = (
     ContextOverflowError,
     UnsupportedPartError,
 )
-"""Errors after which another model is asked, and a `ProviderError` of no narrower type, as a program's own model may
-raise it. A wrong request would be wrong for every model."""
+"""Errors after which another model is asked, beside a `ProviderError` of no narrower type, as a program's own model
+may raise it. A wrong request would be wrong for every model."""
 
 
 COOLDOWN_SECONDS = 30.0
