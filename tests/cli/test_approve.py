@@ -116,7 +116,7 @@ def test_a_no_with_a_reason_and_an_edit_are_told_to_the_model(cli: Cli, script: 
             ("r", "call_2", "yes"),
             "no call begins with 'call_2'; did you mean 'call_1'? the waiting calls are: call_1",
         ),
-        (("r", "yess"), "'yess' is no decision, and no call that waits begins with it; say yes, no or edit"),
+        (("r", "yess"), "'yess' is not a decision, and no call that waits begins with it; list these with: "),
         (("r", "call_1", "maybe"), "'maybe' is not a decision; say yes, no or edit"),
         (("r", "call_1", "edit"), "edit needs the arguments"),
         (("r", "call_1", "edit", "{}"), "missing parameter 'to'"),

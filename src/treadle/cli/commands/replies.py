@@ -319,7 +319,10 @@ def _explain_missing(run: str, call: str, waiting: Mapping[str, ToolCall], follo
     elif call == "all" or any(call_id.startswith(call) for call_id in waiting):
         text = f"say yes, no or edit: {follow_up.write('approve', run, call, 'yes')}"
     else:
-        text = f"{call!r} is no decision, and no call that waits begins with it; say yes, no or edit"
+        listing = follow_up.write("approve", run)
+        text = (
+            f"{call!r} is not a decision, and no call that waits begins with it; list these with: {listing}"
+        )
     return text
 
 
