@@ -139,6 +139,7 @@ MISUSES: list[tuple[Callable[[], object], str]] = [
     (lambda: make(instructions=lambda: 3).run_sync("go"), "returned 3; return a str"),
     (lambda: make(instruction="Be kind."), "Agent has no option 'instruction'; did you mean 'instructions'"),
     (lambda: make().run_sync("go", run_ide="r"), "run has no option 'run_ide'; did you mean 'run_id'"),
+    (lambda: make().run_sync("go", shema=int), "run has no option 'shema'; did you mean 'schema'"),
     (lambda: make().run_sync(None), "the task is None; give the user's message"),
     (lambda: make().run_sync([{"role": "user"}]), "the task is .*give the user's message"),
     (lambda: make().run_sync("go", run_id=""), "the run's id is ''"),

@@ -55,6 +55,23 @@ async def test_a_waiting_turn_is_decided_within_the_session():
     assert (await agent.replay(session.run_id)).is_exact
 
 
+def test_turns_are_finished_and_tried_again_without_an_event_loop() -> None:
+    @tool
+    async def send(to: str) -> str:
+        return f"sent to {to}"
+
+    script = [[call("send", {"to": "a"})], ServerError("no power"), "done"]
+    policy = Policy(approve={"once": "ask"})
+    heard: list[str] = []
+    agent = Agent(ScriptedModel(script), tools=[send], journal="memory:", policy=policy)
+    with agent.session() as session:
+        waiting = session.send_sync("one")
+        failed = session.finish_turn_sync(approvals=dict.fromkeys(waiting.approvals, True))
+        assert (failed.stop_reason, failed.results[0].content) == ("error", "sent to a")
+        assert session.retry_turn_sync(on_event=lambda event: heard.append(event.type)).output == "done"
+    assert heard[0] == "run_resumed"
+
+
 class OneFile:
     """A task whose check wants a file with the word that is also the answer."""
 

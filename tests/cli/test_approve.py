@@ -56,6 +56,8 @@ def test_without_anybody_the_run_waits_and_goes_on_with_a_yes(cli: Cli, script: 
     assert cli("runs", "--status", "waiting").out.count("r ") >= 1
     listed = cli("approve", "r")
     assert (listed.code, listed.out.strip()) == (0, 'call_1  send(to="a")')
+    assert "decide with: treadle approve r call_1 yes" in listed.err
+    assert "decide with: treadle approve r call_1 yes" in cli("answer", "r").err
     unsaid = cli("approve", "r", "call_1")
     assert (unsaid.code, ": treadle approve r call_1 yes\n" in unsaid.err) == (2, True), unsaid
     done = cli("approve", "r", "call_1", "yes", "--api-key", "k", "-q")
@@ -114,6 +116,7 @@ def test_a_no_with_a_reason_and_an_edit_are_told_to_the_model(cli: Cli, script: 
             ("r", "call_2", "yes"),
             "no call begins with 'call_2'; did you mean 'call_1'? the waiting calls are: call_1",
         ),
+        (("r", "yess"), "'yess' is not a decision, and no call that waits begins with it; list these with: "),
         (("r", "call_1", "maybe"), "'maybe' is not a decision; say yes, no or edit"),
         (("r", "call_1", "edit"), "edit needs the arguments"),
         (("r", "call_1", "edit", "{}"), "missing parameter 'to'"),

@@ -91,6 +91,13 @@ def test_a_session_is_forked_taken_back_and_saved(cli: Cli) -> None:
     assert "session: 2 turns, " in done.out.partition("› four")[2]
 
 
+def test_a_command_without_a_text_does_nothing_with_one(cli: Cli) -> None:
+    done = cli("chat", "-m", "mock:echo", text="one\ntwo\n/undo 2\n/clear now\nthree\n")
+    assert (done.code, len(cli("sessions", "--json").lines)) == (0, 1), done
+    assert "error: /undo takes no text; write it alone" in done.err
+    assert "session: 3 turns, " in done.out
+
+
 def test_another_model_goes_on_with_the_session(cli: Cli, script: Script) -> None:
     server = script(_count)
     text = "hi\n/model other\nthere\n/model nope:x\nstill\n/model mock:echo\nyou\n"
@@ -101,6 +108,15 @@ def test_another_model_goes_on_with_the_session(cli: Cli, script: Script) -> Non
     assert "unknown provider 'nope'" in done.err
     assert "You said: you" in done.out
     assert "session: 4 turns" in done.out
+
+
+def test_the_first_model_is_asked_again_at_its_own_server(cli: Cli, script: Script) -> None:
+    server = script(_count)
+    text = "hi\n/model mock:echo\nthere\n/model openai:m\nyou\n"
+    done = cli("chat", "-m", "openai:m", "--base-url", server.url, "--api-key", "k", text=text)
+    assert done.code == 0, done
+    assert [body["model"] for body in server.requests] == ["m", "m"]
+    assert server.headers[-1]["authorization"] == "Bearer k"
 
 
 def test_judging_without_a_way_to_ask_is_told(cli: Cli) -> None:

@@ -99,6 +99,14 @@ def test_a_chat_goes_on_with_its_own_agent(cli: Cli, script: Script) -> None:
     assert "waits for approval" in forked.out, forked
 
 
+def test_a_fork_of_a_session_goes_on_as_a_chat(cli: Cli) -> None:
+    assert cli("chat", "-m", "mock:echo", text="hi\n").err.count("continue") == 1
+    forked = cli("fork", "last", "--text", "again")
+    assert (forked.code, "another process" in forked.err) == (0, False), forked
+    again = cli(*printed(forked, "chat"), text="/quit\n")
+    assert (again.code, "2 turns so far" in again.err) == (0, True), again
+
+
 def test_the_mock_server_names_commands(cli: Cli) -> None:
     process = cli.start("mock", "--port", "0")
     assert process.stderr is not None

@@ -126,6 +126,11 @@ def test_a_chat_takes_the_answer_of_another_process(cli: Cli, terminals: list[Te
     chat.wait_for("a.txt")
     chat.wait_for("›")
     assert cli("label", "last", "quality=good").code == 0
+    assert cli("label", "last", "--remark", "looked at it").code == 0
+    assert "give a label as NAME=VALUE, or a --remark" in cli("label", "last").err
     chat.type("\x04")
     assert chat.close() == 0
     assert "quality" in cli("show", "last", "--events").out
+    assert len(cli("runs", "--label", "quality=good", "--json").lines) == 1
+    assert cli("runs", "--label", "quality=good", "--label", "quality=bad").err == "no such runs\n"
+    assert "'quality' is not a label; write NAME=VALUE" in cli("runs", "--label", "quality").err

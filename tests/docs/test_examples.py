@@ -17,6 +17,7 @@ from tests.docs.page import blocks
 from tests.forks.process import FORKS
 
 from treadle.cli.jobs.machine_checks import read_extras, read_requirements
+from treadle.runs.options import AgentOptions
 from treadle.testbed.server import ServerSettings
 from treadle.testbed.server.oracle_app import HttpReply, OracleApp
 from treadle.testbed.server.serving import ServerConnection
@@ -131,6 +132,16 @@ def test_every_extra_is_told() -> None:
     (everything,) = found["all"]
     assert set(everything.removeprefix("treadle[").removesuffix("]").split(",")) == users
     assert all(read_requirements()[name] for name in users)
+
+
+def test_every_option_of_an_agent_is_told() -> None:
+    rows = [
+        line.split("|")[1]
+        for line in (ROOT / "docs" / "agents.md").read_text().splitlines()
+        if line[:3] == "| `"
+    ]
+    told = set(re.findall(r"`(\w+)`", " ".join(rows)))
+    assert AgentOptions.__optional_keys__ <= told
 
 
 def test_every_page_is_in_the_site() -> None:

@@ -112,6 +112,28 @@ async def test_an_edit_is_run_and_told_to_the_model(lab: Lab) -> None:
     assert run.messages[1].tool_calls[0].parsed == {"to": "a"}
 
 
+async def test_new_arguments_may_be_a_mapping(lab: Lab) -> None:
+    edit = Decision(True, arguments={"to": "b"})
+    agent = lab.agent([send_to("a")], "ok", tools=[send], approve={"once": "ask"}, approver=lambda _: edit)
+    run = await agent.run("go")
+    assert results(run) == [("send", 'The user changed the arguments to {"to":"b"}\nsent to b')]
+    agent = lab.agent([send_to("a")], "ok", tools=[send], approve={"once": "ask"})
+    run = await agent.run("go")
+    with pytest.raises(ConfigError, match="is 'yes'; give a bool or a Decision"):
+        await agent.resume(run.run_id, approvals={"call_1_0": "yes"})
+    with pytest.raises(ConfigError, match="cannot be written as JSON"):
+        await agent.resume(run.run_id, approvals={"call_1_0": Decision(True, arguments={"to": object()})})
+    run = await agent.resume(run.run_id, approvals={"call_1_0": Decision(True, arguments={"to": "c"})})
+    assert SENT == ["b", "c"]
+
+
+def test_a_decision_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is_approved is 'no'; give True or False"):
+        Decision("no")
+    with pytest.raises(ConfigError, match="arguments is 3; give a dict, or JSON as a str"):
+        Decision(True, arguments=3)
+
+
 async def test_a_run_that_waits_is_paused_and_goes_on_with_a_decision(lab: Lab) -> None:
     agent = lab.agent([send_to("a"), send_to("b")], "ok", tools=[send], approve={"once": "ask"})
     run = await agent.run("go")
@@ -143,6 +165,47 @@ async def test_waiting_is_no_time_at_work(lab: Lab) -> None:
     run = await agent.run("go")
     assert (run.stop_reason, SENT) == (StopReason.COMPLETED, ["a"])
     assert run.state.work_seconds < 2.0
+
+
+class Watch:
+    """A clock that stands still until it is set."""
+
+    now = 1e9
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("deadline", [None, 600.0])
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_waiting_for_no_decision_is_no_time_at_work(deadline: float | None, is_stopped: bool) -> None:
+    clock, asked = Watch(), asyncio.Event()
+
+    async def decide(request: ApprovalRequest) -> None:
+        clock.now += 100
+        asked.set()
+        if is_stopped:
+            await asyncio.sleep(60)
+
+    agent = Agent(
+        ScriptedModel([[send_to("a")], "ok"]),
+        tools=[send],
+        policy=Policy(approve={"once": "ask"}, deadline_seconds=deadline),
+        approver=decide,
+        journal="memory:",
+        clock=clock,
+    )
+    async with agent.session() as session:
+        turn = asyncio.ensure_future(session.send("go"))
+        await asked.wait()
+        if is_stopped:
+            turn.cancel()
+        await asyncio.gather(turn, return_exceptions=True)
+        assert session.run.state.turn.is_open is not is_stopped
+        assert session.run.state.work_seconds == 0.0
 
 
 async def test_cancelling_while_somebody_is_asked_leaves_the_call_waiting(lab: Lab) -> None:

@@ -11,6 +11,7 @@ from treadle.core import events as e
 from treadle.core.errors import (
     AuthenticationError,
     ContextOverflowError,
+    ProviderError,
     RateLimitError,
     RequestError,
     ServerError,
@@ -145,6 +146,7 @@ async def test_another_model_at_a_resume_is_chosen_anew():
         ContextOverflowError("long"),
         UnavailableError("no credit is left", status=402),
         RateLimitError("slow down", retry_after_seconds=60.0),
+        ProviderError("broken"),
     ],
 )
 async def test_a_tier_that_fails_for_good_is_replaced_within_the_turn(error):

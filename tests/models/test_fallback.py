@@ -11,6 +11,7 @@ from treadle.core.errors import (
     AuthenticationError,
     ConfigError,
     ContextOverflowError,
+    ProviderError,
     RateLimitError,
     RefusedError,
     RequestError,
@@ -43,6 +44,7 @@ def named(name, *answers):
         AuthenticationError,
         ContextOverflowError,
         UnavailableError,
+        ProviderError,
     ],
 )
 async def test_the_next_one_is_asked(error):

@@ -19,6 +19,35 @@ def sees(request: Request) -> list[bytes]:
     return [content_of(part, request.contents) for message in request.messages for part in message.parts]
 
 
+async def test_content_in_memory_is_attached() -> None:
+    seen: list[list[bytes]] = []
+
+    def answer(request: Request) -> str:
+        seen.append(sees(request))
+        return "I see"
+
+    agent = Agent(ScriptedModel(answer), journal=MemoryJournal())
+    attach = [Attachment("image", LARGE, "image/png"), Attachment("text", b"notes", name="a.txt")]
+    run = await agent.run("Look.", attach=attach)
+    assert seen == [[LARGE, b"notes"]]
+    large, notes = run.messages[0].parts
+    assert (large.kind, large.mime_type, large.data, notes.mime_type) == (
+        "image",
+        "image/png",
+        None,
+        "text/plain",
+    )
+    assert large.digest is not None
+    assert run.read_artifact(large.digest) == LARGE
+    for wrong in (
+        Attachment("link", uri="http://x"),
+        Attachment("image", b"x"),
+        Attachment("image", b"", "a/b"),
+    ):
+        with pytest.raises(ConfigError, match="needs content, a mime_type, and the kind"):
+            await agent.run("Look.", attach=[wrong])
+
+
 async def test_attached_files_reach_the_model_and_the_journal(tmp_path: Path) -> None:
     (tmp_path / "large.png").write_bytes(LARGE)
     (tmp_path / "notes").write_text("some notes")

@@ -178,8 +178,9 @@ def test_what_cannot_be_loaded_is_told(tmp_path: Path, text: str, why: str) -> N
         tmp_path / "wrong.py", "from treadle.tools.function.decorator import tool\n@tool\ndef f(*many): ..."
     )
     modules = set(sys.modules)
-    with pytest.raises(ConfigError, match=why):
+    with pytest.raises(ConfigError, match=why) as told:
         resolve_tools([text.format(folder=tmp_path)])
+    assert "treadle_file_" not in str(told.value)
     left = {name for name in set(sys.modules) - modules if name.startswith("treadle_file_")}
     assert all("mine" in name or "empty" in name for name in left)
 

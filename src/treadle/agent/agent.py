@@ -60,6 +60,9 @@ if TYPE_CHECKING:
     from treadle.knowledge.surroundings import Surroundings
     from treadle.routing.judging import MessageJudge
 
+_SCHEMA = frozenset({"schema"})
+"""The option that is a parameter of its own, for the type of the answers."""
+
 
 class Agent(Generic[T_co]):
     """A model with instructions, tools and a policy. One agent can drive any number of runs at the same time.
@@ -283,7 +286,7 @@ class Agent(Generic[T_co]):
         `ConfigError` for an option of a wrong name or type, an attachment that cannot be read, or if a tool needs
         `deps` that were not given; and what `on_event` raises.
         """
-        check_options(options, RunOptions.__optional_keys__, "run")
+        check_options(options, RunOptions.__optional_keys__ | _SCHEMA, "run")
         return await run_task(self, task, self._given(options, schema), options)
 
     @overload
@@ -303,7 +306,7 @@ class Agent(Generic[T_co]):
     ) -> RunStream[Any]:
         """Return an async iterator that runs a task as `run` does, and yields its events and deltas as they
         come."""
-        check_options(options, StreamOptions.__optional_keys__, "stream")
+        check_options(options, StreamOptions.__optional_keys__ | _SCHEMA, "stream")
         check_run(task, options)
         given, driven = self._given(options, schema), Driven(self.journal)
         return RunStream(
@@ -344,7 +347,7 @@ class Agent(Generic[T_co]):
         The iterator raises `ConfigError` if the batch had another task with the same number, and what `run`
         raises. All other runs are then cancelled, and can be resumed.
         """
-        check_options(options, BatchOptions.__optional_keys__, "run_many")
+        check_options(options, BatchOptions.__optional_keys__ | _SCHEMA, "run_many")
         check_given(options)
         batch_id = options.get("batch_id")
         work = batch_work(self, self._given(options, schema), batch_id, options)
@@ -370,7 +373,7 @@ class Agent(Generic[T_co]):
         answer or an approval that the run does not wait for, or if a tool needs `deps` that were not given;
         `UntrustedError` for a run from elsewhere that nobody trusts.
         """
-        check_options(options, ResumeOptions.__optional_keys__, "resume")
+        check_options(options, ResumeOptions.__optional_keys__ | _SCHEMA, "resume")
         check_run_id(run_id)
         check_given(options)
         return await resume_run(self, run_id, self._given(options, schema), options)
@@ -398,7 +401,7 @@ class Agent(Generic[T_co]):
         Raises: `RunNotFoundError`; `ConfigError` if the run has no event `at`, if `text` is missing or not allowed,
         or if a tool needs `deps` that were not given; `UntrustedError` for a run from elsewhere that nobody trusts.
         """
-        check_options(options, ForkOptions.__optional_keys__, "fork")
+        check_options(options, ForkOptions.__optional_keys__ | _SCHEMA, "fork")
         check_run_id(run_id)
         check_given(options)
         if at is not None and not isinstance(at, int):

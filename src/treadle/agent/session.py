@@ -336,6 +336,24 @@ class Session(Generic[T_co]):
         event loop."""
         return block(lambda: self.send(text, **options), "await session.send(...)", self._loop)
 
+    def finish_turn_sync(
+        self,
+        *,
+        answers: Mapping[str, Answerable] | None = None,
+        approvals: Mapping[str, Decision | bool] | None = None,
+        on_event: Emit | None = None,
+    ) -> Run[T_co]:
+        """Call `finish_turn` and block until it returns. Any thread may call it, as `send_sync`."""
+        return block(
+            lambda: self.finish_turn(answers=answers, approvals=approvals, on_event=on_event),
+            "await session.finish_turn(...)",
+            self._loop,
+        )
+
+    def retry_turn_sync(self, *, on_event: Emit | None = None) -> Run[T_co]:
+        """Call `retry_turn` and block until it returns. Any thread may call it, as `send_sync`."""
+        return block(lambda: self.retry_turn(on_event=on_event), "await session.retry_turn()", self._loop)
+
     def stream_sync(self, text: str, *, attach: Sequence[Attachable] = ()) -> Iterator[Item]:
         """Return the items of `stream` as a plain iterator. Any thread may call it, as `send_sync`."""
         stream = self.stream(text, attach=attach)

@@ -140,15 +140,20 @@ def fold_question(state: "State", body: e.QuestionAsked) -> None:
         turn.spent.questions += 1
 
 
+def leave_out_wait(state: "State", at: float) -> None:
+    """Note that the time from the previous event to `at` is no working time, because somebody decides or answers,
+    or no process drives the run."""
+    state.turn.began_at += max(0.0, at - state.at)
+
+
 def fold_answer(state: "State", body: e.QuestionAnswered) -> None:
     """Note an answer, or that a question was withdrawn."""
     turn = state.turn
     asked = turn.questions.get(body.question_id)
+    leave_out_wait(state, body.at)
     if not body.is_withdrawn:
         if asked is not None:
             asked.answer = body.text
-        # The time in which somebody answers is not working time.
-        turn.began_at += max(0.0, body.at - state.at)
     elif asked is not None:
         del turn.questions[body.question_id]
         item = turn.calls.get(asked.body.call_id or "")

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.actions import Action, Append, AskApprover, AskUser, RequestApprovals, RunCalls
 from treadle.core.answering import end_turn
-from treadle.core.asking import open_questions, withdraw
+from treadle.core.asking import leave_out_wait, open_questions, withdraw
 from treadle.core.limits import charge, count_call, is_past_deadline, refuse_over_limit, refuse_over_retries
 from treadle.core.parts import parts_among
 from treadle.core.policy import Approval, InDoubt
@@ -109,6 +109,8 @@ def fold_completed(state: "State", body: e.ToolCompleted) -> None:
     if item is not None:
         if item.result is None:
             turn.open_calls -= 1
+        if isinstance(item.approval, e.ApprovalRequested):  # the turn ends before somebody decides
+            leave_out_wait(state, body.at)
         item.result = result
     if state.output_spec is not None and result.name == state.output_spec.tool:
         if item is not None and not result.is_error:
@@ -171,8 +173,7 @@ def fold_approval(state: "State", body: e.ApprovalRequested | e.ApprovalDecided)
     if item is not None:
         item.approval = body
     if isinstance(body, e.ApprovalDecided):
-        # The time in which somebody decides is not working time.
-        state.turn.began_at += max(0.0, body.at - state.at)
+        leave_out_wait(state, body.at)
 
 
 def waiting_calls(state: "State") -> tuple[CallState, ...]:

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.answering import fold_message
-from treadle.core.asking import AskedQuestion, fold_answer, fold_question
-from treadle.core.calls import CallState, fold_approval, fold_completed, fold_started
+from treadle.core.asking import AskedQuestion, fold_answer, fold_question, leave_out_wait
+from treadle.core.calls import CallState, fold_approval, fold_completed, fold_started, waiting_calls
 from treadle.core.limits import Spent, charge, charge_reserved
 from treadle.core.log import Log
 from treadle.core.parts import leave_out_refused
@@ -469,6 +469,8 @@ def _on_turn_completed(state: State, body: e.TurnCompleted) -> None:
 
 def _on_run_paused(state: State, body: e.RunPaused) -> None:
     state.status = Status.PAUSED
+    if body.reason in ("approval", "question"):
+        leave_out_wait(state, body.at)
 
 
 def _on_run_resumed(state: State, body: e.RunResumed) -> None:
@@ -478,8 +480,7 @@ def _on_run_resumed(state: State, body: e.RunResumed) -> None:
     if not body.begins_fork:
         charge_reserved(state)
     turn.asked = None
-    # The time in which no process drove the run is not working time.
-    turn.began_at += max(0.0, body.at - state.at)
+    leave_out_wait(state, body.at)
     if state.has_failed_turn:
         turn.is_open = turn.spent.is_cost_known = True
         turn.spent.rejected_answers, turn.spent.forgiven = 0, turn.spent.lost
@@ -523,6 +524,8 @@ def _on_noted(state: State, body: e.Noted) -> None:
     """Let a message that was taken back wait no longer. Labels are for listings, and remarks for people."""
     if body.withdrawn_seq is not None:
         leave_queue(state, body.withdrawn_seq)
+    if waiting_calls(state):
+        leave_out_wait(state, body.at)
 
 
 _HANDLERS: dict[type, Callable[[State, Any], None]] = {

@@ -14,6 +14,7 @@ from msgspec.structs import force_setattr as stamp
 from msgspec.structs import replace
 
 from treadle.core import events as e
+from treadle.core.calls import waiting_calls
 from treadle.core.state import State, Status, advance
 from treadle.journal.protocol import DONE, Clock, RunWriter
 from treadle.loop.listener import MANY, Hooks, Listener
@@ -145,12 +146,13 @@ class Recorder:
 
     def _stamp_work(self, bodies: Sequence[e.DurableBody]) -> None:
         """Set how long the turn has been worked on."""
-        now = self._clock.monotonic()
+        now, is_waiting = self._clock.monotonic(), bool(waiting_calls(self.state))
         for body in bodies:
             if isinstance(body, e.TurnStarted):
                 self._worked_seconds = 0.0
-            elif self._works and not isinstance(
-                body, e.ApprovalDecided | e.QuestionAnswered | e.RunPaused | e.RunResumed
+            elif self._works and not (
+                is_waiting
+                or isinstance(body, e.ApprovalDecided | e.QuestionAnswered | e.RunPaused | e.RunResumed)
             ):
                 # The time in which somebody decides, or nobody works, does not count.
                 self._worked_seconds += now - self._stamped_at

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.actions import Infer
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.judgement import Verdict
 from treadle.core.prompting import make_request
 from treadle.core.state import ESCALATED, State
@@ -80,7 +80,7 @@ class RoutedInference(Inference):
             outcome = await self._check(state, action, outcome)
             if isinstance(outcome, e.InferenceFailed):
                 caught.blobs = None
-        elif outcome.error_type in _names_of(DEFAULT_ERRORS):
+        elif outcome.error_type in (ProviderError.__name__, *_names_of(DEFAULT_ERRORS)):
             if outcome.error_type not in _OF_THE_PROMPT and not isinstance(self._model, FallbackModel):
                 RESTS.begin(self._model, max(COOLDOWN_SECONDS, outcome.retry_after_seconds or 0.0))
             following = self._next_tier(state, action, outcome.error, is_failure=True)

@@ -31,6 +31,7 @@ from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_DEPS
+from treadle.tools.protocol import Attachment
 
 MAX_ATTACHMENT_BYTES = 50 * 1024 * 1024
 """The largest file that can be attached."""
@@ -220,7 +221,8 @@ def read_attachments(items: Iterable[Attachable]) -> tuple[tuple[Artifact, ...],
 
     The ending of a file's name determines its type; a file without a known ending counts as text if it is UTF-8.
 
-    Raises: `ConfigError` for a file that cannot be read, is too large, or has no known type.
+    Raises: `ConfigError` for a file that cannot be read, is too large, or has no known type, and for an
+    `Attachment` without content or a type.
     """
     parts: list[Artifact] = []
     blobs: dict[str, bytes] = {}
@@ -228,18 +230,34 @@ def read_attachments(items: Iterable[Attachable]) -> tuple[tuple[Artifact, ...],
         if isinstance(item, Artifact):
             parts.append(item)
             continue
-        part, contents = _read(Path(item))
+        part, contents = _keep(item) if isinstance(item, Attachment) else _read(Path(item))
         parts.append(part)
         blobs |= contents
     return tuple(parts), blobs
 
 
+def _keep(item: Attachment) -> tuple[Artifact, dict[str, bytes]]:
+    mime_type = item.mime_type or (mimetypes.guess_type(item.name)[0] if item.name else None)
+    if not item.content or mime_type is None or item.kind not in ("text", "image", "audio", "document"):
+        raise ConfigError(
+            f"cannot attach an Attachment of the kind {item.kind!r}: it needs content, a mime_type, and the kind "
+            "text, image, audio or document"
+        )
+    _check_size(item.name or item.kind, len(item.content))
+    return make_part(item.content, mime_type, name=item.name, kind=item.kind)
+
+
+def _check_size(name: str, size_bytes: int) -> None:
+    if size_bytes > MAX_ATTACHMENT_BYTES:
+        raise ConfigError(
+            f"cannot attach {name!r}: it has {size_bytes:,} bytes, over {MAX_ATTACHMENT_BYTES:,}"
+        )
+
+
 def _read(path: Path) -> tuple[Artifact, dict[str, bytes]]:
     mime_type, _ = mimetypes.guess_type(path.name)
     try:
-        if path.stat().st_size > MAX_ATTACHMENT_BYTES:
-            size = f"{path.stat().st_size:,} bytes"
-            raise ConfigError(f"cannot attach {str(path)!r}: it has {size}, over {MAX_ATTACHMENT_BYTES:,}")
+        _check_size(str(path), path.stat().st_size)
         content = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot attach {str(path)!r}: {error.strerror}{suggest_path(path)}") from error

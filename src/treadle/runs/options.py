@@ -21,15 +21,15 @@ from treadle.runs.run import TEXT, AnswerType
 from treadle.runs.task import Task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.tools.context import NO_DEPS, DepsT
-from treadle.tools.protocol import Approver, Asker, Decision, ToolLike
+from treadle.tools.protocol import Approver, Asker, Attachment, Decision, ToolLike
 
 if TYPE_CHECKING:
     from treadle.knowledge.surroundings import MemoryLike, PersonaLike
     from treadle.routing.judging import MessageJudge
 
 
-Attachable: TypeAlias = str | Path | Artifact
-"""The path of a file, or a part with its content inline."""
+Attachable: TypeAlias = str | Path | Attachment | Artifact
+"""The path of a file, content in memory with its MIME type, or a part with its content inline."""
 Files = Mapping[str, bytes] | Mapping[str, str] | str | Path
 """Initial files: a mapping of path to content, or the path of a folder or file on disk; see `Mount`."""
 
@@ -101,7 +101,7 @@ class StreamOptions(TypedDict, total=False):
     files: Files | None
     """The initial files of the sandbox, in place of the agent's."""
     attach: Sequence[Attachable]
-    """Images, audio or documents for the message: paths of files, or `Artifact`s."""
+    """Images, audio or documents for the message: paths of files, or `Attachment`s with their content."""
     metadata: Mapping[str, Json] | None
     """Data that is stored with the run. Entries whose values are strings are its labels."""
     deps: object
@@ -420,8 +420,11 @@ def _check_attach(name: str, value: Any) -> None:
     if isinstance(value, str | Path):
         raise ConfigError(f"attach is {value!r}; give a list: attach=[{str(value)!r}]")
     for item in value if isinstance(value, Iterable) else [value]:
-        if not isinstance(item, str | Path | Artifact):
-            raise ConfigError(f"attach has {item!r:.200}; give paths of files, or Artifacts")
+        if not isinstance(item, str | Path | Attachment | Artifact):
+            raise ConfigError(
+                f"attach has {item!r:.60}; give paths of files, or content as an Attachment, such as "
+                "Attachment('image', content, 'image/png')"
+            )
 
 
 def _check_delivery(name: str, value: object) -> None:

@@ -145,8 +145,12 @@ def _read_decisions(
                 f"no call {call_id!r} waits for a decision; the waiting calls are: {', '.join(waiting) or 'none'}"
             )
         decision = Decision(said) if isinstance(said, bool) else said
-        if decision.arguments is not None:
-            ready = read_call(replace(waiting[call_id], arguments=decision.arguments), tools)
+        if not isinstance(decision, Decision):
+            raise ConfigError(
+                f"the decision about call {call_id!r} is {said!r:.100}; give a bool or a Decision"
+            )
+        if (new := decision.new_arguments) is not None:
+            ready = read_call(replace(waiting[call_id], arguments=new), tools)
             if isinstance(ready, ToolResult) and ready.error_kind is not ToolErrorKind.UNKNOWN_TOOL:
                 raise ConfigError(f"call {call_id!r} cannot be run with these arguments: {ready.content}")
         found.append(to_decided(call_id, decision))

@@ -1,11 +1,13 @@
 """The protocols of tools, toolsets and approvers, and the types of their results."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from treadle.core.asking import Answerable, Question
+from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json, ToolCall, ToolSpec
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Attachment(Struct, frozen=True):
-    """Content that belongs to a result but cannot be part of its text. The loop keeps it as an `Artifact`."""
+    """Content of a result or a message that cannot be part of its text. The journal keeps it as an `Artifact`."""
 
     kind: str
     """`image`, `audio`, `document`, `resource` or `link`."""
@@ -85,8 +87,24 @@ class Decision(Struct, frozen=True):
     is_approved: bool
     reason: str | None = None
     """The reason that the model is told if the call was refused."""
-    arguments: str | None = None
-    """JSON arguments that replace the model's. The model is told about this change."""
+    arguments: str | Mapping[str, Json] | None = None
+    """Arguments that replace the model's, as a mapping or as JSON. The model is told about this change."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.is_approved, bool):
+            raise ConfigError(f"Decision.is_approved is {self.is_approved!r:.100}; give True or False")
+        if not isinstance(self.arguments, str | Mapping | None):
+            raise ConfigError(f"Decision.arguments is {self.arguments!r:.100}; give a dict, or JSON as a str")
+
+    @property
+    def new_arguments(self) -> str | None:
+        """The arguments that replace the model's, as JSON. Raises: `ConfigError` if they have no form in JSON."""
+        if self.arguments is None or isinstance(self.arguments, str):
+            return self.arguments
+        try:
+            return msgspec.json.encode(self.arguments).decode()
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"Decision.arguments cannot be written as JSON: {error}") from None
 
 
 class ApprovalRequest(Struct, frozen=True):

@@ -18,6 +18,7 @@ from treadle.tools.protocol import Tool, ToolLike
 from treadle.tools.toolset_parts import (
     attribute_of,
     check_file,
+    full_name_of,
     load_file,
     load_module,
     reference_of,
@@ -148,8 +149,7 @@ def _flatten(item: Any, origin: str) -> Iterator[tuple[Tool, str]]:
 
 
 def _join_origin(origin: str, item: Any) -> str:
-    name = getattr(item, "__qualname__", type(item).__qualname__)
-    own = f"{getattr(item, '__module__', '?')}.{name}"
+    own = full_name_of(item)
     return f"{origin} ({own})" if origin else own
 
 

@@ -187,6 +187,13 @@ _EXECUTING = new_reentrant_lock()
 its folder out of the import path. A file that loads another one has the lock already."""
 
 
+def full_name_of(item: object) -> str:
+    """Return the name of a function, a class or an object's class, with its module unless that is a file."""
+    name = getattr(item, "__qualname__", type(item).__qualname__)
+    module = getattr(item, "__module__", "?")
+    return str(name) if module.startswith(_FILE_MODULE) else f"{module}.{name}"
+
+
 def may_hold_secret(text: str) -> bool:
     """Return whether the text that names a toolset, such as `mcp:...`, may hold a password or a key."""
     return ":" in text and _SECRET.search(text) is not None

@@ -41,6 +41,13 @@ def test_the_commands(cli: Cli) -> None:
     assert "is not the id of a memory" in cli("memory", "forget", "x", "--user", "kim").err
 
 
+def test_the_file_of_a_persona_names_it(cli: Cli) -> None:
+    cli.write("ola.yaml", "name: Ola\nrole: a helper\nmemory: {user: kim}\n")
+    assert cli("memory", "add", "Kim lives in Oslo.", "--persona", "ola.yaml").code == 0
+    assert "Kim lives in Oslo." in cli("memory", "list", "--persona", "Ola", "--user", "kim").out
+    assert "cannot read the persona 'nobody.yaml'" in cli("memory", "list", "--persona", "nobody.yaml").err
+
+
 def test_a_server_of_embeddings_that_is_dead_is_told(cli: Cli) -> None:
     cli("memory", "add", "Kim lives in Oslo.")
     env = {"VLLM_BASE_URL": "http://127.0.0.1:9/v1"}

@@ -242,6 +242,9 @@ class Chat:
                 print_error(f"there is no command {name!r}{hint} /help lists the commands")
                 return True
             return False
+        if rest.strip() and not command.takes:
+            print_error(f"{name} takes no text; write it alone, or begin a message with another word")
+            return True
         if is_turn and not (command.is_quick or (name == "/model" and not rest.strip())):
             self._later.append(text)
             print_note(f"{name} is done after the turn")
@@ -385,8 +388,9 @@ def chat(
         def make(model: str | None, run_id: str | None) -> Agent:
             given = agent
             if model is not None:
-                # A provider has a server and a key of its own.
-                server = (None, None) if ":" in model else (agent.base_url, agent.api_key)
+                # A provider has a server and a key of its own; --base-url and --api-key belong to --model.
+                has_own = ":" in model and model != agent.model
+                server = (None, None) if has_own else (agent.base_url, agent.api_key)
                 given = replace(agent, model=model, base_url=server[0], api_key=server[1])
             if run_id is not None:
                 return ResumedAgents(opened, given, limits, is_trusted=is_trusted).agent_for_run(run_id)

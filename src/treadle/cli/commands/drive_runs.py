@@ -10,7 +10,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from treadle.cli.exit import ExitCode, join_codes
-from treadle.cli.jobs.driving import FollowUp, drive, print_follow_up, resume_shown
+from treadle.cli.jobs.driving import FollowUp, drive, is_between_turns, print_follow_up, resume_shown
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import Apart, new_run_id, open_existing, open_or_make
 from treadle.cli.jobs.resumed_agents import (
@@ -232,20 +232,13 @@ def _resume_one(agents: ResumedAgents, run_id: str, shown: o.ViewOptions, follow
         print_note(f"run {run_id} is finished ({run.stop_reason}); continue it in a new run with: {command}")
         if run.state.started is None or run.state.started.task is None:
             return _show(run, shown)
-    elif _is_between_turns(run):
+    elif is_between_turns(run):
         print_note(
             f"no turn of session {run_id} is open; continue it with: "
             + follow_up.write("chat", session=run_id)
         )
         return _show(run, shown)
     return resume_shown(agents, run, shown, follow_up)
-
-
-def _is_between_turns(run: Run) -> bool:
-    """Return whether the run is a session that waits for its next message."""
-    started = run.state.started
-    is_session = started is not None and started.is_session
-    return is_session and not run.state.turn.is_open and not run.state.has_failed_turn
 
 
 def _show(run: Run, shown: o.ViewOptions) -> int:

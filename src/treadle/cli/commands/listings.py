@@ -86,6 +86,7 @@ def runs(
     if len(found) > len(shown):
         given = {
             **msgspec.structs.asdict(selection),
+            "label": tuple(selection.label or ()),
             "limit": str(limit) if limit != _RUNS_LIMIT else None,
         }
         command = write_command("runs", journal=journal, after=shown[-1].run_id, **given)

@@ -4,12 +4,14 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing, open_or_make
 from treadle.cli.options.option_groups import OptionGroup
 from treadle.cli.terminal.output import print_json, print_line, print_note, shorten
+from treadle.core.documents import is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.knowledge.memory.protocol import Author, Draft, Epistemic, MemoryEntry, Outcome, Store
 from treadle.knowledge.surroundings import LIBRARY
@@ -47,10 +49,14 @@ class MemoryPlace(OptionGroup, frozen=True, kw_only=True):
 
         config = load_config()
         chat, persona, own_user = config.file.chat, self.persona, None
-        if persona is None and chat.persona is not None:
+        if persona is not None:
+            file = Path(persona) if is_yaml_name(persona) else None
+        else:
+            file = None if chat.persona is None else config.resolve(chat.persona)
+        if file is not None:
             from treadle.knowledge.personas.persona import Persona
 
-            found = Persona.load(config.resolve(chat.persona))
+            found = Persona.load(file)
             persona = found.name
             own_user = found.memory_spec.user if found.memory_spec is not None else None
         return persona or "default", self.user or chat.user or own_user or "default"

@@ -8,12 +8,13 @@ from typing import TypeVar
 import msgspec
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.driving import FollowUp, resume_shown, write_answer
+from treadle.cli.jobs.driving import FollowUp, print_replies, resume_shown, write_answer
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing
 from treadle.cli.jobs.resumed_agents import ResumedAgents
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentFlags, PolicyOptions
+from treadle.cli.options.selection import read_labels
 from treadle.cli.terminal.format import exit_code, format_call
 from treadle.cli.terminal.output import find_one, print_json, print_line, print_note, stdout
 from treadle.cli.terminal.terminal_asker import print_question
@@ -62,8 +63,8 @@ def answer(
         if not words and option is None and not is_declined:
             none = f"no question of run {run_id} is open"
             _list_waiting(questions, _show_question, none, is_json=shown.is_json)
-            if questions and not shown.is_json:
-                print_note("answer with: " + write_answer(loaded, follow_up))
+            if not shown.is_json:
+                print_replies(loaded, follow_up)
             return ExitCode.DONE
         if not questions:
             command = follow_up.write("show", run_id)
@@ -170,7 +171,7 @@ def cancel(
 
 def label(
     run: str,
-    labels: list[str],
+    labels: list[str] | None = None,
     remark: str | None = None,
     *,
     journal: str | None = None,
@@ -179,14 +180,11 @@ def label(
 
     Examples:
         treadle label last quality=good
-        treadle label last quality= --remark 'looked at it again'
+        treadle label last --remark 'looked at it again'
     """
-    found: dict[str, str | None] = {}
-    for text in labels:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise ConfigError(f"{text!r} is not a label; write NAME=VALUE, or NAME= to remove it")
-        found[name] = value or None
+    if not labels and not remark:
+        raise ConfigError("give a label as NAME=VALUE, or a --remark")
+    found = {name: value or None for name, value in read_labels(labels or ()).items()}
     with open_existing(journal) as opened:
         note = Note(labels=found, remark=remark)
         return _send(opened, find_run(opened, run), note, "labelled")
@@ -272,17 +270,19 @@ def approve(
         if call is None:
             none = f"no call of run {run_id} waits for approval"
             _list_waiting(waiting, _show_call, none, is_json=shown.is_json)
+            if not shown.is_json:
+                print_replies(loaded, follow_up)
             return ExitCode.DONE
         is_word = call.lower() in _DECISIONS and call not in waiting
         if decision is None and not is_word:
-            raise ConfigError(_explain_missing(run, call, follow_up))
+            raise ConfigError(_explain_missing(run, call, waiting, follow_up))
         if not waiting:
             command = follow_up.write("show", run_id)
             raise ConfigError(f"no call of run {run_id!r} waits for approval; `{command}` shows the run")
         if is_word and len(waiting) == 1 and arguments is None:
             call, decision, arguments = next(iter(waiting)), call, decision
         if decision is None:
-            raise ConfigError(_explain_missing(run, call, follow_up))
+            raise ConfigError(_explain_missing(run, call, waiting, follow_up))
         said = _read_decision(decision, arguments, reason)
         is_all = call == "all"
         calls = list(waiting) if is_all else [find_one(waiting, call, "call", "waiting calls")]
@@ -301,22 +301,29 @@ def _decisions(approvals: dict[str, Decision]) -> list[DecideCall]:
     """Return the messages that decide about calls. Raises: `ConfigError` for arguments that are no JSON object."""
     for said in approvals.values():
         try:
-            msgspec.json.decode(said.arguments or "{}", type=dict[str, object])
+            msgspec.json.decode(said.new_arguments or "{}", type=dict[str, object])
         except msgspec.DecodeError as error:
             raise ConfigError(
-                f"the arguments {said.arguments!r:.80} are not a JSON object: {error}"
+                f"the arguments {said.new_arguments!r:.80} are not a JSON object: {error}"
             ) from None
     return [
-        DecideCall(call_id, said.is_approved, said.reason, said.arguments)
+        DecideCall(call_id, said.is_approved, said.reason, said.new_arguments)
         for call_id, said in approvals.items()
     ]
 
 
-def _explain_missing(run: str, call: str, follow_up: FollowUp) -> str:
+def _explain_missing(run: str, call: str, waiting: Mapping[str, ToolCall], follow_up: FollowUp) -> str:
     """Return what to write instead of a command line with the words `run` and `call` alone."""
-    if call.lower() not in _DECISIONS:
-        return f"say yes, no or edit: {follow_up.write('approve', run, call, 'yes')}"
-    return f"several calls wait; say which, or all: {follow_up.write('approve', run, 'all', call)}"
+    if call.lower() in _DECISIONS:
+        text = f"several calls wait; say which, or all: {follow_up.write('approve', run, 'all', call)}"
+    elif call == "all" or any(call_id.startswith(call) for call_id in waiting):
+        text = f"say yes, no or edit: {follow_up.write('approve', run, call, 'yes')}"
+    else:
+        listing = follow_up.write("approve", run)
+        text = (
+            f"{call!r} is not a decision, and no call that waits begins with it; list these with: {listing}"
+        )
+    return text
 
 
 def _read_decision(text: str, arguments: str | None, reason: str | None) -> Decision:

@@ -98,16 +98,30 @@ def print_follow_up(run: Run, follow_up: FollowUp) -> None:
         print_question(question)
     for call in run.approvals.values():
         stderr().print(f"waits for approval: {format_call(call, 500)}", style="yellow", soft_wrap=True)
-    if run.approvals:
-        for call_id in run.approvals:
-            command = follow_up.write("approve", run.run_id, call_id, "yes")
-            print_note(f"decide with: {command}   (or no, or edit JSON)")
-    elif run.questions:
-        print_note("answer with: " + write_answer(run, follow_up))
+    if run.approvals or run.questions:
+        print_replies(run, follow_up)
     elif run.state.has_failed_turn:
         print_note("try again with: " + follow_up.write("resume", run.run_id))
+    elif run.status is Status.PAUSED and is_between_turns(run):
+        print_note("continue the session with: " + follow_up.write("chat", session=run.run_id))
     elif run.status is Status.PAUSED:
         print_note("stopped by another process; continue with: " + follow_up.write("resume", run.run_id))
+
+
+def is_between_turns(run: Run) -> bool:
+    """Return whether the run is a session that waits for its next message."""
+    state = run.state
+    return state.is_session and not state.turn.is_open and not state.has_failed_turn
+
+
+def print_replies(run: Run, follow_up: FollowUp) -> None:
+    """Print the commands that decide about the calls that wait for approval or, if none does, the command that
+    answers the first open question."""
+    for call_id in run.approvals:
+        command = follow_up.write("approve", run.run_id, call_id, "yes")
+        print_note(f"decide with: {command}   (or no, or edit JSON)")
+    if run.questions and not run.approvals:
+        print_note("answer with: " + write_answer(run, follow_up))
 
 
 def write_answer(run: Run, follow_up: FollowUp) -> str:

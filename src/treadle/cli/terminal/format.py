@@ -50,6 +50,13 @@ def format_route(route: Route) -> str:
     return f"tier {clean(route.tier)}: {clean(route.model)} · {shorten('; '.join(why), 300)}"
 
 
+def format_fallback(body: e.InferenceFailed) -> str | None:
+    """Return why another model of a fallback is asked, in one line; `None` if none is asked."""
+    if body.model is None or body.retry_in_seconds is None or body.next_tier is not None:
+        return None
+    return f"{clean(body.model)} failed: {shorten(body.error, 300)}; another model is asked"
+
+
 def format_replacement(body: e.InferenceFailed) -> str:
     """Return why another tier is asked, in one line."""
     who = clean(body.model or "the model")

@@ -6,6 +6,7 @@ from treadle.cli.terminal.format import (
     format_artifact,
     format_call,
     format_compaction,
+    format_fallback,
     format_replacement,
     format_route,
     format_server_call,
@@ -25,7 +26,7 @@ from treadle.cli.terminal.output import (
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
-from treadle.core.types import Delivery, Message, Role, ServerCall, ToolCall, ToolResult
+from treadle.core.types import Delivery, Message, Role, ServerCall, StopReason, ToolCall, ToolResult
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
@@ -170,6 +171,9 @@ class _RunPrinter(EventPrinter):
         """The name of the model that was asked last."""
         self._shown = ""
         """The name of the model that the first line shows."""
+        self._is_session = False
+        self._told: str | None = None
+        """The error of the newest turn that failed in a session, which its line shows."""
         self._is_paused = False
         """True if the run was paused or finished by the last event that was printed."""
 
@@ -178,7 +182,7 @@ class _RunPrinter(EventPrinter):
         started = run.state.started
         if started is None:
             return
-        self._shown = started.spec.model.name
+        self._shown, self._is_session = started.spec.model.name, started.is_session
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started.at))
         parts = [f"run {clean(run.run_id)}", clean(started.spec.model.name or "no model"), at]
         if started.task is not None:
@@ -219,7 +223,7 @@ class _RunPrinter(EventPrinter):
         elif isinstance(body, e.InferenceCompleted):
             self._print_inference(body)
         elif isinstance(body, e.InferenceFailed) and body.next_tier is None:
-            self.say(f"attempt failed: {shorten(body.error, 400)}", "yellow")
+            self.say(format_fallback(body) or f"attempt failed: {shorten(body.error, 400)}", "yellow")
         elif isinstance(body, e.ToolStarted) and body.attempt > 1 and body.parent_call_id is None:
             name, has_asked = clean(body.name), body.call_id in self._asking
             why = f"the outcome of {name} was lost; its effect is {body.effect}, so it runs again"
@@ -247,6 +251,13 @@ class _RunPrinter(EventPrinter):
             said = "yes" if body.is_approved else f"no{': ' + clean(body.reason) if body.reason else ''}"
             edited = f", with {clean(body.arguments)}" if body.arguments is not None else ""
             self.say(f"› {said}{edited}", "cyan")
+        elif isinstance(body, e.TurnCompleted):
+            if self._is_session and body.stop_reason is not StopReason.COMPLETED:
+                self._told = body.error
+                self.say(f"-- the turn ended: {body.stop_reason}{_explain(body)}", "magenta")
+        elif isinstance(body, e.Noted):
+            if body.remark:
+                self.say(f"-- remark: {clean(body.remark)}", "magenta")
         elif isinstance(body, e.RunPaused):
             remark = f" ({clean(body.remark)})" if body.remark else ""
             self.say(f"-- paused: {body.reason}{remark}", "magenta")
@@ -264,8 +275,9 @@ class _RunPrinter(EventPrinter):
                 self.say(format_call(item.call, self._width - 18), "bold", end="")
                 self.say("  no result yet", "dim")
         self.say("")
-        if run.error:
-            self.say(f"{clean(run.error)} (fault: {run.fault})", "red")
+        if run.error and run.error != self._told:
+            fault = f" (fault: {run.fault})" if run.fault else ""
+            self.say(clean(run.error) + fault, "red")
         print_outcome(run, is_driven=is_driven)
 
     def _print_inference(self, body: e.InferenceCompleted) -> None:
@@ -275,8 +287,9 @@ class _RunPrinter(EventPrinter):
         if usage.is_reported:
             tokens = f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens"
         facts = [f"step {body.step}", tokens, write_seconds(body.duration_seconds)]
-        if self._asked not in ("", self._shown):
-            facts.insert(1, clean(self._asked))
+        answered_by = body.answered_by or self._asked
+        if answered_by not in ("", self._shown):
+            facts.insert(1, clean(answered_by))
         if completion.cost_usd:
             facts.append(write_cost(completion.cost_usd))
         self.say("\n" + " · ".join(facts), "dim")
@@ -289,6 +302,12 @@ class _RunPrinter(EventPrinter):
         if (child := body.child) is not None:
             cost = f", {write_cost(child.cost_usd)}" if child.cost_usd else ""
             self.say(f"  run {clean(child.run_id)} · {child.usage.total_tokens:,} tokens{cost}", "dim italic")
+
+
+def _explain(body: e.TurnCompleted) -> str:
+    """Return the error of a turn and whose fault it was, in brackets; empty if there is no error."""
+    fault = f"; fault: {body.fault}" if body.fault else ""
+    return f" ({clean(body.error)}{fault})" if body.error else ""
 
 
 def print_events(journal: Journal, run_id: str, *, is_full: bool) -> None:

@@ -3,7 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from treadle.cli.terminal.format import format_result, print_outcome, split_at_server_calls, summarize
+from treadle.cli.terminal.format import (
+    format_fallback,
+    format_result,
+    print_outcome,
+    split_at_server_calls,
+    summarize,
+)
 from treadle.cli.terminal.output import (
     clean,
     is_live,
@@ -75,6 +81,8 @@ class TextView(EventPrinter, View):
         self._is_live = is_live
         self._status: Status | None = None
         self._last_error = ""
+        self._answered_by: str | None = None
+        """The model that gave the newest answer, if it is not the first one of a fallback."""
         self._waits_for = ""
         """What the spinner said when it was last shown."""
         self._calls.update({call.call_id: call for call in calls})
@@ -175,6 +183,9 @@ class TextView(EventPrinter, View):
             elif not self._has_streamed_text:
                 self.say(clean(part), "")
         self._calls.update({call.call_id: call for call in message.tool_calls})
+        if body.answered_by is not None and body.answered_by != self._answered_by:
+            self.say(f"answered by {clean(body.answered_by)}", "dim")
+        self._answered_by = body.answered_by
 
     def _on_server_call(self, body: e.ServerCallDelta) -> None:
         if not self._is_live:
@@ -191,7 +202,9 @@ class TextView(EventPrinter, View):
         self._served = []
         self._stop_spinner()
         self._end_line()
-        if body.retry_in_seconds is not None:
+        if (told := format_fallback(body)) is not None:
+            self.say(told, "yellow")
+        elif body.retry_in_seconds is not None:
             wait = write_seconds(body.retry_in_seconds)
             is_same = body.attempt > 1 and body.error == self._last_error
             why = "failed in the same way" if is_same else f"failed: {shorten(body.error, 300)}"

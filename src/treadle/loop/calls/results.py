@@ -226,7 +226,7 @@ def to_decided(call_id: str, decision: Decision) -> e.ApprovalDecided:
         call_id=call_id,
         is_approved=decision.is_approved,
         reason=decision.reason,
-        arguments=decision.arguments,
+        arguments=decision.new_arguments,
     )
 
 

@@ -41,7 +41,8 @@ DEFAULT_ERRORS = (
     ContextOverflowError,
     UnsupportedPartError,
 )
-"""Errors after which another model is asked. A wrong request would be wrong for every model."""
+"""Errors after which another model is asked, beside a `ProviderError` of no narrower type, as a program's own model
+may raise it. A wrong request would be wrong for every model."""
 
 
 COOLDOWN_SECONDS = 30.0
@@ -195,7 +196,7 @@ class FallbackModel:
                 completion = await model.infer(request, watch)
             except ProviderError as error:
                 failures.append((model.name, error))
-                if not isinstance(error, DEFAULT_ERRORS):
+                if not isinstance(error, DEFAULT_ERRORS) and type(error) is not ProviderError:
                     raise
                 if not isinstance(error, ContextOverflowError | UnsupportedPartError):
                     seconds = max(self._cooldown_seconds, error.retry_after_seconds or 0.0)

@@ -107,7 +107,7 @@ class RetryModel(Wrapper):
             )
             if is_slow or is_late or failures[is_busy] >= self._max_attempts:
                 if patience is not None and not is_late:
-                    why = f"the {patience:g} s after which another model is asked"
+                    why = f"the {patience:.2g} s after which another model is asked"
                 is_spent = max(failures.values()) >= self._max_attempts
                 raise _explain(error, attempts, delay, None if is_spent else why) from error
             if watch.on_failure is not None:

@@ -26,7 +26,7 @@ from treadle.tools.function.parameters import read_signature
 from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import LEAST, ArgumentChecker, check_spec, read_effect
 from treadle.tools.threads import THREADS
-from treadle.tools.toolset_parts import reference_of
+from treadle.tools.toolset_parts import full_name_of, reference_of
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -245,8 +245,7 @@ def _check_function(function: object) -> str:
 def _label_of(function: Any) -> str:
     while isinstance(function, functools.partial):
         function = function.func
-    name = getattr(function, "__qualname__", None)
-    return f"{function.__module__}.{name}" if name else repr(function)
+    return full_name_of(function) if hasattr(function, "__qualname__") else repr(function)
 
 
 def _name_of(function: Any) -> str:

@@ -157,6 +157,9 @@ def _compile(schema: Json, what: str) -> Any:
 
     try:
         return jsonschema_rs.validator_for(schema, retriever=_refuse_reference)
+    except jsonschema_rs.ValidationError as error:
+        why = f"{_pointer(error.instance_path)}: {_explain(error)}"
+        raise ConfigError(f"{what} not a valid JSON Schema: {why.removeprefix(': ')}") from error
     except (ValueError, jsonschema_rs.ReferencingError) as error:
         raise ConfigError(f"{what} not a valid JSON Schema: {error}") from error
 
