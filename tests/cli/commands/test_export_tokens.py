@@ -69,3 +69,12 @@ def test_an_export_without_any_group_fails(cli: Cli) -> None:
         made = cli("export", "--all", "--journal", "texts.db", "-f", "verl", *out)
         assert made.code == 1, made
         assert "left out: " in made.err
+        assert "every token once" not in made.err
+
+
+def test_the_tokens_of_a_group_that_is_left_out_are_not_counted_as_delivered(cli: Cli) -> None:
+    write(cli.folder / "runs.db", "a", TemplateModel([say("One.")]), "Go.")
+    made = cli("export", "--all", "--journal", "runs.db", "--format", "verl", "-o", "rows.jsonl")
+    assert made.code == 1, made
+    assert "0 groups written" in made.err
+    assert "sampled, 0 delivered; the rest is in groups that were left out" in made.err
