@@ -107,7 +107,7 @@ def test_a_printed_reward_that_is_no_number_is_an_error_and_no_answer(
 ) -> None:
     """The check of the task graded the answer in its place, so that a broken reward trained on zeros."""
     command = write(tmp_path / "own", f"""ask("hi"); print('{{"note": 1, "reward": {value}}}')""")
-    with pytest.raises(ProviderError, match="the program's reward is .*; write a number"):
+    with pytest.raises(ProviderError, match=r"the program's reward is .*; write a number"):
         roll(tmp_path / "out", engine, command, groups=1, group_size=1)
 
 

@@ -229,3 +229,10 @@ def test_a_real_trainer_takes_steps_with_the_rollouts(tmp_path: Path) -> None:
     assert any(line["reward_std"] > 0 for line in steps)
     assert len(asked) == 8
     assert not torch.equal(before, trainer.model.model.embed_tokens.weight.detach())
+
+
+def test_a_wrong_setting_is_told_before_anything_is_sampled() -> None:
+    with pytest.raises(ConfigError, match="branches is 'shortest'; give one of 'refuse', 'longest'"):
+        func(branches="shortest")
+    with pytest.raises(ConfigError, match="give the trainer rollout_func"):
+        reward_of_rollout(["a"], ["b"])
