@@ -103,7 +103,9 @@ class Document:
                 continue
             path = find_origin(problem.path, origins)
             key = ".".join(map(str, path))
-            text = f"{self.where(path)}: {f'{key}: ' if key else ''}{problem.text}"
+            # Options have no lines.
+            where = "" if self._root is None and key else f"{self.where(path)}: "
+            text = f"{where}{f'{key}: ' if key else ''}{problem.text}"
             lines.append((self.place_of(path) or (0, 0), text))
         return list_mistakes(self.path, [text for _, text in sorted(lines)])
 

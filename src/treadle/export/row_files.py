@@ -112,6 +112,12 @@ def detect_format(path: Path, *, advice: str = "its format must be one of") -> s
         for name, count in fits.items():
             if count >= least:
                 return name
+    for name in TOKEN_FORMATS.names():
+        if sample[0].keys() == TOKEN_FORMATS.load(name).columns.keys():
+            raise ConfigError(
+                f"{str(path)!r} has rows of the token format {name!r}, which is not read here; `treadle export` "
+                "writes the runs in other formats"
+            )
     raise ConfigError(f"{str(path)!r} is in no known format; {advice} {', '.join(FORMATS.names())}")
 
 

@@ -113,6 +113,12 @@ def test_without_anything_the_command_says_how_to_begin(cli: Cli) -> None:
     assert "treadle rollout --task files --model MODEL" in cli("rollout").err
 
 
+def test_a_missing_model_is_told_by_its_key(cli: Cli) -> None:
+    found = cli("rollout", "--task", "files")
+    assert found.code == 2, found
+    assert found.err.startswith("error: model: there is no model")
+
+
 def test_the_schema_knows_the_keys(cli: Cli) -> None:
     schema = json.loads(cli("schema", "rollout").out)
     assert {"tasks", "group_size", "max_staleness", "curriculum"} <= schema["properties"].keys()
