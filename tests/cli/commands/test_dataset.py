@@ -240,6 +240,10 @@ def test_a_split_that_occurs_twice_is_a_mistake(cli: Cli) -> None:
     found = cli("dataset", "split", "d", "--splits", "train=0.9,train=0.1")
     assert found.code == 2, found
     assert "'train' occurs twice" in found.err
+    for share in ("nan", "inf"):
+        found = cli("dataset", "split", "d", "--splits", f"train={share},test=1")
+        assert found.code == 2, found
+        assert f"'train': {share}" in found.err
 
 
 def test_conversations_without_tools_have_no_kind_in_the_progress(cli: Cli) -> None:
@@ -277,3 +281,25 @@ def test_pairs_say_why_there_are_none_and_take_rollouts(cli: Cli) -> None:
     assert cli("report", "d", "d", "d").code == 2
     (cli.folder / "c.yaml").write_text("a: b")
     assert "not 'c.yaml'" in cli("report", "c.yaml", "-j", "r/runs.db").err
+
+
+def test_the_folder_of_another_kind_of_job_is_known(cli: Cli) -> None:
+    rollout = (
+        "rollout",
+        "--task",
+        "files:csv_sum-0001",
+        "-n",
+        "1",
+        "--group-size",
+        "1",
+        "--model",
+        "oracle",
+        "-q",
+    )
+    assert cli(*rollout, "--out", "r").code == 0
+    (cli.folder / "c.yaml").write_text(
+        "models: {default: mock:teacher}\ntopics: {prompt: a}\ntools: {use: [files]}\n"
+    )
+    found = cli("generate", "c.yaml", "--out", "r")
+    assert found.code == 2, found
+    assert "the folder has 'runs.db', perhaps the journal of another kind of job" in found.err

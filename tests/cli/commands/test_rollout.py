@@ -93,6 +93,8 @@ def test_all_mistakes_are_told_with_line_and_nearest_key(cli: Cli) -> None:
         (("--workers", "locl:2"), "--workers: unknown kind of workers 'locl'; did you mean 'local'?"),
         (("--engine", "local:2"), "no such option: --engine; it is called --workers now."),
         (("--set", "engine=local:2"), "engine: this key is called 'workers' now; rename it"),
+        (("--reward", "check", "--reward", "check=2"), "the reward 'check' is given twice"),
+        (("--reward", "check=nan"), "the weight of the reward 'check' is nan; give a finite number"),
         (("--reward", "chekc"), "--reward: there is no scorer 'chekc'; did you mean 'check'?"),
         (("--set", "tree={roots: 9}"), "tree.roots: 9 is more than group_size, which is 2"),
         (("--deliver", "rollout", "--set", "no_variance=drop"), "a single rollout has no variance"),
