@@ -504,8 +504,8 @@ def open_job(
     """
     ledger = stack.enter_context(Ledger(options.ledger, options.files))
     if ledger.last_number and isinstance(options.journal, Path) and not options.journal.exists():
-        others = sorted([file.name for file in options.ledger.parent.glob("*.db") if file != options.ledger])
-        hint = f"; the folder has {others[0]!r}, perhaps the journal of another kind of job" if others else ""
+        found = sorted([file.name for file in options.ledger.parent.glob("*.db") if file != options.ledger])
+        hint = f"; the folder has {found[0]!r}, perhaps the journal of another kind of job" if found else ""
         raise ConfigError(
             f"the journal {str(options.journal)!r} with the runs of this job is missing; put it back, or name "
             f"another folder (--out){hint}"
