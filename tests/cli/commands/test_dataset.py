@@ -303,3 +303,6 @@ def test_the_folder_of_another_kind_of_job_is_known(cli: Cli) -> None:
     found = cli("generate", "c.yaml", "--out", "r")
     assert found.code == 2, found
     assert "the folder has 'runs.db', perhaps the journal of another kind of job" in found.err
+    # A file of the other kind would hide what the folder holds.
+    assert not (cli.folder / "r" / "rows.jsonl").exists()
+    assert cli("report", "r", "--out", "r.html").code == 0

@@ -57,7 +57,9 @@ def apportion(rows: int, shares: Mapping[str, float]) -> dict[str, int]:
     Raises: `ConfigError` if a share is not a positive number.
     """
     if not shares or not all(0 < share < math.inf for share in shares.values()):
-        raise ConfigError(f"the shares of the splits are {dict(shares)!r}; each must be more than 0, and finite")
+        raise ConfigError(
+            f"the shares of the splits are {dict(shares)!r}; each must be more than 0, and finite"
+        )
     whole = sum(shares.values())
     exact = {name: rows * share / whole for name, share in shares.items()}
     found = {name: int(value) for name, value in exact.items()}
