@@ -116,6 +116,29 @@ async def test_a_changed_configuration_is_refused_unless_it_is_accepted(tmp_path
     assert result.progress.kept == 5
 
 
+async def test_a_mistake_in_the_first_configuration_can_be_mended(tmp_path: Path) -> None:
+    """Nothing was made with it, so there is nothing that another one could differ from."""
+    dead = {"model": "openai:x", "base_url": "http://127.0.0.1:1/v1", "max_attempts": 1}
+    for wrong in (
+        config(None, generation={"num_samples": 3}, tools={"use": ["mcp:no-such-program"]}),
+        config(None, generation={"num_samples": 3}, models={"default": dead}),
+    ):
+        with pytest.raises((ConfigError, ProviderError)):
+            await make(wrong, tmp_path)
+    assert (await make(config(None, generation={"num_samples": 3}), tmp_path)).progress.kept == 3
+
+
+async def test_topics_that_were_paid_for_bind_the_configuration(tmp_path: Path) -> None:
+    wrong = config(
+        None, generation={"num_samples": 3}, models={"topics": "mock:teacher", "default": "mock:echo"}
+    )
+    await make(
+        wrong.model_copy(update={"limits": wrong.limits.model_copy(update={"max_tokens": 5_000})}), tmp_path
+    )
+    with pytest.raises(ConfigError, match="begun with another configuration"):
+        await make(config(None, generation={"num_samples": 3}), tmp_path)
+
+
 async def test_after_a_mistake_in_the_code_of_a_tool_the_same_command_goes_on(tmp_path: Path) -> None:
     code = tmp_path / "mine.py"
     text = (

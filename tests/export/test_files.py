@@ -233,3 +233,17 @@ def test_what_other_programs_write_is_read_or_refused_with_the_reason(tmp_path: 
     for reason, told in zip(reasons, conversion.refused.values(), strict=True):
         assert reason in told
         assert "Error(" not in told or "ValidationError" in told
+
+
+@pytest.mark.parametrize("head", [b"", b"\xef\xbb\xbf"])
+def test_a_list_of_rows_and_a_byte_order_mark_are_read(head: bytes, tmp_path: Path) -> None:
+    """Windows writes the mark, and many programs write one list in place of lines."""
+    row = encode_row(example(), FORMATS.load("trl"))
+    (tmp_path / "lines.jsonl").write_bytes(head + row + b"\r\n" + row)
+    (tmp_path / "list.json").write_bytes(head + b"\n[" + row + b",\n" + row + b"]\n")
+    for name, word in (("lines.jsonl", "line"), ("list.json", "row")):
+        assert detect_format(tmp_path / name) == "trl"
+        assert [place for place, _ in read_objects(tmp_path / name, "trl")] == [f"{word} 1", f"{word} 2"]
+    (tmp_path / "list.json").write_bytes(head + b"[" + row + b", 3]")
+    with pytest.raises(ExportError, match="line 1 is not a JSON object"):
+        detect_format(tmp_path / "list.json")

@@ -62,3 +62,18 @@ async def test_an_answer_that_is_not_http_or_too_late_closes_the_connection() ->
         await PinnedConnection.open("ftp://x")
     with pytest.raises(TransportError, match="cannot connect"):
         await PinnedConnection.open("http://127.0.0.1:1")
+
+
+def test_a_connection_that_was_never_made_can_be_closed(caplog: pytest.LogCaptureFixture) -> None:
+    """The loop closes all pools at its end, also one whose server was down."""
+    kept: list[BaseException] = []
+
+    async def fail() -> None:
+        try:
+            await PinnedConnection.open("http://127.0.0.1:1")
+        except TransportError as error:
+            kept.append(error)
+
+    asyncio.run(fail())
+    assert kept
+    assert not caplog.records

@@ -2,7 +2,9 @@
 
 import os
 import sqlite3
+import tempfile
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from tests.forks.process import FORKS
@@ -51,6 +53,36 @@ def test_a_folder_can_have_any_name(tmp_path: Path, name: str) -> None:
         assert ledger.counts().kept == 1
     assert {path.name for path in tmp_path.iterdir()} == {name}
     assert (folder / "rows.jsonl").read_bytes() == b"one\n"
+
+
+# The files of Python may be closed to the other user, so the process has imported everything before.
+READ = """
+import os, sys
+from pathlib import Path
+import treadle.journal.sqlite.sqlite_layout
+from treadle.jobs.ledger import Ledger
+if os.geteuid() == 0:
+    os.setgid(65534); os.setuid(65534)
+with Ledger(Path(sys.argv[1]), is_readonly=True) as ledger:
+    print([entry.number for entry in ledger.entries()])
+"""
+
+
+def test_a_ledger_is_read_where_nothing_can_be_written() -> None:
+    """SQLite wants to make a file beside it, so that reports of a dataset on a read-only disk ended in an error."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with make(folder) as ledger:
+            ledger.plan(item(1))
+            ledger.count(1, 1, lambda _: kept(b"one\n"))
+        folder.chmod(0o555)
+        (folder / "ledger.db").chmod(0o444)
+        before = sorted(path.name for path in folder.iterdir())
+        reading = FORKS.start("-c", READ, str(folder / "ledger.db"), stdout=PIPE, stderr=PIPE)
+        out, err = reading.communicate(timeout=60)
+        assert (out, err) == ("[1]\n", ""), err
+        assert sorted(path.name for path in folder.iterdir()) == before
+        folder.chmod(0o755)
 
 
 def test_a_line_that_was_written_and_not_counted_is_removed(tmp_path: Path) -> None:

@@ -101,6 +101,21 @@ print(json.dumps({"reward": 0.25}))
         assert run.files["made.txt"] == b"x"
 
 
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "null", "true", '"0.5"', "[1]"])
+def test_a_printed_reward_that_is_no_number_is_an_error_and_no_answer(
+    value: str, tmp_path: Path, engine: Engine
+) -> None:
+    """The check of the task graded the answer in its place, so that a broken reward trained on zeros."""
+    command = write(tmp_path / "own", f"""ask("hi"); print('{{"note": 1, "reward": {value}}}')""")
+    with pytest.raises(ProviderError, match=r"the program's reward is .*; write a number"):
+        roll(tmp_path / "out", engine, command, groups=1, group_size=1)
+
+
+def test_a_command_with_an_open_quotation_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match=r"the command .* is not a command line: No closing quotation"):
+        ProgramWorkers("python 'agent.py")
+
+
 @pytest.mark.parametrize(
     ("ending", "reason"), [("sys.exit(75)", "exited with 75"), ("os.kill(os.getpid(), 9)", "signal 9")]
 )

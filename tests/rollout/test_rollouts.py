@@ -418,10 +418,24 @@ def test_what_would_change_the_plan_is_refused(tmp_path: Path) -> None:
     assert result.progress.resumed == 3
 
 
+def test_a_loop_that_ends_at_a_limit_says_why(tmp_path: Path) -> None:
+    """The loop of a trainer ends as if all groups were there."""
+    rollouts = make(tmp_path, groups=50, limits={"max_tokens": 60_000})
+    assert rollouts.end is None
+    assert len(list(rollouts.groups_sync())) < 50
+    assert rollouts.end is not None
+    assert rollouts.end.reason == "max_tokens"
+
+
 def test_a_limit_on_tokens_stops_the_work(tmp_path: Path) -> None:
     result = asyncio.run(make(tmp_path, groups=50, limits={"max_tokens": 60_000}).run())
     assert result.end.reason == "max_tokens"
     assert 0 < result.progress.delivered < 50
+    with Ledger(tmp_path / "ledger.db", is_readonly=True) as ledger:
+        failed = [entry.reasons[0] for entry in ledger.entries(ItemStatus.FAILED)]
+    assert failed
+    # No server was at fault.
+    assert {reason.partition(":")[0] for reason in failed} == {"limit"}
 
 
 class Slow(BaseSink):

@@ -2,6 +2,7 @@
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.command import Cli
@@ -140,3 +141,10 @@ async def test_the_file_of_a_run_from_elsewhere_is_not_loaded(cli: Cli) -> None:
         with pytest.raises(UntrustedError, match=r"load the task set 'puzzles\.py:SUMS' and use its check"):
             await grade(other, info.run_id, make_scorers(read_rewards(["check"])))
     assert not (cli.folder / "loaded").exists()
+
+
+@pytest.mark.parametrize("verdict", ["yes", float("nan"), None, Grade(float("inf"), "")])
+def test_a_verdict_that_is_no_number_is_a_mistake(verdict: Any) -> None:
+    task = SimpleTask(task_id="a", input="b", grader=lambda task, output, files: verdict)
+    with pytest.raises(ConfigError, match=r"the grader returned .*; return a Grade, a number or a bool"):
+        task.check("", {})

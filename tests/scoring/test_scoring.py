@@ -192,6 +192,10 @@ def test_rewards_are_written_as_texts_or_settings() -> None:
     [
         (["chek"], "did you mean 'check'"),
         (["check=much"], "'much'; write a number"),
+        (["check=nan"], "the weight of the reward 'check' is nan; give a finite number"),
+        ({"check": {"weight": float("inf")}}, "is inf; give a finite number"),
+        ({"length": {"max_tokens": "x"}}, "'length' cannot be made with max_tokens='x'"),
+        ({"f": {"scorer": "builtins:len", "k": 1}}, "has no setting 'k'; its settings are weight$"),
         (["check", "check=2"], "given twice"),
         ({"length": {"max_token": 5}}, "did you mean 'max_tokens'"),
         ({"length": 1}, "max_tokens"),

@@ -29,7 +29,7 @@ from treadle.tasks.files import TASK_SET
 from treadle.testbed.built_in import BuiltInRequest
 from treadle.testbed.roles.agent_role import find_request
 from treadle.testbed.roles.errands import Shelf, errands, find_errand
-from treadle.testbed.roles.speakers import ask_more, frame, manner_of, tell, write_user_turn
+from treadle.testbed.roles.speakers import WritingManner, ask_more, frame, manner_of, tell, write_user_turn
 from treadle.testbed.roles.talks import find_talk, talks
 from treadle.testbed.roles.words import words
 from treadle.testbed.teacher import TeacherModel
@@ -523,3 +523,9 @@ async def test_further_requests_need_tools_and_take_up_the_answer():
             assert any(word.strip(",.") in before.casefold() for word in taken_up.replace('"', " ").split())
     assert with_calls >= follow_ups / 2
     assert len(set(answers)) > 0.95 * len(answers)
+
+
+def test_a_role_may_be_written_with_its_article():
+    for role in ("nun", "a nun", "A nun"):
+        assert WritingManner("plain", "", role).fill("{a_role}, {role}") == "a nun, nun"
+    assert WritingManner("plain", "", "an owner of animals").fill("{a_role}") == "an owner of animals"

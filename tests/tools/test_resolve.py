@@ -9,7 +9,7 @@ from treadle.core.types import Effect, ToolSpec
 from treadle.tools.file_tools import FilesToolset, files, read_file
 from treadle.tools.function.decorator import tool
 from treadle.tools.protocol import Tool
-from treadle.tools.resolve import TOOLSETS, resolve_tools
+from treadle.tools.resolve import TOOLSETS, place_in, resolve_tools, split_file
 
 FILE = """
 import json
@@ -209,3 +209,10 @@ def test_names_that_providers_refuse(name: str) -> None:
 def test_what_is_no_tool_is_refused(item: object) -> None:
     with pytest.raises(ConfigError, match=r"is not a tool|is a class"):
         resolve_tools([item])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("name", ["mcp:python server.py", "mcp:uv run a.py:b"])
+def test_a_command_that_ends_with_a_python_file_is_no_file(name: str, tmp_path: Path) -> None:
+    assert split_file(name) is None
+    assert place_in(name, tmp_path) == name
+    assert place_in("server.py:tools", tmp_path) == f"{tmp_path}/server.py:tools"

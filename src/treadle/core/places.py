@@ -113,7 +113,9 @@ class Document:
                 continue
             path = find_origin(problem.path, origins)
             told = Problem(path, problem.text)
-            lines.append((self.place_of(path) or (0, 0), f"{self.where(path)}: {told}"))
+            # Options have no lines.
+            where = "" if self._root is None and path else f"{self.where(path)}: "
+            lines.append((self.place_of(path) or (0, 0), f"{where}{told}"))
         return list_mistakes(self.path, [text for _, text in sorted(lines)])
 
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import MistakesError, ProviderError, UserCodeError
+from treadle.core.types import StopReason
 from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.loading import write_config
@@ -113,13 +114,16 @@ def _check_continued(
     config: GenerationConfig, options: Continuation, ledger: Ledger, journal: Journal
 ) -> None:
     """Compare the configuration with the one that the dataset was begun with, and reopen the samples to try again.
-    Raises: `ConfigError` that names the changed keys."""
+    Before there is a topic or a sample, any configuration may follow another, so that a mistake in the first one
+    can be mended. Raises: `ConfigError` that names the changed keys."""
     known = ledger.get("config")
     changes = [] if known is None else find_changes(msgspec.json.decode(known), config)
     if ledger.get(_MISTAKE):
         # The same command was promised to go on once the code is mended.
         changes = [change for change in changes if not change.is_of_code]
-    if changes and not options.accept_changes:
+    done = RunFilter(id_prefix=TOPIC_RUN_PREFIX, stop_reason=StopReason.COMPLETED)
+    is_begun = ledger.last_number > 0 or any(journal.runs(done, limit=1))
+    if changes and is_begun and not options.accept_changes:
         raise MistakesError(
             explain_changes(changes, "continue with --accept-changes, which keeps the existing rows")
         )

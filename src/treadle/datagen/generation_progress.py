@@ -78,7 +78,8 @@ class GenerationProgress(JobProgress, kw_only=True):
     def shares(self) -> list[str]:
         # Another thread may draw this while kinds are added.
         kinds = sorted(dict(self.kinds).items(), key=lambda item: -item[1])
-        return [f"{name} {count:,}" for name, count in kinds]
+        # Conversations without tools have no kind.
+        return [f"{name} {count:,}" for name, count in kinds if name]
 
 
 Listener: TypeAlias = Callable[[JobNotice, GenerationProgress], None]

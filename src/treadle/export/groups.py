@@ -150,9 +150,7 @@ class ExportedTokens:
 
     def add(self, rollout: Rollout, conservation: Conservation) -> None:
         """Count one rollout. Raises: `ExportError` if it has tokens that another rollout delivers."""
-        trained = {
-            (span.run_id, span.seq) for item in rollout.trajectories for span in item.spans if span.is_trained
-        }
+        trained = _find_trained(rollout)
         if shared := trained & self._seen:
             run_id, seq = min(shared)
             raise ExportError(
@@ -162,6 +160,24 @@ class ExportedTokens:
         self._seen |= trained
         one, other = asdict(self.total), asdict(conservation)
         self.total = Conservation(**{key: one[key] + other[key] for key in one})
+
+    def leave_out(self, rollouts: Iterable[Rollout]) -> None:
+        """Count what rollouts have sampled, which were added before, as not delivered."""
+        for rollout in rollouts:
+            self._seen -= _find_trained(rollout)
+            lost = sum(item.sampled_tokens for item in rollout.trajectories)
+            self.total = replace(
+                self.total,
+                delivered=self.total.delivered - lost,
+                faults=("the rest is in groups that were left out",),
+            )
+
+
+def _find_trained(rollout: Rollout) -> set[tuple[str, int]]:
+    """Return the inferences that a rollout delivers, each as a run with the number of its event."""
+    return {
+        (span.run_id, span.seq) for item in rollout.trajectories for span in item.spans if span.is_trained
+    }
 
 
 def find_groups(journal: Journal, run_ids: Iterable[str], by: GroupBy) -> dict[str, list[str]]:
@@ -199,14 +215,15 @@ def load_groups(
     `advantages` computes those of a group from its rewards; without it, rollouts have none.
     """
     for number, (group_id, run_ids) in enumerate(groups.items(), 1):
+        rollouts: list[Rollout] = []
         try:
-            loaded = [load_rollout(journal, run_id, reward) for run_id in run_ids]
-            for rollout, conservation in loaded:
+            for rollout, conservation in [load_rollout(journal, run_id, reward) for run_id in run_ids]:
                 tally.add(rollout, conservation)
+                rollouts.append(rollout)
         except ExportError as error:
+            tally.leave_out(rollouts)
             yield group_id, str(error)
             continue
-        rollouts = [rollout for rollout, _ in loaded]
         task = _task_of(Run.load(run_ids[0], journal))
         yield make_group(rollouts, advantages, group_id=group_id, number=number, task=task)
 

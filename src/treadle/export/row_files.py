@@ -1,17 +1,18 @@
 """Files of rows and of groups of rollouts: JSON lines, Parquet, or a folder with a file for each row; and the
-conversion of a file of rows to another format.
+conversion of a file of rows to another format. A JSON list of rows is read too, as a whole.
 
 Rows and groups are read and written one at a time.
 """
 
 import re
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -63,10 +64,25 @@ def read_objects(
             head = f"{file.name}, " if path.is_dir() else ""
             tell = None if on_damage is None else partial(_tell_damage, on_damage, head)
             with file.open("rb") as lines:
+                begin = len(BOM_UTF8) if lines.peek(len(BOM_UTF8)).startswith(BOM_UTF8) else 0
+                lines.seek(begin)
+                if lines.peek(64).lstrip().startswith(b"["):
+                    if found := _decode_list(lines.read()):
+                        yield from ((f"{head}row {number}", raw) for number, raw in enumerate(found, 1))
+                        continue
+                    lines.seek(begin)
                 for number, raw in decode_rows(lines, row_format, tell):
                     yield f"{head}line {number}", raw
     except OSError as error:
         raise explain_unread("", path, error) from error
+
+
+def _decode_list(data: bytes) -> list[dict[str, Json]]:
+    """Return the objects of one JSON list; an empty list if the data is anything else."""
+    try:
+        return msgspec.json.decode(data, type=list[dict[str, Any]])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return []
 
 
 def _tell_damage(
@@ -97,6 +113,12 @@ def detect_format(path: Path, *, advice: str = "its format must be one of") -> s
         for name, count in fits.items():
             if count >= least:
                 return name
+    for name in TOKEN_FORMATS.names():
+        if sample[0].keys() == TOKEN_FORMATS.load(name).columns.keys():
+            raise ConfigError(
+                f"{str(path)!r} has rows of the token format {name!r}, which is not read here; `treadle export` "
+                "writes the runs in other formats"
+            )
     raise ConfigError(f"{str(path)!r} is in no known format; {advice} {', '.join(FORMATS.names())}")
 
 

@@ -111,6 +111,7 @@ class RunExporter:
                     put(group)
                     self.groups += 1
                 except ExportError as error:
+                    self.tally.leave_out(group.rollouts)
                     self._on_skip(group.group_id, str(error))
 
     def _load_groups(self, run_ids: Sequence[str], options: TokenOptions) -> Iterator[Group]:

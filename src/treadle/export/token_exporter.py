@@ -169,6 +169,9 @@ def _is_logprob(value: float) -> bool:
 
 def reward_of(rollout: Rollout) -> float:
     """Return the reward of a rollout. Raises: `ExportError` if it was not graded."""
+    if rollout.reward is None and rollout.rewards:
+        known = ", ".join(map(repr, rollout.rewards))
+        raise ExportError(f"run {rollout.run_id!r} does not have the reward that was asked for, only {known}")
     if rollout.reward is None:
         raise ExportError(
             f"run {rollout.run_id!r} has no reward; grade it with `treadle rescore` (a rollout without a reward is "

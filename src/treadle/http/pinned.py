@@ -20,7 +20,8 @@ _MIN_GZIP_BYTES = 1024
 class PinnedConnection(Pool):
     """A pool of one connection, made by `open`."""
 
-    _connection: HttpConnection
+    _connection: HttpConnection | None = None
+    """`None` until it is made, which can fail."""
     _url: str
 
     @classmethod
@@ -50,6 +51,7 @@ class PinnedConnection(Pool):
             packed = gzip.compress(body, 1) if len(body) >= _MIN_GZIP_BYTES else body
             if len(packed) < len(body):
                 headers["content-encoding"], body = "gzip", packed
+        assert self._connection is not None
         payload, unsent = frame(HttpRoute(method, self._url + path, headers), body)
         now = self.loop.time()
         try:
@@ -65,7 +67,8 @@ class PinnedConnection(Pool):
     def close(self) -> None:
         """Close the connection."""
         super().close()
-        self._connection.drop()
+        if self._connection is not None:
+            self._connection.drop()
 
     def release(self, connection: HttpConnection) -> None:
         """See `Pool.release`. The connection is kept, however long it is idle."""

@@ -20,6 +20,7 @@ from treadle.core.state import Status
 from treadle.core.types import Fault, Json, StopReason
 from treadle.jobs.job import Expected, Job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus
+from treadle.jobs.meter import LimitReachedError
 from treadle.jobs.progress import JobNotice
 from treadle.jobs.sections import AgentSection, AttemptSection
 from treadle.journal.protocol import Journal
@@ -284,8 +285,10 @@ class AttemptDriver:
                 raise wrong from outcome
             if fault is None:
                 raise outcome  # type: ignore[misc]
-            is_over = self._job.meter.find_limit() is not None
-            pause = None if is_over else self._retries.pause_after(number, outcome)
+            limit = self._job.meter.find_limit()
+            if limit is not None and str(LimitReachedError(limit)) in fault:
+                raise AttemptFailedError(f"limit: run {attempt.run_id}: {fault}", ItemStatus.FAILED)
+            pause = None if limit is not None else self._retries.pause_after(number, outcome)
             if pause is None:
                 text = f"run {attempt.run_id} failed {number} times, at last with: {fault}"
                 raise AttemptFailedError(f"infrastructure: {text}", ItemStatus.FAILED)

@@ -502,12 +502,15 @@ def open_job(
     counts for the limits. `check` is called first, and may refuse to continue. Raises: `ConfigError` if another
     process works on the job; `JournalError`.
     """
-    ledger = stack.enter_context(Ledger(options.ledger, options.files))
+    ledger = stack.enter_context(Ledger(options.ledger))
     if ledger.last_number and isinstance(options.journal, Path) and not options.journal.exists():
+        found = sorted([file.name for file in options.ledger.parent.glob("*.db") if file != options.ledger])
+        hint = f"; the folder has {found[0]!r}, perhaps the journal of another kind of job" if found else ""
         raise ConfigError(
             f"the journal {str(options.journal)!r} with the runs of this job is missing; put it back, or name "
-            "another folder (--out)"
+            f"another folder (--out){hint}"
         )
+    ledger.open_files(options.files)
     journal = stack.enter_context(closing(open_journal(options.journal, packs=True)))
     check(ledger, journal)
     meter = open_meter(options.limits, ledger, journal, runs_of, others)

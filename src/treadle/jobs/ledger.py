@@ -143,11 +143,18 @@ class Ledger:
             self._lock = lock(path)
         try:
             self.connection = connect(path, is_readonly=is_readonly)
-            for name, place in (files or {}).items():
-                self._files[name] = self._open_file(name, place)
+            self.open_files(files or {})
         except BaseException:
             self.close()
             raise
+
+    def open_files(self, files: Mapping[str, Path]) -> None:
+        """Open files for the lines that belong to outcomes, by name, and cut them after the last counted line.
+
+        Raises: `JournalError` if a file has lost counted lines.
+        """
+        for name, place in files.items():
+            self._files[name] = self._open_file(name, place)
 
     def get(self, name: str) -> str | None:
         """Return a stored fact about the plan; `None` if the ledger does not have it."""
@@ -483,9 +490,11 @@ def connect(path: Path, *, is_readonly: bool) -> "sqlite3.Connection":
     """Return a connection to the database of the ledger at `path`, which is created if it is missing."""
     import sqlite3
 
+    from treadle.journal.sqlite.sqlite_layout import connect_to_read
+
     try:
         if is_readonly:
-            return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)
+            return connect_to_read(path)
         connection = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")

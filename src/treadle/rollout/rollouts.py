@@ -103,6 +103,8 @@ class Rollouts:
         self._retry_failed = retry_failed
         self.weights = weights or Weights()
         """The weights of the engines."""
+        self.end: JobEnd | None = None
+        """Why the newest work ended; `None` before. A loop over groups ends at a limit too."""
         self._stop = asyncio.Event()
         self._work: _Work | None = None
         self._loop: AsyncGenerator[Group, None] | None = None
@@ -120,7 +122,7 @@ class Rollouts:
         """
         async with contextlib.AsyncExitStack() as stack:
             work = await self._open(stack, stop or self._stop, is_consumed=False)
-            end = await work.run()
+            self.end = end = await work.run()
             return RolloutResult(end, self.progress, self.folder, work.handover.refusals())
 
     async def groups(self) -> AsyncGenerator[Group, None]:
@@ -135,7 +137,8 @@ class Rollouts:
             while (group := await work.handover.next_group(making)) is not None:
                 yield group
                 work.handover.acknowledge()
-            await work.finish(await making)
+            self.end = await making
+            await work.finish(self.end)
 
     async def batches(self, size: int, step: int = 1) -> AsyncGenerator[tuple[Group, ...]]:
         """Yield the groups of a trainer's step, and then those of each next step. Leaving the loop stops the work.
@@ -151,7 +154,8 @@ class Rollouts:
             while groups := await work.handover.take_batch(step, size, making, work.job.journal):
                 yield groups
                 step += 1
-            await work.finish(await making)
+            self.end = await making
+            await work.finish(self.end)
 
     async def _begin(self, stack: contextlib.AsyncExitStack) -> "tuple[_Work, asyncio.Future[JobEnd]]":
         """Begin the work for a consumer, which ends with `stack`."""

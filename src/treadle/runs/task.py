@@ -4,6 +4,7 @@ Task sets are entry points of the group `treadle.tasks`, including those of Trea
 or file, whose name is `package.module:ATTRIBUTE` or `file.py:ATTRIBUTE`.
 """
 
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -162,7 +163,14 @@ class SimpleTask(Struct, frozen=True, kw_only=True):
 
 
 def _to_grade(verdict: Verdict) -> Grade:
-    return verdict if isinstance(verdict, Grade) else Grade(float(verdict), "")
+    """Return a verdict as a grade. Raises: `ConfigError` if it is no number."""
+    try:
+        reward = float(verdict.reward if isinstance(verdict, Grade) else verdict)
+    except (TypeError, ValueError):
+        reward = math.nan
+    if not math.isfinite(reward):
+        raise ConfigError(f"the grader returned {verdict!r}; return a Grade, a number or a bool")
+    return verdict if isinstance(verdict, Grade) else Grade(reward, "")
 
 
 async def _await_grade(verdict: Awaitable[Verdict]) -> Grade:

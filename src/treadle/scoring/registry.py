@@ -1,6 +1,7 @@
 """The scorers by name, and the rewards that a user asks for as texts and settings."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -102,8 +103,8 @@ def make_spec(name: str, value: Json) -> RewardSpec:
         raise ConfigError(f"the reward {name!r} is {value!r}; give a weight, or a mapping of settings")
     given = {"weight": value} if isinstance(value, int | float) else dict(value)
     weight = given.pop("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
-        raise ConfigError(f"the weight of the reward {name!r} is {weight!r}; give a number")
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+        raise ConfigError(f"the weight of the reward {name!r} is {weight!r}; give a finite number")
     scorer = str(given.pop("scorer", name))
     label = name.rpartition(":")[2] if ":" in name else name
     return RewardSpec(label, scorer, float(weight), given)
@@ -172,7 +173,7 @@ def _make(spec: RewardSpec) -> Scorer:
         hint = did_you_mean(unknown[0], known)
         raise ConfigError(
             f"the reward {spec.name!r} has no setting {unknown[0]!r}{hint or ';'} its settings are "
-            f"{', '.join(['weight', *known])}"
+            f"{', '.join(['weight', *(key for key in known if key != 'function')])}"
         )
     for name, item in parameters.items():
         if item.default is item.empty and item.kind is item.KEYWORD_ONLY and name not in settings:
@@ -183,4 +184,5 @@ def _make(spec: RewardSpec) -> Scorer:
     try:
         return make(name=spec.name, **settings)
     except TypeError as error:
-        raise ConfigError(f"the reward {spec.name!r} cannot be made: {error}") from error
+        told = ", ".join([f"{key}={value!r}" for key, value in settings.items()])
+        raise ConfigError(f"the reward {spec.name!r} cannot be made with {told}: {error}") from error

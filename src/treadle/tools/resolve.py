@@ -50,7 +50,7 @@ argument. A class from an entry point is called in the same way; any other objec
 a tool or toolset.
 """
 
-FILE = re.compile(r"(.+\.py)(?::(\w+))?", re.DOTALL)
+_FILE = re.compile(r"(.+\.py)(?::(\w+))?", re.DOTALL)
 REFERENCE = re.compile(r"([\w.]+):(\w+)")
 _FORMS = "'name', 'name:text', 'package.module:attribute', 'path/to/file.py' or 'path/to/file.py:attribute'"
 
@@ -95,15 +95,28 @@ def parts_of(items: "Iterable[ToolLike] | ToolLike") -> tuple[PartSpec, ...]:
 
 def is_code(name: str) -> bool:
     """Return whether a file or a module is imported, and so runs, when the toolset `name` is loaded."""
-    kind = name.partition(":")[0]
-    is_known = name in TOOLSETS or f"{kind}:" in TOOLSETS
-    return not is_known and (FILE.fullmatch(name) or REFERENCE.fullmatch(name)) is not None
+    return not _is_known(name) and (split_file(name) or REFERENCE.fullmatch(name)) is not None
 
 
-def check_code(name: str) -> None:
-    """Check that the file of a toolset is there, without importing it. Raises: `ConfigError`."""
-    if found := FILE.fullmatch(name):
-        check_file(Path(found[1]))
+def _is_known(name: str) -> bool:
+    return name in TOOLSETS or f"{name.partition(':')[0]}:" in TOOLSETS
+
+
+def split_file(name: str) -> tuple[str, str | None] | None:
+    """Return the Python file that the name of a toolset begins with, and the attribute after it.
+
+    `None` if it names no file: the text of `mcp:python server.py` is a command.
+    """
+    found = None if _is_known(name) else _FILE.fullmatch(name)
+    return None if found is None else (found[1], found[2])
+
+
+def check_part(part: PartSpec) -> None:
+    """Check a toolset as far as possible without importing its code or asking its server. Raises: `ConfigError`."""
+    if file := split_file(part.name):
+        check_file(Path(file[0]))
+    elif not is_code(part.name):
+        _load(part.name, part.settings)
 
 
 def place_in(item: Json, folder: Path) -> Json:
@@ -113,9 +126,9 @@ def place_in(item: Json, folder: Path) -> Json:
         return item | {"name": place_in(item["name"], folder)}
     if not isinstance(item, str):
         return item
-    if found := FILE.fullmatch(item):
-        name = f":{found[2]}" if found[2] else ""
-        return f"{folder / Path(found[1]).expanduser()}{name}"
+    if found := split_file(item):
+        name = f":{found[1]}" if found[1] else ""
+        return f"{folder / Path(found[0]).expanduser()}{name}"
     kind, colon, text = item.partition(":")
     file = folder / text
     return f"{kind}:{file}" if colon and text and "\n" not in text and file.is_file() else item
@@ -158,11 +171,11 @@ def _load(text: str, settings: Mapping[str, Json] | None) -> Any:
     kind, colon, rest = text.partition(":")
     if text not in TOOLSETS and f"{kind}:" in TOOLSETS:
         return _make(TOOLSETS.load(f"{kind}:"), text, settings, rest)
-    file = FILE.fullmatch(text)
+    file = split_file(text)
     reference = REFERENCE.fullmatch(text)
     if file:
-        module = load_file(Path(file[1]))
-        found = attribute_of(module, file[2], text) if file[2] else tools_of(module, text, is_tool)
+        module = load_file(Path(file[0]))
+        found = attribute_of(module, file[1], text) if file[1] else tools_of(module, text, is_tool)
     elif reference:
         found = attribute_of(load_module(reference[1], text), reference[2], text)
     else:
@@ -243,7 +256,7 @@ def demands_of_tools(part: PartSpec) -> list[str]:
         return [f"send requests to {url!r}" for url in urls]
     if kind == "mock":
         return [f"open the file {text!r}"]
-    if FILE.fullmatch(part.name):
+    if split_file(part.name):
         return [f"import the file {part.name!r}"]
     if REFERENCE.fullmatch(part.name):
         return [f"import {part.name!r}"]

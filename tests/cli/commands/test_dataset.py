@@ -226,3 +226,83 @@ def test_a_cost_that_is_not_known_is_not_zero(cli: Cli) -> None:
     assert "spent on rejected samples: 120 tokens, cost unknown\n" in shown
     made.write_rows(folder.rows, [made.plain_row(1, cost_usd=None), made.plain_row(3, cost_usd=0.25)])
     assert "$0.2500 (without 1 row of unknown cost)\n" in cli("dataset", "stats", "d").out
+
+
+def test_a_file_with_a_fault_is_named_among_several(cli: Cli) -> None:
+    line = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}'
+    (cli.folder / "more.jsonl").write_text(f"{line}\nnot JSON\n")
+    merged = cli("dataset", "merge", "d", "more.jsonl", "--out", "m")
+    assert merged.code == 1, merged
+    assert "'more.jsonl': line 2 is not JSON" in merged.err
+
+
+def test_a_split_that_occurs_twice_is_a_mistake(cli: Cli) -> None:
+    found = cli("dataset", "split", "d", "--splits", "train=0.9,train=0.1")
+    assert found.code == 2, found
+    assert "'train' occurs twice" in found.err
+    for share in ("nan", "inf"):
+        found = cli("dataset", "split", "d", "--splits", f"train={share},test=1")
+        assert found.code == 2, found
+        assert f"'train': {share}" in found.err
+
+
+def test_conversations_without_tools_have_no_kind_in_the_progress(cli: Cli) -> None:
+    (cli.folder / "c.yaml").write_text(
+        "models: {default: mock:teacher}\ntopics: {prompt: Tea, degree: 2, depth: 1}\n"
+        "generation: {num_samples: 2, conversation: {type: basic}}\n"
+    )
+    found = cli("generate", "c.yaml", "--out", "basic")
+    assert found.code == 0, found
+    (told,) = [line for line in (found.out + found.err).splitlines() if "2 of 2 rows" in line]
+    assert told.endswith(" s")
+
+
+def test_pairs_say_why_there_are_none_and_take_rollouts(cli: Cli) -> None:
+    made = (
+        "rollout",
+        "--task",
+        "files:csv_sum-0001",
+        "-n",
+        "1",
+        "--group-size",
+        "2",
+        "--model",
+        "oracle",
+        "-q",
+    )
+    assert cli(*made, "--out", "r").code == 0
+    for out in ((), ("--out", "pairs.jsonl")):
+        found = cli("dataset", "pairs", "r", *out)
+        assert found.code == 0, found
+        assert "no two runs were forked from each other" in found.err
+    report = cli("report", "r", "d", "--out", "both.html")
+    assert report.code == 2, report
+    assert "give a journal, one or two datasets" in report.err
+    assert cli("report", "d", "d", "d").code == 2
+    (cli.folder / "c.yaml").write_text("a: b")
+    assert "not 'c.yaml'" in cli("report", "c.yaml", "-j", "r/runs.db").err
+
+
+def test_the_folder_of_another_kind_of_job_is_known(cli: Cli) -> None:
+    rollout = (
+        "rollout",
+        "--task",
+        "files:csv_sum-0001",
+        "-n",
+        "1",
+        "--group-size",
+        "1",
+        "--model",
+        "oracle",
+        "-q",
+    )
+    assert cli(*rollout, "--out", "r").code == 0
+    (cli.folder / "c.yaml").write_text(
+        "models: {default: mock:teacher}\ntopics: {prompt: a}\ntools: {use: [files]}\n"
+    )
+    found = cli("generate", "c.yaml", "--out", "r")
+    assert found.code == 2, found
+    assert "the folder has 'runs.db', perhaps the journal of another kind of job" in found.err
+    # A file of the other kind would hide what the folder holds.
+    assert not (cli.folder / "r" / "rows.jsonl").exists()
+    assert cli("report", "r", "--out", "r.html").code == 0

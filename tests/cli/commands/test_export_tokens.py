@@ -5,10 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
 from tests.cli.command import Cli
+from tests.export.token_formats.groups import make_rollout
 from tests.trajectory.tokens.engine import TemplateModel, say, think
 
-from treadle import Agent, ScriptedModel, open_journal
+from treadle import Agent, ExportError, ScriptedModel, open_journal
+from treadle.export.token_exporter import reward_of
 
 
 def write(path: Path, name: str, model: Any, *texts: str, **metadata: Any) -> None:
@@ -69,3 +73,29 @@ def test_an_export_without_any_group_fails(cli: Cli) -> None:
         made = cli("export", "--all", "--journal", "texts.db", "-f", "verl", *out)
         assert made.code == 1, made
         assert "left out: " in made.err
+        assert "every token once" not in made.err
+
+
+def test_the_tokens_of_a_group_that_is_left_out_are_not_counted_as_delivered(cli: Cli) -> None:
+    write(cli.folder / "runs.db", "a", TemplateModel([say("One.")]), "Go.")
+    made = cli("export", "--all", "--journal", "runs.db", "--format", "verl", "-o", "rows.jsonl")
+    assert made.code == 1, made
+    assert "0 groups written" in made.err
+    assert "sampled, 0 delivered; the rest is in groups that were left out" in made.err
+
+
+def test_a_reward_that_a_rollout_does_not_have_is_told_with_those_that_it_has() -> None:
+    """The advice was to grade the runs, which are graded."""
+    with pytest.raises(ExportError, match="does not have the reward that was asked for, only 'check'"):
+        reward_of(replace(make_rollout("r1", 1.0), reward=None))
+    with pytest.raises(ExportError, match="grade it with `treadle rescore`"):
+        reward_of(make_rollout("r1", None))
+
+
+def test_rows_with_token_ids_are_known_where_they_cannot_be_read(cli: Cli) -> None:
+    write(cli.folder / "runs.db", "a", TemplateModel([say("One.")]), "Go.")
+    found = cli("export", "--all", "-j", "runs.db", "-f", "trl_sft", "-o", "rows.jsonl")
+    assert found.code == 0, found
+    converted = cli("dataset", "convert", "rows.jsonl", "--to", "trl")
+    assert converted.code == 2, converted
+    assert "'rows.jsonl' has rows of the token format 'trl_sft', which is not read here" in converted.err

@@ -93,6 +93,8 @@ def test_all_mistakes_are_told_with_line_and_nearest_key(cli: Cli) -> None:
         (("--workers", "locl:2"), "--workers: unknown kind of workers 'locl'; did you mean 'local'?"),
         (("--engine", "local:2"), "no such option: --engine; it is called --workers now."),
         (("--set", "engine=local:2"), "engine: this key is called 'workers' now; rename it"),
+        (("--reward", "check", "--reward", "check=2"), "the reward 'check' is given twice"),
+        (("--reward", "check=nan"), "the weight of the reward 'check' is nan; give a finite number"),
         (("--reward", "chekc"), "--reward: there is no scorer 'chekc'; did you mean 'check'?"),
         (("--set", "tree={roots: 9}"), "tree.roots: 9 is more than group_size, which is 2"),
         (("--deliver", "rollout", "--set", "no_variance=drop"), "a single rollout has no variance"),
@@ -111,6 +113,12 @@ def test_what_cannot_work_is_said_before_anything_is_made(
 
 def test_without_anything_the_command_says_how_to_begin(cli: Cli) -> None:
     assert "treadle rollout --task files --model MODEL" in cli("rollout").err
+
+
+def test_a_missing_model_is_told_by_its_key(cli: Cli) -> None:
+    found = cli("rollout", "--task", "files")
+    assert found.code == 2, found
+    assert found.err.startswith("error: model: there is no model")
 
 
 def test_the_schema_knows_the_keys(cli: Cli) -> None:

@@ -156,3 +156,25 @@ def test_prompts_that_do_not_fit_into_the_context(monkeypatch: pytest.MonkeyPatc
     assert "tokens is expected, and 'openai:gpt-4o' takes at most 128,000" in found
     assert "for 'agent'" in found
     assert "for 'scenarios'" in found
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("mcp:absent.json", "cannot read the MCP servers of 'absent.json': No such file"),
+        ("mcp:python 'x", "is not a command line"),
+        ("spin:here", "'here' is not the URL of a server"),
+        ("mock:absent.json", "absent.json"),
+    ],
+)
+def test_servers_are_checked_without_asking_them(name: str, why: str) -> None:
+    for imports in (True, False):
+        with pytest.raises(ConfigError) as error:
+            check_plan(make(tools={"use": [name]}), imports=imports)
+        assert str(error.value).startswith("tools.use.0: ")
+        assert why in str(error.value)
+        assert "is not a toolset" not in str(error.value)
+
+
+def test_a_server_that_does_not_run_is_no_obstacle_to_a_plan() -> None:
+    check_plan(make(tools={"use": ["mcp:http://127.0.0.1:1/mcp", "spin:http://127.0.0.1:1"]}))

@@ -16,6 +16,7 @@ from treadle.core.types import Message, Role
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.entries import read_entries
 from treadle.datagen.dataset.verification import CheckedRow, check_ledger, verify_rows
+from treadle.export.row_files import open_writer
 from treadle.export.rows import Row
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
 
@@ -99,6 +100,21 @@ async def test_a_row_that_is_not_what_its_run_says_is_found(
     found = await verify(path, DatasetFolder(whole).journal)
     assert any(said in problem for problem in found["s000001"].problems), found["s000001"].problems
     assert found["s000002"].is_confirmed
+
+
+@pytest.mark.parametrize("format", ["deepfabric", "axolotl", "trl", "hermes", "sharegpt", "atif"])
+async def test_a_row_of_another_format_is_held_against_what_the_format_shows(
+    whole: Path, tmp_path: Path, format: str
+) -> None:
+    """No format but Treadle's has the effects of tools, so that every exported row seemed to be changed."""
+    rows = [entry.row for entry in read_entries(whole)]
+    with open_writer(format, tmp_path / "rows.jsonl") as writer:
+        for row in (change_result(rows[0]), *rows[1:]):
+            writer.write(row)
+    found = await verify(tmp_path / "rows.jsonl", DatasetFolder(whole).journal)
+    assert found.pop("s000001").problems == ("result 1 ('something else') is not that of its run",)
+    assert len(found) == len(rows) - 1
+    assert all(item.is_confirmed for item in found.values())
 
 
 async def test_a_tool_that_gives_another_result_now_is_found(tmp_path: Path) -> None:

@@ -229,3 +229,16 @@ def test_a_real_trainer_takes_steps_with_the_rollouts(tmp_path: Path) -> None:
     assert any(line["reward_std"] > 0 for line in steps)
     assert len(asked) == 8
     assert not torch.equal(before, trainer.model.model.embed_tokens.weight.detach())
+
+
+def three(prompt: Any) -> Any:
+    return 3
+
+
+def test_a_wrong_setting_is_told_before_anything_is_sampled() -> None:
+    with pytest.raises(ConfigError, match="branches is 'shortest'; give one of 'refuse', 'longest'"):
+        func(branches="shortest")
+    with pytest.raises(ConfigError, match="the task of a prompt is 3; give a Task"):
+        make_rollout_func(Agent(ScriptedModel(["a"])), task_of=three)(["a"], None)
+    with pytest.raises(ConfigError, match="give the trainer rollout_func"):
+        reward_of_rollout(["a"], ["b"])

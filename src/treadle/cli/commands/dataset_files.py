@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from treadle.export.row_changes import RowOptions
 from treadle.export.row_files import RowConversion, detect_format, open_writer
 from treadle.export.whole import write_whole
 from treadle.journal.protocol import Journal
+from treadle.rollout.rollout_folder import RolloutFolder, read_stored
 from treadle.tasks.conversation_set import find_row_file
 
 if TYPE_CHECKING:
@@ -229,18 +231,24 @@ def pairs(
         treadle dataset pairs dataset -o pairs.jsonl
         treadle dataset pairs .treadle/runs.db --whole --min-gap 0.2
     """
-    folder = Path(source)
-    is_dataset = folder.is_dir()
-    values = _read_values(folder) if is_dataset else {}
+    folder, values = Path(source), {}
+    if RolloutFolder(folder).groups.exists():
+        source = str(RolloutFolder(folder).find_journal(read_stored(folder)))
+    elif folder.is_dir():
+        source, values = str(DatasetFolder(folder).journal), _read_values(folder)
     skips: Counter[str] = Counter()
-    with open_existing(str(DatasetFolder(folder).journal) if is_dataset else source) as journal:
+    with open_existing(source) as journal:
         lines = _write_lines(journal, values, is_whole, min_gap, skips)
         if out is None:
-            print_json_lines(lines)
+            first = next(lines, None)
+            print_json_lines(lines if first is None else chain((first,), lines))
+            count = int(first is not None)
         else:
             with spinner("pairing"):
                 count = write_whole(lines, out)
             print_note(f"{write_count(count, 'pair')} written to {str(out)!r}")
+    if not count:
+        print_note("no two runs were forked from each other, differ in a step and have values that differ")
     for why, count in skips.most_common():
         print_note(f"{write_count(count, 'run')} left out: {why}")
 

@@ -77,14 +77,21 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
     from treadle.viewer.data_pages import encode_page, find_kind, make_view
     from treadle.viewer.run_view import embed_runs
     from treadle.viewer.token_views import embed_tokens
+    from treadle.viewer.viewed_data import ViewedData
 
     paths = [Path(text) for text in runs or ()]
-    if 1 <= len(paths) <= 2 and None not in map(find_kind, paths):
+    if paths and None not in map(find_kind, paths):
+        ViewedData(paths)  # its error says what can be shown together
         with spinner("reading"):
             page = encode_page(make_view(*paths, journal=journal))
     else:
         with open_existing(journal) as opened:
-            ids = [_find_run(opened, text) for text in runs or ["last"]]
+            try:
+                ids = [_find_run(opened, text) for text in runs or ["last"]]
+            except RunNotFoundError:
+                if any(path.exists() for path in paths):
+                    ViewedData(paths)
+                raise
             infos = opened.runs(RunFilter(run_ids=ids))
             title = infos[0].title or ids[0]
             start = f"#/run/{ids[0]}" if len(ids) == 1 else "#/runs"

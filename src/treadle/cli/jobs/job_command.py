@@ -25,7 +25,7 @@ from treadle.core.types import Json
 from treadle.jobs.job import JobEnd
 from treadle.jobs.progress import JobNotice, JobProgress
 from treadle.runs.task import find_environment, find_tasks, load_task, split_reference
-from treadle.scoring.registry import parse_reward
+from treadle.scoring.registry import read_rewards
 
 if TYPE_CHECKING:
     from treadle.server.gateway.programs import ProgramWorkers
@@ -99,7 +99,8 @@ def read_changes(given: Mapping[str, Any], settings: Sequence[str]) -> ConfigCha
         values["model"] = {"model": values["model"]}
     values |= {f"model.{key}": value for key, value in of_model.items()}
     if "rewards" in values:
-        values["rewards"] = dict([_read_weight(text) for text in values["rewards"]])
+        # Mappings, to which `--set` can add settings.
+        values["rewards"] = {spec.scorer: {"weight": spec.weight} for spec in read_rewards(values["rewards"])}
     names = {
         key: _FLAGS.get(key, key.removeprefix("model.").removesuffix(".tasks")).replace("_", "-")
         for key in values
@@ -109,12 +110,6 @@ def read_changes(given: Mapping[str, Any], settings: Sequence[str]) -> ConfigCha
         for key, value in given.items()
     }
     return ConfigChanges(options, values, {key: f"--{name}" for key, name in names.items()}, tuple(settings))
-
-
-def _read_weight(text: str) -> tuple[str, Json]:
-    """Return a reward and its weight, as a mapping to which `--set` can add settings."""
-    spec = parse_reward(text)
-    return spec.scorer, {"weight": spec.weight}
 
 
 class JobCommand:

@@ -41,6 +41,8 @@ def read_shares(text: str) -> dict[str, float]:
     shares: dict[str, float] = {}
     for part in text.split(","):
         name, _, share = part.strip().partition("=")
+        if name in shares:
+            raise ConfigError(f"--splits {text!r}: {name!r} occurs twice; delete one")
         try:
             shares[name] = float(share)
         except ValueError:

@@ -22,7 +22,7 @@ from treadle.jobs.sections import find_mistakes
 from treadle.journal.named_files import suggest_path
 from treadle.models.protocol import Model, context_tokens_of, has_price
 from treadle.runs.task import task_set
-from treadle.tools.resolve import check_code, is_code, resolve_tools
+from treadle.tools.resolve import check_part, is_code, resolve_tools
 from treadle.tools.schema.tool_definitions import parse_definitions
 
 
@@ -203,17 +203,15 @@ def _check_tools(config: GenerationConfig, *, imports: bool) -> Iterator[Problem
     """Yield a problem for each toolset that cannot be built. No server is started."""
     names: dict[str, int] = {}
     for number, part in enumerate(config.tools.parts()):
-        if is_server(part.name):
-            continue
         path = ("tools", "use", number)
         try:
-            if not imports and is_code(part.name):
-                check_code(part.name)
+            if is_server(part.name) or (not imports and is_code(part.name)):
+                check_part(part)
                 continue
             found = [item.spec.name for item in resolve_tools(part)]
         except TreadleError as error:
             mock = f"write 'mock:{part.name}' for the simulated tools of a file of definitions"
-            is_file = part.name.endswith((".json", ".yaml", ".yml"))
+            is_file = ":" not in part.name and part.name.endswith((".json", ".yaml", ".yml"))
             yield Problem(path, f"{part.name!r} is not a toolset; {mock}" if is_file else str(error))
             continue
         for name in found:

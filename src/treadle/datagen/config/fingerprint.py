@@ -21,7 +21,7 @@ from treadle.journal.named_files import explain_unread
 from treadle.models.config.model_parts import is_secret_url
 from treadle.models.config.recipe import load_config as load_models
 from treadle.sandbox.mount import Mount
-from treadle.tools.resolve import FILE
+from treadle.tools.resolve import split_file
 from treadle.tools.toolset_parts import may_hold_secret
 
 HARMLESS = (
@@ -143,9 +143,9 @@ def _hash_files(config: GenerationConfig, value: dict[str, Json]) -> None:
     if tools.folder is not None:
         sections["tools"]["files"] = _hash_of("tools.files", tools.folder)
     for number, part in enumerate(tools.parts()):
-        if found := FILE.fullmatch(part.name):
-            told = _hash_of(f"tools.use.{number}", Path(found[1]))
-            use, name = sections["tools"]["use"], f"{told}:{found[2] or ''}"
+        if found := split_file(part.name):
+            told = _hash_of(f"tools.use.{number}", Path(found[0]))
+            use, name = sections["tools"]["use"], f"{told}:{found[1] or ''}"
             use[number] = name if isinstance(use[number], str) else use[number] | {"name": name}
     sections["quality"]["evaluation_sets"] = [
         _hash_of(f"quality.evaluation_sets.{number}", path)

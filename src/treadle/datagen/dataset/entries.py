@@ -111,6 +111,15 @@ def read_entries(
         yield from islice(_read_other(file_of_rows), first - 1, None)
 
 
+def find_format(path: Path) -> str | None:
+    """Return the format of the rows of a dataset or of a file; `None` if it is `treadle`, which loses nothing.
+
+    Raises: `ConfigError`; `ExportError` if the file is damaged.
+    """
+    file = find_rows(path)
+    return None if _is_native(file) else detect_format(file)
+
+
 def _is_native(path: Path) -> bool:
     """Return whether a file is empty or has rows of the format `treadle`."""
     if path.suffix == PARQUET:
@@ -145,15 +154,17 @@ def _read_native(path: Path, first: int = 1, needles: Sequence[str] = ()) -> Ite
 
 
 def _read_other(path: Path) -> Iterator[RowEntry]:
-    format = detect_format(path)
-    row_format = FORMATS.load(format)
-    for number, (place, raw) in enumerate(read_objects(path, format), 1):
-        try:
-            yield RowEntry(number, read_row(raw, row_format))
-        except ExportError as error:
-            raise ExportError(
-                f"{place} of {str(path)!r} is not a row of the format {format}: {error}"
-            ) from error
+    try:
+        format = detect_format(path)
+        row_format = FORMATS.load(format)
+        for number, (place, raw) in enumerate(read_objects(path, format), 1):
+            try:
+                entry = RowEntry(number, read_row(raw, row_format))
+            except ExportError as error:
+                raise ExportError(f"{place} is not a row of the format {format}: {error}") from error
+            yield entry
+    except ExportError as error:
+        raise ExportError(f"{str(path)!r}: {error}") from error
 
 
 def find_entry(path: Path, text: str, *, is_rejected: bool = False) -> RowEntry:

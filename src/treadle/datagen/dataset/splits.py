@@ -1,5 +1,6 @@
 """The splits of a dataset: no topic is in two of them, and a topic stays in its split when rows are added."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -53,10 +54,12 @@ class Unions:
 def apportion(rows: int, shares: Mapping[str, float]) -> dict[str, int]:
     """Return how many of `rows` each split should have, by the method of the largest remainder.
 
-    Raises: `ConfigError` if a share is not positive.
+    Raises: `ConfigError` if a share is not a positive number.
     """
-    if not shares or any(share <= 0 for share in shares.values()):
-        raise ConfigError(f"the shares of the splits are {dict(shares)!r}; each must be more than 0")
+    if not shares or not all(0 < share < math.inf for share in shares.values()):
+        raise ConfigError(
+            f"the shares of the splits are {dict(shares)!r}; each must be more than 0, and finite"
+        )
     whole = sum(shares.values())
     exact = {name: rows * share / whole for name, share in shares.items()}
     found = {name: int(value) for name, value in exact.items()}

@@ -6,6 +6,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ExportError, JournalError, RunNotFoundError
 from treadle.core.transcript import check_transcript
@@ -14,9 +15,10 @@ from treadle.datagen.config.generation_config import Conversation, GenerationCon
 from treadle.datagen.config.loading import read_config
 from treadle.datagen.conversations.make import project
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.entries import RowEntry, read_entries
+from treadle.datagen.dataset.entries import RowEntry, find_format, read_entries
 from treadle.datagen.quality.exchanges import name_message
 from treadle.datagen.scenarios.scenario import sample_id_of
+from treadle.export.exporter import FORMATS, encode_row, read_rows
 from treadle.export.rows import Row, SampleInfo
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.journal.protocol import Journal
@@ -87,14 +89,15 @@ async def verify_rows(
     """Yield the outcome for each row of a dataset, in the order in which they are ready.
 
     A row has a problem if its transcript is faulty, if it differs from its run, if a call gives another result than
-    the recorded one, or if it claims to be verified and a call cannot be made again. `trust` is for journals from
-    elsewhere; see `verify_run`.
+    the recorded one, or if it claims to be verified and a call cannot be made again. A row of a format that cannot
+    hold all of a run is compared with what the format shows of it. `trust` is for journals from elsewhere; see
+    `verify_run`.
 
     Raises: `UntrustedError`; as `read_entries` does.
     """
-    config = read_config(path)
+    config, format = read_config(path), find_format(path)
     batch: Batch[CheckedRow] = Batch(
-        lambda number, entry: _check(entry, journal, config, trust=trust), read_entries(path), window
+        lambda number, entry: _check(entry, journal, config, format, trust=trust), read_entries(path), window
     )
     try:
         async for checked in batch:
@@ -104,7 +107,7 @@ async def verify_rows(
 
 
 async def _check(
-    entry: RowEntry, journal: Journal, config: GenerationConfig | None, *, trust: bool
+    entry: RowEntry, journal: Journal, config: GenerationConfig | None, format: str | None, *, trust: bool
 ) -> CheckedRow:
     row, sample = entry.row, entry.row.lineage.sample
     shown = {} if sample is None else {"type": sample.conversation, "reasoning": sample.reasoning}
@@ -115,6 +118,8 @@ async def _check(
     try:
         events = await asyncio.to_thread(journal.read, run_id)
         projected = project(run_id, events, conversation)
+        if format is not None:
+            projected = _show(projected, format, len(row.messages))
         problems += compare(row, projected, None if config is None else config.output)
         found = await verify_run(journal, run_id, trust=trust)
     except RunNotFoundError:
@@ -133,6 +138,15 @@ async def _check(
         is_claimed=is_claimed,
         problems=tuple(problems),
     )
+
+
+def _show(projected: Row, format: str, messages: int) -> Row:
+    """Return what a format shows of the row of a run. All of it is shown if the row that it is compared with has as
+    many `messages`, because a sample that shows a recovery keeps its failed calls. Raises: `ExportError`."""
+    whole = replace(projected, untrained=())
+    fitting = whole if messages == len(whole.messages) else projected
+    (shown,) = read_rows(encode_row(fitting, FORMATS.load(format)).splitlines(), format)
+    return shown
 
 
 def compare(row: Row, projected: Row, output: OutputSection | None = None) -> list[str]:

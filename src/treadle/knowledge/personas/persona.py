@@ -25,7 +25,7 @@ from treadle.core.types import Json
 from treadle.journal.named_files import explain_unread
 from treadle.models.config.described import Described
 from treadle.models.config.known_models import demands_of_judge, demands_of_model
-from treadle.tools.resolve import FILE, REFERENCE, TOOLSETS, demands_of_tools, place_in
+from treadle.tools.resolve import TOOLSETS, demands_of_tools, is_code, place_in
 
 Line = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\n]*\S[^\n]*$")]
 Text = Annotated[str, Field(max_length=100_000)]
@@ -256,9 +256,7 @@ def _find_wrong_names(value: dict[str, Json]) -> Iterator[Problem]:
 def _check_toolset(name: str) -> str | None:
     """Return what is wrong with the name of a toolset, without loading it; `None` if it may exist."""
     kind, colon, _ = name.partition(":")
-    if name in TOOLSETS or (colon and f"{kind}:" in TOOLSETS):
-        return None
-    if FILE.fullmatch(name) or REFERENCE.fullmatch(name):
+    if name in TOOLSETS or (colon and f"{kind}:" in TOOLSETS) or is_code(name):
         return None
     known = [item.rstrip(":") for item in TOOLSETS.names()]
     return f"{name!r:.60} is not a toolset{did_you_mean(kind, known) or ';'} known are {', '.join(known)}"

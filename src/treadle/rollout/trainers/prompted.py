@@ -209,7 +209,12 @@ def split_prompt(prompt: Prompt) -> tuple[str | None, str]:
 
 
 def find_task(given: str | Task) -> str | Task:
-    """Return the task that a text refers to; a text that is no reference is the user's message."""
+    """Return the task that a text refers to; a text that is no reference is the user's message.
+
+    Raises: `ConfigError` if there is no such task, or if `given` is neither a text nor a task.
+    """
+    if not isinstance(given, str) and not hasattr(given, "task_id"):
+        raise ConfigError(f"the task of a prompt is {given!r:.100}; give a Task, a reference or a text")
     if not isinstance(given, str) or any(map(str.isspace, given)):
         return given
     name, task_id = split_reference(given)

@@ -12,7 +12,7 @@ Source: TRL 1.16, `GRPOTrainer._generate` and `_calculate_rewards`.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from msgspec.structs import replace
 
@@ -67,6 +67,8 @@ def make_rollout_func(
     The function returns `prompt_ids`, `completion_ids`, `logprobs`, `env_mask`, and for the reward functions
     `reward`, `rewards`, `run_id` and `left_out_tokens`.
     """
+    if branches not in get_args(Branches):
+        raise ConfigError(f"branches is {branches!r}; give one of {', '.join(map(repr, get_args(Branches)))}")
     known = _Places(training)
 
     def rollout_func(prompts: list[Prompt], trainer: Any) -> dict[str, list[Any]]:
@@ -98,8 +100,13 @@ def reward_of_rollout(
 ) -> list[float | None]:
     """Return the rewards of the rollouts, for the argument `reward_funcs` of TRL's trainer.
 
-    Raises: `ConfigError` if no rollout of the batch has a reward, because nothing could be learned from it.
+    Raises: `ConfigError` if no rollout of the batch has a reward, because nothing could be learned from it, or if
+    they were not made by `make_rollout_func`.
     """
+    if "reward" not in columns:
+        raise ConfigError(
+            "the rollouts have no rewards; give the trainer rollout_func=make_rollout_func(...) too"
+        )
     rewards: list[float | None] = list(columns["reward"])
     if rewards and all(reward is None for reward in rewards):
         raise ConfigError(

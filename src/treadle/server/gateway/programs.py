@@ -9,6 +9,7 @@ an attempt is the same.
 
 import asyncio
 import json
+import math
 import os
 import secrets
 import shlex
@@ -30,7 +31,7 @@ from treadle.core.errors import ConfigError, ServerError
 from treadle.core.lineage import Caller
 from treadle.core.policy import Policy
 from treadle.core.spec import PartSpec
-from treadle.core.types import Completion, Fault, FinishReason, Json, Message, Request, Role, Usage
+from treadle.core.types import Completion, Fault, FinishReason, Message, Request, Role, Usage
 from treadle.jobs.attempt import SeededAgent
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER
@@ -284,7 +285,10 @@ class ProgramWorkers(HereWorkers):
         Without a command, tasks that come with an environment are played by it, and others by Treadle's own loop.
         """
         super().__init__()
-        words = shlex.split(command) if isinstance(command, str) else list(command or ())
+        try:
+            words = shlex.split(command) if isinstance(command, str) else list(command or ())
+        except ValueError as error:
+            raise ConfigError(f"the command {command!r} is not a command line: {error}") from error
         if command is not None and (not words or shutil.which(words[0]) is None):
             raise ConfigError(f"the command {command!r} does not begin with a program that exists")
         self._argv = [str(Path(word).absolute()) if Path(word).is_file() else word for word in words]
@@ -434,15 +438,10 @@ def _collect(place: Path, status: int) -> _Ended:
     given, reward = place / "reward.json", None
     if given.exists():
         reward = _read_reward(_read_text(given))
-        if reward is None:
-            raise ConfigError(
-                f"the program's reward is {_read_text(given)!r:.100}; write a number, or an object with a number "
-                "called reward"
-            )
     else:
         head, _, last = printed.rpartition("\n")
-        if last.startswith("{") and (reward := _read_reward(last)) is not None:
-            printed = head.rstrip()
+        if last.startswith("{") and "reward" in (_decode(last) or {}):
+            reward, printed = _read_reward(last), head.rstrip()
     output = place / "output.txt"
     files: dict[str, bytes] = {}
     left = _MAX_FILE_BYTES
@@ -460,15 +459,25 @@ def _read_text(path: Path) -> str:
         return file.read().decode(errors="replace")[-_MAX_OUTPUT_CHARS:]
 
 
-def _read_reward(text: str) -> float | None:
-    """Return a number, or the number `reward` of an object; `None` if the text is neither."""
+def _decode(text: str) -> Any:
+    """Return the value of JSON, in which Python's NaN and Infinity are numbers; `None` for any other text."""
     try:
-        value: Json = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+        return json.loads(text)
+    except (ValueError, RecursionError):
         return None
+
+
+def _read_reward(text: str) -> float:
+    """Return a number, or the number `reward` of an object. Raises: `ConfigError` if the text is neither."""
+    value = _decode(text)
     if isinstance(value, dict):
         value = value.get("reward")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and abs(value) < math.inf:
+        return float(value)
+    raise ConfigError(
+        f"the program's reward is {text!r:.100}; write a number, or an object with a number called reward"
+    )
 
 
 def _without_tools(task: Task) -> Task:

@@ -17,6 +17,8 @@ _COUNT = re.compile(r"\b\d+ (?:lines?|rows?|files?|columns?|times|euros|hours)\b
 _FILE_NAME = re.compile(r"(?<![\w/])[\w/-]+\.[a-z]{2,4}\b(?!/)")
 _AN = re.compile(r"[aeio]|u(?!n[ei]|s[aeiu]|ti)", re.IGNORECASE)
 """How a word begins that has the article `an`."""
+_ARTICLE = re.compile(r"an? ", re.IGNORECASE)
+"""What a configured role may begin with."""
 ANSWER = "Answer: "
 """How the last line of the answer to a task begins."""
 _MAX_QUOTED_WORDS = 7
@@ -39,7 +41,8 @@ class WritingManner(Struct, frozen=True):
 
     def fill(self, text: str) -> str:
         """Return a text with the role, and with the role behind its article."""
-        role = self.role or "team"
+        begin = _ARTICLE.match(self.role)
+        role = self.role[begin.end() if begin else 0 :] or "team"
         return text.format(role=role, a_role=f"{'an' if _AN.match(role) else 'a'} {role}")
 
 
