@@ -225,6 +225,10 @@ async def test_runs_are_found_by_agent_label_text_and_time(client: AsyncOpenAI, 
     assert await find("text=APPLE&limit=2") == made[:2:-1]
     assert await find(f"text=apple&limit=2&after={made[3]}") == made[2:0:-1]
     assert await find("text=nothing") == []
+    # A text is also the beginning of an id, which is longer than most words.
+    assert await find(f"text={made[1][:-1]}&agent=echo") == []
+    assert made[1] in await find(f"text={made[1]}")
+    assert await find(f"text={made[1][:3]}") == []
     assert await find(f"created_since={other['created_at']}") == [other["id"]]
     assert await find(f"created_before={other['created_at']}&agent=echo") == []
     single = await Agent("mock:echo", journal=journal).run("a single plum")
