@@ -38,10 +38,13 @@ function EvaluationPage(): ReactNode {
   const { view, error } = useEvaluation();
   if (!view) return <main className="page"><Status error={error}>Reading the samples …</Status></main>;
   const isCompared = view.evaluations.length > 1;
+  // Two evaluations that nobody named have the same name.
+  const hasNames = new Set(view.evaluations.map((item) => item.name)).size === view.evaluations.length;
+  const nameOf = (item: Evaluation): string => (hasNames ? item.name : item.path);
   return (
     <main className="page">
       <div className="bar">
-        <h1 className="cut" title={view.evaluations.map((item) => item.path).join(", ")}>{view.evaluations.map((item) => item.name).join(" and ")}</h1>
+        <h1 className="cut" title={view.evaluations.map((item) => item.path).join(", ")}>{view.evaluations.map(nameOf).join(" and ")}</h1>
         <span className="soft cut grow">{view.evaluations.map((item) => `${count(item.samples.length)} of ${count(item.planned)} samples`).join(", ")}</span>
       </div>
       <div className="overview" tabIndex={0} role="region" aria-label="overview">
@@ -50,7 +53,7 @@ function EvaluationPage(): ReactNode {
             <Pairs pairs={view.pairs} />
           </Section>
         )}
-        {view.evaluations.map((item, index) => <One key={item.path} found={item} hasRuns={index === 0} prefix={isCompared ? `${item.name}: ` : ""} />)}
+        {view.evaluations.map((item, index) => <One key={item.path} found={item} hasRuns={index === 0} prefix={isCompared ? `${nameOf(item)}: ` : ""} />)}
       </div>
     </main>
   );

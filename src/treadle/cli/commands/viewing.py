@@ -45,7 +45,13 @@ def view(
     if given and journal is None:
         # A file of rows or of topics has no runs.
         journal = data.journal or "memory:"
-    served = load_viewed(load_config(), data)
+    config = load_config()
+    served = load_viewed(config, data)
+    if config.file.agents and not served.config.file.agents:
+        print_note(
+            f"the agents of {str(config.path)!r} are left out, because the file is not trusted; look at it, and "
+            "run `treadle models trust`"
+        )
 
     def tell(url: str) -> None:
         settle_memory()
