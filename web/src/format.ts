@@ -47,11 +47,12 @@ export function bytes(value: number): string {
 
 export const oneLine = (text: string, most = 300): string => text.slice(0, most * 2).replace(/\s+/g, " ").trim().slice(0, most);
 
-/** Return JSON with indentation, and other texts unchanged. */
-export function pretty(text: string): string {
+/** Return JSON with indentation, and other texts unchanged. `breaksLines` shows the line breaks in its texts. */
+export function pretty(text: string, breaksLines = false): string {
   if (!/^\s*[[{]/.test(text) || text.length > 200_000) return text;
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    const shown = JSON.stringify(JSON.parse(text), null, 2);
+    return breaksLines ? shown.replace(/\\(.)/g, (pair, sign) => (sign === "n" ? "\n" : pair)) : shown;
   } catch {
     return text;
   }

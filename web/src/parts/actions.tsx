@@ -21,9 +21,7 @@ async function attempt(work: Promise<unknown>, done = ""): Promise<boolean> {
 }
 
 async function mail(runId: string, message: Record<string, unknown>): Promise<void> {
-  const sent = await post<{ is_driven: boolean }>(runAddress(runId, "inbox"), message);
-  const isWork = ["answer", "decide"].includes(String(message.type));
-  if (isWork && !sent.is_driven) tell("stored; the run goes on when it is driven again (Resume)");
+  await post(runAddress(runId, "inbox"), message);
 }
 
 export const cancel = (runId: string): Promise<boolean> => attempt(mail(runId, { type: "cancel" }), "cancelled");
@@ -99,6 +97,13 @@ export function Reply({ runId, fold }: { runId: string; fold: RunFold }): ReactN
     return (
       <div className="reply">
         {waiting.map((item) => (item.kind === "question" ? <Question key={item.id} runId={runId} item={item} /> : <Approval key={item.id} runId={runId} item={item} />))}
+      </div>
+    );
+  }
+  if (fold.state === "paused" && ["question", "approval"].includes(fold.pausedFor)) {
+    return (
+      <div className="reply">
+        <div className="ask"><span className="grow">The answer is stored. The run goes on when it is driven again.</span><button className="main" onClick={() => void resume(runId)}>Resume</button></div>
       </div>
     );
   }
