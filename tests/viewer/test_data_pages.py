@@ -323,6 +323,21 @@ def test_an_evaluation_shows_scores_tasks_and_failures(tmp_path: Path, screen: S
 
 
 @NEEDS_VIEWER
+def test_a_folder_of_folders_is_no_journal(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    evil_folder(tmp_path / "datasets" / "small", 3)
+    for command in (["view", "--no-open"], ["report"]):
+        refused = cli(*command, "datasets")
+        assert refused.code == 2
+        assert "did you mean 'datasets/small'?" in refused.err
+    written = cli("report", "datasets/small", "--out", "datasets")
+    assert written.code == 2
+    assert "cannot write 'datasets': it is a folder; name a file in it" in written.err
+    written = cli("report", "datasets/small", "--out", ".")
+    assert written.code == 2
+
+
+@NEEDS_VIEWER
 def test_a_configuration_that_is_not_trusted_is_said(tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     assert cli("run", "hello", "--model", "mock:echo").code == 0

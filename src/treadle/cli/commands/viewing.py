@@ -34,12 +34,13 @@ def view(
     """
     from treadle.server.api_server import load_viewed, serve_api, settle_memory
     from treadle.viewer.bundle import read_bundle
-    from treadle.viewer.data_pages import find_kind
+    from treadle.viewer.data_pages import check_folder, find_kind
     from treadle.viewer.viewed_data import ViewedData
 
     read_bundle()
     given = places or []
     if len(given) == 1 and find_kind(Path(given[0])) is None:
+        check_folder(Path(given[0]))
         journal, given = given[0], []
     data = ViewedData([Path(place) for place in given])
     if given and journal is None:
@@ -77,7 +78,7 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
         treadle report evaluation > evaluation.html
     """
     from treadle.viewer.bundle import encode_bundle
-    from treadle.viewer.data_pages import encode_page, find_kind, make_view
+    from treadle.viewer.data_pages import check_folder, encode_page, find_kind, make_view
     from treadle.viewer.run_view import embed_runs
     from treadle.viewer.token_views import embed_tokens
 
@@ -86,6 +87,8 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
         with spinner("reading"):
             page = encode_page(make_view(*paths, journal=journal))
     else:
+        for path in paths:
+            check_folder(path)
         with open_existing(journal) as opened:
             ids = [find_run(opened, text) for text in runs or ["last"]]
             infos = opened.runs(RunFilter(run_ids=ids))
