@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from openai import APIStatusError, AsyncOpenAI
 from tests.server.test_responses import ADD, client, config, journal, serving
@@ -204,6 +205,20 @@ async def test_a_cancelled_turn_is_over_and_a_cancelled_run_is_resumed(
     with pytest.raises(APIStatusError) as refused:
         await post(client, f"/runs/{run_id}nope/resume")
     assert refused.value.status_code == 404
+
+
+async def test_what_a_client_leaves_out_or_misspells(client: AsyncOpenAI) -> None:
+    run = await post(client, "/runs", model="echo", input="say one", wait=True)
+    async with httpx.AsyncClient(base_url=str(client.base_url), timeout=30) as http:
+        # All keys of these bodies have defaults, and so has the body.
+        forked = await http.post(f"runs/{run['id']}/fork")
+        assert (forked.status_code, forked.json()["parent_run_id"]) == (201, run["id"])
+        resumed = await http.post(f"runs/{run['id']}/resume")
+        assert resumed.status_code == 202, resumed.text
+        for kind, hint in (("cancle", "did you mean 'cancel'"), (None, "known are steer, queue,")):
+            refused = await http.post(f"runs/{run['id']}/inbox", json={"type": kind})
+            assert refused.status_code == 400
+            assert hint in refused.json()["error"]["message"]
 
 
 async def test_runs_are_found_by_agent_label_text_and_time(client: AsyncOpenAI, journal: Journal) -> None:

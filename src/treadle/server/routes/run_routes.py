@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 from fastapi import APIRouter, Body, Depends, Header, Query, Request
@@ -34,6 +34,8 @@ MAX_SEQ = 2**53
 """More than any number of an event."""
 router = APIRouter(prefix="/v1/runs", tags=["runs"], dependencies=[Checked])
 _decode_message = msgspec.json.Decoder(InboxMessage).decode
+_MESSAGES = [str(kind.__struct_config__.tag) for kind in get_args(InboxMessage)]
+"""The types of the messages to a run."""
 
 
 _PAGE = 200
@@ -234,6 +236,10 @@ async def post_message(
     if it waited for it.
     """
     await host.get_info(caller, run_id)
+    kind = body.get("type")
+    if kind not in _MESSAGES:
+        hint = did_you_mean(str(kind or ""), _MESSAGES, f"known are {', '.join(_MESSAGES)}")
+        raise ConfigError(f"there is no message of the type {kind!r:.100}{hint}")
     try:
         message = _decode_message(encode(body))
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
