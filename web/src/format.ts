@@ -17,7 +17,7 @@ export function seconds(value: number): string {
 }
 
 export function usd(value: number | null | undefined): string {
-  if (value === null || value === undefined) return "unknown";
+  if (value === null || value === undefined) return "cost unknown";
   if (value === 0) return "$0";
   return value < 0.01 ? `$${value.toPrecision(2)}` : `$${value.toFixed(value < 1 ? 3 : 2)}`;
 }

@@ -65,7 +65,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
         <span>{many(fold.turn, "turn")}, {many(fold.step, "step")}</span>
         <span>{count(fold.inputTokens)} → {count(fold.outputTokens)} tokens</span>
         <span>{usd(fold.costUsd)}</span>
-        <span>{seconds(fold.lastAt - first)}</span>
+        <span>{seconds(Math.max(0, (moves ? Date.now() / 1000 : fold.lastAt) - first))}</span>
         <span title="start">{first ? clock(first) : ""}</span>
         {started?.parent && <a href={to(["run", started.parent.run_id], { at: started.parent.seq })}>forked from {started.parent.run_id.slice(0, 8)} at event {started.parent.seq}</a>}
         {started?.caller && <a href={to(["run", started.caller.run_id])}>called by {started.caller.run_id.slice(0, 8)}</a>}

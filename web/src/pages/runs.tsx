@@ -26,7 +26,7 @@ const COLUMNS: Column<RunInfo>[] = [
   { name: "Tokens", width: "64px", isNumber: true, cell: (run) => <span title={`${count(run.input_tokens)} in, ${count(run.cached_input_tokens)} of them cached, ${count(run.output_tokens)} out`}>{compact(run.input_tokens + run.output_tokens)}</span> },
   { name: "Cost", width: "64px", isNumber: true, cell: (run) => (run.cost_usd === null ? <span className="soft">unknown</span> : usd(run.cost_usd)) },
   { name: "Reward", width: "56px", isNumber: true, cell: (run) => (run.reward === null ? "" : run.reward.toFixed(2)) },
-  { name: "Time", width: "72px", isNumber: true, from: 1000, cell: (run) => seconds(run.updated_at - run.created_at) },
+  { name: "Time", width: "72px", isNumber: true, from: 1000, cell: (run) => seconds(Math.max(0, (run.is_turn_open && run.is_driven ? Date.now() / 1000 : run.updated_at) - run.created_at)) },
   { name: "Age", width: "64px", isNumber: true, cell: (run) => <span className="soft" title={new Date(run.updated_at * 1000).toLocaleString()}>{ago(run.updated_at)}</span> },
 ];
 

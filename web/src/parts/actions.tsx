@@ -67,7 +67,8 @@ function Talk({ runId, isSession, isOpen }: { runId: string; isSession: boolean;
     setIsSending(true);
     const body = { input: text, delivery: isOpen ? delivery : "queue" };
     const message = { type: delivery, message: { role: "user", content: text } };
-    if (await attempt(isSession ? post(runAddress(runId, "turns"), body) : mail(runId, message))) setText("");
+    const sending = isSession ? attempt(post(runAddress(runId, "turns"), body)) : attempt(mail(runId, message), "sent: the model sees it at its next step");
+    if (await sending) setText("");
     setIsSending(false);
   };
   return (

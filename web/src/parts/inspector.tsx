@@ -47,7 +47,7 @@ function factsOf(item: Item): [string, ReactNode][] {
     ["Engine", completion?.engine ?? null],
     ["Weights", completion?.weight_version ?? null],
     ["Tokens", describeUsage(completion?.usage)],
-    ["Cost", completion ? usd(completion.cost_usd) : null],
+    ["Cost", completion ? (completion.cost_usd === null || completion.cost_usd === undefined ? "unknown" : usd(completion.cost_usd)) : null],
     ["Ended by", completion?.finish_reason ?? null],
     ["Settings", completion?.settings ? <code>{JSON.stringify(completion.settings)}</code> : null],
     ["Call id", item.kind === "call" ? <code>{item.callId}</code> : null],

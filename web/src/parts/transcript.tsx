@@ -1,5 +1,5 @@
 /** The transcript of a run: a list of blocks, of which only those in view are drawn. */
-import { memo, useEffect, useLayoutEffect, useRef, useState, type ReactNode } from "react";
+import { memo, useEffect, useLayoutEffect, useReducer, useRef, useState, type ReactNode } from "react";
 import type { Artifact, Usage } from "../fold/events";
 import type { Item } from "../fold/run";
 import { bytes, clock, compact, count, many, oneLine, pretty, seconds, usd } from "../format";
@@ -74,8 +74,16 @@ function Head({ item, children }: { item: Item; children?: ReactNode }): ReactNo
 
 /** Says that an item is under way, or that nobody drives its run any more. */
 function Running({ item, isDriven, what }: { item: Item; isDriven: boolean; what: string }): ReactNode {
-  if (item.state !== "running") return null;
-  return isDriven ? <Chip tone="accent" moves>{what}</Chip> : <Chip tone="warn" title="the process that drove the run has ended">interrupted</Chip>;
+  const [, tick] = useReducer((count: number) => count + 1, 0);
+  const isRunning = item.state === "running";
+  useEffect(() => {
+    if (!isRunning || !isDriven) return;
+    const timer = setInterval(tick, 1000);
+    return () => clearInterval(timer);
+  }, [isRunning, isDriven]);
+  if (!isRunning) return null;
+  const passed = Math.floor(Date.now() / 1000 - item.at);
+  return isDriven ? <Chip tone="accent" moves>{what}{passed > 1 && ` for ${passed < 60 ? `${passed} s` : seconds(passed)}`}</Chip> : <Chip tone="warn" title="the process that drove the run has ended">interrupted</Chip>;
 }
 
 function Inference({ item, isDriven }: { item: Item; isDriven: boolean }): ReactNode {
@@ -92,7 +100,7 @@ function Inference({ item, isDriven }: { item: Item; isDriven: boolean }): React
       </Head>
       {item.failures.map((failure) => (
         <p key={failure.seq} className="failure bad">
-          <b>{failure.error_type}</b> {oneLine(failure.error ?? "", 400)}
+          <b>{failure.error_type}</b> {failure.error !== failure.error_type?.toLowerCase() && oneLine(failure.error ?? "", 400)}
           <span className="soft"> · {failure.fault}{failure.retry_in_seconds !== undefined && `, again in ${seconds(failure.retry_in_seconds)}`}{failure.next_tier && `, then tier ${failure.next_tier}`}</span>
         </p>
       ))}
