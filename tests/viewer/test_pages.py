@@ -137,6 +137,26 @@ def test_the_table_is_filtered_by_its_address_and_used_by_keys(
     press(browser, "Escape")
 
 
+def test_one_comes_back_to_the_same_line_also_if_new_runs_came(
+    browser: Chromium, served: ServedJournal
+) -> None:
+    show(browser, served.address("runs"), ".line")
+    picked = "document.querySelector('.line[aria-selected=true]')?.innerText"
+    press(browser, "j", "j", "j")
+    wait(browser, "document.querySelectorAll('.line')[3].getAttribute('aria-selected') === 'true'")
+    line = browser.evaluate(f"{picked}.split('\\n')[0]")
+    press(browser, "Enter")
+    wait(browser, "location.hash.startsWith('#/run/') && document.querySelector('.block')")
+    opened = browser.evaluate("location.hash")
+    press(browser, "u")
+    wait(browser, f"{picked}?.startsWith({json.dumps(line)})")
+    with open_journal(served.path) as journal:
+        asyncio.run(make_asking(journal))
+    wait(browser, "document.querySelectorAll('.line')[4].getAttribute('aria-selected') === 'true'")
+    press(browser, "Enter")
+    wait(browser, f"location.hash === {opened!r}")
+
+
 @pytest.mark.parametrize("width", [390, 900, 1440])
 @pytest.mark.parametrize("name", ["hostile", "words"])
 def test_texts_are_shown_as_text_and_leave_no_place(

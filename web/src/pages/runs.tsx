@@ -30,9 +30,15 @@ const COLUMNS: Column<RunInfo>[] = [
   { name: "Age", width: "64px", isNumber: true, cell: (run) => <span className="soft" title={new Date(run.updated_at * 1000).toLocaleString()}>{ago(run.updated_at)}</span> },
 ];
 
+/** The runs that were shown last, so that one comes back to as many. */
+let shownLast = { runs: [] as RunInfo[], hasMore: false, query: "" };
+
 /** Load pages of runs as they are asked for, and look for news of the first page. */
 function useRuns(query: string): { runs: RunInfo[]; hasMore: boolean; error: Error | null; isLoading: boolean; more: () => void } {
-  const [state, setState] = useState({ runs: [] as RunInfo[], hasMore: false, error: null as Error | null, isLoading: true, query });
+  const [state, setState] = useState({ ...(shownLast.query === query ? shownLast : { runs: [], hasMore: false }), error: null as Error | null, isLoading: true, query });
+  useEffect(() => {
+    if (!state.isLoading && !state.error) shownLast = state;
+  }, [state]);
   const busy = useRef(false);
   const address = useCallback((after?: string) => {
     const given = new URLSearchParams(query);
