@@ -391,11 +391,13 @@ async def test_the_words_of_an_answer_are_shown_as_they_come(
         await asyncio.to_thread(journal.post, "live", Note(remark="It is followed."))
         await asyncio.to_thread(wait, browser, f"{shown}('It is followed.')")
         work = asyncio.ensure_future(session.send("Say something."))
-        await asyncio.to_thread(wait, browser, f"{shown}('The first half')")
-        assert "the other" not in await asyncio.to_thread(text_of, browser, ".transcript")
-        await asyncio.to_thread(wait, browser, f"{shown}('answering for ')")
-        model.may_end.set()
-        await work
+        try:
+            await asyncio.to_thread(wait, browser, f"{shown}('The first half')")
+            assert "the other" not in await asyncio.to_thread(text_of, browser, ".transcript")
+            await asyncio.to_thread(wait, browser, f"{shown}('answering for ')")
+        finally:
+            model.may_end.set()
+            await work
         await asyncio.to_thread(wait, browser, f"{shown}('and the other.')")
     # What was loaded stays, and it is said that nothing new comes.
     await asyncio.to_thread(
