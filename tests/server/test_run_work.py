@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from openai import APIStatusError, AsyncOpenAI
 from tests.server.test_responses import ADD, client, config, journal, serving
@@ -206,6 +207,20 @@ async def test_a_cancelled_turn_is_over_and_a_cancelled_run_is_resumed(
     assert refused.value.status_code == 404
 
 
+async def test_what_a_client_leaves_out_or_misspells(client: AsyncOpenAI) -> None:
+    run = await post(client, "/runs", model="echo", input="say one", wait=True)
+    async with httpx.AsyncClient(base_url=str(client.base_url), timeout=30) as http:
+        # All keys of these bodies have defaults, and so has the body.
+        forked = await http.post(f"runs/{run['id']}/fork")
+        assert (forked.status_code, forked.json()["parent_run_id"]) == (201, run["id"])
+        resumed = await http.post(f"runs/{run['id']}/resume")
+        assert resumed.status_code == 202, resumed.text
+        for kind, hint in (("cancle", "did you mean 'cancel'"), (None, "known are steer, queue,")):
+            refused = await http.post(f"runs/{run['id']}/inbox", json={"type": kind})
+            assert refused.status_code == 400
+            assert hint in refused.json()["error"]["message"]
+
+
 async def test_runs_are_found_by_agent_label_text_and_time(client: AsyncOpenAI, journal: Journal) -> None:
     made = []
     for number in range(5):
@@ -225,6 +240,10 @@ async def test_runs_are_found_by_agent_label_text_and_time(client: AsyncOpenAI, 
     assert await find("text=APPLE&limit=2") == made[:2:-1]
     assert await find(f"text=apple&limit=2&after={made[3]}") == made[2:0:-1]
     assert await find("text=nothing") == []
+    # A text is also the beginning of an id, which is longer than most words.
+    assert await find(f"text={made[1][:-1]}&agent=echo") == []
+    assert made[1] in await find(f"text={made[1]}")
+    assert await find(f"text={made[1][:3]}") == []
     assert await find(f"created_since={other['created_at']}") == [other["id"]]
     assert await find(f"created_before={other['created_at']}&agent=echo") == []
     single = await Agent("mock:echo", journal=journal).run("a single plum")

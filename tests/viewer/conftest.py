@@ -99,7 +99,7 @@ def served(bundle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     folder = tmp_path_factory.mktemp("viewer")
     path, config = folder / "runs.db", folder / "treadle.toml"
     config.write_text(CONFIG)
-    runs = asyncio.run(_fill(path))
+    runs = {**asyncio.run(_fill(path)), "interrupted": sample_runs.make_interrupted(path)}
     source = str(Path(treadle.__file__).parents[1])
     environment = {**os.environ, "TREADLE_CONFIG": str(config), "PYTHONPATH": source}
     command = [sys.executable, "-m", "treadle", "view", str(path), "--no-open", "--json"]

@@ -1,8 +1,14 @@
 """Runs of all kinds for the tests of the page: with errors, questions, approvals, sub-agents and hostile texts."""
 
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
-from treadle import Agent, Run, ScriptedModel, tool
+from treadle import Agent, Run, ScriptedModel, open_journal, tool
 from treadle.core.errors import ServerError
 from treadle.core.policy import Policy
 from treadle.core.types import Completion, FinishReason, Message, Role, ToolCall, Usage
@@ -150,3 +156,28 @@ async def fork_tidy(journal: Journal, run_id: str) -> Run[Any]:
     """Return a fork of the tidy run that ends otherwise after its first step."""
     agent = Agent(ScriptedModel([answer("I stop here.")]), tools=["files"], journal=journal)
     return await agent.fork(run_id, at=_END_OF_FIRST_STEP)
+
+
+@tool(effect="once")
+def kill_own_process() -> str:
+    """Kill the process that drives the run."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "never returned"
+
+
+def make_interrupted(path: Path) -> str:
+    """Return the id of a run in a journal, whose process was killed during a call."""
+    subprocess.run([sys.executable, "-m", __name__, str(path)], cwd=Path(__file__).parents[2])
+    return "interrupted"
+
+
+async def _drive_until_killed(path: str) -> None:
+    with open_journal(path, lease_seconds=0.2) as journal:
+        agent = Agent(
+            ScriptedModel([[call("kill_own_process", {})]]), tools=[kill_own_process], journal=journal
+        )
+        await agent.run("Do it once.", run_id="interrupted")
+
+
+if __name__ == "__main__":
+    asyncio.run(_drive_until_killed(sys.argv[1]))

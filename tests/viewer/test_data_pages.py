@@ -304,6 +304,9 @@ def test_an_evaluation_shows_scores_tasks_and_failures(tmp_path: Path, screen: S
     for words in ("samples graded", "Differences on the same tasks", "csv_sum", "Score against cost"):
         assert words.lower() in text.lower(), words
     assert screen.run("document.querySelectorAll('.matrix tbody tr').length") == 4
+    # The names stand beside their points.
+    far = "Math.abs(one.querySelector('text').y.baseVal[0].value - one.querySelector('circle').cy.baseVal.value)"
+    assert screen.run(f"Math.max(...[...document.querySelectorAll('.scatter g')].map(one => {far}))") < 20
     screen.check(page)
     screen.open(page, width=400, is_dark=True)
     screen.check(page)
@@ -314,3 +317,38 @@ def test_an_evaluation_shows_scores_tasks_and_failures(tmp_path: Path, screen: S
     screen.open(page := tmp_path / "both.html")
     assert "two" in screen.run("document.body.innerText")
     screen.check(page)
+    # Nobody named these two.
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    assert cli("report", "one", "copy", "--out", "same.html").code == 0
+    screen.open(tmp_path / "same.html")
+    assert screen.run("document.querySelector('h1').innerText") == "one and copy"
+    assert "copy: Scores" in screen.run("document.body.innerText")
+
+
+@NEEDS_VIEWER
+def test_a_folder_of_folders_is_no_journal(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    evil_folder(tmp_path / "datasets" / "small", 3)
+    for command in (["view", "--no-open"], ["report"]):
+        refused = cli(*command, "datasets")
+        assert refused.code == 2
+        assert "did you mean 'datasets/small'?" in refused.err
+    written = cli("report", "datasets/small", "--out", "datasets")
+    assert written.code == 2
+    assert "cannot write 'datasets': it is a folder; name a file in it" in written.err
+    written = cli("report", "datasets/small", "--out", ".")
+    assert written.code == 2
+
+
+@NEEDS_VIEWER
+def test_a_configuration_that_is_not_trusted_is_said(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    assert cli("run", "hello", "--model", "mock:echo").code == 0
+    far = '[models.far]\nmodel = "openai:x"\nbase_url = "http://127.0.0.1:9/v1"\napi_key_env = "FAR_KEY"\n'
+    cli.write("treadle.toml", f'{far}[agents.clerk]\nmodel = "far"\n')
+    process = cli.start("view", "--no-open", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("http")
+    process.kill()
+    _, err = process.communicate(timeout=30)
+    assert "treadle.toml' are left out, because the file is not trusted" in err

@@ -11,9 +11,9 @@ import pytest
 from tests.browser.chromium import Chromium
 from tests.server.test_responses import config, journal, serving
 from tests.viewer.conftest import LONG_STEPS, ServedJournal
-from tests.viewer.sample_runs import EVIL
+from tests.viewer.sample_runs import EVIL, make_asking
 
-from treadle import Agent
+from treadle import Agent, open_journal
 from treadle.core.events import TextDelta
 from treadle.core.inbox import Note
 from treadle.core.types import Completion, FinishReason, Message, Request, Role
@@ -75,7 +75,7 @@ def write(browser: Chromium, selector: str, text: str) -> None:
 
 
 def click(browser: Chromium, text: str) -> None:
-    """Press the button that says `text`."""
+    """Press the button that says `text`, in the dialog if one is open."""
     buttons = "(document.querySelector('dialog') ?? document).querySelectorAll('button')"
     button = f"[...{buttons}].find(one => one.textContent === {json.dumps(text)})"
     wait(browser, f"{button} && !{button}.disabled")
@@ -137,6 +137,26 @@ def test_the_table_is_filtered_by_its_address_and_used_by_keys(
     press(browser, "Escape")
 
 
+def test_one_comes_back_to_the_same_line_also_if_new_runs_came(
+    browser: Chromium, served: ServedJournal
+) -> None:
+    show(browser, served.address("runs"), ".line")
+    picked = "document.querySelector('.line[aria-selected=true]')?.innerText"
+    press(browser, "j", "j", "j")
+    wait(browser, "document.querySelectorAll('.line')[3].getAttribute('aria-selected') === 'true'")
+    line = browser.evaluate(f"{picked}.split('\\n')[0]")
+    press(browser, "Enter")
+    wait(browser, "location.hash.startsWith('#/run/') && document.querySelector('.block')")
+    opened = browser.evaluate("location.hash")
+    press(browser, "u")
+    wait(browser, f"{picked}?.startsWith({json.dumps(line)})")
+    with open_journal(served.path) as journal:
+        asyncio.run(make_asking(journal))
+    wait(browser, "document.querySelectorAll('.line')[4].getAttribute('aria-selected') === 'true'")
+    press(browser, "Enter")
+    wait(browser, f"location.hash === {opened!r}")
+
+
 @pytest.mark.parametrize("width", [390, 900, 1440])
 @pytest.mark.parametrize("name", ["hostile", "words"])
 def test_texts_are_shown_as_text_and_leave_no_place(
@@ -173,6 +193,8 @@ def test_what_treadle_says_is_not_shown_as_the_users(browser: Chromium, served: 
 def test_only_what_is_in_view_is_drawn(browser: Chromium, served: ServedJournal) -> None:
     show(browser, served.address(f"run/{served.runs['long']}"), ".run[data-loaded=true] .block")
     assert browser.evaluate("document.querySelectorAll('.block').length") < 60
+    # A run that is over is read from its beginning, also if it comes in several parts.
+    assert browser.evaluate("document.querySelector('.transcript').scrollTop") == 0
     press(browser, "G")
     wait(browser, f"document.body.innerText.includes('Finished: completed') && {LONG_STEPS}")
     assert browser.evaluate("document.querySelectorAll('.block, .leaf').length") < 160
@@ -234,9 +256,77 @@ def test_a_question_is_answered(browser: Chromium, served: ServedJournal) -> Non
     asked = 'call ask_user {"question": "Which month?", "options": [{"label": "March"}, {"label": "April"}]}'
     write(browser, "#new-text", f"{asked}\nthen\nsay Done with it.")
     click(browser, "Send")
+    wait(browser, "document.querySelector('.ask')")
+    assert "running" not in text_of(browser, ".transcript")
     click(browser, "April")
     wait(browser, "document.querySelector('.transcript')?.innerText.match(/Done with it/g)?.length > 1")
     assert "answer: April" in text_of(browser, ".transcript")
+    # The call is started again to take the answer, and nothing was lost.
+    assert "lost" not in text_of(browser, ".transcript")
+
+
+def test_an_answer_to_a_run_that_nobody_drives_is_stored(browser: Chromium, served: ServedJournal) -> None:
+    with open_journal(served.path) as journal:
+        run = asyncio.run(make_asking(journal))
+    show(browser, served.address(f"run/{run.run_id}"), ".ask")
+    click(browser, "March")
+    wait(browser, "document.querySelector('.reply').innerText.includes('The answer is stored.')")
+    assert browser.evaluate("document.querySelector('.reply button').innerText") == "Resume"
+
+
+def test_a_run_whose_process_was_killed_is_not_shown_as_running(
+    browser: Chromium, served: ServedJournal
+) -> None:
+    show(browser, served.address(f"run/{served.runs['interrupted']}"), ".block.call")
+    wait(browser, "document.querySelector('.runhead .chip').innerText === 'interrupted'")
+    wait(browser, "document.querySelector('.block.call .chip.warn')?.innerText === 'interrupted'")
+    assert "running" not in text_of(browser, "main")
+    assert "Resume" in text_of(browser, ".runhead")
+    assert browser.evaluate("document.title") == "interrupted: Do it once. · Treadle"
+
+
+def test_the_error_of_a_run_stands_at_its_top(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['failed']}"), ".why")
+    assert text_of(browser, ".why") == "the server is overloaded · fault of the infrastructure"
+    assert browser.evaluate("document.title") == "error: Say hello. · Treadle"
+    browser.evaluate("document.querySelector('.why a').click()")
+    wait(browser, "document.querySelector('.block.picked').innerText.includes('Finished')")
+
+
+def test_arguments_are_read_line_by_line(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['tidy']}"), ".block.call .arguments")
+    assert "# Notes\n\nold\nkept\n" in text_of(browser, ".block.call .arguments")
+
+
+def test_a_narrow_page_cuts_no_names_and_shows_the_inspector(
+    browser: Chromium, served: ServedJournal
+) -> None:
+    show(browser, served.address(f"run/{served.runs['tidy']}"), ".block.inference", width=390)
+    heads = "[...document.querySelectorAll('.block .head b')]"
+    assert browser.evaluate(f"{heads}.filter(one => one.scrollWidth > one.clientWidth).length") == 0
+    assert browser.evaluate("document.querySelector('.inspector')") is None
+    browser.evaluate("document.querySelector('.block.inference').click()")
+    click(browser, "Inspector")
+    wait(browser, "document.querySelector('.inspector').innerText.includes('Step 1')")
+    click(browser, "✕")
+    wait(browser, "!document.querySelector('.inspector')")
+
+
+def test_a_run_is_found_by_the_beginning_of_its_id(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address("runs"), ".line")
+    write(browser, "input[type=search]", served.runs["talk"][:16])
+    wait(browser, "document.querySelectorAll('.line').length === 1")
+    assert "Question 1" in text_of(browser, ".line")
+
+
+def test_what_fails_in_a_dialog_is_said_in_it(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['tidy']}"), ".block")
+    press(browser, "f")
+    wait(browser, "document.querySelector('#fork-at')")
+    browser.evaluate("document.querySelector('#fork-at').select()")
+    write(browser, "#fork-at", "9999")
+    click(browser, "Fork")
+    wait(browser, "document.querySelector('dialog .toast')?.innerText.includes('scripted')")
 
 
 def test_the_first_difference_of_two_runs_is_shown(browser: Chromium, served: ServedJournal) -> None:
@@ -294,20 +384,30 @@ async def test_the_words_of_an_answer_are_shown_as_they_come(
 ) -> None:
     model = PausingModel()
     shown = "document.querySelector('.transcript').innerText.includes"
-    async with serving(config, journal) as url:
-        async with Agent(model, journal=journal).session("live") as session:
-            await session.send("Hello.")
-            await asyncio.to_thread(show, browser, f"{url}/view#/run/live", ".run[data-loaded=true]")
-            # What comes after the events were loaded is seen by those who follow the run.
-            await asyncio.to_thread(journal.post, "live", Note(remark="It is followed."))
-            await asyncio.to_thread(wait, browser, f"{shown}('It is followed.')")
-            work = asyncio.ensure_future(session.send("Say something."))
+    async with serving(config, journal) as url, Agent(model, journal=journal).session("live") as session:
+        await session.send("Hello.")
+        await asyncio.to_thread(show, browser, f"{url}/view#/run/live", ".run[data-loaded=true]")
+        # What comes after the events were loaded is seen by those who follow the run.
+        await asyncio.to_thread(journal.post, "live", Note(remark="It is followed."))
+        await asyncio.to_thread(wait, browser, f"{shown}('It is followed.')")
+        work = asyncio.ensure_future(session.send("Say something."))
+        try:
             await asyncio.to_thread(wait, browser, f"{shown}('The first half')")
             assert "the other" not in await asyncio.to_thread(text_of, browser, ".transcript")
+            await asyncio.to_thread(wait, browser, f"{shown}('answering for ')")
+        finally:
             model.may_end.set()
             await work
-            await asyncio.to_thread(wait, browser, f"{shown}('and the other.')")
-        await asyncio.to_thread(browser.open, "about:blank")
+        await asyncio.to_thread(wait, browser, f"{shown}('and the other.')")
+    # What was loaded stays, and it is said that nothing new comes.
+    await asyncio.to_thread(
+        wait, browser, "document.querySelector('.runhead .bad')?.innerText === 'not connected'"
+    )
+    assert "and the other." in await asyncio.to_thread(text_of, browser, ".transcript")
+    await asyncio.to_thread(browser.evaluate, "location.hash = '#/runs'")
+    gone = "document.querySelector('.status')?.innerText.includes('The server does not answer')"
+    await asyncio.to_thread(wait, browser, gone)
+    await asyncio.to_thread(browser.open, "about:blank")
 
 
 def test_without_the_key_nothing_is_shown(browser: Chromium, served: ServedJournal) -> None:
@@ -316,3 +416,4 @@ def test_without_the_key_nothing_is_shown(browser: Chromium, served: ServedJourn
     browser.evaluate("sessionStorage.clear()")
     show(browser, f"{bare}#/runs", "input[type=password]")
     assert served.runs["tidy"] not in text_of(browser)
+    show(browser, f"{bare}#/run/{served.runs['tidy']}", "input[type=password]")

@@ -1,10 +1,10 @@
 /** The frame of all pages: the bar at the top, the keys that work everywhere, and the page that the address names. */
 import { Component, useState, type ReactNode } from "react";
 import { listKeys, useKeys } from "./keys";
-import { Dialog, Status } from "./parts/basics";
+import { Dialog, Status, useTitle } from "./parts/basics";
 import { PAGES } from "./pages";
 import { go, usePlace } from "./router";
-import { isLive, setToken } from "./source";
+import { isLive, title } from "./source";
 
 const THEME = "treadle.theme";
 const themes = ["system", "light", "dark"] as const;
@@ -57,25 +57,13 @@ function KeyList({ onClose }: { onClose: () => void }): ReactNode {
   );
 }
 
-/** Asks for the key of a server that wants one. */
-export function AskToken(): ReactNode {
-  const [text, setText] = useState("");
-  return (
-    <form className="form status" onSubmit={(event) => { event.preventDefault(); setToken(text.trim()); location.reload(); }}>
-      <label htmlFor="token">This server wants a key: open the address that <code>treadle view</code> printed, or give a key of <code>treadle serve</code>.</label>
-      <div className="row">
-        <input id="token" type="password" className="grow" value={text} onChange={(event) => setText(event.target.value)} autoComplete="off" />
-        <button className="main" disabled={!text.trim()}>Use the key</button>
-      </div>
-    </form>
-  );
-}
-
 export function App(): ReactNode {
   const place = usePlace();
   const [theme, nextTheme] = useTheme();
   const [showsKeys, setShowsKeys] = useState(false);
   const page = PAGES.find((item) => item.name === place.path[0]);
+  const [name = "", ...rest] = place.path;
+  useTitle(page?.hasOwnTitle ? null : !isLive ? title() : [page?.title || `${name.slice(0, 1).toUpperCase()}${name.slice(1)}`, ...rest].join(" "));
   const offered = PAGES.filter((item) => item.title && item.isOffered());
   useKeys([
     { key: "?", about: "Show the keys", run: () => setShowsKeys(true) },

@@ -17,7 +17,7 @@ export function seconds(value: number): string {
 }
 
 export function usd(value: number | null | undefined): string {
-  if (value === null || value === undefined) return "unknown";
+  if (value === null || value === undefined) return "cost unknown";
   if (value === 0) return "$0";
   return value < 0.01 ? `$${value.toPrecision(2)}` : `$${value.toFixed(value < 1 ? 3 : 2)}`;
 }
@@ -47,11 +47,12 @@ export function bytes(value: number): string {
 
 export const oneLine = (text: string, most = 300): string => text.slice(0, most * 2).replace(/\s+/g, " ").trim().slice(0, most);
 
-/** Return JSON with indentation, and other texts unchanged. */
-export function pretty(text: string): string {
+/** Return JSON with indentation, and other texts unchanged. `breaksLines` shows the line breaks in its texts. */
+export function pretty(text: string, breaksLines = false): string {
   if (!/^\s*[[{]/.test(text) || text.length > 200_000) return text;
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    const shown = JSON.stringify(JSON.parse(text), null, 2);
+    return breaksLines ? shown.replace(/\\(.)/g, (pair, sign) => (sign === "n" ? "\n" : pair)) : shown;
   } catch {
     return text;
   }

@@ -2,7 +2,7 @@ import { createRoot } from "react-dom/client";
 import { App } from "./app";
 import { update } from "./router";
 import { loadShown } from "./shown";
-import { openSource, title } from "./source";
+import { openSource } from "./source";
 import "./styles.css";
 
 async function start(): Promise<void> {
@@ -10,7 +10,6 @@ async function start(): Promise<void> {
   const first = (await loadShown()).start || embedded;
   if (!/^#\/./.test(location.hash)) location.replace(first);
   update();
-  document.title = title();
   createRoot(document.getElementById("root") as HTMLElement).render(<App />);
 }
 

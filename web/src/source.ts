@@ -95,6 +95,18 @@ async function check(response: Response): Promise<Response> {
   throw new RequestFailed(response.status, message);
 }
 
+/** Send a request with the key. Throws `RequestFailed`, also if nobody answers. */
+async function ask(address: string, request: RequestInit & { headers?: Record<string, string> } = {}): Promise<Response> {
+  try {
+    return await check(await fetch(address, { ...request, headers: headers(request.headers) }));
+  } catch (error) {
+    if (!(error instanceof TypeError)) throw error;
+    throw new RequestFailed(0, "The server does not answer: it has ended, or cannot be reached.");
+  }
+}
+
+const sending = (body: unknown): RequestInit & { headers: Record<string, string> } => ({ method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+
 /** Return the answer to a GET request. Throws `RequestFailed`. */
 export async function get<T>(address: string, signal?: AbortSignal): Promise<T> {
   if (!isLive) {
@@ -102,8 +114,7 @@ export async function get<T>(address: string, signal?: AbortSignal): Promise<T> 
     if (found !== undefined) return JSON.parse(found) as T;
     throw new RequestFailed(404, "this file does not hold that; open the journal with `treadle view`");
   }
-  const response = await check(await fetch(address, { headers: headers(), signal: signal ?? null }));
-  return (await response.json()) as T;
+  return (await (await ask(address, { signal: signal ?? null })).json()) as T;
 }
 
 /** Whether the answer can be had: always from a server, and from a file if it holds the answer. */
@@ -112,21 +123,17 @@ export const has = (address: string): boolean => isLive || address in embedded.a
 /** Return the answer to a POST request. Throws `RequestFailed`. */
 export async function post<T>(address: string, body: unknown): Promise<T> {
   if (!isLive) throw new RequestFailed(405, "this is a file; open the journal with `treadle view` to do that");
-  const request = { method: "POST", headers: headers({ "content-type": "application/json" }), body: JSON.stringify(body) };
-  const response = await check(await fetch(address, request));
-  return (await response.json()) as T;
+  return (await (await ask(address, sending(body))).json()) as T;
 }
 
 /** Return the text that a POST request gives, such as exported rows. Throws `RequestFailed`. */
 export async function postForText(address: string, body: unknown): Promise<string> {
-  const request = { method: "POST", headers: headers({ "content-type": "application/json" }), body: JSON.stringify(body) };
-  return (await check(await fetch(address, request))).text();
+  return (await ask(address, sending(body))).text();
 }
 
 /** Yield what a stream of server-sent events sends. Ends with the stream. Throws `RequestFailed`. */
 export async function* listen(address: string, after: number, signal: AbortSignal): AsyncGenerator<StreamItem[]> {
-  const given = headers({ accept: "text/event-stream", "last-event-id": String(after) });
-  const response = await check(await fetch(address, { headers: given, signal }));
+  const response = await ask(address, { headers: { accept: "text/event-stream", "last-event-id": String(after) }, signal });
   const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
   if (!reader) return;
   let rest = "";

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from treadle.core.errors import ExportError
+from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.export.exporter import FORMATS, ColumnType
@@ -71,7 +71,7 @@ def write_table(source: Path, out: Path, format: str, columns: Mapping[str, Colu
                 table = arrow.Table.from_arrays(arrays, schema=schema)
                 writer.write_table(table)
                 count += table.num_rows
-    except (ExportError, arrow.ArrowException) as error:
+    except (ConfigError, ExportError, arrow.ArrowException) as error:
         raise ExportError(
             f"{error}; the rows are in {str(source)!r}, and {str(out)!r} was not written"
         ) from error

@@ -65,6 +65,15 @@ def find_kind(path: Path) -> DataKind | None:
     return kinds.get(path.suffix) if path.is_file() else None
 
 
+def check_folder(path: Path) -> None:
+    """Raise `ConfigError` if a path is a folder in which there is nothing that a page shows."""
+    if not path.is_dir() or find_kind(path) is not None:
+        return
+    below = [str(item) for item in sorted(path.iterdir()) if item.is_dir() and find_kind(item) is not None]
+    hint = f"; did you mean {' or '.join(map(repr, below[:3]))}?" if below else ""
+    raise ConfigError(f"there is no dataset, no evaluation and no rollouts in {str(path)!r}{hint}")
+
+
 def make_view(path: Path, other: Path | None = None, *, journal: str | None = None) -> DataView:
     """Return what a page in one file shows of a path, or of two datasets or evaluations.
 

@@ -45,9 +45,10 @@ def shorten_event(event: e.Event) -> bytes:
     return e.Event(event.run_id, event.seq, slim).to_json()
 
 
-def write_events(events: Iterable[e.Event]) -> bytes:
-    """Return a list of events as JSON."""
-    return b'{"object":"list","data":[' + b",".join(map(shorten_event, events)) + b"]}"
+def write_events(events: Iterable[e.Event], is_driven: bool) -> bytes:
+    """Return a list of events of a run as JSON, and whether a process drives the run."""
+    data = b",".join(map(shorten_event, events))
+    return b'{"object":"list","is_driven":%s,"data":[%s]}' % (msgspec.json.encode(is_driven), data)
 
 
 def read_content(journal: Journal, run_id: str, digest: str) -> bytes:
@@ -127,7 +128,7 @@ def _embed_run(journal: Journal, info: RunInfo, budget: list[int]) -> dict[str, 
     events = journal.read(run_id)
     answers: dict[str, object] = {
         f"/v1/runs/{run_id}": write_run(info),
-        f"/v1/view/runs/{run_id}/events": Raw(write_events(events)),
+        f"/v1/view/runs/{run_id}/events": Raw(write_events(events, info.is_driven)),
         f"/v1/view/runs/{run_id}/relatives": find_relatives(journal, info, {}),
     }
     steps = sorted({event.body.step for event in events if isinstance(event.body, e.InferenceStarted)})

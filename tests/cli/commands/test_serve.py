@@ -19,6 +19,17 @@ def test_a_new_key_comes_with_valid_toml_for_any_name(cli: Cli, name: str) -> No
     assert list(tomllib.loads(lines)["serve"]["keys"]) == [name], printed
 
 
+def test_a_key_has_an_owner(cli: Cli) -> None:
+    """Without a name, its client would see the runs of all others."""
+    refused = cli("serve", "--new-key", "")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--new-key is empty" in refused.err
+    cli.write("treadle.toml", f'[serve.keys.""]\nsha256 = "{"0" * 64}"\n')
+    refused = cli("serve", "--config", "treadle.toml", "--model", "mock:echo", "--port", "0")
+    assert refused.code == 2
+    assert "the name of a key's owner is empty" in refused.err
+
+
 def test_a_new_key_is_printed_as_json(cli: Cli) -> None:
     [printed] = cli("serve", "--new-key", "kim", "--json").lines
     assert sorted(printed) == ["key", "name", "sha256"]

@@ -8,7 +8,7 @@ import { RunFold, type Item } from "./run";
 const FIRST = 400;
 const CHUNK = 10_000;
 const AGAIN_SECONDS = 3;
-const CHILDREN_SECONDS = 2;
+const LOOK_SECONDS = 2;
 const AGAIN_FINISHED_SECONDS = 15;
 
 export const eventsOf = (runId: string): string => `/v1/view/runs/${encodeURIComponent(runId)}/events`;
@@ -19,6 +19,8 @@ export class FollowedRun {
   error: Error | null = null;
   /** Whether all events that are stored were loaded. */
   isLoaded = false;
+  /** Whether a process drives the run. One that was killed has said nothing in the journal. */
+  isDriven = isLive;
   private version = 0;
   private frame = 0;
   private readonly listeners = new Set<() => void>();
@@ -28,7 +30,7 @@ export class FollowedRun {
 
   constructor(readonly runId: string) {
     void this.follow();
-    this.timer = isLive ? window.setInterval(() => void this.findChildren().catch(() => null), 1000 * CHILDREN_SECONDS) : 0;
+    this.timer = isLive ? window.setInterval(() => void this.look().catch(() => null), 1000 * LOOK_SECONDS) : 0;
   }
 
   close(): void {
@@ -60,11 +62,19 @@ export class FollowedRun {
       return;
     }
     for (let limit = this.fold.seq ? CHUNK : FIRST; ; limit = CHUNK) {
-      const { data } = await get<Listing<RunEvent>>(`${eventsOf(this.runId)}?after_seq=${this.fold.seq}&limit=${limit}`, this.stop.signal);
-      this.fold.take(data);
-      this.tell();
-      if (data.length < limit) return;
+      const { length } = await this.loadSome(limit);
+      if (length < limit) return;
     }
+  }
+
+  /** Load at most `limit` events after those that are known, and whether the run is driven. */
+  private async loadSome(limit: number): Promise<RunEvent[]> {
+    const address = `${eventsOf(this.runId)}?after_seq=${this.fold.seq}&limit=${limit}`;
+    const { data, is_driven } = await get<Listing<RunEvent> & { is_driven: boolean }>(address, this.stop.signal);
+    this.fold.take(data);
+    this.isDriven = is_driven;
+    this.tell();
+    return data;
   }
 
   private async follow(): Promise<void> {
@@ -88,6 +98,13 @@ export class FollowedRun {
       }
       await wait(this.fold.state === "finished" ? AGAIN_FINISHED_SECONDS : AGAIN_SECONDS);
     }
+  }
+
+  /** Look what no event tells of a run that is not over: whether it is driven, and its sub-agents. */
+  private async look(): Promise<void> {
+    if (!this.isLoaded || this.fold.state !== "running") return;
+    await this.loadSome(1);
+    await this.findChildren();
   }
 
   /** Find the sub-agents whose calls still run: a call names its sub-agent only once it has ended. */

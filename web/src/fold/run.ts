@@ -86,6 +86,8 @@ export class RunFold {
   model = "";
   started: RunEvent | null = null;
   stopReason: string | null = null;
+  /** The event that says why the run, or its last turn, failed. */
+  failure: RunEvent | null = null;
   /** What the run does now: `running`, `paused`, `open` or `finished`. */
   state = "running";
   pausedFor = "";
@@ -250,6 +252,7 @@ export class RunFold {
     const isOwn = event.message?.is_own ?? false;
     if (!isOwn) this.turn += 1;
     this.state = "running";
+    this.failure = null;
     this.turnItem = this.add("turn", event, isOwn ? "Asked again" : `Turn ${this.turn}`, 0, { state: "running", end: null });
     const item = this.addMessage(event, event.message ?? { role: "user" }, isOwn ? "Treadle asked again" : "User");
     item.id += "-m";
@@ -335,7 +338,8 @@ export class RunFold {
     this.touch(item, event);
     Object.assign(item, { state: "running", end: null, effect: event.effect ?? "", title: event.name ?? item.title, isOpen: false });
     if (event.arguments) item.arguments = event.arguments;
-    if ((event.attempt ?? 1) > 1) item.notes = [...item.notes, `attempt ${event.attempt}: the outcome of the one before was lost`];
+    // A call that asked somebody is started again once it has the answer.
+    if ((event.attempt ?? 1) > 1 && ![...this.asking.values()].includes(item)) item.notes = [...item.notes, `attempt ${event.attempt}: the outcome of the one before was lost`];
     item.spans.push({ phase: "tool", from: event.at, to: null });
   }
 
@@ -377,8 +381,10 @@ export class RunFold {
       text: event.text ?? "", callId: event.question_id ?? "", options: event.options ?? [], isOpen: true, state: "warn", end: null,
     });
     this.questions.set(item.callId, item);
-    this.switchPhase(this.calls.get(event.call_id ?? "") ?? item, event, "wait");
-    this.asking.set(item, this.calls.get(event.call_id ?? "") ?? item);
+    const call = this.calls.get(event.call_id ?? "");
+    if (call) call.state = "warn";
+    this.switchPhase(call ?? item, event, "wait");
+    this.asking.set(item, call ?? item);
   }
 
   private answer(event: RunEvent): void {
@@ -386,8 +392,11 @@ export class RunFold {
     if (!item) return;
     this.touch(item, event);
     const asking = this.asking.get(item);
-    if (asking && asking !== item && asking.end === null) this.switchPhase(asking, event, "tool");
-    else this.endSpan(asking ?? item, event.at);
+    if (asking && asking !== item && asking.end === null) {
+      // In a run that is paused, the call goes on only when it is started again.
+      asking.state = this.state === "paused" ? "" : "running";
+      this.switchPhase(asking, event, "tool");
+    } else this.endSpan(asking ?? item, event.at);
     Object.assign(item, { isOpen: false, state: "good" });
     item.notes = [event.is_withdrawn ? "nobody answers any more" : event.text ? `answer: ${event.text}` : "declined to answer"];
   }
@@ -427,6 +436,7 @@ export class RunFold {
       if (this.inference.state === "running") this.inference.state = "bad";
       this.inference.version += 1;
     }
+    this.failure = event.error ? event : null;
     if (event.error) this.note(event, `${this.turnItem?.title ?? "Turn"} ended: ${event.stop_reason ?? ""}`, event.error, "bad");
     this.turnItem = null;
     this.state = "open";
@@ -465,6 +475,7 @@ export class RunFold {
   private finishRun(event: RunEvent): void {
     this.state = "finished";
     this.stopReason = event.stop_reason ?? null;
+    if (event.error) this.failure = event;
     if (this.pause) this.endSpan(this.pause, event.at);
     const tone = event.stop_reason === "completed" ? "good" : event.stop_reason === "error" ? "bad" : "warn";
     this.turnItem = null;

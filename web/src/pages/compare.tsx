@@ -144,7 +144,7 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
       <div className="bar">
         <span>{at ? <>The first difference is in step <b>{at.step}</b>, at “{at.title}”; {many(differ, "part")} differ.</> : "These runs are equal, apart from ids and times."}</span>
         <span className="grow" />
-        <button onClick={() => jump(-1)} disabled={first < 0}>Before</button>
+        <button onClick={() => jump(-1)} disabled={first < 0}>Difference before</button>
         <button onClick={() => jump(1)} disabled={first < 0}>Next difference</button>
         <label className="row"><input type="checkbox" checked={isWhole} onChange={() => setIsWhole(!isWhole)} /> show what is equal</label>
       </div>
@@ -157,7 +157,7 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
               <div key={line.index} data-index={line.index} ref={virtual.measure} className={`place pair ${pair.isEqual ? "equal" : "differs"}`} style={{ transform: `translateY(${line.start}px)` }}>
                 {pair.hidden ? <button className="plain soft" onClick={() => setIsWhole(true)}>{many(pair.hidden, "equal part")}</button>
                   : [pair.one, pair.two].map((item, side) => (
-                    <div key={side}>{item && <Line item={item} version={item.version} isPicked={line.index === picked} onPick={(found) => go(to(["run", found.runId], { at: found.seqs[0] }))} />}</div>
+                    <div key={side}>{item && <Line item={item} version={item.version} isPicked={line.index === picked} isDriven={(side ? two : one).isDriven} onPick={(found) => go(to(["run", found.runId], { at: found.seqs[0] }))} />}</div>
                   ))}
               </div>
             );

@@ -38,10 +38,13 @@ function EvaluationPage(): ReactNode {
   const { view, error } = useEvaluation();
   if (!view) return <main className="page"><Status error={error}>Reading the samples …</Status></main>;
   const isCompared = view.evaluations.length > 1;
+  // Two evaluations that nobody named have the same name.
+  const hasNames = new Set(view.evaluations.map((item) => item.name)).size === view.evaluations.length;
+  const nameOf = (item: Evaluation): string => (hasNames ? item.name : item.path);
   return (
     <main className="page">
       <div className="bar">
-        <h1 className="cut" title={view.evaluations.map((item) => item.path).join(", ")}>{view.evaluations.map((item) => item.name).join(" and ")}</h1>
+        <h1 className="cut" title={view.evaluations.map((item) => item.path).join(", ")}>{view.evaluations.map(nameOf).join(" and ")}</h1>
         <span className="soft cut grow">{view.evaluations.map((item) => `${count(item.samples.length)} of ${count(item.planned)} samples`).join(", ")}</span>
       </div>
       <div className="overview" tabIndex={0} role="region" aria-label="overview">
@@ -50,7 +53,7 @@ function EvaluationPage(): ReactNode {
             <Pairs pairs={view.pairs} />
           </Section>
         )}
-        {view.evaluations.map((item, index) => <One key={item.path} found={item} hasRuns={index === 0} prefix={isCompared ? `${item.name}: ` : ""} />)}
+        {view.evaluations.map((item, index) => <One key={item.path} found={item} hasRuns={index === 0} prefix={isCompared ? `${nameOf(item)}: ` : ""} />)}
       </div>
     </main>
   );
@@ -142,6 +145,16 @@ function CostScore({ models }: { models: ModelResult[] }): ReactNode {
   const most = Math.max(...known.map(costOf), 0);
   if (known.length < 2 || !most) return null;
   const unit = hasCost ? "US dollars per sample" : "tokens per sample";
+  const xOf = (item: ModelResult): number => 40 + (540 * costOf(item)) / most;
+  const y = (value: number): number => 200 - 190 * value;
+  // A name stands beside its point, and moves only as far as it takes to be clear of the names before it.
+  const labels: number[] = [];
+  for (const item of known) {
+    let place = y(item.score?.mean ?? 0) + 4;
+    const isTaken = (other: number, index: number): boolean => Math.abs(other - place) < 14 && Math.abs(xOf(known[index] as ModelResult) - xOf(item)) < 120;
+    while (labels.some(isTaken) && place < 196) place += 14;
+    labels.push(Math.min(place, 196));
+  }
   return (
     <Block title="Score against cost" about={`upwards the score, to the right ${unit}`} isWide>
       <svg className="scatter" viewBox="0 0 600 220" role="img" aria-label={known.map((item) => `${item.model}: ${fixed(item.score?.mean ?? 0)} for ${number(costOf(item))} ${unit}`).join("; ")}>
@@ -149,15 +162,14 @@ function CostScore({ models }: { models: ModelResult[] }): ReactNode {
         <text x="4" y="16">1</text><text x="4" y="204">0</text>
         <text x="590" y="216" textAnchor="end">{hasCost ? dollars(most) : count(Math.round(most))}</text>
         {known.map((item, index) => {
-          const x = 40 + (540 * costOf(item)) / most;
-          const y = (value: number): number => 200 - 190 * value;
+          const x = xOf(item);
           const score = item.score as MeanEstimate;
           const isRight = x > 400;
           return (
             <g key={item.model}>
               <path className="reach" d={`M${x} ${y(score.low)}V${y(score.high)}`} />
               <circle cx={x} cy={y(score.mean)} r="4" />
-              <text x={isRight ? x - 8 : x + 8} y={Math.min(y(score.mean) + 4 + 16 * (index % 8), 196)} textAnchor={isRight ? "end" : "start"}>{item.model}</text>
+              <text x={isRight ? x - 8 : x + 8} y={labels[index]} textAnchor={isRight ? "end" : "start"}>{item.model}</text>
             </g>
           );
         })}

@@ -1,7 +1,7 @@
 /** What an exporter makes of a run: any format of rows or of tokens, line by line. */
 import { useMemo, useRef, type ReactNode } from "react";
 import { Chip, copy, Status } from "../parts/basics";
-import { bytes, count } from "../format";
+import { bytes, many } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
 import { change, to, usePlace } from "../router";
@@ -64,7 +64,7 @@ function Exports(): ReactNode {
           <optgroup label="rows">{formats.data?.rows.map((item) => <option key={item.name}>{item.name}</option>)}</optgroup>
           <optgroup label="tokens">{formats.data?.tokens.map((name) => <option key={name}>{name}</option>)}</optgroup>
         </select>
-        {found.data && !found.data.refused && <span className="soft">{count(found.data.lines.length)} lines, {bytes(size)}</span>}
+        {found.data && !found.data.refused && <span className="soft">{many(found.data.lines.length, "line")}, {bytes(size)}</span>}
         {found.data?.losses.map((loss) => <Chip key={loss} tone="warn" title="The format cannot hold this.">without {loss}</Chip>)}
         <span className="grow" />
         <button onClick={() => void copy(found.data?.lines.join("\n") ?? "")} disabled={!size}>Copy</button>

@@ -85,7 +85,7 @@ function Group(): ReactNode {
         <h1 className="cut">{count(group.number)} · {group.task || group.group_id}</h1>
         <Cells group={group} picked={opened?.run_id ?? ""} />
         <span className="soft">{rewards.length ? `mean ${meanOf(rewards).toFixed(2)} ± ${deviationOf(rewards).toFixed(2)}` : "no rewards"}</span>
-        {!group.has_variance && <Chip tone="warn">all rewards are equal</Chip>}
+        {rewards.length > 1 && !group.has_variance && <Chip tone="warn">all rewards are equal</Chip>}
         {group.weight_version && <span className="soft">weights {group.weight_version}</span>}
         <select aria-label="Advantages" value={method} onChange={(event) => change({ advantages: event.target.value })}>
           <option value="">advantages as delivered</option>
@@ -139,7 +139,7 @@ function SideBySide({ group, bodies }: { group: GroupFacts; bodies: Record<strin
           </section>
         ))}
       </div>
-      {differs > 0 && isLoaded && <p className="soft hiddenones">The first {count(differs)} messages are the same in all.</p>}
+      {differs > 0 && isLoaded && <p className="soft hiddenones">{differs === 1 ? "The first message is" : `The first ${count(differs)} messages are`} the same in all.</p>}
       {!isLoaded && <Status />}
       {isLoaded && <SideLines conversations={conversations} />}
     </div>

@@ -21,6 +21,8 @@ export interface PageSpec {
   title: string;
   /** The key after `g` that opens the page. */
   key: string;
+  /** Whether the page sets the title of the browser's tab itself. */
+  hasOwnTitle?: boolean;
   Page: ComponentType;
   /** Whether the page has something to show; a file holds the data of some pages only. */
   isOffered: () => boolean;

@@ -9,6 +9,7 @@ import { count } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
 import { change, to, usePlace } from "../router";
+import { isLive } from "../source";
 import type { PageSpec } from ".";
 import { DatasetBar, datasetAddress } from "./dataset";
 
@@ -123,7 +124,7 @@ function Opened({ view, address, head }: { view: DatasetView; address: string; h
       {!body ? <Status>{absent || "Loading …"}</Status> : (
         <>
           <dl className="facts">
-            {Object.entries(body.facts).map(([name, value]) => [<dt key={name}>{name}</dt>, <dd key={`${name} value`}>{value}</dd>])}
+            {Object.entries(body.facts).map(([name, value]) => [<dt key={name}>{name}</dt>, <dd key={`${name} value`}>{name === "run" && isLive ? <a href={to(["run", value])}>{value}</a> : value}</dd>])}
           </dl>
           {body.verdicts.length > 0 && (
             <ul className="verdicts" aria-label="verdicts of filters">

@@ -2,10 +2,10 @@
 import { useEffect, useState, type ReactNode } from "react";
 import { nest, useChildren, useRun, type FollowedRun } from "../fold/follow";
 import type { Item, RunFold } from "../fold/run";
-import { clock, count, many, seconds, usd } from "../format";
+import { clock, count, many, oneLine, seconds, usd } from "../format";
 import { useKeys } from "../keys";
 import { cancel, ForkDialog, NoteDialog, Reply, resume } from "../parts/actions";
-import { Chip, copy, Status } from "../parts/basics";
+import { Chip, copy, Status, useTitle } from "../parts/basics";
 import { EventList } from "../parts/eventlist";
 import { Family } from "../parts/family";
 import { Files } from "../parts/files";
@@ -21,10 +21,10 @@ import type { PageSpec } from ".";
 const VIEWS = ["transcript", "timeline", "files", "events", "forks"] as const;
 type View = (typeof VIEWS)[number];
 
-function stateOf(fold: RunFold): ReturnType<typeof describeRun> {
+function stateOf({ fold, isDriven }: FollowedRun): ReturnType<typeof describeRun> {
   return describeRun({
     status: fold.state === "open" ? "running" : fold.state, stop_reason: fold.state === "paused" ? fold.pausedFor : fold.stopReason,
-    is_driven: isLive, is_turn_open: fold.state === "running", is_session: true, error: null,
+    is_driven: isDriven, is_turn_open: fold.state === "running", is_session: true, error: fold.failure?.error ?? null,
   });
 }
 
@@ -39,18 +39,21 @@ type Asked = "note" | "fork" | null;
 function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void }): ReactNode {
   const { fold } = run;
   const started = fold.started;
-  const [text, tone, moves] = stateOf(fold);
+  const [text, tone, moves] = stateOf(run);
+  const title = titleOf(fold) || run.runId;
+  useTitle(["", "good"].includes(tone) ? title : `${text}: ${title}`);
   const first = fold.events[0]?.at ?? 0;
   return (
     <header className="runhead">
       <div className="row">
-        <h1 className="cut" title={titleOf(fold)}>{titleOf(fold) || run.runId}</h1>
+        <h1 className="cut" title={title}>{title}</h1>
         <Chip tone={tone} moves={moves} dot={tone !== ""}>{text}</Chip>
+        {run.error && <Chip tone="bad" dot title={run.error.message}>not connected</Chip>}
         <span className="grow" />
         {isLive && (
           <>
             {fold.state === "running" && <button onClick={() => void cancel(run.runId)}>Cancel</button>}
-            {fold.state === "paused" && fold.pausedFor !== "closed" && <button onClick={() => void resume(run.runId)}>Resume</button>}
+            {(fold.state === "paused" ? fold.pausedFor !== "closed" : fold.state === "running" && !run.isDriven) && <button onClick={() => void resume(run.runId)}>Resume</button>}
             <button onClick={() => onAsk("fork")} title="A new run that begins like this one (f)">Fork</button>
             <button onClick={() => onAsk("note")} title="A label, or a note (l)">Label</button>
           </>
@@ -62,7 +65,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
         <span>{many(fold.turn, "turn")}, {many(fold.step, "step")}</span>
         <span>{count(fold.inputTokens)} → {count(fold.outputTokens)} tokens</span>
         <span>{usd(fold.costUsd)}</span>
-        <span>{seconds(fold.lastAt - first)}</span>
+        <span>{seconds(Math.max(0, (moves ? Date.now() / 1000 : fold.lastAt) - first))}</span>
         <span title="start">{first ? clock(first) : ""}</span>
         {started?.parent && <a href={to(["run", started.parent.run_id], { at: started.parent.seq })}>forked from {started.parent.run_id.slice(0, 8)} at event {started.parent.seq}</a>}
         {started?.caller && <a href={to(["run", started.caller.run_id])}>called by {started.caller.run_id.slice(0, 8)}</a>}
@@ -72,6 +75,12 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
         {isLive && fold.labels.has("group") && <a href={to(["group", fold.labels.get("group") ?? ""])}>its group</a>}
         {[...fold.labels].filter(([name]) => !name.startsWith("treadle.") && name !== "title").map(([name, value]) => <Chip key={name}>{name}: {value}</Chip>)}
       </div>
+      {fold.failure && (
+        <p className="why bad">
+          <a className="bad" href={to(["run", run.runId], { at: fold.failure.seq })} title={fold.failure.error}>{oneLine(fold.failure.error ?? "")}</a>
+          {fold.failure.fault && <span className="soft"> · fault of the {fold.failure.fault}</span>}
+        </p>
+      )}
     </header>
   );
 }
@@ -139,19 +148,19 @@ function Run(): ReactNode {
   if (!run || (!run.fold.events.length && !run.error)) return <main className="page"><Status /></main>;
   if (run.error && !run.fold.events.length) return <main className="page"><Status error={run.error} /></main>;
   const inspected = items[picked] ?? null;
-  const isGrowing = run.fold.state === "running" || run.fold.state === "open";
+  const isDriven = (item: Item): boolean => children.get(item.runId)?.isDriven ?? run.isDriven;
   return (
-    <main className="page run" data-loaded={run.isLoaded}>
+    <main className="page run" data-loaded={run.isLoaded} data-driven={run.isDriven}>
       <Head run={run} onAsk={setAsked} />
-      <Tabs view={view} />
+      <Tabs view={view} isInspected={showsInspector} onInspect={() => setShowsInspector(!showsInspector)} />
       <div className="panes">
         {view === "transcript" && showsOutline && <Outline items={items} picked={picked} onPick={pick} />}
-        {view === "transcript" && <Transcript onOpen={toggle} opened={opened} items={items} version={run.fold.version + items.length} picked={picked} onPick={pick} sticks={isLive && isGrowing && picked < 0} />}
+        {view === "transcript" && <Transcript onOpen={toggle} opened={opened} items={items} version={run.fold.version + items.length} picked={picked} onPick={pick} sticks={isLive && run.isLoaded && run.fold.state !== "finished" && picked < 0} isDriven={isDriven} />}
         {view === "timeline" && <Timeline items={items} version={run.fold.version} picked={picked} onPick={pick} />}
         {view === "files" && <Files runId={runId} fold={run.fold} />}
         {view === "events" && <EventList fold={run.fold} picked={at} onPick={(seq) => change({ at: seq })} />}
         {view === "forks" && <Family runId={runId} version={run.fold.seq} />}
-        {showsInspector && view !== "files" && view !== "forks" && <Inspector item={inspected} fold={(inspected && children.get(inspected.runId)?.fold) ?? run.fold} runId={inspected?.runId ?? runId} />}
+        {showsInspector && view !== "files" && view !== "forks" && <Inspector item={inspected} fold={(inspected && children.get(inspected.runId)?.fold) ?? run.fold} runId={inspected?.runId ?? runId} onClose={() => setShowsInspector(false)} />}
       </div>
       {isLive && <Reply runId={runId} fold={run.fold} />}
       {asked === "note" && <NoteDialog runId={runId} onClose={() => setAsked(null)} />}
@@ -160,16 +169,19 @@ function Run(): ReactNode {
   );
 }
 
-function Tabs({ view }: { view: View }): ReactNode {
+function Tabs({ view, onInspect, isInspected }: { view: View; onInspect: () => void; isInspected: boolean }): ReactNode {
   return (
-    <div className="tabs" role="tablist" aria-label="views">
-      {VIEWS.map((name) => (
-        <button key={name} role="tab" aria-selected={view === name} onClick={() => change({ view: name === "transcript" ? "" : name })}>
-          {name[0]?.toUpperCase()}{name.slice(1)}
-        </button>
-      ))}
+    <div className="tabs">
+      <div role="tablist" aria-label="views">
+        {VIEWS.map((name) => (
+          <button key={name} role="tab" aria-selected={view === name} onClick={() => change({ view: name === "transcript" ? "" : name })}>
+            {name[0]?.toUpperCase()}{name.slice(1)}
+          </button>
+        ))}
+      </div>
+      <button onClick={onInspect} aria-pressed={isInspected} title="Show or hide the inspector (i)">Inspector</button>
     </div>
   );
 }
 
-export const runPage: PageSpec = { name: "run", title: "", key: "", Page: Run, isOffered: () => false };
+export const runPage: PageSpec = { name: "run", title: "", key: "", hasOwnTitle: true, Page: Run, isOffered: () => false };

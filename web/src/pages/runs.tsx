@@ -1,7 +1,6 @@
 /** All runs of the journal, the newest first, with the filters in the address. */
 import { useCallback, useEffect, useRef, useState, type ReactNode } from "react";
-import { AskToken } from "../app";
-import { ago, compact, count, seconds, usd } from "../format";
+import { ago, compact, count, many, seconds, usd } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
 import { NewRunDialog } from "../parts/actions";
@@ -27,13 +26,19 @@ const COLUMNS: Column<RunInfo>[] = [
   { name: "Tokens", width: "64px", isNumber: true, cell: (run) => <span title={`${count(run.input_tokens)} in, ${count(run.cached_input_tokens)} of them cached, ${count(run.output_tokens)} out`}>{compact(run.input_tokens + run.output_tokens)}</span> },
   { name: "Cost", width: "64px", isNumber: true, cell: (run) => (run.cost_usd === null ? <span className="soft">unknown</span> : usd(run.cost_usd)) },
   { name: "Reward", width: "56px", isNumber: true, cell: (run) => (run.reward === null ? "" : run.reward.toFixed(2)) },
-  { name: "Time", width: "72px", isNumber: true, from: 1000, cell: (run) => seconds(run.updated_at - run.created_at) },
+  { name: "Time", width: "72px", isNumber: true, from: 1000, cell: (run) => seconds(Math.max(0, (run.is_turn_open && run.is_driven ? Date.now() / 1000 : run.updated_at) - run.created_at)) },
   { name: "Age", width: "64px", isNumber: true, cell: (run) => <span className="soft" title={new Date(run.updated_at * 1000).toLocaleString()}>{ago(run.updated_at)}</span> },
 ];
 
+/** The runs that were shown last, so that one comes back to as many. */
+let shownLast = { runs: [] as RunInfo[], hasMore: false, query: "" };
+
 /** Load pages of runs as they are asked for, and look for news of the first page. */
 function useRuns(query: string): { runs: RunInfo[]; hasMore: boolean; error: Error | null; isLoading: boolean; more: () => void } {
-  const [state, setState] = useState({ runs: [] as RunInfo[], hasMore: false, error: null as Error | null, isLoading: true, query });
+  const [state, setState] = useState({ ...(shownLast.query === query ? shownLast : { runs: [], hasMore: false }), error: null as Error | null, isLoading: true, query });
+  useEffect(() => {
+    if (!state.isLoading && !state.error) shownLast = state;
+  }, [state]);
   const busy = useRef(false);
   const address = useCallback((after?: string) => {
     const given = new URLSearchParams(query);
@@ -53,7 +58,8 @@ function useRuns(query: string): { runs: RunInfo[]; hasMore: boolean; error: Err
           return { runs: [...found.data, ...kept], hasMore: kept.length ? before.hasMore : found.has_more, error: null, isLoading: false, query };
         });
       } catch (error) {
-        if (!isGone) setState({ runs: [], hasMore: false, error: error as Error, isLoading: false, query });
+        // What was loaded stays in view while the server does not answer.
+        if (!isGone) setState((before) => ({ ...before, ...(before.query === query ? {} : { runs: [], hasMore: false }), error: error as Error, isLoading: false, query }));
       }
     };
     setState((before) => ({ ...before, isLoading: true }));
@@ -106,13 +112,12 @@ function Runs(): ReactNode {
     }
   };
   useKeys([...(names.length ? [{ key: "c", about: "Talk to an agent", run: () => setIsNew(true) }] : []), { key: "x", about: "Clear the filters", run: () => change(Object.fromEntries(FILTERS.map((name) => [name, ""]))) }]);
-  const isRefused = error instanceof RequestFailed && error.status === 401;
   return (
     <main className="page">
       <h1 className="hidden">Runs</h1>
       {isLive && (
         <div className="bar" role="search">
-          <Filter name="text" placeholder="Text in a conversation" width={220} />
+          <Filter name="text" placeholder="Text in a conversation, or a run’s id" width={220} />
           <select aria-label="Status" value={place.query.get("status") ?? ""} onChange={(event) => change({ status: event.target.value })}>
             <option value="">any status</option>
             {STATUSES.map((name) => <option key={name}>{name}</option>)}
@@ -122,10 +127,11 @@ function Runs(): ReactNode {
           <Filter name="label" placeholder="Label: name=value" width={150} />
           <span className="grow" />
           {names.length > 0 && <button className="main" onClick={() => setIsNew(true)}>Talk to an agent</button>}
-          <span className="soft num" aria-live="polite">{isLoading ? "" : `${count(runs.length)}${hasMore ? "+" : ""} runs`}</span>
+          {error && runs.length > 0 && <span className="bad" role="alert">{error.message}</span>}
+          <span className="soft num" aria-live="polite">{isLoading ? "" : hasMore ? `${count(runs.length)}+ runs` : many(runs.length, "run")}</span>
         </div>
       )}
-      {isRefused ? <AskToken /> : error ? <Status error={error} /> : isLoading && !runs.length ? <Status />
+      {error && (!runs.length || (error instanceof RequestFailed && error.status === 401)) ? <Status error={error} /> : isLoading && !runs.length ? <Status />
         : !runs.length ? <Status>{query ? "No run matches these filters." : "There are no runs yet. Start one with `treadle run` or `treadle chat`."}</Status>
         : <Table label="runs" items={runs} columns={COLUMNS} idOf={(run) => run.id} addressOf={(run) => to(["run", run.id])} onEnd={more}
             actions={[{ key: "v", about: "Compare this run with the next one that v picks", run: compare }]} />}

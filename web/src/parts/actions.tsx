@@ -21,9 +21,7 @@ async function attempt(work: Promise<unknown>, done = ""): Promise<boolean> {
 }
 
 async function mail(runId: string, message: Record<string, unknown>): Promise<void> {
-  const sent = await post<{ is_driven: boolean }>(runAddress(runId, "inbox"), message);
-  const isWork = ["answer", "decide"].includes(String(message.type));
-  if (isWork && !sent.is_driven) tell("stored; the run goes on when it is driven again (Resume)");
+  await post(runAddress(runId, "inbox"), message);
 }
 
 export const cancel = (runId: string): Promise<boolean> => attempt(mail(runId, { type: "cancel" }), "cancelled");
@@ -69,7 +67,8 @@ function Talk({ runId, isSession, isOpen }: { runId: string; isSession: boolean;
     setIsSending(true);
     const body = { input: text, delivery: isOpen ? delivery : "queue" };
     const message = { type: delivery, message: { role: "user", content: text } };
-    if (await attempt(isSession ? post(runAddress(runId, "turns"), body) : mail(runId, message))) setText("");
+    const sending = isSession ? attempt(post(runAddress(runId, "turns"), body)) : attempt(mail(runId, message), "sent: the model sees it at its next step");
+    if (await sending) setText("");
     setIsSending(false);
   };
   return (
@@ -99,6 +98,13 @@ export function Reply({ runId, fold }: { runId: string; fold: RunFold }): ReactN
     return (
       <div className="reply">
         {waiting.map((item) => (item.kind === "question" ? <Question key={item.id} runId={runId} item={item} /> : <Approval key={item.id} runId={runId} item={item} />))}
+      </div>
+    );
+  }
+  if (fold.state === "paused" && ["question", "approval"].includes(fold.pausedFor)) {
+    return (
+      <div className="reply">
+        <div className="ask"><span className="grow">The answer is stored. The run goes on when it is driven again.</span><button className="main" onClick={() => void resume(runId)}>Resume</button></div>
       </div>
     );
   }

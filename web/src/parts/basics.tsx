@@ -1,5 +1,6 @@
 /** Small parts that several pages use: chips, states of loading, dialogs and copying. */
-import { useEffect, useRef, type ReactNode } from "react";
+import { useEffect, useRef, useState, type ReactNode } from "react";
+import { RequestFailed, setToken } from "../source";
 
 export type Tone = "" | "good" | "bad" | "warn" | "accent";
 
@@ -12,8 +13,23 @@ export function Chip({ tone = "", title, children, moves = false, dot = false }:
   );
 }
 
+/** Asks for the key of a server that wants one. */
+function AskToken(): ReactNode {
+  const [text, setText] = useState("");
+  return (
+    <form className="form status" onSubmit={(event) => { event.preventDefault(); setToken(text.trim()); location.reload(); }}>
+      <label htmlFor="token">This server wants a key: open the address that <code>treadle view</code> printed, or give a key of <code>treadle serve</code>.</label>
+      <div className="row">
+        <input id="token" type="password" className="grow" value={text} onChange={(event) => setText(event.target.value)} autoComplete="off" />
+        <button className="main" disabled={!text.trim()}>Use the key</button>
+      </div>
+    </form>
+  );
+}
+
 /** Says that data comes, why it does not come, or that there is none. */
 export function Status({ error, children }: { error?: Error | null; children?: ReactNode }): ReactNode {
+  if (error instanceof RequestFailed && error.status === 401) return <AskToken />;
   return (
     <div className="status" role={error ? "alert" : "status"}>
       {error ? <><b>This cannot be shown.</b> {error.message}</> : children ?? "Loading …"}
@@ -32,6 +48,13 @@ export function Dialog({ title, onClose, children }: { title: string; onClose: (
   );
 }
 
+/** Name what is shown in the title of the browser's tab; `null` leaves the title as it is. */
+export function useTitle(text: string | null): void {
+  useEffect(() => {
+    if (text !== null) document.title = `${text} · Treadle`;
+  }, [text]);
+}
+
 let told = 0;
 
 /** Show a short message for some seconds. */
@@ -41,7 +64,8 @@ export function tell(text: string): void {
   box.className = "toast";
   box.setAttribute("role", "status");
   box.textContent = text;
-  document.body.append(box);
+  // What is not in an open dialog lies behind it.
+  (document.querySelector("dialog[open]") ?? document.body).append(box);
   clearTimeout(told);
   told = window.setTimeout(() => box.remove(), 4000);
 }

@@ -15,7 +15,7 @@ export function Call({ call }: { call: ShownCall }): ReactNode {
         {call.is_error && <span className="chip bad">error</span>}
         {call.is_simulated && <span className="chip warn" title="No tool ran for this call.">simulated result</span>}
       </div>
-      {call.arguments && call.arguments !== "{}" && <pre className="given" tabIndex={reach(call.arguments)}>{pretty(call.arguments)}</pre>}
+      {call.arguments && call.arguments !== "{}" && <pre className="given" tabIndex={reach(call.arguments)}>{pretty(call.arguments, true)}</pre>}
       {call.result !== undefined && <pre className="result" tabIndex={reach(call.result)} aria-label={`result of ${call.name}`}>{call.result || "(empty)"}</pre>}
     </div>
   );

@@ -47,7 +47,7 @@ function factsOf(item: Item): [string, ReactNode][] {
     ["Engine", completion?.engine ?? null],
     ["Weights", completion?.weight_version ?? null],
     ["Tokens", describeUsage(completion?.usage)],
-    ["Cost", completion ? usd(completion.cost_usd) : null],
+    ["Cost", completion ? (completion.cost_usd === null || completion.cost_usd === undefined ? "unknown" : usd(completion.cost_usd)) : null],
     ["Ended by", completion?.finish_reason ?? null],
     ["Settings", completion?.settings ? <code>{JSON.stringify(completion.settings)}</code> : null],
     ["Call id", item.kind === "call" ? <code>{item.callId}</code> : null],
@@ -99,18 +99,22 @@ function Raw({ events }: { events: RunEvent[] }): ReactNode {
 const TABS = ["facts", "prompt", "events"] as const;
 export type InspectorTab = (typeof TABS)[number];
 
-export function Inspector({ item, fold, runId, actions }: { item: Item | null; fold: RunFold; runId: string; actions?: ReactNode }): ReactNode {
+export function Inspector({ item, fold, runId, actions, onClose }: { item: Item | null; fold: RunFold; runId: string; actions?: ReactNode; onClose: () => void }): ReactNode {
   const [tab, setTab] = useState<InspectorTab>("facts");
-  if (!item) return <aside className="inspector" aria-label="inspector"><Status>Pick a line to see what is known about it.</Status></aside>;
+  const close = <button className="close" onClick={onClose} aria-label="Hide the inspector" title="Hide the inspector (i)">✕</button>;
+  if (!item) return <aside className="inspector" aria-label="inspector"><div className="tabs empty"><span className="grow" />{close}</div><Status>Pick a line to see what is known about it.</Status></aside>;
   const events = item.seqs.flatMap((seq) => fold.events[seq - 1] ?? []);
   const canPrompt = item.kind === "inference" || item.kind === "call";
   const shown = tab === "prompt" && !canPrompt ? "facts" : tab;
   return (
     <aside className="inspector" aria-label="inspector" tabIndex={0}>
-      <div className="tabs" role="tablist">
-        {TABS.filter((name) => name !== "prompt" || canPrompt).map((name) => (
-          <button key={name} role="tab" aria-selected={shown === name} onClick={() => setTab(name)}>{name === "prompt" ? `What the model saw in step ${item.step}` : name === "facts" ? "Facts" : "Events"}</button>
-        ))}
+      <div className="tabs">
+        <div role="tablist">
+          {TABS.filter((name) => name !== "prompt" || canPrompt).map((name) => (
+            <button key={name} role="tab" aria-selected={shown === name} onClick={() => setTab(name)}>{name === "prompt" ? `What the model saw in step ${item.step}` : name === "facts" ? "Facts" : "Events"}</button>
+          ))}
+        </div>
+        {close}
       </div>
       <div className="inside">
         {shown === "facts" && (

@@ -1,5 +1,5 @@
 /** A table of any length: only the lines in view are drawn. j, k and Enter move and open. */
-import { useEffect, useRef, useState, type ReactNode } from "react";
+import { useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 import { useKeys } from "../keys";
 import { go } from "../router";
 import { useVirtual } from "./virtual";
@@ -44,11 +44,20 @@ interface Props<T> {
 }
 
 const HEIGHT = 32;
+/** The lines that were picked last, by the address of the table, so that one comes back to the same line. */
+const pickedLast = new Map<string, string>();
 
 export function Table<T>({ label, items, columns: all, idOf, addressOf, onEnd, actions, end, openedId, onFollow }: Props<T>): ReactNode {
   const box = useRef<HTMLDivElement>(null);
   const columns = useShown(all);
-  const [picked, setPicked] = useState(0);
+  const [address] = useState(() => `${label} ${location.hash}`);
+  // An id and not a place, because lines that are new move the others.
+  const [pickedId, setPickedId] = useState(() => pickedLast.get(address) ?? "");
+  const picked = useMemo(() => Math.max(0, pickedId ? items.findIndex((item) => idOf(item) === pickedId) : 0), [items, pickedId]);
+  const pick = (item: T): void => {
+    setPickedId(idOf(item));
+    pickedLast.set(address, idOf(item));
+  };
   const virtual = useVirtual(items.length, box, () => HEIGHT);
   const shown = virtual.lines;
   const last = shown.at(-1)?.index ?? 0;
@@ -57,18 +66,22 @@ export function Table<T>({ label, items, columns: all, idOf, addressOf, onEnd, a
   }, [last, items.length, onEnd]);
   const move = (by: number): void => {
     const next = Math.max(0, Math.min(items.length - 1, picked + by));
-    setPicked(next);
-    virtual.scrollTo(next);
     const item = items[next];
-    if (openedId && item !== undefined) onFollow?.(item);
+    if (item === undefined) return;
+    pick(item);
+    virtual.scrollTo(next);
+    if (openedId) onFollow?.(item);
   };
   useEffect(() => {
     const at = openedId ? items.findIndex((item) => idOf(item) === openedId) : -1;
     if (at >= 0) {
-      setPicked(at);
+      pick(items[at] as T);
       virtual.scrollTo(at);
     }
   }, [openedId, items]);
+  useEffect(() => {
+    if (picked > 0) virtual.scrollTo(picked, "center");
+  }, [items.length > 0]);
   useKeys([
     { key: "j", about: "Next line", run: () => move(1) },
     { key: "ArrowDown", about: "", run: () => move(1) },
@@ -97,7 +110,7 @@ export function Table<T>({ label, items, columns: all, idOf, addressOf, onEnd, a
             <div
               key={idOf(item)} className="line" role="row" aria-rowindex={line.index + 1} aria-selected={line.index === picked}
               style={{ ...grid, transform: `translateY(${line.start}px)` }}
-              onClick={() => { setPicked(line.index); go(addressOf(item)); }}
+              onClick={() => { pick(item); go(addressOf(item)); }}
             >
               {columns.map((column) => (
                 <div key={column.name} role="cell" className={column.isNumber ? "num" : ""}>{column.cell(item)}</div>

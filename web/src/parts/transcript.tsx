@@ -1,5 +1,5 @@
 /** The transcript of a run: a list of blocks, of which only those in view are drawn. */
-import { memo, useEffect, useLayoutEffect, useRef, useState, type ReactNode } from "react";
+import { memo, useEffect, useLayoutEffect, useReducer, useRef, useState, type ReactNode } from "react";
 import type { Artifact, Usage } from "../fold/events";
 import type { Item } from "../fold/run";
 import { bytes, clock, compact, count, many, oneLine, pretty, seconds, usd } from "../format";
@@ -72,13 +72,27 @@ function Head({ item, children }: { item: Item; children?: ReactNode }): ReactNo
   );
 }
 
-function Inference({ item }: { item: Item }): ReactNode {
+/** Says that an item is under way, or that nobody drives its run any more. */
+function Running({ item, isDriven, what }: { item: Item; isDriven: boolean; what: string }): ReactNode {
+  const [, tick] = useReducer((count: number) => count + 1, 0);
+  const isRunning = item.state === "running";
+  useEffect(() => {
+    if (!isRunning || !isDriven) return;
+    const timer = setInterval(tick, 1000);
+    return () => clearInterval(timer);
+  }, [isRunning, isDriven]);
+  if (!isRunning) return null;
+  const passed = Math.floor(Date.now() / 1000 - item.at);
+  return isDriven ? <Chip tone="accent" moves>{what}{passed > 1 && ` for ${passed < 60 ? `${passed} s` : seconds(passed)}`}</Chip> : <Chip tone="warn" title="the process that drove the run has ended">interrupted</Chip>;
+}
+
+function Inference({ item, isDriven }: { item: Item; isDriven: boolean }): ReactNode {
   const usage = item.completion?.usage;
   return (
     <>
       <Head item={item}>
         <span className="soft cut">{item.model}</span>
-        {item.state === "running" && <Chip tone="accent" moves>{item.failures.length ? "retrying" : "answering"}</Chip>}
+        <Running item={item} isDriven={isDriven} what={item.failures.length ? "retrying" : "answering"} />
         {usage && <span className="soft" title={describeUsage(usage)}>{compact(usage.input_tokens ?? 0)} → {compact(usage.output_tokens ?? 0)}</span>}
         {item.completion?.cost_usd ? <span className="soft">{usd(item.completion.cost_usd)}</span> : null}
         {item.completion?.is_cached && <Chip>from the cache</Chip>}
@@ -86,7 +100,7 @@ function Inference({ item }: { item: Item }): ReactNode {
       </Head>
       {item.failures.map((failure) => (
         <p key={failure.seq} className="failure bad">
-          <b>{failure.error_type}</b> {oneLine(failure.error ?? "", 400)}
+          <b>{failure.error_type}</b> {failure.error !== failure.error_type?.toLowerCase() && oneLine(failure.error ?? "", 400)}
           <span className="soft"> · {failure.fault}{failure.retry_in_seconds !== undefined && `, again in ${seconds(failure.retry_in_seconds)}`}{failure.next_tier && `, then tier ${failure.next_tier}`}</span>
         </p>
       ))}
@@ -98,12 +112,14 @@ function Inference({ item }: { item: Item }): ReactNode {
 }
 
 interface Opening {
+  /** Whether a process drives the run of the item. */
+  isDriven: boolean;
   /** Shows or hides the run of a sub-agent below its call. */
   onOpen?: (child: string | null) => void;
   isOpened?: boolean;
 }
 
-function Call({ item, onOpen, isOpened }: { item: Item } & Opening): ReactNode {
+function Call({ item, onOpen, isOpened, isDriven }: { item: Item } & Opening): ReactNode {
   const result = item.result;
   const files = item.files ? [...Object.keys(item.files.changed), ...item.files.deleted] : [];
   return (
@@ -111,7 +127,7 @@ function Call({ item, onOpen, isOpened }: { item: Item } & Opening): ReactNode {
       <Head item={item}>
         {item.effect === "once" && <Chip title="running it again could do harm">once</Chip>}
         {item.effect === "server" && <Chip title="the model's server made this call">server</Chip>}
-        {item.state === "running" && <Chip tone="accent" moves>running</Chip>}
+        <Running item={item} isDriven={isDriven} what="running" />
         {item.isOpen && <Chip tone="warn" dot>waits for approval</Chip>}
         {result?.error_kind && <Chip tone={TONES[item.state]}>{result.error_kind.replaceAll("_", " ")}</Chip>}
         {result?.is_simulated && <Chip title="a mock or a model made this result up">simulated</Chip>}
@@ -123,7 +139,7 @@ function Call({ item, onOpen, isOpened }: { item: Item } & Opening): ReactNode {
           </>
         )}
       </Head>
-      <Text className="arguments" text={item.arguments.length <= SHORT ? item.arguments : pretty(item.arguments)} most={900} />
+      <Text className="arguments" text={item.arguments.length <= SHORT && !item.arguments.includes("\\n") ? item.arguments : pretty(item.arguments, true)} most={900} />
       {result && <Text className={`result${result.is_error ? " bad" : ""}`} text={result.content || "(empty)"} most={900} />}
       {result?.artifacts && result.artifacts.length > 0 && <Parts runId={item.runId} parts={result.artifacts} />}
     </>
@@ -135,7 +151,7 @@ function Block({ item, ...opening }: { item: Item } & Opening): ReactNode {
     case "turn":
       return <Head item={item}><span className="soft">{clock(item.at)}</span></Head>;
     case "inference":
-      return <Inference item={item} />;
+      return <Inference item={item} isDriven={opening.isDriven} />;
     case "call":
       return <Call item={item} {...opening} />;
     case "question":
@@ -161,11 +177,11 @@ function Block({ item, ...opening }: { item: Item } & Opening): ReactNode {
 
 interface LineProps extends Opening { item: Item; version: number; isPicked: boolean; onPick: (item: Item) => void }
 
-export const Line = memo(function Line({ item, isPicked, onPick, onOpen, isOpened }: LineProps): ReactNode {
+export const Line = memo(function Line({ item, isPicked, onPick, onOpen, isOpened, isDriven }: LineProps): ReactNode {
   const style = { marginLeft: 12 * Math.min(6, Math.max(0, item.depth - 1)) };
   return (
     <article className={`block ${item.kind} ${item.role} is-${item.state}${isPicked ? " picked" : ""}`} style={style} onClick={() => onPick(item)} aria-label={item.title}>
-      <Block item={item} {...(onOpen ? { onOpen } : {})} isOpened={isOpened ?? false} />
+      <Block item={item} {...(onOpen ? { onOpen } : {})} isOpened={isOpened ?? false} isDriven={isDriven} />
     </article>
   );
 });
@@ -181,11 +197,12 @@ interface Props {
   sticks: boolean;
   onOpen: (child: string | null) => void;
   opened: ReadonlySet<string>;
+  isDriven: (item: Item) => boolean;
 }
 
-export function Transcript({ items, version, picked, onPick, sticks, onOpen, opened }: Props): ReactNode {
+export function Transcript({ items, version, picked, onPick, sticks, onOpen, opened, isDriven }: Props): ReactNode {
   const box = useRef<HTMLDivElement>(null);
-  const isAtEnd = useRef(sticks);
+  const isAtEnd = useRef(true);
   const virtual = useVirtual(items.length, box, (index) => sizes[(items[index] as Item).kind], 600);
   const pick = useRef(onPick);
   pick.current = onPick;
@@ -214,7 +231,7 @@ export function Transcript({ items, version, picked, onPick, sticks, onOpen, ope
           const item = items[line.index] as Item;
           return (
             <div key={item.id} data-index={line.index} ref={virtual.measure} className="place" style={{ transform: `translateY(${line.start}px)` }}>
-              <Line item={item} version={item.version} isPicked={line.index === picked} onPick={onLine} onOpen={onChild} isOpened={item.child !== null && opened.has(item.child)} />
+              <Line item={item} version={item.version} isPicked={line.index === picked} onPick={onLine} onOpen={onChild} isOpened={item.child !== null && opened.has(item.child)} isDriven={isDriven(item)} />
             </div>
           );
         })}

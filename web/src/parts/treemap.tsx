@@ -99,7 +99,7 @@ export function Treemap({ items, unit, above, addressOf }: Props): ReactNode {
   return (
     <div>
       <div className="map" ref={box}>{width > 0 && draw(items, unit, above, width, height, most, addressOf)}</div>
-      <div className="legend soft"><span>0 {unit}</span><i className="scale" /><span className="num">{count(most)} {unit}</span></div>
+      {most > 1 && <div className="legend soft"><span>0 {unit}</span><i className="scale" /><span className="num">{count(most)} {unit}</span></div>}
     </div>
   );
 }

@@ -21,6 +21,7 @@ from treadle.cli.terminal.output import (
     write_command,
     write_count,
 )
+from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
 from treadle.journal.run_info import DEFAULT_QUEUE
 from treadle.runs.retries import RetryPolicy
@@ -58,6 +59,8 @@ def serve(
     from treadle.server.api_server import load_served, serve_api, settle_memory
 
     if new_key is not None:
+        if not new_key:
+            raise ConfigError("--new-key is empty; give the name of the key's owner")
         key, hashed = make_key()
         if is_json:
             print_json({"name": new_key, "key": key, "sha256": hashed})

@@ -37,18 +37,25 @@ def view(
     """
     from treadle.server.api_server import load_viewed, serve_api, settle_memory
     from treadle.viewer.bundle import read_bundle
-    from treadle.viewer.data_pages import find_kind
+    from treadle.viewer.data_pages import check_folder, find_kind
     from treadle.viewer.viewed_data import ViewedData
 
     read_bundle()
     given = places or []
     if len(given) == 1 and find_kind(Path(given[0])) is None:
+        check_folder(Path(given[0]))
         journal, given = given[0], []
     data = ViewedData([Path(place) for place in given])
     if given and journal is None:
         # A file of rows or of topics has no runs.
         journal = data.journal or "memory:"
-    served = load_viewed(load_config(), data)
+    config = load_config()
+    served = load_viewed(config, data)
+    if config.file.agents and not served.config.file.agents:
+        print_note(
+            f"the agents of {str(config.path)!r} are left out, because the file is not trusted; look at it, and "
+            "run `treadle models trust`"
+        )
 
     def tell(url: str) -> None:
         settle_memory()
@@ -74,7 +81,7 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
         treadle report evaluation > evaluation.html
     """
     from treadle.viewer.bundle import encode_bundle
-    from treadle.viewer.data_pages import encode_page, find_kind, make_view
+    from treadle.viewer.data_pages import check_folder, encode_page, find_kind, make_view
     from treadle.viewer.run_view import embed_runs
     from treadle.viewer.token_views import embed_tokens
     from treadle.viewer.viewed_data import ViewedData
@@ -85,6 +92,8 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
         with spinner("reading"):
             page = encode_page(make_view(*paths, journal=journal))
     else:
+        for path in paths:
+            check_folder(path)
         with open_existing(journal) as opened:
             try:
                 ids = [_find_run(opened, text) for text in runs or ["last"]]

@@ -255,8 +255,8 @@ def write_body(entry: RowEntry, *, is_whole: bool = False) -> dict[str, Json]:
             "user": sample.persona,
             "goal": sample.goal,
             "seed": sample.seed,
-            "tokens": sample.input_tokens + sample.output_tokens,
-            "cost": sample.cost_usd,
+            "tokens": f"{sample.input_tokens + sample.output_tokens:,}",
+            "cost": None if sample.cost_usd is None else f"${sample.cost_usd:.4f}",
         }
         verdicts = verdicts or [
             *((name, True, note) for name, note in sample.filters.items()),

@@ -3,7 +3,7 @@
 from datetime import date, datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from treadle.models.config.described import Described
 
@@ -258,6 +258,14 @@ class ServeTable(Table):
     embeddings: str | None = None
     """A model of embeddings for the files of vector stores: a model of this file, or `provider:name`. Default:
     files are found by their words."""
+
+    @field_validator("keys")
+    @classmethod
+    def _check_owners(cls, keys: dict[str, KeyTable]) -> dict[str, KeyTable]:
+        # A client without a name is one of a server without keys, which sees all runs.
+        if "" in keys:
+            raise ValueError("the name of a key's owner is empty")
+        return keys
 
 
 class RegressionTable(Table):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 from fastapi import APIRouter, Body, Depends, Header, Query, Request
@@ -34,9 +34,13 @@ MAX_SEQ = 2**53
 """More than any number of an event."""
 router = APIRouter(prefix="/v1/runs", tags=["runs"], dependencies=[Checked])
 _decode_message = msgspec.json.Decoder(InboxMessage).decode
+_MESSAGES = [str(kind.__struct_config__.tag) for kind in get_args(InboxMessage)]
+"""The types of the messages to a run."""
 
 
 _PAGE = 200
+_ID_CHARS = 6
+"""How long the beginning of an id is at least. Words that somebody searches for are often shorter."""
 
 
 class ListedRuns(Struct):
@@ -58,7 +62,10 @@ def read_listed(
     agent: Annotated[str | None, Query(description="the agent or model that a client named")] = None,
     model: str | None = None,
     parent: Annotated[str | None, Query(description="the run that others were forked from")] = None,
-    text: Annotated[str | None, Query(min_length=1, description="a text in a message, in any case")] = None,
+    text: Annotated[
+        str | None,
+        Query(min_length=1, description="a text in a message, in any case; or the beginning of an id"),
+    ] = None,
     created_since: Annotated[float | None, Query(description="seconds since 1970")] = None,
     created_before: Annotated[float | None, Query(description="seconds since 1970")] = None,
     is_waiting: bool | None = None,
@@ -97,12 +104,15 @@ def _list(host: RunHost, asked: ListedRuns) -> list[RunInfo]:
     journal, after, most = host.journal, asked.after, asked.limit + 1
     if asked.text is None:
         return journal.runs(asked.condition, after=after, limit=most, newest_first=True)
-    condition = replace(asked.condition, run_ids=journal.find_runs(asked.text))
+    named: set[str] = set()
+    if len(asked.text) >= _ID_CHARS:
+        named.update(info.run_id for info in journal.runs(RunFilter(id_prefix=asked.text), limit=_PAGE))
+    condition = replace(asked.condition, run_ids=[*named.union(journal.find_runs(asked.text))])
     found: list[RunInfo] = []
     while len(found) < most and (
         page := journal.runs(condition, after=after, limit=_PAGE, newest_first=True)
     ):
-        found += [info for info in page if any(find_lines(journal, info, asked.text))]
+        found += [info for info in page if info.run_id in named or any(find_lines(journal, info, asked.text))]
         after = page[-1].run_id
     return found[:most]
 
@@ -226,6 +236,10 @@ async def post_message(
     if it waited for it.
     """
     await host.get_info(caller, run_id)
+    kind = body.get("type")
+    if kind not in _MESSAGES:
+        hint = did_you_mean(str(kind or ""), _MESSAGES, f"known are {', '.join(_MESSAGES)}")
+        raise ConfigError(f"there is no message of the type {kind!r:.100}{hint}")
     try:
         message = _decode_message(encode(body))
     except (msgspec.ValidationError, UnicodeEncodeError) as error:

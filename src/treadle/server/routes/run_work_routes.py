@@ -164,7 +164,9 @@ async def begin_turn(
 
 
 @router.post("/{run_id}/resume", status_code=202)
-async def resume(run_id: str, body: RunWork, request: Request, host: TheHost, caller: Runner) -> Response:
+async def resume(
+    run_id: str, request: Request, host: TheHost, caller: Runner, body: RunWork = RunWork()
+) -> Response:
     """Go on with a run that was cancelled, was set aside, or failed."""
     info, keyed = await host.get_info(caller, run_id), keyed_request(request)
     await host.check_room(caller)
@@ -174,7 +176,9 @@ async def resume(run_id: str, body: RunWork, request: Request, host: TheHost, ca
 
 
 @router.post("/{run_id}/fork", status_code=201)
-async def fork(run_id: str, body: ForkRun, request: Request, host: TheHost, caller: Runner) -> Response:
+async def fork(
+    run_id: str, request: Request, host: TheHost, caller: Runner, body: ForkRun = ForkRun()
+) -> Response:
     """Make a run that begins with a copy of this one's events, and drive it on."""
     await host.get_info(caller, run_id)
     await host.check_room(caller)

@@ -59,10 +59,15 @@ async def get_page_events(
     after_seq: Annotated[int, Query(ge=0, le=MAX_SEQ)] = 0,
     limit: Annotated[int, Query(ge=1, le=100_000)] = 100_000,
 ) -> Response:
-    """Return at most `limit` events of a run after number `after_seq`, without the tokens of answers."""
-    await host.get_info(caller, run_id)
+    """Return at most `limit` events of a run after number `after_seq`, and whether it is driven.
+
+    The tokens of answers are left out.
+    """
+    info = await host.get_info(caller, run_id)
     found = await asyncio.to_thread(host.journal.read, run_id, after_seq, after_seq + limit)
-    return Response(await asyncio.to_thread(write_events, found), media_type="application/json")
+    return Response(
+        await asyncio.to_thread(write_events, found, info.is_driven), media_type="application/json"
+    )
 
 
 @router.get("/v1/view/runs/{run_id}/prompts/{step}")
