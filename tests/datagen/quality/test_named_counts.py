@@ -61,6 +61,19 @@ FERRY = (
         ("", FERRY, "Heavy traffic was the reason.", True),
         ("", FERRY, "That is well above the national average.", True),
         ("", FERRY, "> Pro tip: pin this message so that you find it later.", False),
+        ("", FERRY, "> To recap the main thing: the camper of FX-104 weighs 4,961 kg.", False),
+        ("", FERRY, "Highest vehicle weight goes to the camper, 4,961 kg.", False),
+        ("", FERRY, "Highest vehicle weight goes to the estate, 1,500 kg.", True),
+        ("", FERRY, "Crossing FX-104, tot vehicle_weight: 8,192 kg", False),
+        ("open('members.csv')", MEMBERS, "I counted rows of members.csv, count is 3.", False),
+        ("open('members.csv')", MEMBERS, "I counted rows of members.csv, count is 5.", True),
+        ("sh -c 'wc -l < members.csv'", "lines: 4\nlongest line: 21\n", "Lines: 4", False),
+        ("", FERRY, "Root cause -> a worn seal", True),
+        ("", FERRY, "The underlying cause is a leaking pump.", True),
+        ("", FERRY, "cause: heavy rain", True),
+        ("", FERRY, "The fares have gone up for 3 months now.", True),
+        ("", FERRY, "It is the best result in over two years.", True),
+        ("", FERRY, "The double bookings are removed now.", True),
     ],
 )
 def test_what_a_sentence_names_is_counted_and_compared(
@@ -86,6 +99,36 @@ def test_the_list_of_the_record_that_is_named_is_counted() -> None:
     ):
         found = filter.read([*messages, Message(Role.ASSISTANT, answer)], tools, None)
         assert [item.doubt.kind for item in found if item.statement.kind is StatementKind.QUANTITY] == [kind]
+
+
+def test_a_list_with_slashes_names_only_what_was_seen() -> None:
+    for answer, kind in (
+        ("There are notes/a.txt/notes/b.txt.", DoubtKind.SEEN),
+        ("There are notes/a.txt/notes/c.txt.", DoubtKind.ABSENT),
+        ("There is b.txt/notes/a.txt.", DoubtKind.SEEN),
+        ("There is notes/kettle/a.txt.", DoubtKind.ABSENT),
+    ):
+        found = read_answer("", HITS, answer)
+        assert [item.doubt.kind for item in found if item.statement.kind is StatementKind.PATH] == [kind], (
+            answer
+        )
+
+
+def test_a_role_of_one_record_is_not_held_against_another() -> None:
+    messages = [Message(Role.USER, "Have a look.")]
+    results = ('{"lift": "CH-85", "attendant": "Nadia Berg"}', '{"crane": "CP-62", "operator": "Lars Ade"}')
+    for number, result in enumerate(results):
+        made = ToolCall(f"c{number}", "look", json.dumps({"code": ("CH-85", "CP-62")[number]}))
+        messages.append(Message(Role.ASSISTANT, "", (made,)))
+        messages.append(Message(Role.TOOL, result, call_id=made.call_id, name=made.name))
+    filter = GroundingFilter(GroundingSettings(), Resources(config=config()))
+    tools = (ToolSpec("look", "", {}, effect=Effect.PURE),)
+    for answer, is_open in (
+        ("Lift CH-85 has Nadia Berg (operator).", False),
+        ("Crane CP-62 has Nadia Berg (operator).", True),
+    ):
+        found = filter.read([*messages, Message(Role.ASSISTANT, answer)], tools, None)
+        assert any(item.doubt.is_open for item in found) is is_open, answer
 
 
 def test_a_sentence_as_a_whole_needs_more_doubt_than_its_data() -> None:

@@ -105,6 +105,9 @@ FORMS = [
     ("26 to 10", "time", 9 * 60 + 34, ""),
     ("2026-W50-2", "date", 50, "week"),
     ("8 Dec '26", "date", 1208, ""),
+    ("17 (%)", "number", 17, "%"),
+    ("290 [min]", "number", 290, "min"),
+    ("zł40.50", "number", 40.5, "zł"),
 ]
 
 
@@ -132,6 +135,7 @@ def test_each_written_form_is_one_figure(text, kind, value, unit):
         ("in the ballpark of 890,000", (885_000, 891_000), (800_000, 980_000)),
         ("north of 40", (40, 43), (38, 60)),
         ("a shade under 900", (890, 899), (700, 910)),
+        ("eggs=roughly 1,100", (1_050, 1_140), (900, 1_300)),
     ],
 )
 def test_how_exact_a_figure_is_follows_from_how_it_is_written(text, inside, outside):
@@ -142,7 +146,8 @@ def test_how_exact_a_figure_is_follows_from_how_it_is_written(text, inside, outs
 
 def test_figures_beside_each_other_say_something_about_each_other():
     assert [item.whole for item in find_quantities("3 of the 8 rows")] == [8, 8]
-    assert {item.spread for item in find_quantities("between 5 and 7 items")} == {(5, 7)}
+    for text in ("between 5 and 7 items", "betw 5 & 7 items", "5..7 items", "min 5 max 7 items"):
+        assert {item.spread for item in find_quantities(text)} == {(5, 7)}
     assert [item.unit for item in find_quantities("10–12 kg")] == ["kg", "kg"]
     assert [item.value for item in find_quantities("2–3 pm")] == [840, 900]
     assert [item.value for item in find_quantities("3–5 March")] == [303, 305]

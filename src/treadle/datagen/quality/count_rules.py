@@ -15,7 +15,8 @@ _COUNTED = re.compile(
     r"(?i)\b(?<!all )(?<!the )(lines?|rows?|records?|entries|items|matches|files?)"
     r"(?:,?\s(?:counted|count|with a match))?"
     r"(?:(?:,|\s(?:in|of|for|from))\s[\w./-]+\.\w{1,5})?(?:\s*+\([^()]{0,80}\))?"
-    r"\s*+(?:[|:=→–—]|->|(?:is|are|being)\s)\W*+$"
+    r"(?:,\s(?:the\s)?(?:count|number|total))?"
+    r"\s*+(?:[|:=→–—]|->|-\s|(?:is|are|being)\s)\W*+$"
 )
 _ASKED = re.compile(
     r"(?i)\bhow many (lines?|rows?|records?|entries|items|matches|files?)\b[^?!\n]{0,80}\?[^?!]{0,60}$"
@@ -80,7 +81,17 @@ class CountRules:
         is_near = 2 * abs(item.value) >= min(allowed, default=0.0)
         if is_named or (is_other and not is_near and len({call.call.name for call in self._seen.calls}) > 1):
             return None  # a result names it, or it may count the files that other calls had
-        return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not anchors else None
+        if not allowed or anchors or (found is not None and self._is_printed(found[1], item)):
+            return None
+        return Doubt(DoubtKind.UNLIKE, "is another number than was seen")
+
+    def _is_printed(self, noun: str, item: Quantity) -> bool:
+        """Return whether a result has this number behind a name with the noun, as in `lines: 13`."""
+        return any(
+            cell.label & stems_of(noun) and any(one.value == item.value for one in cell.quantities)
+            for record in self._seen.records
+            for cell in record.cells
+        )
 
     def _lengths(self, statement: AnswerStatement, before: str, after: str) -> set[float] | None:
         """Return how many items the lists have that the words after a number name, as in `3 billed lines`, or those

@@ -112,7 +112,7 @@ _DIGITS = re.compile(
     re.VERBOSE,
 )
 _SLASH = re.compile(r"(?P<a>\d{1,3})(?P<s>[/:])(?P<b>\d{1,3})(?![\w/:]|[.,]\d)")
-_CURRENCY = re.compile(rf"(?:(?<!\w)(?P<c>{_any([*_CODES, 'kr'])})|(?P<s>[{_SIGNS}]))[^\S\n]?\Z")
+_CURRENCY = re.compile(rf"(?:(?<!\w)(?P<c>{_any([*_CODES, 'kr', 'zł'])})|(?P<s>[{_SIGNS}]))[^\S\n]?\Z")
 _CLOCK = re.compile(r"(?P<h>[01]\d|2[0-3])(?P<m>[0-5]\d)(?:\s?(?:h|hrs|hours|Uhr)\b)")
 """A time of day without a sign between hours and minutes."""
 _H_CLOCK = re.compile(r"(?P<h>[01]?\d|2[0-4])\s?h(?P<m>[0-5]\d)(?:m(?:in)?)?(?!\w)")
@@ -126,6 +126,9 @@ _LENGTH_AFTER = re.compile(r"\s?(?:(?P<h>h|hrs?|hours|timer|Stunden|Std)|min|min
 _AT_HOUR = _words("clock", "near")
 _DAY_BEFORE = _words("dates", "before")
 _PHONE = re.compile(r"\d{1,4}(?:[ -]\(?\d{2,4}\)?){2,5}")
+_TIMES = re.compile(r"\d{1,2}(?!\w)")
+"""How often something occurs, as in `x2`."""
+_GAP = re.compile(r"[\s=]+")
 _NEXT = re.compile(r"(?:\s+|-)(?P<and>and\s+)?(?P<w>[^\W\d_]+)")
 _AND_PART = re.compile(r"(?i)\s(?:and|og|und)\s(?P<n>an?|en|et|one|two|three)[ -](?P<w>[^\W\d_]+)")
 _POINT = re.compile(rf"(?i)\s(?:point|komma)\s(?P<d>{_any(lexicon('numbers')['en'])})\b")
@@ -135,6 +138,7 @@ _OF_UNIT = re.compile(
 )
 _POINT_DIGITS = re.compile(rf"(?i:\s(?:point|komma)\s)(?P<d>\d+)(?:\s?{_UNIT})?")
 _AND_HALF = re.compile(rf"(?i:\s(?:and|og|und)\s(?:an?|en|et|ein)\s(?:half|halv|halbe?)\b)(?:\s{_UNIT})?")
+_BESIDE_UNIT = re.compile(rf"\s?[(\[]{_UNIT}[)\]]")
 _WORD_UNIT = re.compile(rf"[\s-]?{_UNIT}")
 _ONE_AND = re.compile(
     rf"(?i)\b(?:an?|one|en|et|eine)\s{_UNIT}\s(?:and|og|und)\s(?:an?\s|en\s|et\s|eine\s)?\Z"
@@ -196,6 +200,8 @@ class _Reader:
         text = self._text
         before = text[start - 1 : start]
         is_inside = before.isalnum() or before == "_"
+        is_times = before in ("x", "×") and not text[start - 2 : start - 1].isalnum()
+        is_inside = is_inside and not (is_times and _TIMES.match(text, start))
         is_inside = is_inside and _CURRENCY.search(text, max(0, start - 5), start) is None
         if is_inside and not (before == "T" and not text[start - 2 : start - 1].isalpha()):
             self._end = _end_of_name(text, start)
@@ -328,6 +334,8 @@ class _Reader:
             end, unit = point.end(), point["u"] or ""
         if not unit and (part := _AND_HALF.match(text, end)) is not None:
             value, half, end, unit = value + 0.5, 0.1, part.end(), part["u"] or ""
+        if not unit and (beside := _BESIDE_UNIT.match(text, end)) is not None:
+            end, unit = beside.end(), beside["u"]
         made = self._to_number(-value if is_negative else value, begin - is_signed, end, half, unit)
         if not found["n"] and not unit:
             low, high = _bounds(value, 0.02, self._how_exact(begin), is_share=True)
@@ -361,7 +369,7 @@ class _Reader:
         before = self._text[max(0, start - 36) : start]
         if before[-1:] in tuple("~≈<>≤≥"):
             return _INEXACT[before[-1]]
-        words = [word.strip("([*`_“\"',:;") for word in before.casefold().split()]
+        words = [word.strip("([*`_“\"',:;") for word in _GAP.split(before.casefold()) if word]
         while words:
             for size in (4, 3, 2, 1):
                 if sort := _INEXACT.get(" ".join(words[-size:])):

@@ -169,7 +169,7 @@ class RelationRules:
             if any(cell.stems and cell.stems <= name for _, cell in cells):
                 continue  # the value tells which record is meant
             own = [(record, cell) for record, cell in cells if record.stems & anchors - cell.stems]
-            own = own or (cells if len(cells) == 1 else [])
+            own = own or (cells if len(cells) == 1 and anchors.isdisjoint(self._codes) else [])
             is_shown = any(
                 said & (record.stems | {_FLAGS.get(one, "") for one in cell.stems}) or cell.stems <= value
                 for record, cell in own
@@ -194,7 +194,8 @@ class RelationRules:
         is_other = shape("answers", "absent").search(sentence) or find_quantities(plain_sentence)
         for label in () if is_other or len(named) != 1 else named:
             name, cells = plain_label(label), self._texts[label]
-            own = _cells_of(cells, anchors) or [cell for _, cell in cells]
+            own = _cells_of(cells, anchors)
+            own = own or [cell for _, cell in cells if anchors.isdisjoint(self._codes)]
             if len(own) != 1 or not own[0].stems or own[0].stems & (words | _FLAGS.keys()):
                 continue
             rest = stems_of(plain_sentence) - name - anchors - ignored - glue()
@@ -395,7 +396,7 @@ class RelationRules:
         anchors = (seen.anchors(sentence) & names) or anchors or seen.anchors(statement.sentence)
         codes = stems_of(" ".join(re.findall(r"\S*\d\S*", sentence)))
         if anchors <= codes:  # a code may only say where the first one is
-            anchors = seen.anchors(sentence) - codes or anchors
+            anchors = seen.anchors(sentence) - codes - seen.subjects or anchors
         after = _OF_CODE.findall(statement.sentence[statement.place + len(statement.text) :].lower())
         if all(re.search(r"\d", name) for name in anchors) and anchors <= stems_of(" ".join(after)):
             return SEEN  # it names a field of one thing, and no winner
@@ -460,7 +461,7 @@ def _label_of(record: Record, name: str) -> frozenset[str]:
 
 
 def _firsts(records: list[Record], topic: str, labels: frozenset[frozenset[str]]) -> Iterator[list[Record]]:
-    """Yield the records that are first by some column: by one with one of the labels, if there are any."""
+    """Yield the records that are first by some column: by one with one of the labels, if they have any."""
     if topic in ("first", "last"):
         yield [records[0] if topic == "first" else records[-1]]
     if topic in ("newest", "oldest", "first", "last"):
@@ -470,6 +471,7 @@ def _firsts(records: list[Record], topic: str, labels: frozenset[frozenset[str]]
             yield [record for record, end in zip(records, ends, strict=True) if end == best]
         if topic in ("newest", "oldest"):
             return
+    labels &= {cell.label for record in records for cell in record.cells}
     columns: dict[tuple[frozenset[str], int], list[tuple[float, Record]]] = {}
     for record in records if topic in ("most", "least") else ():
         for cell in [cell for cell in record.cells if not labels or cell.label in labels]:

@@ -86,7 +86,7 @@ def _converted(
     """Yield the sightings of a value in another unit of the same dimension."""
     dimension, factor = unit
     value = abs(item.value)
-    near = 1.0 if item.is_about else 0.03
+    near = 1.0 if item.is_about else 0.04
     low, high = max(item.low, value * (1 - near)), min(item.high, value * (1 + near))
     if dimension in _ZEROS:
         ends = sorted([_to_celsius(end if item.value >= 0 else -end, dimension) for end in (low, high)])
@@ -144,7 +144,8 @@ def other_readings(item: Quantity) -> Iterator[Quantity]:
     if " " in item.unit or "/" in item.unit:
         yield replace(item, unit=re.split(r"\s?/|\s(?:per|an?)\s", item.unit)[0])
     if item.spread is not None and item.spread[1] <= 1.6 * item.spread[0]:
-        yield replace(item, low=item.spread[0], high=item.spread[1], is_about=True)
+        for unit in (item.unit, *lexicon("readings").get(item.unit, "").split()):
+            yield replace(item, low=item.spread[0], high=item.spread[1], is_about=True, unit=unit)
 
 
 def is_at(place: Occurrence, anchors: frozenset[str], places: frozenset[str]) -> bool:

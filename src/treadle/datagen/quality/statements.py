@@ -103,7 +103,7 @@ _NOTE = re.compile(r"\[\^\w{1,8}\]|[\d#*]\ufe0f?\u20e3")
 """Marks of footnotes, and digits in boxes."""
 _LIST_MARK = re.compile(
     r"(?m)((?:^[^\S\n]*+|(?<=[.!?]\s)(?!\d{3}|\d++\.\s*+$))(?:(?:[-*•>|]|\#{1,6})\s)*+)"
-    r"(?:\d+[.)]{1,2}|\d{1,2}[:/°º]|[§¶#]\s?\d{1,2}[.:)]?|"
+    r"(?:0\d\d|\d+[.)]{1,2}|\d{1,2}[:/°º]|[§¶#]\s?\d{1,2}[.:)]?|"
     r"(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|"
     r"[QA]\d?\d?[.:)]|(?:INFO|DEBUG|WARN|export|const)\b:?|[(\[][\w ]{1,3}[)\]])\s"
 )
@@ -116,6 +116,8 @@ _NESTED = re.compile(
     r"(?m)^([^\S\n]*+)(\S[^\n]{0,78}[^\s.!?:,;|])\n\1[^\S\n]{1,8}(?:[-*•+]\s)?([^\s|][^\n]{0,79})$(?!\n[^\S\n]+[-*•+]\s)"
 )
 """A line with the only item of a list below it, such as a name with its value."""
+_NAMED = re.compile(r"(?<![\w./@:`-])[A-Za-z][a-z]*(?:_(?:[a-z]++|\d++))++(?![\w/@(`-]|\.\w)")
+"""Words that are joined as in the name of a variable."""
 _LEADER = re.compile(r"(?<=\S)[^\S\n]*+(?:\.{4,}|(?:\s\.){4,}|_{4,}|…{2,}|·{4,})[^\S\n]*+(?=\S)")
 """The dots between a name and its value."""
 _ROW = re.compile(r"(?m)^([^\W\d_][^;\n]{1,60});(?=[^;\n]{1,60}$)")
@@ -221,7 +223,7 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     text = _LIST_MARK.sub(r"\1", _strip_outline(strip_emphasis(text)))
     text = _BLOCK.sub("", text) if len(_BLOCK.findall(text)) > 1 else text
     text = _ROW.sub(r"\1: ", text) if len(_ROW.findall(text)) > 1 else text
-    text = _TIGHT.sub(" ", text)
+    text = _NAMED.sub(_to_words, _TIGHT.sub(" ", text))
     text = _LEADER.sub(": ", _shape("answers", "directives").sub("", text))
     text = _NESTED.sub(r"\1\2: \3", text)
     capitals = _read_capitals(text)
@@ -297,6 +299,13 @@ def strip_emphasis(text: str) -> str:
     for _ in range(2):  # one may stand within another
         text = _EMPHASIS.sub(lambda found: found["code"] or found["said"] or found["told"], text)
     return _LOOSE_MARK.sub(lambda found: found["code"] or "", text)
+
+
+def _to_words(found: re.Match[str]) -> str:
+    """Return the words of a name such as `line_count`; a name of other words is left as it is."""
+    words = found[0].split("_")
+    known = [word for word in words if len(word) < 3 or stem(word.lower()) in common_words() | glue()]
+    return " ".join(words) if 2 * len(known) >= len(words) else found[0]
 
 
 def _strip_outline(text: str) -> str:

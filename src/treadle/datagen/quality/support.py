@@ -129,7 +129,7 @@ class Support:
                 re.search(r"\d", name) is not None and field.isalpha()
             )  # a field, by the name of its record
             is_field = not _EXTENSION.fullmatch(f".{field}") and name in seen and (is_key or field in seen)
-            return SEEN if is_field or self._is_joined(said) else new
+            return SEEN if is_field or self._is_joined(said) or self._is_list(said) else new
         return self._doubt_parts(statement, said, new)
 
     def _doubt_parts(self, statement: AnswerStatement, said: str, new: Doubt) -> Doubt:
@@ -188,6 +188,15 @@ class Support:
             folder in item.call.arguments.casefold() and name in item.result.casefold()
             for item in self._seen.calls
         )
+
+    def _is_list(self, text: str) -> bool:
+        """Return whether a text names several things that were seen, with slashes between them."""
+        parts, start = text.split("/"), 0
+        for end in range(1, len(parts) + 1):
+            name = "/".join(parts[start:end])
+            if re.search(r"\d|\.\w", parts[end - 1]) and name in self._seen.plain_text:
+                start = end
+        return start == len(parts)
 
     def _doubt_name(self, statement: AnswerStatement) -> Doubt:
         word = statement.text.casefold()
