@@ -87,6 +87,31 @@ def test_an_evaluation_without_a_grade_has_no_empty_table(tmp_path: Path) -> Non
     assert (again.code, again.err.count("AttributeError")) == (1, 1), again
 
 
+def test_the_report_says_what_the_scores_lack(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    cli.write(
+        "rewards.py",
+        "import os, signal\n"
+        "def partly(subject):\n"
+        "    number = int(subject.run.run_id.rpartition('-')[2])\n"
+        "    if number == 3 and os.path.exists('stop'):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return 1 if number == 1 else None\n",
+    )
+    cli.write("stop", "")
+    given = ("--task", "files:csv_sum-000*", "--limit", "4", "--model", "oracle", "--window", "1")
+    command = ("eval", *given, "--reward", "rewards.py:partly", "--out", "a")
+    assert cli(*command).code < 0
+    assert "\nunfinished: 2 of 4 samples\n" in cli("eval", "report", "a").out
+    (tmp_path / "stop").unlink()
+    lacking = "oracle: 3 of 4 samples have no score, because no reward with a weight has a verdict"
+    assert lacking in " ".join(cli(*command).out.split())
+    for form in ("table", "markdown"):
+        told = cli("eval", "report", "a", "--format", form).out
+        assert lacking in " ".join(told.split()), told
+        assert "unfinished" not in told
+
+
 def test_markdown_and_json(made: Cli) -> None:
     text = made("eval", "report", "one", "two", "--format", "markdown").out
     parts = (
@@ -164,6 +189,8 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         (("--task", "files:test"), "give a model (--model), such as"),
         (("--rows", "r.jsonl", "--model", "oracle"), "whole conversations: --task conversations:r.jsonl"),
         (("--rows", "none.jsonl", "--model", "mock:echo"), "there is no file 'none.jsonl'"),
+        ((*EVAL, "--rescore"), "'evaluation' has no samples to grade again; make them first"),
+        ((*EVAL, "--reward", "check=nan"), "the weight of the reward 'check' is nan; give a number"),
     ):
         result = cli("eval", *arguments)
         assert (result.code, text in result.err) == (2, True), result

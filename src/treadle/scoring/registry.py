@@ -1,6 +1,7 @@
 """The scorers by name, and the rewards that a user asks for as texts and settings."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -102,7 +103,7 @@ def make_spec(name: str, value: Json) -> RewardSpec:
         raise ConfigError(f"the reward {name!r} is {value!r}; give a weight, or a mapping of settings")
     given = {"weight": value} if isinstance(value, int | float) else dict(value)
     weight = given.pop("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
         raise ConfigError(f"the weight of the reward {name!r} is {weight!r}; give a number")
     scorer = str(given.pop("scorer", name))
     label = name.rpartition(":")[2] if ":" in name else name

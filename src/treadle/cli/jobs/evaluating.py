@@ -30,6 +30,7 @@ from treadle.evals.evaluation import EvaluationProgress, SampleGraded, evaluate
 from treadle.evals.evaluation_config import READER, REPORTS, EvaluationConfig
 from treadle.evals.evaluation_folder import EvaluationFolder, read_stored
 from treadle.evals.evaluation_reports import (
+    find_gaps,
     make_deepfabric_result,
     make_evaluation_view,
     make_inspect_log,
@@ -124,6 +125,8 @@ def print_results(results: Results) -> None:
         table.add_row(*map(clean, row))
     print_line("")
     print_table(table)
+    for line in find_gaps(results):
+        print_line(line, "yellow")
     if scored := make_scorer_rows(results):
         scorers = make_table("scorer", *[clean(item.model) for item in results.models])
         for row in scored:
@@ -177,6 +180,9 @@ def write_report(
             if other is not None:
                 stdout().print(f"\n{clean(found.name)} in {clean(str(found.path))}", style="bold", end="")
             print_results(found)
+            done = len(found.samples) + len(found.failed)
+            if done < found.planned:
+                print_line(f"unfinished: {done:,} of {write_count(found.planned, 'sample')}", "yellow")
         print_pairs(view.pairs)
         if other is not None and not view.pairs:
             print_note("no task has a grade in both evaluations, so they are not compared")
