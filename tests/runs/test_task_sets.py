@@ -41,6 +41,7 @@ class Tales:
 
 def make(): return Tales()
 def broken(): raise RuntimeError("no disk")
+async def later(): return SUMS
 TWICE = [SUMS[0], SUMS[0]]
 NUMBER = 3
 MIXED = [1]
@@ -97,6 +98,11 @@ def test_references_are_split(reference: str, parts: tuple[str, str]) -> None:
         ("puzzles.py:SUM:sum-1", "there is no 'SUM' in it; did you mean 'SUMS'?"),
         ("puzle.py:SUMS:sum-1", "there is no file 'puzle.py'; did you mean 'puzzles.py'?"),
         ("puzzles.py:broken:x", "the task set 'puzzles.py:broken' cannot be loaded: RuntimeError('no disk')"),
+        ("puzzles.py:broken:x", "puzzles.py, line "),
+        (
+            "puzzles.py:later:x",
+            "the task set 'puzzles.py:later' is an async function; give one without async",
+        ),
         ("puzzles.py:make:two", "the task set 'puzzles.py:make' cannot make the task 'two': KeyError('two')"),
         ("puzzles.py:NUMBER:x", "the task set 'puzzles.py:NUMBER' is 3; give a TaskSet, a list of tasks"),
         ("puzzles.py:TWICE:x", "has two tasks with the id 'sum-0'"),

@@ -7,7 +7,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -40,7 +40,7 @@ from treadle.regression.request_differences import Divergence, Normalize
 from treadle.runs.agent_parts import demands_of
 from treadle.runs.resume import load_task_of
 from treadle.scoring.registry import read_rewards
-from treadle.tools.toolset_parts import load_reference, told
+from treadle.tools.toolset_parts import load_reference, refuse_async, told
 from treadle.tools.user_code import place_of
 
 
@@ -145,16 +145,21 @@ class RecordingOutcome(Struct, frozen=True, kw_only=True):
         return self.error or str(self.divergence)
 
 
-async def run_recording(suite: Suite, path: Path, agent: Agent[Any] | None = None) -> RecordingOutcome:
-    """Test a recording with `agent`, by default the one that the suite names. It raises no error of Treadle."""
+async def run_recording(
+    suite: Suite, path: Path, agent: Agent[Any] | Callable[[], Agent[Any]] | None = None
+) -> RecordingOutcome:
+    """Test a recording with `agent`, or the one that this function returns; by default with the one that the suite
+    names. It raises no error of Treadle."""
     begin, name = time.monotonic(), path.name.removesuffix(ENDING)
     try:
         recorded = await read_recording(path)
         name = recorded.name
         suite.redaction().check(recorded)
-        if agent is None:
-            with _offline(not suite.is_live):
+        with _offline(not suite.is_live):
+            if agent is None:
                 agent = await asyncio.to_thread(find_agent, suite, recorded)
+            else:
+                agent = make_agent(agent, "the agent of the test")
         if suite.is_live:
             specs = read_rewards(suite.table.rewards or {})
             live, journal = await score_live(
@@ -236,14 +241,19 @@ def load_agent(reference: str, base: Path = Path()) -> Agent[Any]:
             f"the agent {reference!r} has no name; write it as file.py:NAME or package.module:NAME"
         )
     found = load_reference(f"{base / reference}" if place.endswith(".py") else reference)
+    return make_agent(found, f"the agent {reference!r}")
+
+
+def make_agent(found: Any, what: str) -> Agent[Any]:
+    """Return `found`, or the agent that it returns if it is a function. Raises: `ConfigError`."""
+    made = found
     if not isinstance(found, Agent) and callable(found):
-        with told(f"the agent {reference!r}"):
-            found = found()
-    if not isinstance(found, Agent):
-        raise ConfigError(
-            f"{reference!r} is {found!r:.100}; name a treadle.Agent, or a function that returns one"
-        )
-    return found
+        refuse_async(found, what)
+        with told(what):
+            made = found()
+    if not isinstance(made, Agent):
+        raise ConfigError(f"{what} is {made!r:.100}; name a treadle.Agent, or a function that returns one")
+    return made
 
 
 def _rebuild(suite: Suite, recorded: RecordedRun) -> Agent[Any]:

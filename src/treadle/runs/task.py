@@ -15,6 +15,8 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import Registry, did_you_mean
 from treadle.core.types import Message
+from treadle.tools.toolset_parts import refuse_async
+from treadle.tools.user_code import place_of
 
 
 class Grade(Struct, frozen=True):
@@ -196,12 +198,13 @@ def task_set(name: str) -> TaskSet:
     Raises: `ConfigError` that names similar task sets if there is no such set, or if it cannot be loaded.
     """
     found, is_installed = _load(name)
+    refuse_async(found, f"the task set {name!r}")
     try:
         made = found() if callable(found) else found
     except (ConfigError, ExportError):
         raise
     except Exception as error:
-        raise ConfigError(f"the task set {name!r} cannot be loaded: {error!r}") from error
+        raise ConfigError(f"the task set {name!r} cannot be loaded: {error!r}{place_of(error)}") from error
     if isinstance(made, Sequence) and not isinstance(made, str):
         return _ListedSet(name, made)
     if not callable(getattr(made, "get", None)) or not hasattr(made, "__iter__") or isinstance(made, Mapping):
