@@ -119,6 +119,14 @@ def test_a_missing_recording_and_a_broken_one(project: pytest.Pytester) -> None:
     found.stdout.fnmatch_lines(["*is no recording: *", "*nobody: there is no recording*"])
 
 
+def test_a_mistake_in_the_configuration_has_no_traceback(project: pytest.Pytester) -> None:
+    (project.path / "treadle.toml").write_text('[test]\nignore = ["("]')
+    found = run(project, "tests/agent_runs")
+    found.assert_outcomes(failed=1)
+    found.stdout.fnmatch_lines(["test.ignore has '(', which is no regular expression: *"])
+    found.stdout.no_fnmatch_line("*regression_suite.py*")
+
+
 def test_an_agent_may_be_a_function_that_returns_it(project: pytest.Pytester) -> None:
     (project.path / "tests/test_agent.py").write_text(
         "from agents import clerk\n"
