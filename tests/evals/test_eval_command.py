@@ -112,6 +112,24 @@ def test_the_report_says_what_the_scores_lack(tmp_path: Path) -> None:
         assert "unfinished" not in told
 
 
+def test_a_damaged_ledger_and_a_folder_in_place_of_a_file(made: Cli) -> None:
+    (made.folder / "damaged").mkdir()
+    content = bytearray((made.folder / "one/evaluation.db").read_bytes())
+    content[100:107] = b"garbage"
+    (made.folder / "damaged/evaluation.db").write_bytes(content)
+    for arguments in (("eval", "report", "damaged"), ("view", "damaged"), ("report", "damaged")):
+        found = made(*arguments)
+        assert (found.code, found.out) == (1, ""), found
+        assert (
+            found.err
+            == "error: cannot read the ledger 'damaged/evaluation.db': database disk image is malformed\n"
+        )
+    for out in ("/", ".", ".."):
+        found = made("eval", "report", "one", "--format", "markdown", "--out", out)
+        told = f"error: cannot write '{out}': it is a folder; give the path of a file\n"
+        assert (found.code, found.err) == (2, told), found
+
+
 def test_markdown_and_json(made: Cli) -> None:
     text = made("eval", "report", "one", "two", "--format", "markdown").out
     parts = (

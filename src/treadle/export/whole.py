@@ -15,6 +15,8 @@ def whole_file(out: Path) -> Iterator[BinaryIO]:
 
     Raises: `ConfigError` if no file can be made at `out`; `ExportError` if it cannot be written completely.
     """
+    if out.name in ("", ".."):
+        raise ConfigError(f"cannot write {str(out)!r}: it is a folder; give the path of a file")
     part = out.with_name(f"{out.name}.{os.getpid()}.part")
     try:
         file = part.open("wb")
