@@ -247,6 +247,19 @@ def test_reports_are_written_at_the_end(made: Cli) -> None:
     assert made("eval", "report", "one", "--format", "csv").out == (folder / "one.csv").read_text()
 
 
+def test_a_report_that_cannot_be_written_keeps_no_other_back(made: Cli) -> None:
+    again = [*EVAL, *REWARDS, "--epochs", "2", "--seed", "1", "--name", "one", "--out", "one"]
+    made.write("taken", "")
+    given = ("csv=taken/one.csv", "otel", "markdown=kept/one.md")
+    found = made("eval", *again, *[part for report in given for part in ("--report", report)])
+    assert found.code == 1, found
+    assert "error: cannot write the report 'csv=taken/one.csv': " in found.err
+    assert "error: cannot write the report 'otel': the process has no provider of OpenTelemetry" in found.err
+    assert "report written: kept/one.md\n" in found.err
+    assert "look at the samples: treadle view one\n" in found.err
+    assert (made.folder / "kept/one.md").read_text().startswith("# one")
+
+
 def test_curves_are_written_at_the_end(made: Cli) -> None:
     again = [*EVAL, *REWARDS, "--epochs", "2", "--seed", "1", "--name", "one", "--out", "one"]
     result = made("eval", *again, "--report", "tensorboard=curves")

@@ -13,6 +13,7 @@ from treadle.cli.terminal.job_view import NewestFeed
 from treadle.cli.terminal.output import (
     clean,
     make_table,
+    print_error,
     print_json,
     print_line,
     print_note,
@@ -23,7 +24,7 @@ from treadle.cli.terminal.output import (
     write_count,
     write_output,
 )
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.masking import hide_password
 from treadle.core.types import Json
 from treadle.evals.evaluation import EvaluationProgress, SampleGraded, evaluate
@@ -83,8 +84,7 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
         told = {"models": found.models, "pairs": found.pairs, "failed": len(found.failed)}
         print_json({"event": "results", **told})
     if result.results.samples:
-        for given in write_reports(config, result.results):
-            print_note(f"report written: {given}")
+        code = _write_reports(config, result.results) or code
     if job.says_more:
         folder = str(result.folder.path)
         print_note(f"journal: {hide_password(config.journal or str(result.folder.journal))}")
@@ -92,20 +92,30 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
     return code
 
 
-def write_reports(config: EvaluationConfig, results: Results) -> list[str]:
-    """Write the reports that a configuration names, and return the files and curves. Raises: `ConfigError`."""
-    written: list[str] = []
-    curves = [given for given in config.reports if given.partition("=")[0] not in REPORTS]
+def _write_reports(config: EvaluationConfig, results: Results) -> ExitCode:
+    """Write the reports that a configuration names, tell each, and return the exit code. One that cannot be written
+    keeps no other from being written."""
+    code = ExitCode.DONE
     for given in config.reports:
-        name, _, place = given.partition("=")
-        if name in REPORTS:
-            Path(place).parent.mkdir(parents=True, exist_ok=True)
-            written += map(str, write_report(config.path, None, name, Path(place), config.journal))
-    if curves:
-        settings: dict[str, Json] = {"models": list(config.model_names()), "epochs": config.epochs}
-        with open_curves(curves, config.name, settings) as opened:
-            opened.write(0, {f"eval/{name}": value for name, value in read_curves(results).items()})
-    return written + curves
+        try:
+            for written in _write_given(given, config, results):
+                print_note(f"report written: {written}")
+        except (TreadleError, OSError) as error:
+            print_error(f"cannot write the report {given!r}: {error}")
+            code = ExitCode.FAILED
+    return code
+
+
+def _write_given(given: str, config: EvaluationConfig, results: Results) -> list[str]:
+    """Write a report, given as `NAME=PLACE`, and return its files or its curves."""
+    name, _, place = given.partition("=")
+    if name in REPORTS:
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        return [*map(str, write_report(config.path, None, name, Path(place), config.journal))]
+    settings: dict[str, Json] = {"models": list(config.model_names()), "epochs": config.epochs}
+    with open_curves([given], config.name, settings) as opened:
+        opened.write(0, {f"eval/{name}": value for name, value in read_curves(results).items()})
+    return [given]
 
 
 def _write_sample(sample: SampleGraded) -> "Text":
