@@ -63,8 +63,22 @@ def check_whole(path: Path) -> None:
 
 
 def test_an_option_that_is_wrong_is_named_as_in_python() -> None:
-    with pytest.raises(ConfigError, match=r"^models: <object .* is not possible; give 'provider:name'"):
+    with pytest.raises(ConfigError, match=r"^models\.0: <object .* is not possible; give 'provider:name'"):
         asyncio.run(evaluate(models=[object()], tasks=["files"]))
+    with pytest.raises(
+        ConfigError, match=r"^agent\.max_step: there is no such key; did you mean 'max_steps'"
+    ):
+        asyncio.run(evaluate(models=["oracle"], tasks=["files"], agent={"max_step": 3}))
+    named = {"hot": {"model": "openai:gpt-5-mini"}, "cold": {"model": "openai:gpt-5-mini"}}
+    with pytest.raises(
+        ConfigError, match=r"^models: {'hot': .* {'model':\.\.\. is not possible; it should be a list$"
+    ):
+        asyncio.run(evaluate(models=named, tasks=["files"]))
+    rewards = {"judge": {"model": "mock:teacher"}}
+    with pytest.raises(
+        ConfigError, match=r"'judge: {rubric: \.\.\.}', or as --set rewards\.judge\.rubric=\.\.\.$"
+    ):
+        asyncio.run(evaluate(models=["oracle"], tasks=["files"], rewards=rewards))
     with pytest.raises(ConfigError, match=r"^tasks: 'files' is not possible; it should be a list$"):
         asyncio.run(evaluate(models=["oracle"], tasks="files"))
 

@@ -63,7 +63,7 @@ class Keys:
                 known = self._form_of(root)
                 wanted = " or ".join(dict.fromkeys(_wanted_by(fault) for _, fault in found))
                 advice = f"it should {wanted}" if known is None else f"give {known}"
-                problems[root] = Problem(root, f"{_value_at(value, root)!r:.60} is not possible; {advice}")
+                problems[root] = Problem(root, f"{_show(_value_at(value, root))} is not possible; {advice}")
         return list(problems.values())
 
     def explain_unknown(self, path: KeyPath) -> str:
@@ -129,8 +129,8 @@ class Keys:
         if kind in ("enum", "literal_error"):
             names = _NAME.findall(fault["ctx"]["expected"])
             given = key if fault["loc"][-1] == "[key]" else fault["input"]
-            return f"{given!r:.60} is unknown{did_you_mean(str(given), names) or ';'} known are {', '.join(names)}"
-        return f"{fault['input']!r:.60} is not possible; it should {_wanted_by(fault)}"
+            return f"{_show(given)} is unknown{did_you_mean(str(given), names) or ';'} known are {', '.join(names)}"
+        return f"{_show(fault['input'])} is not possible; it should {_wanted_by(fault)}"
 
     @cached_property
     def _schema(self) -> dict[str, Any]:
@@ -172,6 +172,12 @@ def _wanted_by(fault: Any) -> str:
     _, says_should, wanted = fault["msg"].partition(" should ")
     wanted = wanted if says_should else f"be {fault['msg'].removeprefix('Value error, ')}"
     return str(wanted).replace("a valid dictionary", "a mapping").replace("a valid list", "a list")
+
+
+def _show(value: object) -> str:
+    """Return a value as it is written in Python, with dots if it is cut."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _value_at(value: Any, path: KeyPath) -> Any:
