@@ -17,7 +17,7 @@ from treadle.runs.recording import record
 from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
 from treadle.scoring.protocol import Score, Scorer, Subject
-from treadle.tools.user_code import blame
+from treadle.tools.user_code import blame, place_of
 
 
 class Graded(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,8 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
             score = await scorer.score(subject)
         except Exception as error:
             told = f"the reward {scorer.name!r} of run {run_id!r} cannot be computed"
-            said = str(error) if isinstance(error, TreadleError) else f"{type(error).__name__}: {error}"
+            is_told = isinstance(error, TreadleError)
+            said = str(error) if is_told else f"{type(error).__name__}: {error}{place_of(error)}"
             raise blame(error, told) or ScoringError(f"{told}: {said}") from error
         if score is not None:
             if not math.isfinite(score.reward):
