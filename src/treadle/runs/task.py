@@ -4,8 +4,10 @@ Task sets are entry points of the group `treadle.tasks`, including those of Trea
 or file, whose name is `package.module:ATTRIBUTE` or `file.py:ATTRIBUTE`.
 """
 
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Protocol, TypeAlias, cast
@@ -78,13 +80,13 @@ class Task(Protocol):
 async def check_task(
     task: Task, output: str, files: Mapping[str, bytes], messages: Sequence[Message] = ()
 ) -> Grade:
-    """Return the grade that the check of a task gives. `messages` is the transcript. Raises: what the check
-    raises."""
+    """Return the grade that the check of a task gives. `messages` is the transcript. Raises: what the check raises;
+    `ConfigError` if it returns no grade."""
     check_transcript = getattr(task, "check_transcript", None)
-    found: Grade | Awaitable[Grade] = (
+    found: Verdict | Awaitable[Verdict] = (
         task.check(output, files) if check_transcript is None else check_transcript(messages)
     )
-    return found if isinstance(found, Grade) else await found
+    return _to_grade(await found if isinstance(found, Awaitable) else found)
 
 
 async def find_reply(task: Task | None, messages: Sequence[Message]) -> str | None:
@@ -103,7 +105,7 @@ def find_environment(task: Task) -> tuple[str, ...] | None:
 def find_step_rewards(task: Task, messages: Sequence[Message]) -> tuple[float, ...] | None:
     """Return the reward of each assistant message in `messages`; `None` if the task does not reward steps."""
     score = getattr(task, "score_steps", None)
-    return None if score is None else tuple(map(float, score(messages)))
+    return None if score is None else tuple([_to_grade(reward).reward for reward in score(messages)])
 
 
 class TaskSet(Protocol):
@@ -159,7 +161,20 @@ class SimpleTask(Struct, frozen=True, kw_only=True):
 
 
 def _to_grade(verdict: Verdict) -> Grade:
-    return verdict if isinstance(verdict, Grade) else Grade(float(verdict), "")
+    """Return the verdict of the user's code as a grade. Raises: `ConfigError` if it is no number."""
+    grade = verdict if isinstance(verdict, Grade) else Grade(verdict, "")
+    with suppress(TypeError, ValueError):
+        reward = (
+            math.nan if isinstance(grade.reward, str) else float(grade.reward)
+        )  # numpy has numbers of its own
+        if math.isfinite(reward):
+            return Grade(reward, grade.detail)
+    raise ConfigError(f"it returned {verdict!r:.100}; return a Grade, a number from 0 to 1, or a bool")
+
+
+def keep_finite(metrics: Mapping[str, float] | None) -> dict[str, float] | None:
+    """Return the metrics that are numbers, which an event can have; `None` if there are none."""
+    return {name: float(value) for name, value in (metrics or {}).items() if math.isfinite(value)} or None
 
 
 async def _await_grade(verdict: Awaitable[Verdict]) -> Grade:

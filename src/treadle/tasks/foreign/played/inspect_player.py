@@ -110,8 +110,8 @@ def _load(name: str, given: Told) -> Any:
     if not made:
         raise ValueError(f"{file!r} is no file, and no task of an installed package")
     if unused := given.keys() - registry_params(made[0]).keys():  # Inspect only warns of them
-        known = ", ".join(registry_info(made[0]).metadata["params"]) or "no arguments"
-        raise ValueError(f"the task does not take {', '.join(sorted(unused))}; it takes {known}")
+        taken = ", ".join(registry_info(made[0]).metadata["params"]) or "no arguments"
+        raise ValueError(f"the task does not take {', '.join(sorted(unused))}; it takes {taken}")
     return made[0]
 
 
