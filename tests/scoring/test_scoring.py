@@ -209,6 +209,10 @@ def test_rewards_are_written_as_texts_or_settings() -> None:
         ({"length": 1}, "max_tokens"),
         ({"length": {"max_tokens": 5, "zero_tokens": 4}}, "zero_tokens 4"),
         ({"judge": {"model": "mock:echo", "rubric": " "}}, "rubric"),
+        (
+            {"judge": {"model": {"model": "openai:x"}, "rubric": "be good"}},
+            "or that of a model in treadle.toml",
+        ),
         ({"check": "1"}, "give a weight"),
         (["no.such.module:reward"], "no.such.module"),
     ],

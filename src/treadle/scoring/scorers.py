@@ -228,6 +228,11 @@ class JudgeScorer:
             from treadle.models.config.recipe import make_model
 
             model = make_model(model)
+        if not hasattr(model, "infer"):
+            raise ConfigError(
+                f"the model of the reward {name!r} is {model!r:.100}; give its name, such as 'openai:gpt-5-mini', "
+                "or that of a model in treadle.toml, which may have settings such as base_url"
+            )
         self._model = model
         self._rubric = rubric
         self._key = hashlib.sha256(f"{identity_of(self._model)}\n{rubric}".encode()).hexdigest()[:8]
