@@ -287,3 +287,16 @@ async def test_models_that_a_program_made_are_evaluated(tmp_path: Path) -> None:
     more: dict[str, Any] = {**asked, "path": tmp_path / "more", "workers": "local:2"}
     with pytest.raises(ConfigError, match="only this process"):
         await evaluate(models=[made()], **more)
+
+
+def test_slow_checks_of_a_user_wait_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "meeting.py").write_text(
+        "import threading\n"
+        "from treadle.tasks import SimpleTask\n"
+        "MEETING = threading.Barrier(3)\n"
+        "def meet(task, output, files):\n    MEETING.wait(60)\n    return True\n"
+        "TASKS = [SimpleTask(task_id=name, input='say hi', grader=meet) for name in 'abc']\n"
+    )
+    done = asyncio.run(evaluate(models=["mock:echo"], tasks=["meeting.py:TASKS"], path=tmp_path / "out"))
+    assert [sample.details.score for sample in done.results.samples] == [1.0, 1.0, 1.0]

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,6 +41,7 @@ from treadle.regression.request_differences import Divergence, Normalize
 from treadle.runs.agent_parts import demands_of
 from treadle.runs.resume import load_task_of
 from treadle.scoring.registry import read_rewards
+from treadle.tools.threads import THREADS
 from treadle.tools.toolset_parts import load_reference, refuse_async, told
 from treadle.tools.user_code import place_of
 
@@ -185,7 +187,7 @@ async def run_recording(
         suite.redaction().check(recorded)
         with _offline(not suite.is_live):
             if agent is None:
-                agent = await asyncio.to_thread(find_agent, suite, recorded)
+                agent = cast(Agent[Any], await THREADS.run(partial(find_agent, suite, recorded), {}))
             else:
                 agent = make_agent(agent, "the agent of the test")
         if suite.is_live:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import Registry, did_you_mean
 from treadle.core.types import Message
+from treadle.tools.threads import THREADS
 from treadle.tools.toolset_parts import refuse_async
 from treadle.tools.user_code import place_of
 
@@ -73,7 +74,7 @@ class Task(Protocol):
     def check(self, output: str, files: Mapping[str, bytes]) -> "Grade | Awaitable[Grade]":
         """Grade the final answer `output` and the sandbox's final `files`, which are `RunFiles` after a run.
 
-        It may be a coroutine function, for a check that takes time. `check_task` calls either.
+        It may be a coroutine function. `check_task` calls either, and one of a user's set in a thread.
         """
 
 
@@ -82,10 +83,10 @@ async def check_task(
 ) -> Grade:
     """Return the grade that the check of a task gives. `messages` is the transcript. Raises: what the check raises;
     `ConfigError` if it returns no grade."""
-    check_transcript = getattr(task, "check_transcript", None)
-    found: Verdict | Awaitable[Verdict] = (
-        task.check(output, files) if check_transcript is None else check_transcript(messages)
-    )
+    check = getattr(task, "check_transcript", None)
+    call = partial(task.check, output, files) if check is None else partial(check, messages)
+    # A slow check of a user must not keep other runs waiting.
+    found: Any = await THREADS.run(call, {}) if isinstance(task, SimpleTask | _PlacedTask) else call()
     return _to_grade(await found if isinstance(found, Awaitable) else found)
 
 
@@ -132,8 +133,8 @@ class TaskSet(Protocol):
 
 Verdict: TypeAlias = Grade | float
 Grader: TypeAlias = Callable[["SimpleTask", str, dict[str, bytes]], Verdict | Awaitable[Verdict]]
-"""A function of a task, the final answer and the final files that returns a grade, a number or a bool. It may be a
-coroutine function."""
+"""A function of a task, the final answer and the final files that returns a grade, a number or a bool. A coroutine
+function is awaited; any other function is called in a thread."""
 
 
 class SimpleTask(Struct, frozen=True, kw_only=True):
