@@ -130,6 +130,14 @@ def test_a_damaged_ledger_and_a_folder_in_place_of_a_file(made: Cli) -> None:
         assert (found.code, found.err) == (2, told), found
 
 
+def test_a_limit_of_all_runs_ends_the_work(tmp_path: Path) -> None:
+    limited = ("--set", "limits.max_tokens=3000", "--window", "1", "--out", "a")
+    found = Cli(tmp_path)("eval", "--task", "files:test", "--limit", "20", "--model", "oracle", *limited)
+    assert found.code == 3, found
+    assert "samples missing: limits.max_tokens is reached; raise it and run the same command" in found.err
+    assert "failed with: the limit max_tokens of the plan is reached" in found.err
+
+
 def test_markdown_and_json(made: Cli) -> None:
     text = made("eval", "report", "one", "two", "--format", "markdown").out
     parts = (
