@@ -166,6 +166,48 @@ def test_resume_all_goes_on_where_it_stopped(cli: Cli, script: Script) -> None:
     assert "no run is unfinished" in cli("resume", "--all").err
 
 
+SLOW = """
+import time
+from pathlib import Path
+from treadle import Agent
+from treadle.tasks import SimpleTask
+
+def block(*_):
+    Path("begun").touch()
+    time.sleep(600)
+
+TASKS = [SimpleTask(task_id="a", input="say hi", grader=block)]
+QUICK = [SimpleTask(task_id="a", input="say hi", grader=lambda *_: 1)]
+echo = Agent("mock:echo")
+
+def agent():
+    block()
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("eval", "--task", "slow.py:TASKS", "--model", "mock:echo"),
+        ("eval", "--task", "slow.py:QUICK", "--model", "mock:echo", "--reward", "slow.py:block"),
+        ("test", "--agent", "slow.py:agent"),
+    ],
+)
+def test_no_code_of_a_user_that_blocks_is_waited_for(real_cli: RealCli, command: tuple[str, ...]) -> None:
+    real_cli.write("slow.py", SLOW)
+    made = real_cli("test", "record", "--text", "say hi", "--agent", "slow.py:echo", "--name", "a")
+    assert made.code == 0, made
+    process = real_cli.start(*command)
+    _wait_for_file(real_cli.folder / "begun", process)
+    process.send_signal(signal.SIGINT)
+    if command[0] == "eval":  # the first Ctrl-C lets it finish what it has begun
+        assert process.stderr is not None
+        assert any("press Ctrl-C again" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
 def test_mock_stops(tmp_path: Path) -> None:
     assert Oracle(tmp_path).stop() == 130
 

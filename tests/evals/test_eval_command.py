@@ -87,6 +87,57 @@ def test_an_evaluation_without_a_grade_has_no_empty_table(tmp_path: Path) -> Non
     assert (again.code, again.err.count("AttributeError")) == (1, 1), again
 
 
+def test_the_report_says_what_the_scores_lack(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    cli.write(
+        "rewards.py",
+        "import os, signal\n"
+        "def partly(subject):\n"
+        "    number = int(subject.run.run_id.rpartition('-')[2])\n"
+        "    if number == 3 and os.path.exists('stop'):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return 1 if number == 1 else None\n",
+    )
+    cli.write("stop", "")
+    given = ("--task", "files:csv_sum-000*", "--limit", "4", "--model", "oracle", "--window", "1")
+    command = ("eval", *given, "--reward", "rewards.py:partly", "--out", "a")
+    assert cli(*command).code < 0
+    assert "\nunfinished: 2 of 4 samples\n" in cli("eval", "report", "a").out
+    (tmp_path / "stop").unlink()
+    lacking = "oracle: 3 of 4 samples have no score, because no reward with a weight has a verdict"
+    assert lacking in " ".join(cli(*command).out.split())
+    for form in ("table", "markdown"):
+        told = cli("eval", "report", "a", "--format", form).out
+        assert lacking in " ".join(told.split()), told
+        assert "unfinished" not in told
+
+
+def test_a_damaged_ledger_and_a_folder_in_place_of_a_file(made: Cli) -> None:
+    (made.folder / "damaged").mkdir()
+    content = bytearray((made.folder / "one/evaluation.db").read_bytes())
+    content[100:107] = b"garbage"
+    (made.folder / "damaged/evaluation.db").write_bytes(content)
+    for arguments in (("eval", "report", "damaged"), ("view", "damaged"), ("report", "damaged")):
+        found = made(*arguments)
+        assert (found.code, found.out) == (1, ""), found
+        assert (
+            found.err
+            == "error: cannot read the ledger 'damaged/evaluation.db': database disk image is malformed\n"
+        )
+    for out in ("/", ".", ".."):
+        found = made("eval", "report", "one", "--format", "markdown", "--out", out)
+        told = f"error: cannot write '{out}': it is a folder; give the path of a file\n"
+        assert (found.code, found.err) == (2, told), found
+
+
+def test_a_limit_of_all_runs_ends_the_work(tmp_path: Path) -> None:
+    limited = ("--set", "limits.max_tokens=3000", "--window", "1", "--out", "a")
+    found = Cli(tmp_path)("eval", "--task", "files:test", "--limit", "20", "--model", "oracle", *limited)
+    assert found.code == 3, found
+    assert "samples missing: limits.max_tokens is reached; raise it and run the same command" in found.err
+    assert "failed with: the limit max_tokens of the plan is reached" in found.err
+
+
 def test_markdown_and_json(made: Cli) -> None:
     text = made("eval", "report", "one", "two", "--format", "markdown").out
     parts = (
@@ -164,6 +215,8 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         (("--task", "files:test"), "give a model (--model), such as"),
         (("--rows", "r.jsonl", "--model", "oracle"), "whole conversations: --task conversations:r.jsonl"),
         (("--rows", "none.jsonl", "--model", "mock:echo"), "there is no file 'none.jsonl'"),
+        ((*EVAL, "--rescore"), "'evaluation' has no samples to grade again; make them first"),
+        ((*EVAL, "--reward", "check=nan"), "the weight of the reward 'check' is nan; give a number"),
     ):
         result = cli("eval", *arguments)
         assert (result.code, text in result.err) == (2, True), result
@@ -200,6 +253,19 @@ def test_reports_are_written_at_the_end(made: Cli) -> None:
     assert found["metrics"]["overall_score"] == 1
     assert found["predictions"][0]["predicted_tool"] == "list_files"
     assert made("eval", "report", "one", "--format", "csv").out == (folder / "one.csv").read_text()
+
+
+def test_a_report_that_cannot_be_written_keeps_no_other_back(made: Cli) -> None:
+    again = [*EVAL, *REWARDS, "--epochs", "2", "--seed", "1", "--name", "one", "--out", "one"]
+    made.write("taken", "")
+    given = ("csv=taken/one.csv", "otel", "markdown=kept/one.md")
+    found = made("eval", *again, *[part for report in given for part in ("--report", report)])
+    assert found.code == 1, found
+    assert "error: cannot write the report 'csv=taken/one.csv': " in found.err
+    assert "error: cannot write the report 'otel': the process has no provider of OpenTelemetry" in found.err
+    assert "report written: kept/one.md\n" in found.err
+    assert "look at the samples: treadle view one\n" in found.err
+    assert (made.folder / "kept/one.md").read_text().startswith("# one")
 
 
 def test_curves_are_written_at_the_end(made: Cli) -> None:

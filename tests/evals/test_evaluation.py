@@ -63,8 +63,22 @@ def check_whole(path: Path) -> None:
 
 
 def test_an_option_that_is_wrong_is_named_as_in_python() -> None:
-    with pytest.raises(ConfigError, match=r"^models: <object .* is not possible; give 'provider:name'"):
+    with pytest.raises(ConfigError, match=r"^models\.0: <object .* is not possible; give 'provider:name'"):
         asyncio.run(evaluate(models=[object()], tasks=["files"]))
+    with pytest.raises(
+        ConfigError, match=r"^agent\.max_step: there is no such key; did you mean 'max_steps'"
+    ):
+        asyncio.run(evaluate(models=["oracle"], tasks=["files"], agent={"max_step": 3}))
+    named = {"hot": {"model": "openai:gpt-5-mini"}, "cold": {"model": "openai:gpt-5-mini"}}
+    with pytest.raises(
+        ConfigError, match=r"^models: {'hot': .* {'model':\.\.\. is not possible; it should be a list$"
+    ):
+        asyncio.run(evaluate(models=named, tasks=["files"]))
+    rewards = {"judge": {"model": "mock:teacher"}}
+    with pytest.raises(
+        ConfigError, match=r"'judge: {rubric: \.\.\.}', or as --set rewards\.judge\.rubric=\.\.\.$"
+    ):
+        asyncio.run(evaluate(models=["oracle"], tasks=["files"], rewards=rewards))
     with pytest.raises(ConfigError, match=r"^tasks: 'files' is not possible; it should be a list$"):
         asyncio.run(evaluate(models=["oracle"], tasks="files"))
 
@@ -296,3 +310,16 @@ async def test_two_evaluations_at_once_may_have_models_of_one_name(tmp_path: Pat
         return done.results.models[0].score.mean
 
     assert await asyncio.gather(run("one", "1"), run("two", "2")) == [1.0, 0.0]
+
+
+def test_slow_checks_of_a_user_wait_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "meeting.py").write_text(
+        "import threading\n"
+        "from treadle.tasks import SimpleTask\n"
+        "MEETING = threading.Barrier(3)\n"
+        "def meet(task, output, files):\n    MEETING.wait(60)\n    return True\n"
+        "TASKS = [SimpleTask(task_id=name, input='say hi', grader=meet) for name in 'abc']\n"
+    )
+    done = asyncio.run(evaluate(models=["mock:echo"], tasks=["meeting.py:TASKS"], path=tmp_path / "out"))
+    assert [sample.details.score for sample in done.results.samples] == [1.0, 1.0, 1.0]

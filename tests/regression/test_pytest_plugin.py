@@ -119,6 +119,32 @@ def test_a_missing_recording_and_a_broken_one(project: pytest.Pytester) -> None:
     found.stdout.fnmatch_lines(["*is no recording: *", "*nobody: there is no recording*"])
 
 
+def test_a_mistake_in_the_configuration_has_no_traceback(project: pytest.Pytester) -> None:
+    (project.path / "treadle.toml").write_text('[test]\nignore = ["("]')
+    found = run(project, "tests/agent_runs")
+    found.assert_outcomes(failed=1)
+    found.stdout.fnmatch_lines(["test.ignore has '(', which is no regular expression: *"])
+    found.stdout.no_fnmatch_line("*regression_suite.py*")
+
+
+def test_an_agent_may_be_a_function_that_returns_it(project: pytest.Pytester) -> None:
+    (project.path / "tests/test_agent.py").write_text(
+        "from agents import clerk\n"
+        "async def later():\n    return clerk\n"
+        "def test_made(treadle_run):\n    assert treadle_run('euro', lambda: clerk).requests == 2\n"
+        "def test_later(treadle_run):\n    treadle_run('euro', later)\n"
+        "def test_other(treadle_run):\n    treadle_run('euro', 'agents.py:clerk')\n"
+    )
+    found = run(project, "tests/test_agent.py")
+    found.assert_outcomes(passed=1, failed=2)
+    found.stdout.fnmatch_lines(
+        [
+            "*euro: the agent of the test is an async function; give one without async",
+            "*euro: the agent of the test is 'agents.py:clerk'; name a treadle.Agent, or a function that *",
+        ]
+    )
+
+
 def test_the_plugin_alone_imports_nothing_of_treadle(project: pytest.Pytester) -> None:
     (project.path / "tests/test_agent.py").write_text(
         "import sys\ndef test_it():\n"

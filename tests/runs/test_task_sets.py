@@ -1,15 +1,19 @@
 """Task sets of a user in a module or file, without an installed package."""
 
 import textwrap
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.command import Cli
 
+from treadle import Agent, Run, ScriptedModel
 from treadle.core.errors import ConfigError, UntrustedError
+from treadle.core.types import Role
 from treadle.journal import open_journal
 from treadle.journal.jsonl import export_run, import_lines
+from treadle.journal.memory import MemoryJournal
 from treadle.scoring.grade import grade
 from treadle.scoring.registry import make_scorers, read_rewards
 from treadle.tasks import Grade, SimpleTask, load_task, split_reference, task_set
@@ -42,6 +46,7 @@ class Tales:
 
 def make(): return Tales()
 def broken(): raise RuntimeError("no disk")
+async def later(): return SUMS
 TWICE = [SUMS[0], SUMS[0]]
 NUMBER = 3
 MIXED = [1]
@@ -98,6 +103,11 @@ def test_references_are_split(reference: str, parts: tuple[str, str]) -> None:
         ("puzzles.py:SUM:sum-1", "there is no 'SUM' in it; did you mean 'SUMS'?"),
         ("puzle.py:SUMS:sum-1", "there is no file 'puzle.py'; did you mean 'puzzles.py'?"),
         ("puzzles.py:broken:x", "the task set 'puzzles.py:broken' cannot be loaded: RuntimeError('no disk')"),
+        ("puzzles.py:broken:x", "puzzles.py, line "),
+        (
+            "puzzles.py:later:x",
+            "the task set 'puzzles.py:later' is an async function; give one without async",
+        ),
         ("puzzles.py:make:two", "the task set 'puzzles.py:make' cannot make the task 'two': KeyError('two')"),
         ("puzzles.py:NUMBER:x", "the task set 'puzzles.py:NUMBER' is 3; give a TaskSet, a list of tasks"),
         ("puzzles.py:TWICE:x", "has two tasks with the id 'sum-0'"),
@@ -115,6 +125,35 @@ def test_mistakes_are_told(cli: Cli, reference: str, said: str) -> None:
 def test_a_task_without_a_grader_cannot_be_checked() -> None:
     with pytest.raises(ConfigError, match="the task 'a' has no grader"):
         SimpleTask(task_id="a", input="b").check("", {})
+
+
+class OwnTask(SimpleTask, frozen=True):
+    """A task whose check returns `data`, and so does each of its steps."""
+
+    def check(self, output, files):
+        return self.data
+
+    def score_steps(self, messages):
+        return [self.data for message in messages if message.role is Role.ASSISTANT]
+
+
+@pytest.mark.parametrize(
+    "verdict", ["0.5", None, float("nan"), float("inf"), Grade(float("nan"), "odd"), [1.0]]
+)
+@pytest.mark.parametrize("kind", [SimpleTask, OwnTask])
+async def test_a_check_that_returns_no_number_is_a_mistake_and_leaves_the_run_whole(kind, verdict) -> None:
+    task = kind(task_id="a", input="b", data=verdict, grader=lambda task, output, files: verdict)
+    journal = MemoryJournal()
+    with pytest.raises(ConfigError, match=r"it returned .*; return a Grade, a number from 0 to 1, or a bool"):
+        await Agent(ScriptedModel(["c"]), journal=journal).run(task, run_id="r")
+    assert Run.load("r", journal).output == "c"
+
+
+async def test_a_check_may_return_a_number_of_any_kind() -> None:
+    for verdict in (True, 1, Fraction(1), Grade(1, "")):
+        task = OwnTask(task_id="a", input="b", data=verdict, grader=lambda task, output, files: task.data)
+        run = await Agent(ScriptedModel(["c"]), journal=MemoryJournal()).run(task)
+        assert run.reward == 1.0
 
 
 def test_commands_and_workers_use_a_set_in_a_file(cli: Cli) -> None:
@@ -146,5 +185,5 @@ async def test_the_file_of_a_run_from_elsewhere_is_not_loaded(cli: Cli) -> None:
 @pytest.mark.parametrize("verdict", ["yes", float("nan"), None, Grade(float("inf"), "")])
 def test_a_verdict_that_is_no_number_is_a_mistake(verdict: Any) -> None:
     task = SimpleTask(task_id="a", input="b", grader=lambda task, output, files: verdict)
-    with pytest.raises(ConfigError, match=r"the grader returned .*; return a Grade, a number or a bool"):
+    with pytest.raises(ConfigError, match=r"it returned .*; return a Grade, a number from 0 to 1, or a bool"):
         task.check("", {})

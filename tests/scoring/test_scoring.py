@@ -70,6 +70,18 @@ async def test_a_grade_is_an_event_and_is_recorded_only_when_it_changes() -> Non
     assert Run.load(run.run_id, journal).state.turn.rewards == {"check": 1.0, "tool_use": 1.0}
 
 
+async def test_numbers_that_an_event_cannot_have_are_not_recorded() -> None:
+    with open_journal("memory:") as journal:
+        run = await run_task(journal)
+        made = FunctionScorer("it", function=lambda _: Score(1.0, "", {"recall": float("nan"), "found": 2.0}))
+        for changed in (("it",), ()):
+            assert (await grade(journal, run.run_id, [made])).changed == changed
+        assert [event.body for event in journal.read(run.run_id)][-1].metrics == {"found": 2.0}  # type: ignore[union-attr]
+        wrong = FunctionScorer("it", function=lambda _: Score("good"))  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="TypeError: must be real number, not str"):
+            await grade(journal, run.run_id, [wrong])
+
+
 @pytest.mark.parametrize(
     ("steps", "settings", "expected"),
     [
@@ -201,6 +213,10 @@ def test_rewards_are_written_as_texts_or_settings() -> None:
         ({"length": 1}, "max_tokens"),
         ({"length": {"max_tokens": 5, "zero_tokens": 4}}, "zero_tokens 4"),
         ({"judge": {"model": "mock:echo", "rubric": " "}}, "rubric"),
+        (
+            {"judge": {"model": {"model": "openai:x"}, "rubric": "be good"}},
+            "or that of a model in treadle.toml",
+        ),
         ({"check": "1"}, "give a weight"),
         (["no.such.module:reward"], "no.such.module"),
     ],

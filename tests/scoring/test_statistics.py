@@ -18,6 +18,7 @@ from treadle.scoring.statistics import (
     measure_agreement,
     pass_all_k,
     pass_at_k,
+    reaches,
     student_quantile,
     student_tails,
 )
@@ -150,6 +151,29 @@ def test_the_test_of_signs_is_exact_for_few_tasks() -> None:
     assert (same.mean, same.p_value, same.needed_tasks) == (0.0, 1.0, None)
     assert same.low < -0.3 < 0.3 < same.high
     assert compare_paired(one, {}) is None
+
+
+@pytest.mark.parametrize("score", [0.1, 0.2, 0.3, 0.7, 0.95, 1 / 3])
+def test_errors_of_rounding_are_no_differences(score: float) -> None:
+    widths = []
+    for tasks in range(3, 12):
+        estimate = estimate_mean([[score]] * tasks)
+        assert estimate is not None
+        widths.append(estimate.high - estimate.low)
+        raised = {str(at): [score + at / 10 + 0.3] for at in range(tasks)}
+        difference = compare_paired(raised, {str(at): [score + at / 10] for at in range(tasks)})
+        assert difference is not None
+        assert difference.high - difference.low > 0.4
+    assert widths == sorted(widths, reverse=True)  # the more tasks, the surer, and never a point
+    assert widths[-1] > 0.3
+    mean = estimate_mean([[score]] * 3)
+    assert mean is not None
+    assert reaches(mean.mean, score)
+    assert not reaches(mean.mean, score + 0.001)
+    one = {"a": [1.0, 1.0, 0.0], "b": [0.0], "c": [2 / 3]}
+    nothing = compare_paired(one, {"a": [0.0], "b": [2 / 3], "c": [1.0, 1.0, 0.0]})
+    assert nothing is not None
+    assert (nothing.mean, nothing.needed_tasks) == (0.0, None)
 
 
 def test_the_interval_of_a_difference_stays_within_what_scores_allow() -> None:

@@ -91,7 +91,7 @@ def test_an_environment_plays_its_tasks_and_its_tokens_are_delivered(tmp_path: P
 def test_an_evaluation_takes_the_reward_and_the_metrics_of_the_environment(
     tmp_path: Path, engine: Engine
 ) -> None:
-    make_set(tmp_path, "measured", GOOD)
+    make_set(tmp_path, "measured", GOOD.replace("2.0}", "2.0, 'speed': float('nan')}"))
     model = {"model": "vllm:oracle:0.4", "base_url": engine.url}
     given = {"tasks": ["measured:1"], "models": [model], "path": tmp_path / "out"}
     done = asyncio.run(evaluate(workers=ProgramWorkers(), **given))
@@ -125,6 +125,7 @@ def test_commands_play_the_tasks_of_a_file(tmp_path: Path, command: tuple[str, .
         ("ask('hi'); raise KeyError('lost')", "lost"),
         ("ask('hi'); os._exit(3)", "the process of the environment"),
         ("ask('hi'); os.write(1, b'so far, so good\\n')", "so far, so good"),
+        (GOOD.replace("1.5", "float('nan')"), "its reward is nan, which is no number"),
     ],
 )
 def test_an_error_after_the_model_was_asked_is_no_grade(

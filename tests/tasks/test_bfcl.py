@@ -118,6 +118,13 @@ def test_what_cannot_be_run_says_why(tmp_path, monkeypatch):
     (tmp_path / "BFCL_v4_bad.json").write_text("{")
     with pytest.raises(ConfigError, match="cannot be read as data of BFCL"):
         open_bfcl(str(tmp_path / "BFCL_v4_bad.json"))
+    lost = write_data(tmp_path, "lost")
+    (tmp_path / "possible_answer" / lost.rpartition("/")[2]).unlink()
+    for place in (lost, str(tmp_path / "BFCL_v4_none.json")):
+        with pytest.raises(
+            ConfigError, match=r"there is no file .*; the data of BFCL are BFCL_v4_NAME\.json"
+        ):
+            open_bfcl(place).get("mine_0")
 
 
 def test_calls_in_the_syntax_of_python():

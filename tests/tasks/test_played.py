@@ -100,6 +100,15 @@ def test_what_is_missing_is_named(program: tuple[str, str], kind: str, lacks: st
         PlayedSet("own:bad", program, f"bad?lacks={lacks}", kind)
 
 
+def test_a_python_that_cannot_be_started_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for python, why in (("/nowhere/python", "No such file"), ("/tmp", "Permission denied")):
+        monkeypatch.setenv("TREADLE_INSPECT_PYTHON", python)
+        with pytest.raises(
+            ConfigError, match=f"TREADLE_INSPECT_PYTHON is '{python}', which cannot be st.*{why}"
+        ):
+            open_inspect("game.py")
+
+
 async def test_a_task_is_played_fails_or_is_cancelled(program: tuple[str, str]) -> None:
     process = EnvironmentProcess((*program, "play", "own", "game"))
     told = await process.play("0", "http://here", "key", "model-1")
@@ -268,6 +277,8 @@ async def test_a_task_of_inspect_is_graded_by_its_scorer(
     assert (found.score, found.metrics, found.detail) == (0.0, {"exact": 0.0}, "exact I")
     with pytest.raises(ConfigError, match=r"has 5 tasks; name .*tool_use.py@addition_problem or "):
         find_tasks([f"inspect:{examples / 'tool_use.py'}"])
+    with pytest.raises(ConfigError, match="the task does not take levl; it takes no arguments"):
+        find_tasks([f"inspect:{examples / 'hello_world.py'}?levl=2"])
     with pytest.raises(ConfigError, match="is no file, and no task of an installed package"):
         find_tasks(["inspect:nowhere/at_all"])
 

@@ -120,13 +120,13 @@ class Keys:
         given = key if fault["loc"][-1:] == ("[key]",) else fault.get("input")
         if kind in ("enum", "literal_error") and given is not None:
             names = _NAME.findall(fault["ctx"]["expected"])
-            return f"{given!r:.60} is unknown{name_known(str(given), names, 'known are')}"
+            return f"{_show(given)} is unknown{name_known(str(given), names, 'known are')}"
         return self._explain_wrong(path, fault, _wanted_by(fault))
 
     def _explain_wrong(self, path: KeyPath, fault: Any, wanted: str) -> str:
         known = _find_text(self._forms, path)
         advice = f"it should {wanted}" if known is None else f"give {known}"
-        return f"{fault['input']!r:.60} is not possible; {advice}" if "input" in fault else advice
+        return f"{_show(fault['input'])} is not possible; {advice}" if "input" in fault else advice
 
     @cached_property
     def _schema(self) -> dict[str, Any]:
@@ -179,6 +179,12 @@ def _find_text(texts: Mapping[KeyPath, str], path: KeyPath) -> str | None:
         ):
             return text
     return None
+
+
+def _show(value: object) -> str:
+    """Return a value as it is written in Python, with dots if it is cut."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _value_at(value: Any, path: KeyPath) -> Any:

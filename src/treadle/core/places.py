@@ -109,7 +109,9 @@ class Document:
             found = [name for name in changes if key == name or key.startswith(f"{name}.")]
             changed = max(found, key=len, default=None)
             if changed is not None:
-                lines.append(((0, 0), f"{flags.get(changed, f'--set {key}')}: {problem.text}"))
+                flag = flags.get(changed, f"--set {key}")
+                # In a program, the name of an option is that of its key.
+                lines.append(((0, 0), f"{key if flag == changed else flag}: {problem.text}"))
                 continue
             path = find_origin(problem.path, origins)
             told = Problem(path, problem.text)

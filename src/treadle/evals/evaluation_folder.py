@@ -93,6 +93,10 @@ def check_continued(
     """
     folder = EvaluationFolder(config.path)
     is_new = folder.is_new(config, ledger, journal)
+    if is_rescored and is_new:
+        raise ConfigError(
+            f"{str(config.path)!r} has no samples to grade again; make them first, without --rescore"
+        )
     rewards = msgspec.json.encode([msgspec.to_builtins(spec) for spec in config.scorers()]).decode()
     if not is_rescored and not is_new and (ledger.get("rewards") or rewards) != rewards:
         raise ConfigError(

@@ -85,6 +85,19 @@ def make_scorer_rows(results: Results) -> list[list[str]]:
     return rows if len(rows) > 1 else []
 
 
+def find_gaps(results: Results) -> list[str]:
+    """Return a sentence for each model whose samples are not all in its score."""
+    counts = [
+        (item.model, item.samples, item.samples - (0 if item.score is None else item.score.samples))
+        for item in results.models
+    ]
+    return [
+        f"{model}: {missing:,} of {samples:,} samples have no score, because no reward with a weight has a verdict"
+        for model, samples, missing in counts
+        if missing
+    ]
+
+
 def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
     """Return the report of an evaluation as Markdown, with `pairs` of a comparison after its own."""
     done = sum([item.samples for item in results.models])
@@ -92,8 +105,9 @@ def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
     parts = [
         f"# {results.name}",
         f"{done:,} of {results.planned:,} samples. Intervals are of 95 %, over tasks.",
+        _write_table(heads, rows),
+        *find_gaps(results),
     ]
-    parts.append(_write_table(heads, rows))
     if lines := make_scorer_rows(results):
         parts += [
             "## Scores by scorer",

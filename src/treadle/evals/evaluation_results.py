@@ -31,6 +31,7 @@ from treadle.scoring.statistics import (
     estimate_mean,
     pass_all_k,
     pass_at_k,
+    reaches,
 )
 
 _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\S*[/.]\w\S*|[-+$€£]?\d[\d.,:]*")
@@ -46,7 +47,7 @@ def describe_sample(run: Run[Any], specs: Sequence[RewardSpec], solved_at: float
     reasons: dict[str, str] = {}
     kind: str | None = None
     bodies = [event.body for event in run.events]
-    if score is not None and score < solved_at:
+    if score is not None and not reaches(score, solved_at):
         given = {body.name: body.detail or "" for body in bodies if isinstance(body, Rewarded)}
         reasons = {name: given[name] for name in rewards if given.get(name)}
         worst = min(rewards, key=lambda name: rewards[name])
@@ -217,7 +218,7 @@ def _summarise(model: str, samples: list[Sample], solved_at: float, failed: int)
     names = dict.fromkeys([name for sample in samples for name in sample.details.scores])
     scorers = {name: _estimate(samples, partial(_score_of, name)) for name in names}
     solved = [
-        [sample.details.score >= solved_at for sample in group if sample.details.score is not None]
+        [reaches(sample.details.score, solved_at) for sample in group if sample.details.score is not None]
         for group in tasks.values()
     ]
     solved = [group for group in solved if group]

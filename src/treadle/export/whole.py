@@ -15,7 +15,7 @@ def whole_file(out: Path) -> Iterator[BinaryIO]:
 
     Raises: `ConfigError` if no file can be made at `out`; `ExportError` if it cannot be written completely.
     """
-    if out.is_dir():
+    if out.is_dir() or out.name in ("", ".."):
         raise ConfigError(f"cannot write {str(out)!r}: it is a folder; name a file in it")
     part = out.with_name(f"{out.name}.{os.getpid()}.part")
     try:

@@ -290,7 +290,8 @@ class AttemptDriver:
                 raise AttemptFailedError(f"limit: run {attempt.run_id}: {fault}", ItemStatus.FAILED)
             pause = None if limit is not None else self._retries.pause_after(number, outcome)
             if pause is None:
-                text = f"run {attempt.run_id} failed {number} times, at last with: {fault}"
+                times = "" if number == 1 else f" {number} times, at last"
+                text = f"run {attempt.run_id} failed{times} with: {fault}"
                 raise AttemptFailedError(f"infrastructure: {text}", ItemStatus.FAILED)
             self._job.progress.retried += 1
             self._job.tell(self._retried(run_id=attempt.run_id, attempt=number, error=fault))

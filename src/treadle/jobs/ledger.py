@@ -380,8 +380,13 @@ class Ledger:
     def __enter__(self) -> "Ledger":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Close the ledger. Raises: `JournalError` if the block ended because the ledger is damaged."""
+        import sqlite3
+
         self.close()
+        if isinstance(error, sqlite3.DatabaseError):
+            raise JournalError(f"cannot read the ledger {str(self.path)!r}: {error}") from error
 
     def _set(self, facts: Mapping[str, str]) -> None:
         self.connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts.items())

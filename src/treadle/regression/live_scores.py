@@ -19,7 +19,7 @@ from treadle.runs.agent_parts import AgentParts
 from treadle.scoring.expectations import LABEL, find_made_calls
 from treadle.scoring.grade import NotGradableError, grade
 from treadle.scoring.registry import RewardSpec, make_scorers, mean_reward, read_rewards
-from treadle.scoring.statistics import compare_paired, estimate_mean, find_needed_tasks
+from treadle.scoring.statistics import compare_paired, estimate_mean, find_needed_tasks, reaches
 
 SCORES = "scores.json"
 """The file in the folder of the recordings that has the scores of the last `--live --update`."""
@@ -102,14 +102,14 @@ def judge_scores(
     groups = [list(group) for group in scores.values() if group]
     estimate = estimate_mean(groups, table.level)
     if estimate is not None and table.min_score is not None:
-        is_kept = estimate.mean >= table.min_score
+        is_kept = reaches(estimate.mean, table.min_score)
         said = f"mean score {estimate}, {'at least' if is_kept else 'below'} min_score {table.min_score:g}"
         is_decided = not estimate.low < table.min_score <= estimate.high
         if not is_decided:
             means = [fmean(group) for group in groups]
             gap = estimate.mean - table.min_score
             need = ""
-            if gap and len(means) > 1 and (spread := variance(means)) > 0:
+            if abs(gap) > 1e-9 and len(means) > 1 and (spread := variance(means)) > 0:
                 need = f": about {find_needed_tasks(gap, spread, table.level):,} recordings would show it"
             said = f"{said}; not significant{need}"
         found.append(ThresholdVerdict("min_score", is_kept, said, is_decided))

@@ -89,11 +89,15 @@ def check_recording(path: Path, agent: Any, config: pytest.Config) -> "Recording
     Raises: `AgentDiffersError` that shows the first request that differs.
     """
     __tracebackhide__ = True
+    from treadle.core.errors import ConfigError
     from treadle.models.config.recipe import load_config
     from treadle.regression.regression_suite import Suite, run_recording
 
     update, trust = [config.getoption(f"--treadle-{name}") for name in _OPTIONS]
-    suite = Suite.of_config(load_config(), is_updating=update, is_trusted=trust)
+    try:
+        suite = Suite.of_config(load_config(), is_updating=update, is_trusted=trust)
+    except ConfigError as error:
+        raise AgentDiffersError(str(error)) from None
     with ThreadPoolExecutor(1) as thread:  # the test may be a coroutine, whose event loop runs
         outcome = thread.submit(asyncio.run, run_recording(suite, path, agent)).result()
     if outcome.error is not None:

@@ -111,17 +111,14 @@ class RecordedRun(Struct, frozen=True):
     """A recording that was read."""
 
     path: Path
+    name: str
+    """The name of the recording."""
     run_id: str
     events: Sequence[e.Event]
     journal: MemoryJournal
     """The journal that has this run alone."""
     lines: Sequence[int]
     """The line of the file in which each event begins, from 1."""
-
-    @property
-    def name(self) -> str:
-        """The name of the recording: that of its file, without the ending."""
-        return self.path.name.removesuffix(ENDING)
 
     @property
     def started(self) -> e.RunStarted:
@@ -144,8 +141,9 @@ class RecordedRun(Struct, frozen=True):
         return self.lines[seq - 1] if 0 < seq <= len(self.lines) else 1
 
 
-async def read_recording(path: Path) -> RecordedRun:
-    """Return the recording in a file. Raises: `ConfigError` that says what is wrong with the file."""
+async def read_recording(path: Path, name: str = "") -> RecordedRun:
+    """Return the recording in a file, called `name`, by default like the file. Raises: `ConfigError` that says what
+    is wrong with the file."""
     try:
         text = await asyncio.to_thread(path.read_text, "utf-8")
         events = json.loads(text)
@@ -166,7 +164,8 @@ async def read_recording(path: Path) -> RecordedRun:
     if len(run_ids) != 1:
         raise ConfigError(f"{str(path)!r} has {len(run_ids)} runs; a recording has one")
     lines = [text.count("\n", 0, found.start()) + 1 for found in _EVENT.finditer(text)]
-    recorded = RecordedRun(path, run_ids[0], journal.read(run_ids[0]), journal, lines)
+    name = name or path.name.removesuffix(ENDING)
+    recorded = RecordedRun(path, name, run_ids[0], journal.read(run_ids[0]), journal, lines)
     check_usable(recorded.run, [event.body for event in recorded.events], f"the recording {str(path)!r}")
     return recorded
 

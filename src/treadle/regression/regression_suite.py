@@ -7,11 +7,12 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,7 +41,8 @@ from treadle.regression.request_differences import Divergence, Normalize
 from treadle.runs.agent_parts import demands_of
 from treadle.runs.resume import load_task_of
 from treadle.scoring.registry import read_rewards
-from treadle.tools.toolset_parts import load_reference, told
+from treadle.tools.threads import THREADS
+from treadle.tools.toolset_parts import load_reference, refuse_async, told
 from treadle.tools.user_code import place_of
 
 
@@ -64,15 +66,39 @@ class Suite(Struct, frozen=True, kw_only=True):
         modes, tools = [mode.value for mode in ToolReplay], changes.get("tools")
         if tools is not None and tools not in modes:
             raise ConfigError(f"--tools {tools!r}: give one of {', '.join(modes)}")
+        if not options.get("is_live"):
+            for name in ("samples", "min_score", "must_not_drop"):
+                if changes.get(name) is not None and changes[name] is not False:
+                    option = f"--{name.replace('_', '-')}"
+                    raise ConfigError(
+                        f"{option} is about scores, which only --live has; add --live, or leave it out"
+                    )
         table = RegressionTable.model_validate({**config.file.test.model_dump(), **changes})
         base = Path.cwd() if config.path is None else config.path.resolve().parent
         # Paths are shown as short as possible.
-        return cls(table=table, base=Path(os.path.relpath(base)), **options)
+        suite = cls(table=table, base=Path(os.path.relpath(base)), **options)
+        suite.normalizer()
+        return suite
 
     @property
     def folder(self) -> Path:
         """The folder of the recordings."""
         return self.base / self.table.folder
+
+    def name_of(self, path: Path) -> str:
+        """Return the name of a recording: its path in the folder of the recordings, without the ending; or the name
+        of its file, if it is in no such folder."""
+        place = os.path.relpath(path, self.folder)
+        return (path.name if place.startswith("..") else Path(place).as_posix()).removesuffix(ENDING)
+
+    def path_of(self, name: str) -> Path:
+        """Return the file of the recording called `name`. Raises: `ConfigError` if it is outside of the folder."""
+        path = self.folder / f"{name}{ENDING}"
+        if os.path.relpath(path, self.folder).startswith("..") or path.name == ENDING:
+            raise ConfigError(
+                f"{name!r} is no name of a recording in {str(self.folder)!r}; leave out '..' and the root"
+            )
+        return path
 
     def find(self, places: list[Path], keyword: str | None) -> list[Path]:
         """Return the recordings in files and folders, by default all, whose names have `keyword` in them.
@@ -95,7 +121,7 @@ class Suite(Struct, frozen=True, kw_only=True):
     def find_unused(self, names: Collection[str]) -> Iterator[str]:
         """Yield what is wrong with each pattern in `[test.agents]` that fits none of the recordings."""
         for pattern in self.table.agents:
-            if not any(fnmatchcase(name, pattern) for name in names):
+            if not any(_fits(name, pattern) for name in names):
                 hint = did_you_mean(pattern, names, f"there are {', '.join(sorted(names)[:10])}")
                 yield f"the pattern {pattern!r} in [test.agents] fits no recording{hint}"
 
@@ -114,6 +140,11 @@ class Suite(Struct, frozen=True, kw_only=True):
     def redaction(self) -> Redaction:
         """Return the removal of secrets. Raises: `ConfigError`."""
         return Redaction(self.table.redact)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Return whether a pattern fits the name of a recording, or its last part."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("/")[2], pattern)
 
 
 class RecordingOutcome(Struct, frozen=True, kw_only=True):
@@ -145,16 +176,20 @@ class RecordingOutcome(Struct, frozen=True, kw_only=True):
         return self.error or str(self.divergence)
 
 
-async def run_recording(suite: Suite, path: Path, agent: Agent[Any] | None = None) -> RecordingOutcome:
-    """Test a recording with `agent`, by default the one that the suite names. It raises no error of Treadle."""
-    begin, name = time.monotonic(), path.name.removesuffix(ENDING)
+async def run_recording(
+    suite: Suite, path: Path, agent: Agent[Any] | Callable[[], Agent[Any]] | None = None
+) -> RecordingOutcome:
+    """Test a recording with `agent`, or the one that this function returns; by default with the one that the suite
+    names. It raises no error of Treadle."""
+    begin, name = time.monotonic(), suite.name_of(path)
     try:
-        recorded = await read_recording(path)
-        name = recorded.name
+        recorded = await read_recording(path, name)
         suite.redaction().check(recorded)
-        if agent is None:
-            with _offline(not suite.is_live):
-                agent = await asyncio.to_thread(find_agent, suite, recorded)
+        with _offline(not suite.is_live):
+            if agent is None:
+                agent = cast(Agent[Any], await THREADS.run(partial(find_agent, suite, recorded), {}))
+            else:
+                agent = make_agent(agent, "the agent of the test")
         if suite.is_live:
             specs = read_rewards(suite.table.rewards or {})
             live, journal = await score_live(
@@ -218,7 +253,7 @@ def find_agent(suite: Suite, recorded: RecordedRun) -> Agent[Any]:
     if task is not None and ":" in task.task_set:
         # Whoever wrote the recording named a place, from which code may be imported or an image built.
         _require_trust(suite, recorded, (f"load the task set {task.task_set!r}",))
-    named = [agent for pattern, agent in table.agents.items() if fnmatchcase(recorded.name, pattern)]
+    named = [agent for pattern, agent in table.agents.items() if _fits(recorded.name, pattern)]
     reference = next(iter(named), table.agent)
     if reference is None:
         return _rebuild(suite, recorded)
@@ -236,14 +271,19 @@ def load_agent(reference: str, base: Path = Path()) -> Agent[Any]:
             f"the agent {reference!r} has no name; write it as file.py:NAME or package.module:NAME"
         )
     found = load_reference(f"{base / reference}" if place.endswith(".py") else reference)
+    return make_agent(found, f"the agent {reference!r}")
+
+
+def make_agent(found: Any, what: str) -> Agent[Any]:
+    """Return `found`, or the agent that it returns if it is a function. Raises: `ConfigError`."""
+    made = found
     if not isinstance(found, Agent) and callable(found):
-        with told(f"the agent {reference!r}"):
-            found = found()
-    if not isinstance(found, Agent):
-        raise ConfigError(
-            f"{reference!r} is {found!r:.100}; name a treadle.Agent, or a function that returns one"
-        )
-    return found
+        refuse_async(found, what)
+        with told(what):
+            made = found()
+    if not isinstance(made, Agent):
+        raise ConfigError(f"{what} is {made!r:.100}; name a treadle.Agent, or a function that returns one")
+    return made
 
 
 def _rebuild(suite: Suite, recorded: RecordedRun) -> Agent[Any]:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.jobs.ledger import ItemStatus, LedgerEntry
-from treadle.scoring.statistics import MeanEstimate, estimate_mean
+from treadle.scoring.statistics import MeanEstimate, estimate_mean, reaches
 
 
 class HeldOutRound(Struct, frozen=True):
@@ -94,7 +94,7 @@ def score_round(number: int, details: HeldOutDetails, solved_at: float) -> HeldO
         version=details.version,
         groups=details.groups,
         score=estimate_mean(list(by_task.values())),
-        solved=fmean([sample.reward >= solved_at for sample in samples]) if samples else 0.0,
+        solved=fmean([reaches(sample.reward, solved_at) for sample in samples]) if samples else 0.0,
         own_answers=fmean([sample.own_answers for sample in samples]) if samples else 1.0,
         left_out=details.left_out,
         failed=len(details.failed),

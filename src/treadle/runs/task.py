@@ -7,6 +7,7 @@ or file, whose name is `package.module:ATTRIBUTE` or `file.py:ATTRIBUTE`.
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
@@ -17,6 +18,9 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import Registry, did_you_mean
 from treadle.core.types import Message
+from treadle.tools.threads import THREADS
+from treadle.tools.toolset_parts import refuse_async
+from treadle.tools.user_code import place_of
 
 T = TypeVar("T")
 _MAX_IDS = 1000
@@ -75,20 +79,20 @@ class Task(Protocol):
     def check(self, output: str, files: Mapping[str, bytes]) -> "Grade | Awaitable[Grade]":
         """Grade the final answer `output` and the sandbox's final `files`, which are `RunFiles` after a run.
 
-        It may be a coroutine function, for a check that takes time. `check_task` calls either.
+        It may be a coroutine function. `check_task` calls either, and one of a user's set in a thread.
         """
 
 
 async def check_task(
     task: Task, output: str, files: Mapping[str, bytes], messages: Sequence[Message] = ()
 ) -> Grade:
-    """Return the grade that the check of a task gives. `messages` is the transcript. Raises: what the check
-    raises."""
-    check_transcript = getattr(task, "check_transcript", None)
-    found: Grade | Awaitable[Grade] = (
-        task.check(output, files) if check_transcript is None else check_transcript(messages)
-    )
-    return found if isinstance(found, Grade) else await found
+    """Return the grade that the check of a task gives. `messages` is the transcript. Raises: what the check raises;
+    `ConfigError` if it returns no grade."""
+    check = getattr(task, "check_transcript", None)
+    call = partial(task.check, output, files) if check is None else partial(check, messages)
+    # A slow check of a user must not keep other runs waiting.
+    found: Any = await THREADS.run(call, {}) if isinstance(task, SimpleTask | _PlacedTask) else call()
+    return _to_grade(await found if isinstance(found, Awaitable) else found)
 
 
 async def find_reply(task: Task | None, messages: Sequence[Message]) -> str | None:
@@ -107,7 +111,7 @@ def find_environment(task: Task) -> tuple[str, ...] | None:
 def find_step_rewards(task: Task, messages: Sequence[Message]) -> tuple[float, ...] | None:
     """Return the reward of each assistant message in `messages`; `None` if the task does not reward steps."""
     score = getattr(task, "score_steps", None)
-    return None if score is None else tuple(map(float, score(messages)))
+    return None if score is None else tuple([_to_grade(reward).reward for reward in score(messages)])
 
 
 class TaskSet(Protocol):
@@ -134,8 +138,8 @@ class TaskSet(Protocol):
 
 Verdict: TypeAlias = Grade | float
 Grader: TypeAlias = Callable[["SimpleTask", str, dict[str, bytes]], Verdict | Awaitable[Verdict]]
-"""A function of a task, the final answer and the final files that returns a grade, a number or a bool. It may be a
-coroutine function."""
+"""A function of a task, the final answer and the final files that returns a grade, a number or a bool. A coroutine
+function is awaited; any other function is called in a thread."""
 
 
 class SimpleTask(Struct, frozen=True, kw_only=True):
@@ -163,14 +167,19 @@ class SimpleTask(Struct, frozen=True, kw_only=True):
 
 
 def _to_grade(verdict: Verdict) -> Grade:
-    """Return a verdict as a grade. Raises: `ConfigError` if it is no number."""
-    try:
-        reward = float(verdict.reward if isinstance(verdict, Grade) else verdict)
-    except (TypeError, ValueError):
-        reward = math.nan
-    if not math.isfinite(reward):
-        raise ConfigError(f"the grader returned {verdict!r}; return a Grade, a number or a bool")
-    return verdict if isinstance(verdict, Grade) else Grade(reward, "")
+    """Return the verdict of the user's code as a grade. Raises: `ConfigError` if it is no number."""
+    grade = verdict if isinstance(verdict, Grade) else Grade(verdict, "")
+    with suppress(TypeError, ValueError):
+        # numpy has numbers of its own
+        reward = math.nan if isinstance(grade.reward, str) else float(grade.reward)
+        if math.isfinite(reward):
+            return Grade(reward, grade.detail)
+    raise ConfigError(f"it returned {verdict!r:.100}; return a Grade, a number from 0 to 1, or a bool")
+
+
+def keep_finite(metrics: Mapping[str, float] | None) -> dict[str, float] | None:
+    """Return the metrics that are numbers, which an event can have; `None` if there are none."""
+    return {name: float(value) for name, value in (metrics or {}).items() if math.isfinite(value)} or None
 
 
 async def _await_grade(verdict: Awaitable[Verdict]) -> Grade:
@@ -209,12 +218,13 @@ def task_set(name: str) -> TaskSet:
     Raises: `ConfigError` that names similar task sets if there is no such set, or if it cannot be loaded.
     """
     found, is_installed = _load(name)
+    refuse_async(found, f"the task set {name!r}")
     try:
         made = found() if callable(found) else found
     except (ConfigError, ExportError):
         raise
     except Exception as error:
-        raise ConfigError(f"the task set {name!r} cannot be loaded: {error!r}") from error
+        raise ConfigError(f"the task set {name!r} cannot be loaded: {error!r}{place_of(error)}") from error
     if isinstance(made, Sequence) and not isinstance(made, str):
         return _ListedSet(name, made)
     if not callable(getattr(made, "get", None)) or not hasattr(made, "__iter__") or isinstance(made, Mapping):

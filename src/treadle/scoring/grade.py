@@ -16,8 +16,9 @@ from treadle.runs.agent_parts import settle_trust
 from treadle.runs.recording import record
 from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
+from treadle.runs.task import keep_finite
 from treadle.scoring.protocol import Score, Scorer, Subject
-from treadle.tools.user_code import blame
+from treadle.tools.user_code import blame, place_of
 
 
 class Graded(Struct, frozen=True, kw_only=True):
@@ -57,12 +58,14 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
     for scorer in scorers:
         try:
             score = await scorer.score(subject)
+            is_number = score is None or math.isfinite(score.reward)
         except Exception as error:
             told = f"the reward {scorer.name!r} of run {run_id!r} cannot be computed"
-            said = str(error) if isinstance(error, TreadleError) else f"{type(error).__name__}: {error}"
+            is_told = isinstance(error, TreadleError)
+            said = str(error) if is_told else f"{type(error).__name__}: {error}{place_of(error)}"
             raise blame(error, told) or ScoringError(f"{told}: {said}") from error
         if score is not None:
-            if not math.isfinite(score.reward):
+            if not is_number:
                 raise ScoringError(
                     f"the reward {scorer.name!r} of run {run_id!r} is {score.reward!r}, which is not a number"
                 )
@@ -73,7 +76,7 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
     changed = {
         name: item
         for name, item in scores.items()
-        if known.get(name) != (item.reward, item.detail or None, item.metrics or None)
+        if known.get(name) != (item.reward, item.detail or None, keep_finite(item.metrics))
     }
     parts = {scorer.name: getattr(scorer, "part", None) for scorer in scorers}
     if changed:
@@ -103,7 +106,7 @@ def _events(scores: Mapping[str, Score], parts: Mapping[str, PartSpec | None]) -
             reward=score.reward,
             name=name,
             detail=score.detail or None,
-            metrics=score.metrics or None,
+            metrics=keep_finite(score.metrics),
             scorer=parts.get(name),
         )
         for name, score in scores.items()

@@ -178,8 +178,8 @@ def _make(spec: RewardSpec) -> Scorer:
     for name, item in parameters.items():
         if item.default is item.empty and item.kind is item.KEYWORD_ONLY and name not in settings:
             raise ConfigError(
-                f"the reward {spec.name!r} needs the setting {name!r}; give it in a configuration of rollouts, as "
-                f"'{spec.name}: {{{name}: ...}}', or as --set rewards.{spec.name}.{name}=... of treadle rollout"
+                f"the reward {spec.name!r} needs the setting {name!r}; give it in a configuration, as "
+                f"'{spec.name}: {{{name}: ...}}', or as --set rewards.{spec.name}.{name}=..."
             )
     try:
         return make(name=spec.name, **settings)

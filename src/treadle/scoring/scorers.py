@@ -1,10 +1,9 @@
 """The scorers: the check of the task, the shape of tool use, the length, functions, and a model with a rubric."""
 
-import asyncio
 import hashlib
-import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -22,6 +21,7 @@ from treadle.runs.run import Run
 from treadle.scoring.expectations import find_made_calls
 from treadle.scoring.outcome_scorers import check_run
 from treadle.scoring.protocol import Score, Subject
+from treadle.tools.threads import THREADS
 from treadle.tools.toolset_parts import load_function
 
 
@@ -151,10 +151,7 @@ class FunctionScorer:
         self._function = load_function(function, "a Subject") if isinstance(function, str) else function
 
     async def score(self, subject: Subject) -> Score | None:
-        if inspect.iscoroutinefunction(self._function):
-            found = await self._function(subject)
-        else:
-            found = await asyncio.to_thread(self._function, subject)
+        found: Any = await THREADS.run(partial(self._function, subject), {})
         if found is None or isinstance(found, Score):
             return found
         if not isinstance(found, int | float) or not math.isfinite(found):
@@ -228,6 +225,11 @@ class JudgeScorer:
             from treadle.models.config.recipe import make_model
 
             model = make_model(model)
+        if not hasattr(model, "infer"):
+            raise ConfigError(
+                f"the model of the reward {name!r} is {model!r:.100}; give its name, such as 'openai:gpt-5-mini', "
+                "or that of a model in treadle.toml, which may have settings such as base_url"
+            )
         self._model = model
         self._rubric = rubric
         self._key = hashlib.sha256(f"{identity_of(self._model)}\n{rubric}".encode()).hexdigest()[:8]

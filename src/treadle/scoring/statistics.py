@@ -25,6 +25,13 @@ _FLIPS = 5000
 _MOST_FLIPPED = 200
 """From so many tasks on, the test of a difference is Student's."""
 _RESAMPLES = 2000
+_ROUNDING = 1e-9
+"""Differences below this are errors of rounding."""
+
+
+def reaches(score: float, least: float) -> bool:
+    """Return whether a score, or a mean of scores, is at least `least`, apart from errors of rounding."""
+    return score > least - _ROUNDING
 
 
 class MeanEstimate(Struct, frozen=True):
@@ -71,7 +78,7 @@ def estimate_mean(scores_by_task: Sequence[Sequence[float]], level: float = LEVE
     spread = sum([(score - mean) ** 2 for score in scores]) / (samples - 1)
     telling = min(sum([max(group) > 0 for group in groups]), sum([min(group) < 1 for group in groups]))
     mixed = (variance * telling + spread * half_dependent) / (telling + 1)
-    worth = mean * (1 - mean) / mixed if mixed > 0 else 1 / half_dependent
+    worth = mean * (1 - mean) / mixed if mixed > _ROUNDING**2 else 1 / half_dependent
     low, high = _wilson(mean, worth, _share_quantile(level, tasks, samples, is_binary=is_binary))
     return MeanEstimate(mean, low, high, tasks, samples)
 
@@ -157,10 +164,12 @@ def compare_paired(
         return None
     found = [fmean(one[name]) - fmean(other[name]) for name in names]
     mean, tasks = fmean(found), len(found)
+    if abs(mean) < _ROUNDING:
+        mean = 0.0
     if tasks == 1:
         return ScoreDifference(mean, -1.0, 1.0, 1.0, 1)
     variance = sum([(item - mean) ** 2 for item in found]) / (tasks - 1)
-    if variance == 0:
+    if variance < _ROUNDING**2:
         unseen = 1 - (1 - level) ** (1 / tasks)
         low, high = mean - unseen, mean + unseen
     else:
@@ -175,7 +184,7 @@ def compare_paired(
 def _test_signs(differences: Sequence[float]) -> float:
     """Return the two-sided probability of a sum that is at least as far from 0 if signs were chosen at random."""
     found = [abs(item) for item in differences if item]
-    total = abs(sum(differences)) - 1e-9
+    total = abs(sum(differences)) - _ROUNDING
     if len(found) <= _EXACT_TASKS:
         sums = [
             abs(sum(map(float.__mul__, found, signs))) for signs in product((1.0, -1.0), repeat=len(found))

@@ -1,7 +1,8 @@
-"""The threads in which functions that are not coroutines run as tools.
+"""The threads in which functions of the user that are not coroutines run: as tools, as rewards, to make agents.
 
-A thread cannot be stopped. If its call is cancelled or runs out of time, the thread goes on; it is then kept under
-the key of its call until it ends, so that nobody runs the call a second time beside it without knowing.
+The end of a command does not wait for them. A thread cannot be stopped. If its call is cancelled or runs out of
+time, the thread goes on; it is then kept under the key of its call until it ends, so that nobody runs the call a
+second time beside it without knowing.
 """
 
 import asyncio

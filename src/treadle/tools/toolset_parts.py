@@ -94,6 +94,12 @@ def told(what: str) -> Iterator[None]:
         raise ConfigError(f"cannot load {what}: {type(error).__name__}: {error}{place_of(error)}") from error
 
 
+def refuse_async(function: Any, what: str) -> None:
+    """Raises: `ConfigError` if `function`, which makes an object, is an async function."""
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(f"{what} is an async function; give one without async")
+
+
 def load_function(reference: str, takes: str) -> Callable[..., Any]:
     """Return the function at `package.module:function` or `file.py:function`. `takes` says in an error what it must
     take. Raises: `ConfigError`."""

@@ -188,6 +188,13 @@ def test_live_scores_and_thresholds(project: Cli) -> None:
         (["test", "--agent", "clerk"], "write it as file.py:NAME", 1),
         (["test", "--tools", "some"], "give one of recorded, live-read-only, live", 2),
         (["test", "--min-score", "2"], "--min-score", 2),
+        (["test", "--min-score", "0"], "--min-score is about scores, which only --live has; add --live", 2),
+        (["test", "--samples", "3"], "--samples is about scores, which only --live has", 2),
+        (["test", "--must-not-drop"], "--must-not-drop is about scores, which only --live has", 2),
+        (["test", "record", "x", "--name", "../x"], "there is no run 'x'", 2),
+        (["test", "record", "--text", "hi", "--name", "../x"], "'../x' is no name of a recording in", 2),
+        (["test", "record", "--text", "hi", "--name", "/x"], "'/x' is no name of a recording in", 2),
+        (["test", "record", "--text", "hi", "--name", "a/"], "'a/' is no name of a recording in", 2),
         (["test", "record"], "give a run, such as 'last', or --text", 2),
         (["test", "record", "x", "--text", "y"], "not both", 2),
         (["test", "record", "nobody"], "there is no run 'nobody'", 2),
@@ -198,6 +205,28 @@ def test_wrong_usage(project: Cli, arguments: list[str], told: str, code: int) -
     assert found.code == code, found
     assert told in found.out + found.err, found
     assert "Traceback" not in found.err
+
+
+def test_recordings_in_folders_have_names_of_their_own(project: Cli) -> None:
+    for team in ("one", "two"):
+        made = project("test", "record", "--text", f"say {team}", "--name", f"{team}/greeting")
+        assert made.out == f"tests/agent_runs/{team}/greeting.run.json\n", made
+    found = project("test", "-k", "two/", "--json").lines
+    assert [line["name"] for line in found] == ["two/greeting"]
+    assert project("test", "--live", "--update").code == 0
+    stored = json.loads((project.folder / "tests/agent_runs/scores.json").read_text())
+    assert sorted(stored) == ["euro", "one/greeting", "two/greeting"]
+    # A pattern is for names in all folders, or in one.
+    project.write("treadle.toml", '[test.agents]\n"greet*" = "agents.py:clerk"\n"two/*" = "agents.py:nobody"')
+    assert project("test", "-k", "greeting").code == 0
+
+
+def test_a_pattern_that_is_no_regular_expression_is_told_once(project: Cli) -> None:
+    for key in ("ignore", "redact"):
+        project.write("treadle.toml", f'[test]\nagent = "agents.py:clerk"\n{key} = ["("]')
+        found = project("test")
+        assert (found.code, found.out) == (2, ""), found
+        assert f"test.{key} has '(', which is no regular expression" in found.err
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def record(
         treadle test record last --name refund
         treadle test record --text "What is a euro in NOK?" --agent agents.py:clerk --name euro
     """
-    from treadle.regression.recorded_runs import ENDING, write_recording
+    from treadle.regression.recorded_runs import write_recording
     from treadle.regression.regression_suite import load_agent, slug
 
     if (text is None) is not bool(runs):
@@ -123,10 +123,13 @@ def record(
         )
     suite = _make_suite(TestOptions(agent=agent))
 
-    def write(opened: "object", run_id: str, named: str) -> None:
-        path = suite.folder / f"{named}{ENDING}"
+    def find_path(named: str) -> Path:
+        path = suite.path_of(named)
         if path.exists() and not is_forced:
             raise ConfigError(f"{str(path)!r} exists; give another --name, or replace it with --force")
+        return path
+
+    def write(opened: "object", run_id: str, path: Path) -> None:
         write_recording(opened, run_id, path, suite.redaction())  # type: ignore[arg-type]
         print_note(
             f"recorded {run_id} as {str(path)!r}; look at it before you commit it, for it is shown to others"
@@ -136,15 +139,16 @@ def record(
     if text is not None:
         if suite.table.agent is None:
             raise ConfigError("--text needs the agent that answers it: give --agent file.py:NAME")
+        path = find_path(name or slug(text))
         made = load_agent(suite.table.agent, suite.base)
         run = execute(made.run(text))
-        write(made.journal, run.run_id, name or slug(text))
+        write(made.journal, run.run_id, path)
         return
     if name is not None and len(runs or ()) > 1:
         raise ConfigError("--name names one recording; record the runs one after another")
     with open_existing(journal) as opened:
         for run_id in find_runs(opened, runs, is_all=False):
-            write(opened, run_id, name or run_id)
+            write(opened, run_id, find_path(name or run_id))
 
 
 def _make_suite(

@@ -13,6 +13,7 @@ from treadle.cli.terminal.job_view import NewestFeed
 from treadle.cli.terminal.output import (
     clean,
     make_table,
+    print_error,
     print_json,
     print_line,
     print_note,
@@ -23,13 +24,14 @@ from treadle.cli.terminal.output import (
     write_count,
     write_output,
 )
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.masking import hide_password
 from treadle.core.types import Json
 from treadle.evals.evaluation import EvaluationProgress, SampleGraded, evaluate
 from treadle.evals.evaluation_config import READER, REPORTS, EvaluationConfig
 from treadle.evals.evaluation_folder import EvaluationFolder, read_stored
 from treadle.evals.evaluation_reports import (
+    find_gaps,
     make_deepfabric_result,
     make_evaluation_view,
     make_inspect_log,
@@ -82,8 +84,7 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
         told = {"models": found.models, "pairs": found.pairs, "failed": len(found.failed)}
         print_json({"event": "results", **told})
     if result.results.samples:
-        for given in write_reports(config, result.results):
-            print_note(f"report written: {given}")
+        code = _write_reports(config, result.results) or code
     if job.says_more:
         folder = str(result.folder.path)
         print_note(f"journal: {hide_password(config.journal or str(result.folder.journal))}")
@@ -91,20 +92,30 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
     return code
 
 
-def write_reports(config: EvaluationConfig, results: Results) -> list[str]:
-    """Write the reports that a configuration names, and return the files and curves. Raises: `ConfigError`."""
-    written: list[str] = []
-    curves = [given for given in config.reports if given.partition("=")[0] not in REPORTS]
+def _write_reports(config: EvaluationConfig, results: Results) -> ExitCode:
+    """Write the reports that a configuration names, tell each, and return the exit code. One that cannot be written
+    keeps no other from being written."""
+    code = ExitCode.DONE
     for given in config.reports:
-        name, _, place = given.partition("=")
-        if name in REPORTS:
-            Path(place).parent.mkdir(parents=True, exist_ok=True)
-            written += map(str, write_report(config.path, None, name, Path(place), config.journal))
-    if curves:
-        settings: dict[str, Json] = {"models": list(config.model_names()), "epochs": config.epochs}
-        with open_curves(curves, config.name, settings) as opened:
-            opened.write(0, {f"eval/{name}": value for name, value in read_curves(results).items()})
-    return written + curves
+        try:
+            for written in _write_given(given, config, results):
+                print_note(f"report written: {written}")
+        except (TreadleError, OSError) as error:
+            print_error(f"cannot write the report {given!r}: {error}")
+            code = ExitCode.FAILED
+    return code
+
+
+def _write_given(given: str, config: EvaluationConfig, results: Results) -> list[str]:
+    """Write a report, given as `NAME=PLACE`, and return its files or its curves."""
+    name, _, place = given.partition("=")
+    if name in REPORTS:
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        return [*map(str, write_report(config.path, None, name, Path(place), config.journal))]
+    settings: dict[str, Json] = {"models": list(config.model_names()), "epochs": config.epochs}
+    with open_curves([given], config.name, settings) as opened:
+        opened.write(0, {f"eval/{name}": value for name, value in read_curves(results).items()})
+    return [given]
 
 
 def _write_sample(sample: SampleGraded) -> "Text":
@@ -124,6 +135,8 @@ def print_results(results: Results) -> None:
         table.add_row(*map(clean, row))
     print_line("")
     print_table(table)
+    for line in find_gaps(results):
+        print_line(line, "yellow")
     if scored := make_scorer_rows(results):
         scorers = make_table("scorer", *[clean(item.model) for item in results.models])
         for row in scored:
@@ -177,6 +190,9 @@ def write_report(
             if other is not None:
                 stdout().print(f"\n{clean(found.name)} in {clean(str(found.path))}", style="bold", end="")
             print_results(found)
+            done = len(found.samples) + len(found.failed)
+            if done < found.planned:
+                print_line(f"unfinished: {done:,} of {write_count(found.planned, 'sample')}", "yellow")
         print_pairs(view.pairs)
         if other is not None and not view.pairs:
             print_note("no task has a grade in both evaluations, so they are not compared")

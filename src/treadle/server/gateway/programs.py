@@ -40,7 +40,7 @@ from treadle.models.protocol import Watch
 from treadle.runs.ensure import ensure_run
 from treadle.runs.options import Given, StreamOptions
 from treadle.runs.run import Run
-from treadle.runs.task import Grade, SimpleTask, Task, find_environment
+from treadle.runs.task import Grade, SimpleTask, Task, find_environment, keep_finite
 from treadle.server.access import (
     ApiCaller,
     Receive,
@@ -247,7 +247,9 @@ class ProgramModel:
         snapshot, blobs = driver.bench.take_snapshot()
         driver.put(*snapshot, blobs=blobs)
         if ended.reward is not None:
-            driver.put(e.Rewarded(reward=ended.reward, detail=ended.detail, metrics=ended.metrics))
+            driver.put(
+                e.Rewarded(reward=ended.reward, detail=ended.detail, metrics=keep_finite(ended.metrics))
+            )
         return Completion(
             Message(Role.ASSISTANT, ended.output),
             FinishReason.STOP,
@@ -353,7 +355,10 @@ class ProgramWorkers(HereWorkers):
         if process is None:
             process = self._environments[command] = EnvironmentProcess(command)
         told = await process.play(task.task_id, url, key, program.agent.model.name)
-        if (why := told.get("error")) is not None:
+        why = told.get("error")
+        if why is None and not math.isfinite(told["reward"]):
+            why = f"its reward is {told['reward']!r}, which is no number"
+        if why is not None:
             if (limit := program.find_limit()) is not None:
                 return _Ended(1, "", 0.0, {}, why, f"the rollout reached its {limit} before it ended")
             return _Ended(TEMPORARY_FAILURE if program.run_ids else 1, "", None, {}, why)

@@ -81,6 +81,11 @@ def _read_lines(path: Path) -> dict[str, dict[str, Any]]:
     try:
         found = [msgspec.json.decode(line) for line in path.read_bytes().splitlines() if line.strip()]
         return {item["id"]: item for item in found}
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no file {str(path)!r}; the data of BFCL are {_PREFIX}NAME.json, and the folder "
+            "possible_answer beside it has a file of the same name"
+        ) from error
     except (OSError, msgspec.DecodeError, KeyError, TypeError) as error:
         raise ConfigError(f"the file {str(path)!r} cannot be read as data of BFCL: {error!r}") from error
 

@@ -96,6 +96,7 @@ def _load(name: str, given: Told) -> Any:
     """Return a task of a file, or of an installed package."""
     from inspect_ai import list_tasks
     from inspect_ai._eval.loader import load_task_spec
+    from inspect_ai._util.registry import registry_info, registry_params
 
     file, _, task = name.partition("@")
     path = Path(file).resolve()
@@ -108,6 +109,9 @@ def _load(name: str, given: Told) -> Any:
     made = load_task_spec(f"{path}@{task}" if path.is_file() else name, given)
     if not made:
         raise ValueError(f"{file!r} is no file, and no task of an installed package")
+    if unused := given.keys() - registry_params(made[0]).keys():  # Inspect only warns of them
+        taken = ", ".join(registry_info(made[0]).metadata["params"]) or "no arguments"
+        raise ValueError(f"the task does not take {', '.join(sorted(unused))}; it takes {taken}")
     return made[0]
 
 

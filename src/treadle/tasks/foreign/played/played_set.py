@@ -73,8 +73,8 @@ class PlayedTask(Struct, frozen=True, kw_only=True):
     def check(self, output: str, files: Mapping[str, bytes]) -> Grade:
         """See `Task.check`. Raises: `ConfigError`, because the environment grades only what it has played."""
         raise ConfigError(
-            f"the environment of the task {self.task_set}:{self.task_id} grades only what it has played itself; "
-            "use treadle rollout or treadle eval"
+            f"the environment of the task {self.task_set}:{self.task_id} grades only what it has played itself, so "
+            "its runs cannot be graded again; `treadle rollout` and `treadle eval` play it"
         )
 
 
@@ -85,7 +85,13 @@ class PlayedSet:
         """Read the tasks with `PROGRAM list KIND REFERENCE`. Raises: `ConfigError`."""
         self.name = name
         named = (kind, reference) if kind else (reference,)
-        done = subprocess.run([*program, "list", *named], capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run([*program, "list", *named], capture_output=True, text=True, check=False)
+        except OSError as error:
+            place = _variable(kind) if kind else "the program"
+            raise ConfigError(
+                f"{place} is {program[0]!r}, which cannot be started: {error.strerror}"
+            ) from error
         try:
             told = json.loads(done.stdout)
         except ValueError:
