@@ -52,7 +52,7 @@ EVIDENCE = 2.9
 """How much one verdict of a judge changes the log odds that a sentence is untrue: as if it were right in 95 %."""
 TRUST = 0.7
 """How far the log odds of the rules are trusted, on texts that their weights do not know."""
-DECIDED = 4.0
+DECIDED = 5.0
 """From these log odds on, the judge is not asked again."""
 _LEAST_ODDS = -4.6
 _REMEMBERED = 256
