@@ -139,6 +139,10 @@ class ToolError(TreadleError, RuntimeError):
     """Raised if a tool fails. The model reads its message."""
 
 
+class NoResultError(ToolError):
+    """Raised if a call has no result of its tool, because its server, sandbox or agent is lost or does not answer."""
+
+
 class NotAskedError(ToolError):
     """Raised by `ToolContext.ask` if the policy allows no more questions, or nobody can be asked."""
 

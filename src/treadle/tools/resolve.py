@@ -116,7 +116,9 @@ def check_part(part: PartSpec) -> None:
     if file := split_file(part.name):
         check_file(Path(file[0]))
     elif not is_code(part.name):
-        _load(part.name, part.settings)
+        check = getattr(_load(part.name, part.settings), "check", None)
+        if callable(check):
+            check()
 
 
 def place_in(item: Json, folder: Path) -> Json:

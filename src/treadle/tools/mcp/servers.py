@@ -145,6 +145,11 @@ class MCPServer(_Connected):
         """The server's listing that `_tools` were made from."""
 
     @property
+    def can_change(self) -> bool:
+        """Whether the server may add tools, or remove them, for later runs."""
+        return not self.is_per_run and self._link.can_change
+
+    @property
     def is_outdated(self) -> bool:
         """Whether the server has changed its tools since they were listed for `tools`."""
         link = self._link
@@ -339,6 +344,11 @@ class MCPServers(_Connected):
         """The toolset by name and settings, without secrets."""
         return make_part({server.name: server.entry for server in self.servers})
 
+    def check(self) -> None:
+        """Check that the commands of the servers are installed. No server is started. Raises: `ConfigError`."""
+        for server in self.servers:
+            server.target.check_command()
+
     def tools(self) -> tuple[Tool, ...]:
         """Return the tools of all servers, which are connected in parallel. Raises: `ConfigError`."""
         SESSIONS.run(self.open())
@@ -351,6 +361,11 @@ class MCPServers(_Connected):
             await self.aclose()
             raise failures[0]
         return self
+
+    @property
+    def can_change(self) -> bool:
+        """Whether a server may add tools, or remove them, for later runs."""
+        return any([server.can_change for server in self.servers])
 
     @property
     def is_outdated(self) -> bool:

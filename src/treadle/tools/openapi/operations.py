@@ -105,7 +105,7 @@ class OpenAPI:
         try:
             answer = await self._http.request(operation.method, url, headers, made.body)
         except ToolError as error:
-            raise ToolError(self._secrets.hide(str(error))) from None
+            raise type(error)(self._secrets.hide(str(error))) from None
         return read(replace(answer, body=self._secrets.hide_bytes(answer.body)))
 
     def _find_obstacle(

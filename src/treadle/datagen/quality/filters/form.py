@@ -31,8 +31,8 @@ Limit = Annotated[int, Field(ge=0)]
 
 
 class TranscriptFilter(BuiltinFilter[FilterSettings]):
-    """Each call has exactly one result, in order, before the next message of the assistant, no result stands for a
-    call that was interrupted, and every turn ends with an answer."""
+    """Each call has exactly one result, in order, before the next message of the assistant, each result is of
+    a tool that ended, and every turn ends with an answer."""
 
     name = "transcript"
     reads_turns = True
@@ -43,7 +43,7 @@ class TranscriptFilter(BuiltinFilter[FilterSettings]):
         if faults := check_transcript(messages):
             return self.reject("; ".join(faults[:3]))
         if doubtful := candidate.row.lineage.in_doubt:
-            return self.reject(f"the call {doubtful[0]} was interrupted, so its result came from no tool")
+            return self.reject(f"the call {doubtful[0]} has no result of its tool")
         turns = sum([message.role is Role.USER for message in messages])
         ends = answers(messages)
         if not turns or len(ends) != turns:
