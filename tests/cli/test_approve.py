@@ -284,6 +284,7 @@ def test_a_run_that_asks_at_a_terminal_takes_a_decision_of_another_process(
     terminal = Terminal(cli, *begin(cli, server.url, "--approve", "ask", "--run-id", "r"))
     terminals.append(terminal)
     terminal.wait_for("[l]ater")
+    assert [run["run_id"] for run in cli("runs", "--status", "waiting", "--json").lines] == ["r"]
     assert cli("approve", "r", "call_1", "edit", "[1]").code == 2
     done = cli("approve", "r", "call", "edit", '{"to": "b"}')
     assert (done.code, "takes the decision in" in done.err) == (0, True), done

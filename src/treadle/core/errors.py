@@ -140,7 +140,7 @@ class ToolError(TreadleError, RuntimeError):
 
 
 class NoResultError(ToolError):
-    """Raised if a call has no result of its tool, because its server, sandbox or agent is lost or does not answer."""
+    """Raised if a call has no result of its tool: its server, sandbox or agent is lost or does not answer."""
 
 
 class NotAskedError(ToolError):

@@ -189,8 +189,8 @@ class Toolboxes:
     def check_policy(self, policy: Policy, task: Task | None = None) -> None:
         """Check that each rule of a policy fits a tool. Raises: `ConfigError` with the nearest name.
 
-        An agent without tools uses those of its `task`; `None` means that they are not known yet. A pattern may also
-        be meant for the tools that such a task or a server adds later.
+        An agent without tools uses those of its `task`; `None` means that they are not known yet. A pattern may
+        also be meant for the tools that such a task or a server adds later.
         """
         tools = self.toolbox(task).tools if policy.approve or policy.tool_limits else {}
         can_grow = (task is None and not self._has_given) or any(
