@@ -31,6 +31,7 @@ from treadle.runs.options import (
     SendOptions,
     SessionOptions,
     check_given,
+    check_new_run_id,
     check_history,
     check_text,
 )
@@ -374,6 +375,7 @@ class Session(Generic[T_co]):
         block(self.close, "async with agent.session()")
 
     async def _begin(self, run_id: str, *, is_lazy: bool) -> Driver:
+        check_new_run_id(run_id)
         beginning = Beginning(
             run_id,
             self._options.get("files"),
