@@ -31,8 +31,8 @@ from treadle.runs.options import (
     SendOptions,
     SessionOptions,
     check_given,
-    check_new_run_id,
     check_history,
+    check_new_run_id,
     check_text,
 )
 from treadle.runs.recording import user_message

@@ -137,7 +137,7 @@ class Ledger:
         self._ends: dict[str, int] = {}
         """Where the last counted line of each file ends."""
         if is_readonly and not path.exists():
-            hint = suggest_path(path, "generate the dataset first")
+            hint = suggest_path(path, "the job has not begun; run its command first")
             raise ConfigError(f"there is no ledger {str(path)!r}{hint}")
         if not is_readonly:
             self._lock = lock(path)

@@ -36,9 +36,9 @@ other runs."""
 def status_of(info: RunInfo) -> str:
     """Return the status of a run for a listing.
 
-    `finished`; `waiting` for an answer or an approval, also while a process asks for it; `running` if a live process
-    drives it; `open` for a session between two turns; `unfinished` if it can be resumed; `damaged` if its facts
-    cannot be read.
+    `finished`; `waiting` for an answer or an approval, also while a process asks for it; `running` if a live
+    process drives it; `open` for a session between two turns; `unfinished` if it can be resumed; `damaged` if its
+    facts cannot be read.
     """
     if info.status == DAMAGED:
         return DAMAGED
