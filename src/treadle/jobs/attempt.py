@@ -353,7 +353,8 @@ def check_ended(run: Run[Any]) -> None:
         raise AttemptFailedError(f"cancelled: run {run.run_id} was cancelled")
     if run.stop_reason is StopReason.DEADLINE and run.error is not None:
         # A grade of the unfinished work would depend on how fast the server is.
-        is_program = "command" in (run.state.agent.model.settings or {})
+        agent = run.state.agent
+        is_program = agent is not None and "command" in (agent.model.settings or {})
         how = "'s program was killed" if is_program else " waited for an answer"
         raise AttemptFailedError(f"deadline: run {run.run_id}{how} when its deadline passed")
     turn = run.state.turn
