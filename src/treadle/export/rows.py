@@ -253,7 +253,6 @@ def _find_later_tools(tools: Sequence[ToolSpec], bodies: Sequence[DurableBody]) 
 
 
 def _find_tokens(bodies: Sequence[DurableBody]) -> Iterator[AnswerTokens]:
-    """Yield the tokens of each answer, in order."""
     before = b""
     for body in bodies:
         if not isinstance(body, InferenceCompleted):
@@ -341,7 +340,6 @@ def write_object(call: ToolCall) -> bytes:
 
 
 def call_ids_of(messages: Sequence[Message]) -> tuple[str, ...]:
-    """Return the ids of all calls, in order."""
     return tuple([call.call_id for message in messages for call in message.tool_calls])
 
 

@@ -39,7 +39,6 @@ class _Connected:
         raise NotImplementedError
 
     async def aclose(self) -> None:
-        """End the shared sessions and their processes without blocking."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -203,7 +202,6 @@ class MCPServer(_Connected):
 
     @property
     def part(self) -> PartSpec:
-        """The toolset by name and settings, without secrets."""
         return make_part({self.name: self.entry})
 
     def __repr__(self) -> str:
@@ -341,7 +339,6 @@ class MCPServers(_Connected):
 
     @property
     def part(self) -> PartSpec:
-        """The toolset by name and settings, without secrets."""
         return make_part({server.name: server.entry for server in self.servers})
 
     def check(self) -> None:
