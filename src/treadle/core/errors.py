@@ -17,6 +17,7 @@ TreadleError
 │   ├── UnsupportedPartError            a message has a part that the dialect cannot send
 │   └── RefusedError                    the provider's filter refused the prompt
 ├── ToolError (RuntimeError)            a tool failed; raise it with a text for the model
+│   ├── NoResultError                   the tool's server, sandbox or agent is lost
 │   ├── NotAskedError                   a tool's question is not put to the user
 │   └── RetryWithMessage                the model should call the tool again, in another way
 ├── JournalError (RuntimeError)         the store failed or refused

@@ -34,10 +34,9 @@ def new_run_id(given: str | None) -> str:
     from treadle.runs.begin import make_run_id
     from treadle.runs.options import check_new_run_id
 
-    if given is None:
-        return make_run_id()
-    check_new_run_id(given, "--run-id")
-    return given
+    if given is not None:
+        check_new_run_id(given, "--run-id")
+    return given or make_run_id()
 
 
 def import_file(journal: Journal, path: str) -> "Imported":

@@ -145,7 +145,6 @@ class MCPServer(_Connected):
 
     @property
     def can_change(self) -> bool:
-        """Whether the server may add tools, or remove them, for later runs."""
         return not self.is_per_run and self._link.can_change
 
     @property
@@ -360,7 +359,6 @@ class MCPServers(_Connected):
 
     @property
     def can_change(self) -> bool:
-        """Whether a server may add tools, or remove them, for later runs."""
         return any([server.can_change for server in self.servers])
 
     @property
