@@ -1,13 +1,15 @@
 """A tool with an effect that was interrupted: it is not called again, and its sample is not a row."""
 
+import asyncio
 import sys
 from pathlib import Path
 
 from tests.datagen.conversations.cast import SCENARIO, Cast, spec, think
 from tests.datagen.conversations.test_resume import RecordingJournal, keep
 
-from treadle import tool
+from treadle import Agent, ScriptedModel, tool
 from treadle.core import events as e
+from treadle.core.errors import NoResultError
 from treadle.core.types import Effect, Request, Role
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.make import make_sample
@@ -16,6 +18,7 @@ from treadle.datagen.quality.pipeline import Pipeline, is_good
 from treadle.datagen.quality.protocol import Candidate
 from treadle.datagen.scenarios.environment import Environments
 from treadle.datagen.scenarios.scenario import Environment
+from treadle.export.rows import load_row
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.models.scripted import call
@@ -99,3 +102,25 @@ async def test_a_call_whose_server_died_gives_no_row(tmp_path: Path) -> None:
     )
     verdicts = {item.filter: item for item in await Pipeline(config, tools=server.tools()).check(candidate)}
     assert "has no result of its tool" in verdicts["transcript"].reason
+
+
+async def test_every_call_without_a_result_of_its_tool_is_named() -> None:
+    @tool(effect=Effect.PURE, timeout_seconds=0.05)
+    async def slow() -> str:
+        await asyncio.sleep(600)
+        return ""
+
+    @tool
+    async def lost() -> str:
+        raise NoResultError("the service is gone")
+
+    @tool
+    async def failed() -> str:
+        raise ValueError("no such order")
+
+    calls = [call("slow", {}), call("lost", {}), call("failed", {})]
+    journal = MemoryJournal()
+    run = await Agent(ScriptedModel([calls, "ok"]), tools=[slow, lost, failed], journal=journal).run("go")
+    ids = [item.call_id for item in run.results]
+    assert load_row(journal, run.run_id).lineage.in_doubt == tuple(ids[:2])
+    assert run.results[1].content == "the service is gone"
