@@ -121,6 +121,7 @@ async def test_every_call_without_a_result_of_its_tool_is_named() -> None:
     calls = [call("slow", {}), call("lost", {}), call("failed", {})]
     journal = MemoryJournal()
     run = await Agent(ScriptedModel([calls, "ok"]), tools=[slow, lost, failed], journal=journal).run("go")
-    ids = [item.call_id for item in run.results]
-    assert load_row(journal, run.run_id).lineage.in_doubt == tuple(ids[:2])
-    assert run.results[1].content == "the service is gone"
+    results = {item.call_id: item for item in run.results}
+    named = {results[call_id].name for call_id in load_row(journal, run.run_id).lineage.in_doubt}
+    assert named == {"slow", "lost"}
+    assert "the service is gone" in [item.content for item in run.results]
