@@ -46,7 +46,7 @@ async def _write(path: Path, *, has_ids: bool, has_logprobs: bool) -> int:
             script = _script(has_ids, has_logprobs, number)
             model = ScriptedModel(script, keeps_requests=False)
             agent = Agent(model, tools=[add], policy=Policy(max_steps=None), journal=journal)
-            run = await agent.run("Add 1 and 2.", run_id=f"run {number}")
+            run = await agent.run("Add 1 and 2.", run_id=f"run-{number}")
             events += sum([len(event.to_json()) for event in journal.read(run.run_id)])
     return events
 

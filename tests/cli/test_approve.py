@@ -258,6 +258,18 @@ def test_a_rule_for_a_tool_that_does_not_exist_is_an_error(
     assert error in done.err + done.out
 
 
+@pytest.mark.parametrize(("option", "rule"), [("--approve", "sedn*=ask"), ("--tool-limit", "sedn*:calls=1")])
+def test_a_pattern_that_fits_no_tool_is_an_error(cli: Cli, script: Script, option: str, rule: str) -> None:
+    server = script(call_once("send", to="a"))
+    done = cli(*begin(cli, server.url, option, rule, "--run-id", "r"))
+    assert (done.code, sent(cli)) == (2, [])
+    assert "a rule for 'sedn*', which fits no tool of the agent; did you mean 'send'?" in done.err
+    assert cli(*begin(cli, server.url, "--approve", "sen*=ask", "--run-id", "r")).code != 2
+    done = cli("resume", "r", option, rule, "--api-key", "k")
+    assert done.code != 0
+    assert "which fits no tool of the agent" in done.err + done.out
+
+
 def test_a_rule_for_a_tool_that_the_task_does_not_have_is_an_error(cli: Cli) -> None:
     done = cli("run", "--task", "files:csv_sum-0001", "--model", "oracle", "--approve", "writ_file=ask")
     assert done.code == 2
@@ -272,6 +284,7 @@ def test_a_run_that_asks_at_a_terminal_takes_a_decision_of_another_process(
     terminal = Terminal(cli, *begin(cli, server.url, "--approve", "ask", "--run-id", "r"))
     terminals.append(terminal)
     terminal.wait_for("[l]ater")
+    assert [run["run_id"] for run in cli("runs", "--status", "waiting", "--json").lines] == ["r"]
     assert cli("approve", "r", "call_1", "edit", "[1]").code == 2
     done = cli("approve", "r", "call", "edit", '{"to": "b"}')
     assert (done.code, "takes the decision in" in done.err) == (0, True), done

@@ -84,7 +84,15 @@ def test_all_unfinished_runs_are_resumed(cli: Cli, script: Script) -> None:
     cli("run", "go", *options(server.url, "--tools", "letters.py", "--approve", "ask", "--run-id", "r"))
     listed = cli("runs", "--journal", "my runs.db")
     assert "waiting" in listed.out
-    assert cli("resume", "--all", "--journal", "my runs.db").err == "no run is unfinished\n"
+    done = cli("resume", "--all", "--journal", "my runs.db")
+    assert done.code == 0
+    assert "no run is unfinished; 1 run waits for an answer or an approval\n" in done.err
+    cli("run", "go", *options(server.url, "--tools", "letters.py", "--approve", "ask", "--run-id", "s"))
+    several = cli("resume", "--all", "--journal", "my runs.db")
+    assert "; 2 runs wait for an answer or an approval\n" in several.err
+    assert "list them with: treadle runs --status waiting --journal 'my runs.db'" in several.err
+    done = cli(*printed(done, "approve"), "-q")
+    assert (done.code, "sent" in done.out or "done" in done.out) == (0, True), done
 
 
 def test_a_chat_goes_on_with_its_own_agent(cli: Cli, script: Script) -> None:

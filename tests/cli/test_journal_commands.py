@@ -408,3 +408,12 @@ def test_closed_sessions_are_exported_with_all_runs(cli: Cli) -> None:
         done = cli("export", "--all", "-j", "runs.db", "--format", form)
         assert [line.count("One.") + line.count("Three.") for line in done.out.splitlines()] == [1, 1]
         assert (done.code, "1 run left out: not finished" in done.err) == (0, True), done
+
+
+def test_a_report_of_a_name_that_is_nothing_says_that_it_is_no_path_either(cli: Cli) -> None:
+    done = cli("report", "nothing")
+    assert (done.code, "there is no file or folder 'nothing' either" in done.err) == (1, True), done
+    cli("run", "hi", "--model", "mock:echo")
+    done = cli("report", "nothing")
+    assert "there is no run 'nothing' in this journal" in done.err
+    assert "; there is no such file or folder either" in done.err

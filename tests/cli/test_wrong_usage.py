@@ -65,9 +65,9 @@ run hi $M --extra [                        | --extra '['                        
 run hi $M --extra 3                        | --extra '3'                                        | 2
 run hi $M --tool-limit x                   | --tool-limit 'x': write tool:calls=3               | 2
 run hi $M --approve perhaps                | 'perhaps' is not one of ask, never and always      | 2
-run hi $M --run-id last                    | --run-id 'last': an id must not have blanks         | 2
-run hi $M --run-id=-x                      | begin with a dash                                  | 2
-run hi $M --run-id ''                      | --run-id ''                                        | 2
+run hi $M --run-id last                    | --run-id is 'last'; give a str without blanks      | 2
+run hi $M --run-id=-x                      | --run-id is '-x'; give a str without blanks       | 2
+run hi $M --run-id ''                      | --run-id is ''; give                               | 2
 run hi $M --level strong                   | 'strong' is not one of 'process', 'power'          | 2
 runs --limit -1                            | greater than or equal to 0                         | 2
 runs --status complete                     | did you mean 'completed' or                       | 2

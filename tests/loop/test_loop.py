@@ -449,6 +449,9 @@ async def test_a_prompt_over_the_budget_is_not_sent(lab: Lab) -> None:
     model = ScriptedModel([])
     run = await lab.agent(model=model, max_tokens=10).run("x" * 100)
     assert (run.stop_reason, run.steps, model.requests) == ("max_tokens", 0, [])
+    assert run.error == "max_tokens is 10, and the first inference needs about 25 tokens"
+    free = await lab.agent(model=model, max_cost_usd=0).run("go")
+    assert (free.stop_reason, free.error) == ("max_cost", "max_cost is 0, which allows no inference")
 
 
 async def test_a_budget_with_room_for_one_inference_spends_it_with_tools(lab: Lab) -> None:

@@ -13,6 +13,7 @@ from tests.rollout.test_engines import Engine, sampled_ids
 
 from treadle import Agent, Run, open_journal
 from treadle.core.errors import ConfigError, ProviderError
+from treadle.jobs.attempt import AttemptFailedError, check_ended
 from treadle.journal.run_info import RunFilter
 from treadle.rollout import RolloutResult, Rollouts
 from treadle.rollout.rollout_folder import read_groups, read_stored
@@ -149,6 +150,13 @@ def test_a_program_that_takes_too_long_is_stopped(tmp_path: Path, engine: Engine
     result = roll(tmp_path / "out", engine, command, **given)
     assert result.end.reason == "max_items"
     assert "deadline" in result.progress.reasons
+    with open_journal(tmp_path / "out" / "runs.db") as journal:
+        (info,) = journal.runs(RunFilter(stop_reason="deadline"))
+        run = Run.load(info.run_id, journal)
+    with pytest.raises(
+        AttemptFailedError, match=f"run {run.run_id}'s program was killed when its deadline passed"
+    ):
+        check_ended(run)
 
 
 def test_the_limits_of_a_rollout_hold_for_its_program(tmp_path: Path, engine: Engine) -> None:

@@ -269,12 +269,13 @@ async def test_records_are_lines_of_a_file_that_is_rotated(tmp_path: Path) -> No
     assert path.stat().st_mode & 0o077 == 0
 
 
-async def test_an_id_cannot_leave_the_file(tmp_path: Path) -> None:
+def test_an_id_cannot_leave_the_file(tmp_path: Path) -> None:
     """The id of a conversation was a part of a path, so that it could name any file."""
     path = tmp_path / "turns.jsonl"
     run_id = '../../etc/x\n{"key":"forged"}'
-    agent = Agent(ScriptedModel(["ok"]), hooks=[JsonlTurnLog(path)], journal="memory:")
-    await agent.run("go", run_id=run_id)
+    log = JsonlTurnLog(path)  # a run of an older version may have any id
+    log(e.Event(run_id, 1, turn()))
+    log(e.Event(run_id, 2, ended()))
     assert [line["run_id"] for line in read_lines(path)] == [run_id]
     assert [item.name for item in tmp_path.iterdir()] == ["turns.jsonl"]
 
@@ -415,6 +416,6 @@ async def test_a_record_is_one_line_whatever_its_texts_are(tmp_path: Path) -> No
     with open_journal(tmp_path / "a.db") as journal:
         async with Agent(model, hooks=[JsonlTurnLog(log)], journal=journal) as agent:
             for number in range(2):
-                await agent.run(evil, run_id=f"r{number}{evil}", metadata={"title": evil})
+                await agent.run(evil, run_id=f"r{number}", metadata={"title": evil})
     lines = log.read_bytes().removesuffix(b"\n").split(b"\n")
     assert [json.loads(line)["labels"] for line in lines] == [{"title": evil}] * 2

@@ -18,7 +18,7 @@ from tests.forks.process import FORKS, PYTHON
 from tests.loop.workbench import make_call
 from tests.tools.contexts import HeardContext
 
-from treadle import Agent, ScriptedModel, tool
+from treadle import Agent, Policy, ScriptedModel, tool
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, ToolCall
 from treadle.journal.memory import MemoryJournal
@@ -442,6 +442,16 @@ async def test_new_runs_have_the_tools_of_a_server_that_tells_subscribers(
 async def keep() -> str:
     """Keep."""
     return ""
+
+
+async def test_a_rule_may_be_for_tools_that_a_server_adds_later(
+    sdk: MCPServer, odd: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = Policy(approve={"remov_*": "ask"})
+    Agent(ScriptedModel([]), tools=[sdk], policy=policy, journal=MemoryJournal())
+    assert "a rule for 'remov_*', which fits no tool" in caplog.text
+    with pytest.raises(ConfigError, match="fits no tool of the agent"):
+        Agent(ScriptedModel([]), tools=[odd("fixed")], policy=policy, journal=MemoryJournal())
 
 
 async def test_one_tool_of_a_server_stays_one(odd: Any) -> None:

@@ -16,7 +16,7 @@ from tests.forks.process import FORKS, PYTHON
 from tests.loop.workbench import make_call
 from tests.tools.contexts import HeardContext
 
-from treadle.core.errors import ConfigError, ToolError
+from treadle.core.errors import ConfigError, NoResultError, ToolError
 from treadle.core.types import ToolCall
 from treadle.tools.context import ToolContext
 from treadle.tools.function.decorator import check_tool_name
@@ -118,7 +118,7 @@ async def test_many_calls_at_once_share_one_failure_to_start(odd: Odd, tmp_path:
     server.close()
     link.unlink()
     results = await asyncio.gather(*[once.call({}, context()) for _ in range(20)], return_exceptions=True)
-    assert {type(result) for result in results} == {ToolError}
+    assert {type(result) for result in results} == {NoResultError}
     assert f"the command {str(link)!r} of the MCP server 'odd_server' was not found" in str(results[0])
 
 

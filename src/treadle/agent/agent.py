@@ -427,7 +427,9 @@ class Agent(Generic[T_co]):
         from treadle.agent.session import Session
 
         check_options(options, SessionOptions.__optional_keys__, "session")
-        check_given({"run_id": run_id, **options})
+        if run_id is not None:
+            check_run_id(run_id)
+        check_given(options)
         return Session(self, run_id, self._given(options, None), options)
 
     async def sessions(self, limit: int | None = None) -> list[RunInfo]:

@@ -32,6 +32,7 @@ from treadle.runs.options import (
     SessionOptions,
     check_given,
     check_history,
+    check_new_run_id,
     check_text,
 )
 from treadle.runs.recording import user_message
@@ -374,6 +375,7 @@ class Session(Generic[T_co]):
         block(self.close, "async with agent.session()")
 
     async def _begin(self, run_id: str, *, is_lazy: bool) -> Driver:
+        check_new_run_id(run_id)
         beginning = Beginning(
             run_id,
             self._options.get("files"),
@@ -427,7 +429,6 @@ class Session(Generic[T_co]):
     def _post(
         self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery, *, is_awaited: bool
     ) -> Outgoing[T_co]:
-        """Send a message to the inbox of the session's run."""
         driver = self._open_driver()
         driver.recorder.append_held()
         number = self._agent.journal.posting(driver.run_id, user_message(message, delivery), blobs or None)
@@ -507,7 +508,6 @@ class Session(Generic[T_co]):
                 self._outgoing.remove(own)
 
     def _check_waits_for_nobody(self, driver: Driver) -> None:
-        """Raise a `ConfigError` if the turn waits for somebody."""
         if driver.state.turn.is_open and driver.state.status is Status.PAUSED:
             raise ConfigError(
                 f"session {self.run_id!r} waits for an answer or an approval; give it with "

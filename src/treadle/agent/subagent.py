@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core.asking import Answer, Answerable, Question, open_questions
-from treadle.core.errors import ConfigError, NotAskedError, ToolError
+from treadle.core.errors import ConfigError, NoResultError, NotAskedError, ToolError
 from treadle.core.events import Event, RunStarted, ToolStarted
 from treadle.core.events.narrowing import Item
 from treadle.core.limits import Allowance
@@ -21,7 +21,7 @@ from treadle.core.lineage import Caller, Child
 from treadle.core.policy import Policy
 from treadle.core.spec import PartSpec
 from treadle.core.state import Status
-from treadle.core.types import Json, Option, StopReason
+from treadle.core.types import Fault, Json, Option, StopReason
 from treadle.journal.protocol import Journal
 from treadle.loop.driver import Driver
 from treadle.runs.agent_parts import AGENT, read_agent
@@ -61,7 +61,6 @@ class AgentTool:
         shares_files: bool = False,
         max_depth: int = MAX_DEPTH,
     ) -> None:
-        """See `Agent.as_tool`."""
         check_tool_name(name, "an agent")
         if isinstance(max_depth, bool) or not isinstance(max_depth, int) or max_depth < 1:
             raise ConfigError(f"max_depth is {max_depth!r}; give a number of at least 1")
@@ -110,7 +109,6 @@ class AgentTool:
         return PartSpec(name=name, settings=settings, missing="; ".join(missing) or None)
 
     async def aclose(self) -> None:
-        """Close the agent's toolsets."""
         await self._agent.close()
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
@@ -191,9 +189,12 @@ class AgentTool:
 
     def _to_output(self, run: Run[Any]) -> ToolOutput:
         if run.status is not Status.FINISHED:
-            raise ToolError(f"the agent was stopped; its run is {run.run_id!r}")
+            raise NoResultError(f"the agent was stopped; its run is {run.run_id!r}")
         if run.error is not None:
-            return ToolOutput(f"The agent failed: {run.error}\n{run.output}".rstrip(), is_error=True)
+            text = f"The agent failed: {run.error}\n{run.output}".rstrip()
+            if run.fault is Fault.INFRASTRUCTURE:
+                raise NoResultError(text)
+            return ToolOutput(text, is_error=True)
         text = run.output or "The agent ended without an answer."
         if run.stop_reason is not StopReason.COMPLETED:
             text += f"\n[The agent was stopped by its limit {run.stop_reason}.]"

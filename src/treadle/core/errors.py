@@ -17,6 +17,7 @@ TreadleError
 │   ├── UnsupportedPartError            a message has a part that the dialect cannot send
 │   └── RefusedError                    the provider's filter refused the prompt
 ├── ToolError (RuntimeError)            a tool failed; raise it with a text for the model
+│   ├── NoResultError                   the tool's server, sandbox or agent is lost
 │   ├── NotAskedError                   a tool's question is not put to the user
 │   └── RetryWithMessage                the model should call the tool again, in another way
 ├── JournalError (RuntimeError)         the store failed or refused
@@ -137,6 +138,10 @@ class RefusedError(RequestError):
 
 class ToolError(TreadleError, RuntimeError):
     """Raised if a tool fails. The model reads its message."""
+
+
+class NoResultError(ToolError):
+    """Raised if a call has no result of its tool: its server, sandbox or agent is lost or does not answer."""
 
 
 class NotAskedError(ToolError):

@@ -86,7 +86,6 @@ def charge_reserved(state: "State") -> None:
 
 
 def count_call(state: "State", result: ToolResult) -> None:
-    """Count a call with its result for the limits of the turn."""
     spent, kind = state.turn.spent, result.error_kind
     if kind is not None and kind is ToolErrorKind.NOT_RUN:
         spent.refused_calls += 1
@@ -131,7 +130,21 @@ def check_limits(state: "State") -> Append | None:
     if limit is None:
         return _end_lost(state) if spent.lost and _are_lost_over(state) else None
     is_told = is_affordable and not state.is_relayed
-    return announce_limit(state, limit) if is_told else end_turn(state, limit)
+    return (
+        announce_limit(state, limit) if is_told else end_turn(state, limit, error=_explain_end(state, limit))
+    )
+
+
+def _explain_end(state: "State", limit: StopReason) -> str | None:
+    """Return why there is no room for the first inference of a turn; `None` if the turn has had inferences."""
+    spent, policy = state.turn.spent, state.policy
+    if spent.steps or spent.lost or not state.is_since(2, 7):
+        return None
+    if limit is StopReason.MAX_TOKENS:
+        needed = guess_next_tokens(state)
+        return f"max_tokens is {policy.max_tokens:,}, and the first inference needs about {needed:,} tokens"
+    value = policy.max_cost_usd if limit is StopReason.MAX_COST else 0
+    return f"{limit.value} is {value:g}, which allows no inference"
 
 
 _UNKNOWN_COST = (

@@ -1,6 +1,6 @@
 """The policy: the limits of a run, and the choices that the loop leaves to the user."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -35,7 +35,6 @@ class Autonomy(StrEnum):
 
     @property
     def max_questions(self) -> int:
-        """How many questions the agent may ask in one turn."""
         return {Autonomy.CAUTIOUS: 5, Autonomy.BALANCED: 3, Autonomy.DECISIVE: 1}[self]
 
 
@@ -172,12 +171,14 @@ class Policy(Struct, frozen=True, kw_only=True, metaclass=NamedFields):
                 "write {{ for a brace"
             ) from None
 
-    def tool_names(self) -> tuple[str, ...]:
-        """Return the names of tools in `approve` and `tool_limits`, without patterns and effects."""
+    def find_unused(self, tools: Collection[str]) -> list[str]:
+        """Return the names and patterns in `approve` and `tool_limits` that fit none of `tools`."""
         names = dict.fromkeys([*self.approve, *self.tool_limits])
-        return tuple(
-            [name for name in names if name not in _EFFECTS and not any([mark in name for mark in "*?["])]
-        )
+        return [
+            key
+            for key in names
+            if key not in _EFFECTS and not any([key == tool or fnmatchcase(tool, key) for tool in tools])
+        ]
 
     def approval_of(self, name: str, effect: Effect | None) -> Approval:
         """Return the rule for calls of the tool `name`; `effect` is `None` if the tool is unknown, which then
@@ -198,7 +199,6 @@ class Policy(Struct, frozen=True, kw_only=True, metaclass=NamedFields):
 
 
 def is_number(value: object, least: float) -> bool:
-    """Return whether `value` is a number of at least `least`."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= least
 
 

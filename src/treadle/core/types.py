@@ -109,7 +109,7 @@ class ToolErrorKind(StrEnum):
     TOO_LONG = "too_long"
     """The result was too long even for an artifact. It was cut in the middle, and the rest is lost."""
     IN_DOUBT = "in_doubt"
-    """The tool was started and its outcome was lost; it may or may not have taken effect."""
+    """The call has no result of its tool: the outcome was lost, or what runs the tool cannot be reached."""
     NOT_RUN = "not_run"
     """The call was not run, or a pure one not to its end, because a limit of the turn was reached or the turn was
     ended."""

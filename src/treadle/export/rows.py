@@ -132,7 +132,8 @@ class Lineage(Struct, frozen=True, omit_defaults=True):
     simulated: tuple[str, ...] = ()
     """The ids of the calls whose result was simulated and not returned by a real tool."""
     in_doubt: tuple[str, ...] = ()
-    """The ids of the calls that were interrupted, so that their result only says that the outcome is unknown."""
+    """The ids of the calls that have no result of their tool: they were interrupted, ran out of time, or their
+    server or sandbox was lost."""
     models: tuple[str, ...] = ()
     """The names of the models that wrote the assistant messages, in order. Empty if `model` wrote all of them."""
     call_ids: tuple[str, ...] = ()
@@ -157,6 +158,8 @@ class AnswerTokens(Struct, frozen=True, omit_defaults=True):
     cost_usd: float | None = None
 
 
+_LOST = (ToolErrorKind.IN_DOUBT, ToolErrorKind.TIMEOUT)
+"""The errors of calls that were made and have no result of their tool."""
 FULL_WEIGHT = 1.0
 """The weight of a row that no filter has lowered. Only this very object is left out when a row is written."""
 
@@ -231,7 +234,7 @@ def row_of(run_id: str, bodies: Sequence[DurableBody], state: State | None = Non
         parent=None if parent is None else f"{parent.run_id}:{parent.seq}",
         tool_errors=tuple([item.call_id for item in messages if item.is_error and item.call_id]),
         simulated=tuple([item.call_id for item in results if item.is_simulated]),
-        in_doubt=tuple([item.call_id for item in results if item.error_kind is ToolErrorKind.IN_DOUBT]),
+        in_doubt=tuple([item.call_id for item in results if item.error_kind in _LOST]),
         models=tuple(models) if len(set(models)) > 1 else (),
         event_version=VERSION,
         treadle_version=treadle.__version__,
@@ -250,7 +253,6 @@ def _find_later_tools(tools: Sequence[ToolSpec], bodies: Sequence[DurableBody]) 
 
 
 def _find_tokens(bodies: Sequence[DurableBody]) -> Iterator[AnswerTokens]:
-    """Yield the tokens of each answer, in order."""
     before = b""
     for body in bodies:
         if not isinstance(body, InferenceCompleted):
@@ -338,7 +340,6 @@ def write_object(call: ToolCall) -> bytes:
 
 
 def call_ids_of(messages: Sequence[Message]) -> tuple[str, ...]:
-    """Return the ids of all calls, in order."""
     return tuple([call.call_id for message in messages for call in message.tool_calls])
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError, ToolError
+from treadle.core.errors import ConfigError, NoResultError, ToolError
 from treadle.core.masking import hide_in_url
 from treadle.http import transport_errors
 from treadle.http.plain.dial import look_up
@@ -103,7 +103,7 @@ class GuardedHttp:
                     method, target, {name.lower(): value for name, value in (headers or {}).items()}, body
                 )
         except TimeoutError:
-            raise ToolError(
+            raise NoResultError(
                 f"{target.origin_ascii} did not give its whole answer within {self._timeout_seconds:g} s"
             ) from None
 
@@ -169,7 +169,7 @@ class GuardedHttp:
                     said = f"{where} gave no answer: {describe(error)}"
                     if stage_of(error, is_https=url.scheme == "https") is Stage.SECURING:
                         said = str(transport_errors.no_tls(where, describe(error)))
-                    raise ToolError(said) from None
+                    raise NoResultError(said) from None
 
     async def _receive(self, builder: "RequestBuilder", url: "Url") -> HttpAnswer:
         cancelled = CancellationCheck()

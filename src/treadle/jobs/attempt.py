@@ -353,7 +353,10 @@ def check_ended(run: Run[Any]) -> None:
         raise AttemptFailedError(f"cancelled: run {run.run_id} was cancelled")
     if run.stop_reason is StopReason.DEADLINE and run.error is not None:
         # A grade of the unfinished work would depend on how fast the server is.
-        raise AttemptFailedError(f"deadline: run {run.run_id} waited for an answer when its deadline passed")
+        agent = run.state.agent
+        is_program = agent is not None and "command" in (agent.model.settings or {})
+        how = "'s program was killed" if is_program else " waited for an answer"
+        raise AttemptFailedError(f"deadline: run {run.run_id}{how} when its deadline passed")
     turn = run.state.turn
     is_step_limit = run.stop_reason is StopReason.MAX_STEPS
     # Until version 2.3, lost answers were steps. An answer that the model's own limit cut off used up no budget.

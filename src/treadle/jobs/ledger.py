@@ -137,7 +137,7 @@ class Ledger:
         self._ends: dict[str, int] = {}
         """Where the last counted line of each file ends."""
         if is_readonly and not path.exists():
-            hint = suggest_path(path, "generate the dataset first")
+            hint = suggest_path(path, "the job has not begun; run its command first")
             raise ConfigError(f"there is no ledger {str(path)!r}{hint}")
         if not is_readonly:
             self._lock = lock(path)
@@ -162,16 +162,13 @@ class Ledger:
         return None if found is None else str(found[0])
 
     def set(self, name: str, value: str) -> None:
-        """Store a fact about the plan."""
         self.keep({name: value})
 
     def keep(self, facts: Mapping[str, str]) -> None:
-        """Store facts about the plan by name."""
         with self._transaction():
             self._set(facts)
 
     def plan(self, item: PlannedItem) -> None:
-        """Add an item to the plan."""
         with self._transaction():
             self.connection.execute(
                 "INSERT INTO items VALUES (?, 'open', ?, ?, ?)",

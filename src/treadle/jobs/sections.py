@@ -5,7 +5,7 @@ Field docstrings are the descriptions in the published JSON Schemas.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from select import select
@@ -60,7 +60,6 @@ class AgentSection(ConfigSection):
     """The share of the room for the prompt at which the context is compacted; `null`: never."""
 
     def policy(self) -> Policy:
-        """Return the policy of the agent."""
         given = self.model_dump(exclude={"instructions", "tools"})
         return Policy(**given)
 
@@ -81,7 +80,6 @@ class RetrySection(ConfigSection):
     """The delay before the second attempt. It doubles from one attempt to the next, up to 30 seconds."""
 
     def policy(self) -> RetryPolicy:
-        """Return the policy of the retries."""
         return RetryPolicy(attempts=self.attempts, delay_seconds=self.delay_seconds)
 
 
@@ -178,7 +176,6 @@ class ConfigReader(Generic[C]):
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of a configuration file."""
         made = self._kind.model_json_schema()
         return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": self._command}
 
@@ -212,10 +209,25 @@ class ConfigReader(Generic[C]):
         changes, flags = changes or {}, flags or {}
         mapped = self._translate(document) or Mapped(document.value, {}, (), ())
         config, found = self.validate(apply_changes(mapped.value, changes))
+        found = list(self._find_foreign(document, mapped, changes)) or found
         problems = [*document.duplicates(), *mapped.problems, *found]
         if problems or config is None:
             raise document.error(problems, changes, flags, mapped.origins)
         return LoadedConfig(config, document, mapped, changes, flags)
+
+    def _find_foreign(
+        self, document: Document, mapped: Mapped, changes: Mapping[str, Json]
+    ) -> Iterator[Problem]:
+        """Yield a problem for each change of a key that only the file of another program has."""
+        for path in [tuple(key.split(".")) for key in changes if mapped.origins]:
+            known = [self.keys.known(path[:at]) for at in range(len(path))]
+            is_own = all([not names or name in names for name, names in zip(path, known, strict=True)])
+            if not is_own and path[0] in document.value:
+                sources = [source for source in mapped.origins.values() if path[: len(source)] == source]
+                nearest = max(sources, key=len, default=None)
+                own = [".".join(map(str, key)) for key, source in mapped.origins.items() if source == nearest]
+                hint = f"change {' or '.join(map(repr, own))}" if own else f"known are {', '.join(known[0])}"
+                yield Problem(path, f"only the file has this key; of Treadle's keys, {hint}")
 
     def resolve(self, given: C | str | Path | None, options: Mapping[str, Json]) -> C:
         """Return the configuration that a program gives: one, or the path of one with `options`, or these alone.

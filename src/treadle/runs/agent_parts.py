@@ -75,7 +75,6 @@ def make_spec(
     files: Files | None,
     context: ContextSpec | None = None,
 ) -> AgentSpec:
-    """Return the spec of an agent with these parts."""
     items = tuple(tools)
     parts: tuple[PartSpec, ...] = ()
     if items:
@@ -187,16 +186,23 @@ class Toolboxes:
         self._boxes.clear()
 
     def check_policy(self, policy: Policy, task: Task | None = None) -> None:
-        """Check that the tools which a policy names exist. Raises: `ConfigError` with the nearest name.
+        """Check that each rule of a policy fits a tool. Raises: `ConfigError` with the nearest name.
 
-        An agent without tools uses those of its `task`; `None` means that they are not known yet.
+        An agent without tools uses those of its `task`; `None` means that they are not known yet. A pattern may
+        also be meant for the tools that such a task or a server adds later.
         """
-        names = policy.tool_names()
-        tools = self.toolbox(task).tools if names else {}
-        for name in names if tools else ():
-            if name not in tools:
-                hint = name_known(name, tools, "its tools are")
+        tools = self.toolbox(task).tools if policy.approve or policy.tool_limits else {}
+        can_grow = (task is None and not self._has_given) or any(
+            [getattr(toolset, "can_change", True) for toolset in self._changing]
+        )
+        for name in policy.find_unused(tools) if tools else ():
+            hint = name_known(name, tools, "its tools are")
+            if not set("*?[") & set(name):
                 raise ConfigError(f"the policy names the tool {name!r}, which the agent does not have{hint}")
+            text = f"the policy has a rule for {name!r}, which fits no tool of the agent{hint}"
+            if not can_grow:
+                raise ConfigError(text)
+            logging.getLogger("treadle").warning("%s", text)
 
     async def window(self, policy: Policy) -> Window | None:
         """Return the context window of the agent's model; `None` if it is not known. It is looked up once."""

@@ -367,6 +367,13 @@ def check_run_id(run_id: object) -> None:
     need(isinstance(run_id, str) and bool(run_id), "the run's id", run_id, advice)
 
 
+def check_new_run_id(run_id: object, name: str = "the run's id") -> None:
+    """Check the id of a new run, which `name` gives. Raises: `ConfigError`."""
+    is_fine = isinstance(run_id, str) and run_id not in ("", "last") and not run_id.startswith("-")
+    advice = "a str without blanks that does not begin with a dash and is not 'last'"
+    need(is_fine and str(run_id).isprintable() and " " not in str(run_id), name, run_id, advice)
+
+
 def check_history(history: Sequence[Message]) -> tuple[Message, ...]:
     """Return the messages that stand before the first turn. Raises: `ConfigError` if a call has no result, or a
     result no call."""
@@ -398,10 +405,6 @@ def check_text(text: object) -> str:
 def check_flag(name: str, value: object) -> None:
     """Check that an option is a bool: the text "no" would mean yes. Raises: `ConfigError`."""
     need(isinstance(value, bool), name, value, "True or False")
-
-
-def _check_name(name: str, value: object) -> None:
-    need(isinstance(value, str) and bool(value), name, value, "a text that is not empty, or leave it out")
 
 
 def _check_mapping(name: str, value: object) -> None:
@@ -445,9 +448,9 @@ _FLAGS = (
     "is_last",
 )
 _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
-    "run_id": lambda name, value: check_run_id(value),
-    "new_run_id": lambda name, value: check_run_id(value),
-    "batch_id": _check_name,
+    "run_id": lambda name, value: check_new_run_id(value),
+    "new_run_id": lambda name, value: check_new_run_id(value),
+    "batch_id": lambda name, value: check_new_run_id(value, name),
     "files": lambda name, value: check_files(value),
     "attach": _check_attach,
     "metadata": _check_metadata,

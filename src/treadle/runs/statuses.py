@@ -25,7 +25,7 @@ FILTERS = {
     "finished": RunFilter(is_finished=True),
     "running": RunFilter(is_finished=False, is_driven=True),
     "unfinished": replace(_IDLE, is_waiting=False),
-    "waiting": replace(_IDLE, is_waiting=True),
+    "waiting": RunFilter(is_finished=False, is_waiting=True),
     DAMAGED: RunFilter(),
     "open": replace(_IDLE, is_waiting=False, is_session=True, is_turn_open=False),
 }
@@ -36,17 +36,18 @@ other runs."""
 def status_of(info: RunInfo) -> str:
     """Return the status of a run for a listing.
 
-    `finished`; `running` if a live process drives it; `waiting` for an answer or an approval; `open` for a session
-    between two turns; `unfinished` if it can be resumed; `damaged` if its facts cannot be read.
+    `finished`; `waiting` for an answer or an approval, also while a process asks for it; `running` if a live
+    process drives it; `open` for a session between two turns; `unfinished` if it can be resumed; `damaged` if its
+    facts cannot be read.
     """
     if info.status == DAMAGED:
         return DAMAGED
     if info.status == "finished":
         return "finished"
-    if info.is_driven:
-        return "running"
     if info.is_waiting:
         return "waiting"
+    if info.is_driven:
+        return "running"
     return "open" if info.is_session and not info.is_turn_open else "unfinished"
 
 

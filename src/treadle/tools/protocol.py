@@ -46,7 +46,8 @@ class Tool(Protocol):
     A tool whose `call` does not use its context may have an attribute `takes_context` that is false; it is
     then called with `treadle.tools.context.NO_CONTEXT`, which saves the cost of a context for each call.
     A tool of a toolset whose tools change has an attribute `toolset`. The toolset has an attribute `is_outdated`,
-    true once they changed, and a coroutine method `renew`, after which `tools` returns them, for new runs.
+    true once they changed, and a coroutine method `renew`, after which `tools` returns them, for new runs. If its
+    attribute `can_change` is false, they never change.
     A tool whose calls drive runs of their own has an attribute `drives_runs` that is true, so that the calls of one
     step get equal shares of the budgets.
     """

@@ -116,7 +116,9 @@ def check_part(part: PartSpec) -> None:
     if file := split_file(part.name):
         check_file(Path(file[0]))
     elif not is_code(part.name):
-        _load(part.name, part.settings)
+        check = getattr(_load(part.name, part.settings), "check", None)
+        if callable(check):
+            check()
 
 
 def place_in(item: Json, folder: Path) -> Json:
@@ -167,7 +169,6 @@ def _join_origin(origin: str, item: Any) -> str:
 
 
 def _load(text: str, settings: Mapping[str, Json] | None) -> Any:
-    """Return what `text` names, made with `settings`. Raises: `ConfigError`."""
     kind, colon, rest = text.partition(":")
     if text not in TOOLSETS and f"{kind}:" in TOOLSETS:
         return _make(TOOLSETS.load(f"{kind}:"), text, settings, rest)

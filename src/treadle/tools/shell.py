@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError, ToolError
+from treadle.core.errors import ConfigError, NoResultError, SandboxError, ToolError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.sandbox.protocol import CommandOutcome, Limits, Stop
@@ -96,13 +96,15 @@ class ShellTool:
         self.find_fault = ArgumentChecker(self.spec.parameters).find_fault
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
-        """See `Tool.call`. Raises: `ToolError`, `SandboxError`."""
         command = _check_command(arguments["command"])
         sandbox = context.files
         seconds = min(float(arguments.get("timeout_seconds", self._limits.seconds)), self._limits.seconds)
         limits = replace(self._limits, seconds=seconds)
-        folder = await context.scope.get(self, self._commands.open)
-        return _to_output(await folder.run(command, sandbox, limits, context.progress), limits)
+        try:
+            folder = await context.scope.get(self, self._commands.open)
+            return _to_output(await folder.run(command, sandbox, limits, context.progress), limits)
+        except SandboxError as error:
+            raise NoResultError(str(error)) from error
 
 
 def _to_output(outcome: CommandOutcome, limits: Limits) -> ToolOutput:
@@ -176,7 +178,6 @@ def _parameters(limits: Limits) -> dict[str, Json]:
 
 
 def _describe(network: bool, limits: Limits, commands: "HostCommands") -> str:
-    """Return the tool's description, for the model and for readers of the journal."""
     where = "in a sandbox" if commands.is_protected else "on this computer, WITHOUT a sandbox"
     kept = (
         "The working folder holds the run's files and keeps the command's changes. Changes elsewhere are lost"

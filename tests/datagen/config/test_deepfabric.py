@@ -472,3 +472,18 @@ def test_the_number_of_samples_is_the_number_of_rows(tmp_path: Path) -> None:
     loaded = load(tmp_path, small(output={"num_samples": 4, "batch_size": 3}))
     assert wanted_rows(loaded.config, leaves=2) == 4
     assert any("which DeepFabric before 4.10 multiplied by batch_size" in note for note in loaded.notes)
+
+
+def test_a_change_of_a_key_that_only_the_file_has_names_those_of_treadle(tmp_path: Path) -> None:
+    file = tmp_path / "deepfabric.yaml"
+    file.write_text(FULL)
+    for key, own in (
+        ("llm.model", "known are name, seed, models, "),
+        ("topics.llm.model", "change 'models.topics'"),
+        ("output.num_samples", "change 'generation.num_samples'"),
+    ):
+        with pytest.raises(
+            ConfigError, match=f"--set {key}: only the file has this key; of Treadle's keys, {own}"
+        ):
+            load_config(file, {key: "mock:teacher"})
+    assert load_config(file, {"models.default.model": "mock:teacher"}).config.models.default is not None

@@ -163,6 +163,9 @@ def test_prompts_that_do_not_fit_into_the_context(monkeypatch: pytest.MonkeyPatc
     [
         ("mcp:absent.json", "cannot read the MCP servers of 'absent.json': No such file"),
         ("mcp:python 'x", "is not a command line"),
+        ("mcp:no-such-server --port 1", "'no-such-server' of the MCP server 'no-such-server' was not found"),
+        ("mcp:./no/server", "was not found; install it"),
+        ("mcp:/etc/passwd", "cannot be executed; is it a program?"),
         ("spin:here", "'here' is not the URL of a server"),
         ("mock:absent.json", "absent.json"),
     ],

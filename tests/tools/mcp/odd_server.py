@@ -139,7 +139,7 @@ def main():
             version = message["params"]["protocolVersion"]
             result = {
                 "protocolVersion": version,
-                "capabilities": {"tools": {"listChanged": True}},
+                "capabilities": {"tools": {"listChanged": MODE != "fixed"}},
                 "serverInfo": {"name": "odd", "version": "1"},
             }
             send({"id": number, "result": result})

@@ -40,9 +40,10 @@ from treadle.core.state import Status, fold
 from treadle.core.types import Json
 from treadle.journal.named_files import read_named
 from treadle.journal.protocol import Journal
+from treadle.journal.run_info import CALLER
 from treadle.runs.ensure import Batch
 from treadle.runs.run import FileChanges, Run, find_changes, write_files
-from treadle.runs.statuses import find_run, find_unfinished
+from treadle.runs.statuses import find_run, find_unfinished, iterate_runs
 from treadle.runs.task import Task, load_task
 
 
@@ -219,13 +220,23 @@ def resume(
             return _resume_one(agents, find_run(opened, run), shown, follow_up)
         run_ids = find_unfinished(opened, has_failed=is_failed)
         if not run_ids:
-            print_note("no run is unfinished")
+            _print_waiting(opened, follow_up)
             return ExitCode.DONE
         return _resume_all(agents, run_ids, parallel_runs, follow_up, is_json=shown.is_json)
 
 
+def _print_waiting(journal: Journal, follow_up: FollowUp) -> None:
+    """Print that no run is unfinished, how many wait, and the commands that answer the newest of them."""
+    waiting = [info.run_id for info in iterate_runs(journal, status="waiting") if CALLER not in info.labels]
+    told = "1 run waits" if len(waiting) == 1 else f"{len(waiting):,} runs wait"
+    print_note(f"no run is unfinished{f'; {told} for an answer or an approval' if waiting else ''}")
+    for run_id in waiting[:1]:
+        print_follow_up(Run.load(run_id, journal), follow_up)
+    if len(waiting) > 1:
+        print_note("list them with: " + follow_up.write("runs", status="waiting"))
+
+
 def _resume_one(agents: ResumedAgents, run_id: str, shown: o.ViewOptions, follow_up: FollowUp) -> int:
-    """Resume one run, show it while it works, and return the exit code."""
     run = Run.load(run_id, agents.journal)
     if run.status is Status.FINISHED and not run.state.has_failed_turn:
         command = follow_up.write("fork", run_id, text="TEXT")
@@ -242,7 +253,6 @@ def _resume_one(agents: ResumedAgents, run_id: str, shown: o.ViewOptions, follow
 
 
 def _show(run: Run, shown: o.ViewOptions) -> int:
-    """Show how a run that needs no driving has ended, and return the exit code."""
     make_view(is_json=shown.is_json, is_quiet=shown.is_quiet).finish(run, 0.0)
     return exit_code(run)
 

@@ -2,12 +2,13 @@
 
 import contextlib
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing
 from treadle.cli.terminal.output import flush, print_json, print_line, print_note, spinner, write_output
-from treadle.core.errors import RunNotFoundError
+from treadle.core.errors import JournalError, RunNotFoundError
 from treadle.journal.named_files import suggest_path
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
@@ -94,7 +95,7 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
     else:
         for path in paths:
             check_folder(path)
-        with open_existing(journal) as opened:
+        with _open(journal, runs or ()) as opened:
             try:
                 ids = [_find_run(opened, text) for text in runs or ["last"]]
             except RunNotFoundError:
@@ -111,9 +112,21 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
         print_line(str(out))
 
 
+def _open(journal: str | None, names: Sequence[str]) -> Journal:
+    """Return the journal of the named runs. Raises: `JournalError`, which says if a name is no path either."""
+    try:
+        return open_existing(journal)
+    except JournalError as error:
+        absent = next((name for name in names if not Path(name).exists()), None)
+        if absent is None:
+            raise
+        raise JournalError(f"{error}; there is no file or folder {absent!r} either") from error
+
+
 def _find_run(opened: Journal, text: str) -> str:
     """Return the id of a run. Raises: `RunNotFoundError`, which names a path that may be meant."""
     try:
         return find_run(opened, text)
     except RunNotFoundError as error:
-        raise RunNotFoundError(f"{error}{suggest_path(text)}") from error
+        otherwise = "" if Path(text).exists() else "there is no such file or folder either"
+        raise RunNotFoundError(f"{error}{suggest_path(text, otherwise)}") from error

@@ -32,12 +32,11 @@ def open_or_make(address: str | None, level: str) -> Journal:
 def new_run_id(given: str | None) -> str:
     """Return the id of a new run: a given one or a generated one. Raises: `ConfigError`."""
     from treadle.runs.begin import make_run_id
+    from treadle.runs.options import check_new_run_id
 
-    if given is None:
-        return make_run_id()
-    if not given or given == "last" or given.startswith("-") or not given.isprintable() or " " in given:
-        raise ConfigError(f"--run-id {given!r}: an id must not have blanks, begin with a dash, or be 'last'")
-    return given
+    if given is not None:
+        check_new_run_id(given, "--run-id")
+    return given or make_run_id()
 
 
 def import_file(journal: Journal, path: str) -> "Imported":

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.asking import Answer, Question
 from treadle.core.calls import RunInner, refuse_unapproved, unknown_outcome
-from treadle.core.errors import ConfigError, RetryWithMessage
+from treadle.core.errors import ConfigError, NoResultError, RetryWithMessage
 from treadle.core.limits import Allowance
 from treadle.core.lineage import Child
 from treadle.core.types import Effect, Json, ToolCall, ToolErrorKind, ToolResult, ToolSpec
@@ -124,7 +124,6 @@ class Workbench:
         return tuple([spec for spec in specs if spec.name not in self.toolbox.by_name])
 
     def offer_reading(self) -> None:
-        """Use the tools of `reading` from now on."""
         if self.reading is not None:
             self.toolbox, self.reading = self.reading, None
 
@@ -235,7 +234,6 @@ class Workbench:
         outbox.put(*snapshot, *marked, blobs=blobs)
 
     async def end_stopped(self) -> None:
-        """End the runs that stopped calls have driven."""
         call_ids, self.stopped = self.stopped, []
         if self.end_called is not None:
             await self.end_called(call_ids)
@@ -324,7 +322,9 @@ class Workbench:
                 key = (self.run_id, call.arguments)
                 if (wrong := self.failures.blame_tool(call.name, error, key, told)) is not None:
                     raise wrong from error
-            result, blobs = failed(call, ToolErrorKind.FAILED, describe_exception(error)), None
+            is_lost = isinstance(error, NoResultError)
+            kind = ToolErrorKind.IN_DOUBT if is_lost else ToolErrorKind.FAILED
+            result, blobs = failed(call, kind, describe_exception(error)), None
         finally:
             if asking is not None:
                 asking.running.pop()

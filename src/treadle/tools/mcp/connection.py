@@ -99,13 +99,17 @@ class Connection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether a call can be made on this session."""
         return self._client is not None and not self.is_over
 
     @property
     def is_busy(self) -> bool:
         """Whether a call that somebody waits for uses this session."""
         return any(task is None or not task.cancelling() for task in self._calls)
+
+    @property
+    def can_change_tools(self) -> bool:
+        tools = getattr(getattr(self._client, "server_capabilities", None), "tools", None)
+        return bool(getattr(tools, "list_changed", None))
 
     @property
     def is_legacy(self) -> bool:
@@ -250,14 +254,7 @@ class Connection:
                 return UnreachableError(
                     self.tell(f"cannot be started in {target.cwd!r}: there is no such folder")
                 )
-            is_absent = isinstance(leaf, FileNotFoundError)
-            hint = "install it, or give its full path" if is_absent else "is it a program?"
-            if " " in target.command and is_absent:
-                hint = "pass the words after the program as args"
-            return UnreachableError(
-                f"the command {target.command!r} of the MCP server {target.name!r} "
-                f"{'was not found' if is_absent else 'cannot be executed'}; {hint}"
-            )
+            return UnreachableError(target.explain_command(is_absent=isinstance(leaf, FileNotFoundError)))
         status, cause = self._last.status, self._last.error or self._failure
         if judge(leaf, is_over=False, status=status) is not FailureMeaning.LOST:
             return UnreachableError(self.tell(f"cannot be used: {self._describe(leaf, status)}"))
@@ -355,8 +352,7 @@ class Connection:
 
     async def _listen(self, client: Any) -> None:
         """Subscribe to changes of the tools, which servers of newer protocol versions tell only to subscribers."""
-        tools = getattr(client.server_capabilities, "tools", None)
-        while not self.is_legacy and getattr(tools, "list_changed", None):
+        while not self.is_legacy and self.can_change_tools:
             try:
                 async with client.listen(tools_list_changed=True) as changes:
                     async for _ in changes:

@@ -5,7 +5,7 @@ import contextlib
 import re
 from typing import Any
 
-from treadle.core.errors import ToolError, TreadleError
+from treadle.core.errors import NoResultError, ToolError, TreadleError
 from treadle.tools.mcp.connection import Connection, RemoteCall
 from treadle.tools.mcp.failure import EndedError, FailureMeaning, UnreachableError
 from treadle.tools.mcp.target import Target
@@ -24,6 +24,8 @@ class ServerLink:
         self.listing: list[Any] = []
         """The server's tools as it last listed them."""
         self._names: frozenset[str] = frozenset()
+        self.can_change = True
+        """False if the server said that its tools do not change."""
         self.is_listing_old = False
         """True if the server said that its tools changed."""
         self._is_legacy = False
@@ -63,7 +65,7 @@ class ServerLink:
             try:
                 connection = await self.get()
             except UnreachableError as error:
-                raise ToolError(str(error)) from error
+                raise NoResultError(str(error)) from error
             self._check_name(call.name)
             try:
                 with connection.counted(call.key):
@@ -72,7 +74,8 @@ class ServerLink:
                 is_closed = connection.is_closed
                 await self._leave(connection)
                 if is_closed or is_again or not (call.can_repeat or lost.is_not_run):
-                    raise ToolError(_explain_end(connection, call.name, lost, is_closed)) from lost.__cause__
+                    told = _explain_end(connection, call.name, lost, is_closed)
+                    raise NoResultError(told) from lost.__cause__
                 is_again = True
                 continue
             if result.is_error and any(
@@ -131,7 +134,6 @@ class ServerLink:
             task.exception()
 
     async def _start(self) -> Connection:
-        """Open a new session. Raises: `UnreachableError`."""
         deadline = asyncio.get_running_loop().time() + self.target.start_timeout_seconds
         if self._is_legacy:
             return await self._start_as("legacy", deadline)
@@ -142,7 +144,7 @@ class ServerLink:
             if self.target.transport != "stdio":
                 raise
             connection = await self._start_as("legacy", deadline)
-        self._is_legacy = connection.is_legacy
+        self._is_legacy, self.can_change = connection.is_legacy, connection.can_change_tools
         return connection
 
     async def _start_as(self, mode: str, deadline: float) -> Connection:

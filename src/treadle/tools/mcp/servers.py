@@ -39,7 +39,6 @@ class _Connected:
         raise NotImplementedError
 
     async def aclose(self) -> None:
-        """End the shared sessions and their processes without blocking."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -145,6 +144,10 @@ class MCPServer(_Connected):
         """The server's listing that `_tools` were made from."""
 
     @property
+    def can_change(self) -> bool:
+        return not self.is_per_run and self._link.can_change
+
+    @property
     def is_outdated(self) -> bool:
         """Whether the server has changed its tools since they were listed for `tools`."""
         link = self._link
@@ -198,7 +201,6 @@ class MCPServer(_Connected):
 
     @property
     def part(self) -> PartSpec:
-        """The toolset by name and settings, without secrets."""
         return make_part({self.name: self.entry})
 
     def __repr__(self) -> str:
@@ -315,7 +317,6 @@ class MCPTool:
         return self._find_fault(arguments)
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
-        """See `Tool.call`. Raises: `ToolError`."""
         return await self.server.call(self, arguments, context)
 
     def __repr__(self) -> str:
@@ -336,8 +337,12 @@ class MCPServers(_Connected):
 
     @property
     def part(self) -> PartSpec:
-        """The toolset by name and settings, without secrets."""
         return make_part({server.name: server.entry for server in self.servers})
+
+    def check(self) -> None:
+        """Check that the commands of the servers are installed. No server is started. Raises: `ConfigError`."""
+        for server in self.servers:
+            server.target.check_command()
 
     def tools(self) -> tuple[Tool, ...]:
         """Return the tools of all servers, which are connected in parallel. Raises: `ConfigError`."""
@@ -351,6 +356,10 @@ class MCPServers(_Connected):
             await self.aclose()
             raise failures[0]
         return self
+
+    @property
+    def can_change(self) -> bool:
+        return any([server.can_change for server in self.servers])
 
     @property
     def is_outdated(self) -> bool:

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.documents import read_data
+from treadle.core.errors import ConfigError
 from treadle.core.masking import Mask, is_secret_name, secrets_of_url, words_of
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
@@ -62,6 +64,22 @@ class Target(Struct, frozen=True):
             variables={**self.variables, **variables},
         )
 
+    def check_command(self) -> None:
+        """Check that the command is installed, without starting it. Raises: `ConfigError`."""
+        command = self.command
+        if command is not None and os.path.dirname(command):
+            command = os.path.join(self.cwd or "", command)
+        if command is not None and shutil.which(command, path=self.env.get("PATH")) is None:
+            raise ConfigError(self.explain_command(is_absent=not os.path.exists(command)))
+
+    def explain_command(self, *, is_absent: bool) -> str:
+        """Return the text about a command that is absent, or is no program."""
+        hint = "install it, or give its full path" if is_absent else "is it a program?"
+        if " " in (self.command or "") and is_absent:
+            hint = "pass the words after the program as args"
+        how = "was not found" if is_absent else "cannot be executed"
+        return f"the command {self.command!r} of the MCP server {self.name!r} {how}; {hint}"
+
     def __repr__(self) -> str:
         return f"<MCP server {self.name!r}>"
 
@@ -107,7 +125,6 @@ def name_of_command(words: Sequence[str]) -> str:
 
 
 def name_of_url(url: str) -> str:
-    """Return the host as a name."""
     host = re.sub(r"^https?://(?:[^/@]*@)?", "", url).partition("/")[0].partition(":")[0]
     return _UNSAFE.sub("_", host) or "server"
 

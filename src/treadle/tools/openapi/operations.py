@@ -81,7 +81,6 @@ class OpenAPI:
         self._tools = tuple([OpenAPITool(self, item) for item in operations])
 
     def tools(self) -> "tuple[OpenAPITool, ...]":
-        """See `Toolset.tools`."""
         return self._tools
 
     @property
@@ -105,7 +104,7 @@ class OpenAPI:
         try:
             answer = await self._http.request(operation.method, url, headers, made.body)
         except ToolError as error:
-            raise ToolError(self._secrets.hide(str(error))) from None
+            raise type(error)(self._secrets.hide(str(error))) from None
         return read(replace(answer, body=self._secrets.hide_bytes(answer.body)))
 
     def _find_obstacle(

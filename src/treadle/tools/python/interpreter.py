@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError, ToolError
+from treadle.core.errors import ConfigError, NoResultError, ToolError
 from treadle.core.registry import require
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
@@ -87,7 +87,7 @@ class Python:
         try:
             session = await workers.take(key, state, options)
         except monty.MontyError as error:
-            raise ToolError(f"the state of Python could not be restored: {error}") from error
+            raise NoResultError(f"the state of Python could not be restored: {error}") from error
         run = _Run(self, monty, session, context)
         try:
             output = await run.run(code)
@@ -256,7 +256,6 @@ async def _dump(session: Any) -> bytes | None:
 
 @contextlib.asynccontextmanager
 async def _forgetting(key: tuple[str, int]) -> AsyncIterator[None]:
-    """Release the run's worker on exit."""
     try:
         yield
     finally:
@@ -288,7 +287,6 @@ def show_last(code: str) -> str | None:
 
 
 def _identifier(name: str) -> str:
-    """Return the name under which code can call a tool."""
     made = re.sub(r"\W", "_", name)
     return f"_{made}" if made[:1].isdigit() or keyword.iskeyword(made) else made
 
