@@ -55,9 +55,10 @@ class Slots:
     Runs that need slots are announced with `expect`, so that a job knows when all of them have begun.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, progress: JobProgress) -> None:
+        """Make `size` slots, whose use is counted in `progress`."""
         self.size = size
-        self.used = 0
+        self._progress = progress
         self._expected = 0
         """How many runs wait for a slot."""
         self._semaphore = asyncio.Semaphore(size)
@@ -76,7 +77,7 @@ class Slots:
 
     async def until_free(self) -> None:
         """Wait until a slot is free that nobody waits for."""
-        while self._expected or self.used >= self.size:
+        while self._expected or self._progress.in_flight >= self.size:
             await self._change()
 
     async def _change(self) -> None:
@@ -85,12 +86,12 @@ class Slots:
 
     async def __aenter__(self) -> None:
         await self._semaphore.acquire()
-        self.used += 1
+        self._progress.in_flight += 1
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.used -= 1
+        self._progress.in_flight -= 1
         self._semaphore.release()
         self._changed.set()
 
@@ -131,6 +132,11 @@ class Expected:
         self.add(-self._left)
 
 
+class CutOffError(Exception):
+    """Raised by the work on an item that a limit of the job has cut off. The item stays open, and a job that
+    continues this one makes it."""
+
+
 class JobWork(Protocol[R]):
     """The content of a job: the plan of its items, the attempts at them, and their outcomes."""
 
@@ -141,7 +147,7 @@ class JobWork(Protocol[R]):
     async def attempt(self, item: PlannedItem, attempt: int, expected: Expected) -> R:
         """Work on an item in slots of the window, and return the result. `expected` announces one run.
 
-        An exception ends the whole job.
+        Raises: `CutOffError`; any other exception ends the whole job.
         """
         ...
 
@@ -213,7 +219,7 @@ class Job(Generic[R, P]):
         self.meter = meter
         self.workers = workers
         self.progress = progress
-        self.slots = Slots(window)
+        self.slots = Slots(window, progress)
         self.counts = ledger.counts()
         self.stop = stop or asyncio.Event()
         self.in_flight = 0
@@ -252,7 +258,6 @@ class Job(Generic[R, P]):
         progress, counts, meter = self.progress, self.counts, self.meter
         progress.kept, progress.rejected, progress.failed = counts.kept, counts.rejected, counts.failed
         progress.reasons = counts.reasons
-        progress.in_flight = self.slots.used
         progress.input_tokens, progress.output_tokens = meter.input_tokens, meter.output_tokens
         progress.cost_usd, progress.seconds = meter.cost_usd, meter.seconds
         progress.is_stopping = self.stop.is_set()
@@ -421,6 +426,8 @@ class Job(Generic[R, P]):
                 lambda connection: work.settle(item, attempt, result, connection),
                 self.meter.facts(),
             )
+        except CutOffError:
+            return
         finally:
             self._note_in_flight(item, -1)
             self._changed.set()

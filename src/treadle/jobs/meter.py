@@ -118,6 +118,11 @@ class JobMeter:
         """Return the limit that is reached; `None` if there is none. Requests in flight do not count."""
         return self.reached or self._find_limit(_Need())
 
+    def has_cut_off(self, fault: str | None) -> bool:
+        """Return whether `fault`, the text of what ended some work, is a limit of the plan."""
+        limit = self.find_limit()
+        return limit is not None and str(LimitReachedError(limit)) in (fault or "")
+
     def _find_limit(self, need: _Need) -> str | None:
         limits = self.limits
         tokens = self.input_tokens + self.output_tokens + self.lost.tokens

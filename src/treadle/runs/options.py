@@ -350,6 +350,17 @@ def check_run(task: object, options: Mapping[str, Any]) -> None:
             "environment; use treadle rollout or treadle eval, or give their classes workers=ProgramWorkers(), of "
             "treadle.server.gateway.programs"
         )
+    if not isinstance(task, str):
+        parts = {name: getattr(task, name, None) for name in ("input", "instructions", "seed", "tools")}
+        need(isinstance(parts["input"], str), "the task's input", parts["input"], "a str")
+        need(
+            isinstance(parts["instructions"], str | None),
+            "the task's instructions",
+            parts["instructions"],
+            "a str",
+        )
+        need(isinstance(parts["seed"], int | None), "the task's seed", parts["seed"], "an int")
+        check_tools(parts["tools"] or ())
     check_given(options)
 
 

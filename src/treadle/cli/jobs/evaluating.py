@@ -60,9 +60,10 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
             "give a configuration, or options: treadle eval --task files:test --model oracle --epochs 4"
         )
     config = READER.load(path, changes.by_key(), changes.flags, print_note)
+    progress = EvaluationProgress()
     job = JobCommand(
         config.name,
-        EvaluationProgress(),
+        progress,
         NewestFeed(SampleGraded, _write_sample),
         changes.command("eval", path),
         shown,
@@ -70,7 +71,12 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
     workers = find_program_workers(config.tasks)
     result = job.run(
         lambda stop: evaluate(
-            config, is_rescored=is_rescored, workers=workers, listener=job.listen, stop=stop
+            config,
+            is_rescored=is_rescored,
+            workers=workers,
+            listener=job.listen,
+            stop=stop,
+            progress=progress,
         )
     )
     if result is None:
