@@ -247,7 +247,6 @@ async def evaluate(
         end = await job.run(work, JobSettings(wanted=plan.wanted, max_items=plan.wanted))
         if end.reason == "done":
             finish_rescoring(job.ledger)
-        job.refresh()
     return Evaluated(end, progress, folder, read_results(config.path))
 
 

@@ -321,6 +321,7 @@ class Job(Generic[R, P]):
             raise failed.exceptions[0] from None
         finally:
             stopping.cancel()
+            self.refresh()
         assert self.end is not None
         return self.end
 
