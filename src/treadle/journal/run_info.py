@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
+from enum import StrEnum
 
 from msgspec import Struct
 
@@ -144,6 +145,25 @@ class RunFilter(Struct, frozen=True, kw_only=True):
             and (self.created_before is None or info.created_at < self.created_before)
             and (self.updated_since is None or info.updated_at >= self.updated_since)
         )
+
+
+class RunOrder(StrEnum):
+    """The figures that a list of runs is sorted by."""
+
+    DURATION = "duration"
+    """The time from the first event to the newest one."""
+    COST = "cost"
+    """The cost in US dollars. Runs whose cost is unknown are the least."""
+    TOKENS = "tokens"
+    """All tokens, of input and output."""
+
+    def key_of(self, info: RunInfo) -> float:
+        """Return the figure of a run."""
+        if self is RunOrder.DURATION:
+            return info.updated_at - info.created_at
+        if self is RunOrder.TOKENS:
+            return info.input_tokens + info.output_tokens
+        return -1.0 if info.cost_usd is None else info.cost_usd
 
 
 EQUAL_FIELDS = (

@@ -125,7 +125,7 @@ class Suite(Struct, frozen=True, kw_only=True):
         return next(iter(fitting), self.table.agent)
 
     async def check_agents(self, paths: list[Path]) -> None:
-        """Load the agents that are named for recordings. Raises: `MistakesError` with a line for each that fails."""
+        """Load the agents that are named for recordings. Raises: `MistakesError` that names each that fails."""
         counts = Counter(filter(None, [self.reference_of(self.name_of(path)) for path in paths]))
         mistakes = []
         with _offline(not self.is_live):

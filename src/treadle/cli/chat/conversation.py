@@ -19,7 +19,7 @@ from treadle.cli.chat.slash import COMMANDS, is_misspelt
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, print_follow_up
 from treadle.cli.jobs.execute import CommandLoop
-from treadle.cli.jobs.journals import open_existing, open_or_make
+from treadle.cli.jobs.journals import open_existing
 from treadle.cli.jobs.resumed_agents import ResumedAgents, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import read_mount
 from treadle.cli.options import common as o
@@ -34,6 +34,7 @@ from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Delivery, Message, ToolCall
 from treadle.journal.protocol import Journal
+from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
 from treadle.loop.listener import Emit
 from treadle.routing.judging.judges import ASK_TOOL
@@ -383,7 +384,7 @@ def chat(
             "a session keeps its persona, memory, skills, documents and judge; --persona, --memory, --user, "
             "--skills, --document and --judge are for a new one"
         )
-    with open_or_make(journal, level) if is_new else open_existing(journal, level) as opened:
+    with open_journal(journal, level) if is_new else open_existing(journal, level) as opened:
 
         def make(model: str | None, run_id: str | None) -> Agent:
             given = agent

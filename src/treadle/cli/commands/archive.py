@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from treadle.cli.jobs.journals import find_runs, import_file, open_existing, open_or_make
+from treadle.cli.jobs.journals import find_runs, import_file, open_existing
 from treadle.cli.options import common as o
 from treadle.cli.terminal.output import (
     bar,
@@ -18,6 +18,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.journal.check import Check, Checked
+from treadle.journal.registry import open_journal
 
 
 def check(
@@ -125,7 +126,7 @@ def import_(
         treadle import runs.jsonl
         zcat runs.jsonl.gz | treadle import -
     """
-    with open_or_make(journal, level) as opened:
+    with open_journal(journal, level) as opened:
         found = import_file(opened, file)
     print_lines([clean(run_id).encode() for run_id in (*found.added, *found.known)])
     if found.known:
