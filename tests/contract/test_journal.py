@@ -517,7 +517,10 @@ async def test_runs_are_sorted_by_a_figure_and_listed_in_pages(
     for number, cost in enumerate((0.5, None, 0.25, 0.5)):
         answer = Completion(Message(Role.ASSISTANT, "x"), FinishReason.STOP, Usage(number % 3, 5), cost, "m")
         await write(
-            filtered, f"c{number}", *start(10 + number), e.InferenceCompleted(at=20.0, completion=answer)
+            filtered,
+            f"c{number}",
+            *start(10 + number),
+            e.InferenceCompleted(at=20.0, step=1, completion=answer),
         )
     expected = sorted(filtered.runs(), key=order.key_of)[:: -1 if is_down else 1]
     assert len({order.key_of(info) for info in expected}) > 1
