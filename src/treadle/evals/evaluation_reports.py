@@ -3,6 +3,7 @@ write."""
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -273,10 +274,9 @@ def make_inspect_log(results: Results, model: ModelResult, journal: Journal) -> 
     written = [_write_sample(sample, Run.load(sample.run_id, journal)) for sample in samples]
     times = [run for item in written for run in item.pop("_times")]
     began, ended = (_write_time(value) for value in (min(times, default=0.0), max(times, default=0.0)))
-    usage: dict[str, int] = {}
+    usage = Counter[str]()
     for item in written:
-        for name, value in item["model_usage"][model.model].items():
-            usage[name] = usage.get(name, 0) + value
+        usage.update(item["model_usage"][model.model])
     estimates = {**({"score": model.score} if model.score is not None else {}), **model.scorers}
     return {
         "version": 2,
@@ -302,9 +302,7 @@ def make_inspect_log(results: Results, model: ModelResult, journal: Journal) -> 
                     "name": name,
                     "scorer": name,
                     "metrics": {
-                        "mean": {"name": "mean", "value": estimate.mean},
-                        "low": {"name": "low", "value": estimate.low},
-                        "high": {"name": "high", "value": estimate.high},
+                        key: {"name": key, "value": getattr(estimate, key)} for key in ("mean", "low", "high")
                     },
                 }
                 for name, estimate in estimates.items()

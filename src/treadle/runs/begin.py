@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,13 +29,11 @@ from treadle.runs.drive import Terms, drive, make_driver, open_turn, spec_for, s
 from treadle.runs.options import Attachable, Files, Given, RunContext, StreamOptions, check_run
 from treadle.runs.run import Run
 from treadle.runs.task import Task
+from treadle.sandbox.in_memory import MemorySandbox, SharedFiles
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import Attachment
 from treadle.tools.user_code import blame
-
-if TYPE_CHECKING:
-    from treadle.sandbox.in_memory import SharedFiles
 
 MAX_ATTACHMENT_BYTES = 50 * 1024 * 1024
 """The largest file that can be attached."""
@@ -203,24 +201,21 @@ async def _call_instructions(function: Callable[..., Any], context: RunContext[A
 
 
 def _make_sandbox(files: Files | None) -> Sandbox:
-    from treadle.sandbox.in_memory import MemorySandbox, SharedFiles
-
     if isinstance(files, SharedFiles):
         return files.open()
     return MemorySandbox(read_mount(files) if isinstance(files, str | Path) else files)
 
 
-def share_files(task: Task) -> "SharedFiles":
+def share_files(task: Task) -> SharedFiles:
     """Return the initial files of a task. Raises: `ConfigError` that names the task if they have a mistake."""
-    from treadle.sandbox.in_memory import SharedFiles
-
     what = f"the files of the task '{task.task_set}:{task.task_id}' cannot be used"
     try:
         return SharedFiles(task.files)
-    except SandboxError as error:
-        raise ConfigError(f"{what}: {error}") from error
     except Exception as error:  # a task of a user may make its files when they are asked for
-        raise blame(error, what) or error from error
+        is_refused = isinstance(error, SandboxError)
+        if (wrong := ConfigError(f"{what}: {error}") if is_refused else blame(error, what)) is None:
+            raise
+        raise wrong from error
 
 
 _random = random.Random()

@@ -351,16 +351,10 @@ def check_run(task: object, options: Mapping[str, Any]) -> None:
             "treadle.server.gateway.programs"
         )
     if not isinstance(task, str):
-        parts = {name: getattr(task, name, None) for name in ("input", "instructions", "seed", "tools")}
-        need(isinstance(parts["input"], str), "the task's input", parts["input"], "a str")
-        need(
-            isinstance(parts["instructions"], str | None),
-            "the task's instructions",
-            parts["instructions"],
-            "a str",
-        )
-        need(isinstance(parts["seed"], int | None), "the task's seed", parts["seed"], "an int")
-        check_tools(parts["tools"] or ())
+        for name, kinds in (("input", str), ("instructions", str | None), ("seed", int | None)):
+            part = getattr(task, name, None)
+            need(isinstance(part, kinds), f"the task's {name}", part, "an int" if name == "seed" else "a str")
+        check_tools(getattr(task, "tools", ()))
     check_given(options)
 
 

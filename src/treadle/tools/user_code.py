@@ -40,11 +40,8 @@ def blame(error: Exception, what: str) -> ConfigError | None:
     `None` if another attempt may succeed.
     """
     if isinstance(error, ConfigError):
-        return (
-            type(error)(f"{what}: {error}")
-            if type(error) is UserCodeError
-            else ConfigError(f"{what}: {error}")
-        )
+        kind = UserCodeError if type(error) is UserCodeError else ConfigError
+        return kind(f"{what}: {error}")
     may_pass = isinstance(error, OSError) or not isinstance(error, _KINDS)
     if isinstance(error, TreadleError) or (may_pass and not isinstance(error, _WRONG_PATHS)):
         return None

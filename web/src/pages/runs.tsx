@@ -14,6 +14,8 @@ import type { PageSpec } from ".";
 
 const PAGE = 200;
 const RELOAD_SECONDS = 3;
+/** A list that is sorted by a figure costs the server half a second if there are 100,000 runs. */
+const SORTED_RELOAD_SECONDS = 20;
 const STARTED = "-started";
 const FILTERS = ["status", "agent", "model", "label", "text"] as const;
 const STATUSES = ["running", "paused", "finished", "damaged"];
@@ -83,7 +85,7 @@ function useRuns(query: string): { runs: RunInfo[]; hasMore: boolean; error: Err
     };
     setState((before) => ({ ...before, isLoading: true }));
     void load();
-    const timer = isLive ? setInterval(() => document.visibilityState === "visible" && void load(), 1000 * RELOAD_SECONDS) : 0;
+    const timer = isLive ? setInterval(() => document.visibilityState === "visible" && void load(), 1000 * (query.includes("order=") ? SORTED_RELOAD_SECONDS : RELOAD_SECONDS)) : 0;
     return () => {
       isGone = true;
       clearInterval(timer);

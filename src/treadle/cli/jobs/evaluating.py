@@ -1,6 +1,7 @@
 """The work of `treadle eval`: applies the options to the configuration, makes the evaluation, shows its tables."""
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,25 +61,13 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
             "give a configuration, or options: treadle eval --task files:test --model oracle --epochs 4"
         )
     config = READER.load(path, changes.by_key(), changes.flags, print_note)
-    progress = EvaluationProgress()
-    job = JobCommand(
-        config.name,
-        progress,
-        NewestFeed(SampleGraded, _write_sample),
-        changes.command("eval", path),
-        shown,
-    )
+    progress, feed = EvaluationProgress(), NewestFeed(SampleGraded, _write_sample)
+    job = JobCommand(config.name, progress, feed, changes.command("eval", path), shown)
     workers = find_program_workers(config.tasks)
-    result = job.run(
-        lambda stop: evaluate(
-            config,
-            is_rescored=is_rescored,
-            workers=workers,
-            listener=job.listen,
-            stop=stop,
-            progress=progress,
-        )
+    make = partial(
+        evaluate, config, is_rescored=is_rescored, workers=workers, listener=job.listen, progress=progress
     )
+    result = job.run(lambda stop: make(stop=stop))
     if result is None:
         return ExitCode.INTERRUPTED
     advice = "some samples have no grade; see the reasons above"

@@ -221,7 +221,7 @@ class TableJournal(ABC, Generic[D]):
         """See `Journal.runs`. Facts that are unknown are computed from the events first."""
         while self._reader.has_unknown_facts() and self._committer.submit(self._fill).result():
             pass
-        return self._reader.runs(filter or RunFilter(), after, limit, order, newest_first=newest_first)
+        return self._reader.runs(filter or RunFilter(), after, limit, order, newest_first)
 
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
         """See `Journal.follow`. Events of other processes are seen within `POLL_SECONDS`."""

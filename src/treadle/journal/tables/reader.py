@@ -235,7 +235,6 @@ class TableReader(ABC):
         after: str | None,
         limit: int | None,
         order: RunOrder | None,
-        *,
         newest_first: bool,
     ) -> list[RunInfo]:
         live = self._leases.live(self.query)
