@@ -69,10 +69,10 @@ class RetrySection(ConfigSection):
     """What happens after a fault of the infrastructure: a server that fails, a lost connection, a grader that
     cannot reach its service. Such a fault never counts as a reward of 0.
 
-    A mistake in a task, or in the code of a grader, a reward or a tool, stops the job, in all its processes, with an
-    error that names the task, or the file and the line. After it is mended, the same command continues the job.
-    Mistakes are exceptions such as `KeyError` and `FileNotFoundError`, and any that ends the first three attempts at
-    the same line. In a tool, only an unknown name counts, and a `TypeError` or `AttributeError` that ends the first
+    A mistake in a task, or in the code of a grader, a reward or a tool, stops the job in all its processes with an
+    error that names the task, or the file and the line. Then the same command continues the job. Mistakes are
+    exceptions such as `KeyError` and `FileNotFoundError`, and any that ends the first three attempts at the same
+    line. In a tool, only an unknown name counts, and a `TypeError` or `AttributeError` that ends the first
     three calls; any other exception of a tool is a result for the model."""
 
     attempts: Count = 4
@@ -86,7 +86,7 @@ class RetrySection(ConfigSection):
 
 
 class LimitSection(ConfigSection):
-    """The limits of the whole job. At a limit, the work stops; what is cut off is made when the job goes on."""
+    """The limits of the whole job. At a limit, the work stops; what it cuts off is made when the job goes on."""
 
     max_cost_usd: Annotated[float, Field(ge=0)] | None = None
     """The most that all requests together may cost. Each model then needs a price."""
