@@ -1,5 +1,4 @@
-"""Reports of evaluations: the view of a page, Markdown, CSV, curves, and the files that Inspect and DeepFabric
-write."""
+"""Reports of evaluations: the view of a page, Markdown, CSV, curves, and the files of Inspect and DeepFabric."""
 
 import csv
 import io

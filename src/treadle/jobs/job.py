@@ -41,8 +41,7 @@ _REFRESH_SECONDS = 0.5
 _LOOK_SECONDS = 0.2
 """How often the workers are asked at most what they do, which takes time for each run in flight."""
 LOSSES = "losses"
-"""The ledger's key for the runs that were lost: how many losses each had at its newest progress, and that
-progress."""
+"""The ledger's key for lost runs: how many losses each had at its newest progress, and that progress."""
 _INTENTS = (e.RunResumed, e.RunPaused, e.InferenceStarted, e.InferenceFailed, e.ToolStarted)
 """The events that are no progress of a run."""
 _BEATS = 10
@@ -133,8 +132,7 @@ class Expected:
 
 
 class CutOffError(Exception):
-    """Raised by the work on an item that a limit of the job has cut off. The item stays open, and a job that
-    continues this one makes it."""
+    """Raised by the work on an item that a limit of the job has cut off. The item stays open."""
 
 
 class JobWork(Protocol[R]):
@@ -291,12 +289,8 @@ class Job(Generic[R, P]):
         work in flight at once; a new job over the same ledger continues it. Raises: the exceptions of
         `JobWork.attempt` and `JobWork.settle`.
         """
-        again = sorted(
-            self.ledger.open_items(),
-            key=lambda item: (item.number in self.suspects, item.number < 0, -item.number),
-        )
-        if beside is None:
-            again = [item for item in again if item.number > 0]
+        again = [item for item in self.ledger.open_items() if beside is not None or item.number > 0]
+        again.sort(key=lambda item: (item.number in self.suspects, item.number < 0, -item.number))
         self.end = None
         stopping = asyncio.ensure_future(self._wait_for_stop())
         try:
@@ -489,8 +483,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     worker_retries: RetryPolicy = RetryPolicy()
     """How often a worker elsewhere continues a run that ended with a fault of the infrastructure."""
     stop: asyncio.Event | None = None
-    """An event that stops the job: once it is set, items in flight are finished and no new ones begin. `None`:
-    nothing stops it."""
+    """An event that stops the job: once it is set, items in flight are finished and no new ones begin."""
     listener: JobListener = lambda notice, progress: None
     """The function that is called for each notice, with the counts after it."""
 

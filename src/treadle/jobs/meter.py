@@ -188,10 +188,7 @@ class JobMeter:
 
     def facts(self) -> dict[str, str]:
         """Return what a ledger keeps for the meters of later processes."""
-        return {
-            "worked_seconds": repr(self.worked_seconds),
-            "lost": msgspec.json.encode(self.lost).decode(),
-        }
+        return {"worked_seconds": repr(self.worked_seconds), "lost": msgspec.json.encode(self.lost).decode()}
 
     def charge_interrupted(self, journal: Journal, infos: Iterable[RunInfo]) -> None:
         """Count what was reserved for the requests that were in flight when the processes of runs ended."""

@@ -70,10 +70,10 @@ class RetrySection(ConfigSection):
     cannot reach its service. Such a fault never counts as a reward of 0.
 
     A mistake in a task, or in the code of a grader, a reward or a tool, stops the job in all its processes with an
-    error that names the task, or the file and the line. Then the same command continues the job. Mistakes are
-    exceptions such as `KeyError` and `FileNotFoundError`, and any that ends the first three attempts at the same
-    line. In a tool, only an unknown name counts, and a `TypeError` or `AttributeError` that ends the first
-    three calls; any other exception of a tool is a result for the model."""
+    error that names the task, or the file and the line. Once it is mended, the same command continues the job.
+    Mistakes are exceptions such as `KeyError` and `FileNotFoundError`, and any that ends the first three attempts
+    at the same line. In a tool, only an unknown name counts, and a `TypeError` or `AttributeError` that ends the
+    first three calls; any other exception of a tool is a result for the model."""
 
     attempts: Count = 4
     """How often each rollout is tried, the first time included."""

@@ -187,8 +187,7 @@ class Journal(Protocol):
 
     @property
     def address(self) -> str | None:
-        """The address by which `open_journal` opens the store in another process; `None` if only this process can
-        use it."""
+        """The address by which another process opens the store; `None` if only this process can use it."""
         ...
 
     @property

@@ -10,8 +10,7 @@ CALLER = "treadle.caller"
 """The label of a sub-agent's run. Its value is the id of the run whose call drives it."""
 
 QUEUE = "treadle.queue"
-"""The label of a run that workers may drive. Its value is the name of the queue in which the run waits; see
-`Journal.claim`."""
+"""The label of a run that workers may drive, with the name of its queue; see `Journal.claim`."""
 
 
 DEFAULT_QUEUE = "default"

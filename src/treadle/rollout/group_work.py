@@ -173,9 +173,7 @@ class GroupWork:
         sampled = [one.sampled for one in made.rolled]
         staleness, failed = self._versions.age(sampled), made.failed
         outcome = ItemOutcome(
-            status=ItemStatus.REJECTED,
-            **sum_use(made.rolled),
-            details=self._describe(made, staleness),
+            status=ItemStatus.REJECTED, **sum_use(made.rolled), details=self._describe(made, staleness)
         )
         if failed is None and (stale := self._find_stale(sampled)) is not None:
             failed = AttemptFailedError(stale)

@@ -103,8 +103,7 @@ async def find_reply(task: Task | None, messages: Sequence[Message]) -> str | No
 
 
 def find_environment(task: Task) -> tuple[str, ...] | None:
-    """Return the command of the environment that plays a task; `None` if Treadle's own loop does. Raises:
-    `ConfigError`."""
+    """Return the command of the environment that plays a task; `None` if the loop does. Raises: `ConfigError`."""
     command = getattr(task, "environment", None)
     if command is None:
         return None
@@ -366,8 +365,7 @@ class _ListedSet(_PlacedSet):
 
 
 def get_task(name: str, tasks: Mapping[str, T], task_id: str) -> T:
-    """Return the task of a set called `name` that has an id. Raises: `ConfigError` with near ids, or one that shows
-    what ids look like."""
+    """Return the task of a set called `name` that has an id. Raises: `ConfigError` with near ids, or an example."""
     if task_id in tasks:
         return tasks[task_id]
     hint = did_you_mean(task_id, islice(tasks, _MAX_IDS), f"ids are such as {next(iter(tasks), 'none')!r}")

@@ -48,8 +48,7 @@ _NAMED = re.compile(r"""(?<!\S)@(?:'([^'\n]+)'|"([^"\n]+)"|((?:\\ |[^\s@'"])(?:\
 
 
 def as_file(text: str) -> str | None:
-    """Return the path that a message consists of, as a terminal writes it when a file is dropped on it; `None`
-    if the message is not a path."""
+    """Return the path that a message consists of, as of a file dropped on a terminal; `None` if it is none."""
     name = text
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         name = text[1:-1]
@@ -62,8 +61,7 @@ def as_file(text: str) -> str | None:
 
 
 def find_files(text: str) -> tuple[list[Path], list[str]]:
-    r"""Return the files that a message names as `@path`, `@'a path'` or `@a\ path`, and the names that look like
-    files but do not exist."""
+    r"""Return the files that a message names as `@path`, `@'a path'` or `@a\ path`, and names of no file."""
     found: list[Path] = []
     missing: list[str] = []
     for quoted, double, plain in _NAMED.findall(text):

@@ -86,10 +86,7 @@ def write_day(at: float) -> str:
 
 
 def list_memories(
-    place: MemoryPlace,
-    store: list[Store] | None = None,
-    limit: int = 50,
-    is_json: bool = False,
+    place: MemoryPlace, store: list[Store] | None = None, limit: int = 50, is_json: bool = False
 ) -> None:
     """List memories, the newest first.
 
@@ -167,10 +164,7 @@ def add(
     print_entry(written.entry)
 
 
-def forget(
-    entry_ids: list[str],
-    place: MemoryPlace,
-) -> None:
+def forget(entry_ids: list[str], place: MemoryPlace) -> None:
     """Delete memories with all their versions.
 
     The texts are overwritten in the file. Transcripts of runs in which they were said are kept.

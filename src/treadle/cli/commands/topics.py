@@ -157,10 +157,7 @@ def _build(config: GenerationConfig, address: str, *, is_json: bool) -> TopicGra
         raise ConfigError(str(error).replace("models.default:", "--model:")) from error
     topics = config.topics
     total = sum(topics.degree**level for level in range(topics.depth))
-    with (
-        open_journal(address) as journal,
-        bar("topics", total, is_json=is_json) as advance,
-    ):
+    with open_journal(address) as journal, bar("topics", total, is_json=is_json) as advance:
 
         def start(stop: asyncio.Event) -> Coroutine[Any, Any, TopicGraph]:
             return build_topics(

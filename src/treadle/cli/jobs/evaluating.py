@@ -166,8 +166,7 @@ def print_pairs(pairs: list[ModelPair]) -> None:
 def write_report(
     folder: Path, other: Path | None, format: str, out: Path | None, journal: str | None
 ) -> list[Path]:
-    """Write the report of one evaluation, or of two that are compared, in a format, and return the files.
-    Raises: `ConfigError`."""
+    """Write the report of one evaluation or of two compared ones, and return the files. Raises: `ConfigError`."""
     written = [] if out is None or format == "table" else [out]
     if format == "html":
         from treadle.viewer.data_pages import encode_page, make_view

@@ -101,9 +101,7 @@ class TableJournal(ABC, Generic[D]):
     def resources(self) -> ResourceTable:
         join = self._pending.join
         return ResourceTable(
-            self._reader.query,
-            self._change_resources,
-            lambda work: join(lambda db: work(self._query_in(db))),
+            self._reader.query, self._change_resources, lambda work: join(lambda db: work(self._query_in(db)))
         )
 
     def _change_resources(self, work: Callable[[Query], T]) -> T:

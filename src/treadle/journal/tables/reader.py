@@ -127,8 +127,7 @@ class TableReader(ABC):
         return Page(found, position, is_last=False, has_more=bool(rows))
 
     def bodies(self, condition: str, *values: object) -> Iterator[tuple[int, bytes]]:
-        """Yield the row of the run and the body of each frame that meets an SQL condition on `frames`, with few of
-        them in memory at a time."""
+        """Yield the row of the run and the body of each frame that meets an SQL condition, a few at a time."""
         key, last = self.frame_key, (0,) * len(self.frame_key)
         names, marks = ", ".join(key), ", ".join("?" * len(key))
         sql = (
@@ -225,8 +224,7 @@ class TableReader(ABC):
             yield body
 
     def has_unknown_facts(self) -> bool:
-        """Return True if there are runs whose facts are unknown, because an older Treadle wrote them, or because
-        they must be estimated anew."""
+        """Return True if there are runs whose facts are unknown: of an older Treadle, or to be estimated anew."""
         return bool(self.query(f"SELECT 1 FROM heads WHERE {self.unknown} LIMIT 1"))
 
     def runs(
