@@ -351,6 +351,13 @@ def test_a_run_is_found_by_the_beginning_of_its_id(browser: Chromium, served: Se
     assert "Question 1" in text_of(browser, ".line")
 
 
+def test_a_run_is_found_by_the_result_of_a_tool(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address("runs?text=the+newest+from+2026-03-01"), ".line")
+    found = browser.evaluate("document.querySelector('.line a').hash")
+    browser.evaluate(f"location.hash = {json.dumps(found)}")
+    wait(browser, "document.querySelector('.transcript')?.innerText.includes('the newest from 2026-03-01')")
+
+
 def test_what_fails_in_a_dialog_is_said_in_it(browser: Chromium, served: ServedJournal) -> None:
     show(browser, served.address(f"run/{served.runs['tidy']}"), ".block")
     press(browser, "f")

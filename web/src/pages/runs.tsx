@@ -140,7 +140,7 @@ function Runs(): ReactNode {
       <h1 className="hidden">Runs</h1>
       {isLive && (
         <div className="bar" role="search">
-          <Filter name="text" placeholder="Text of users and models, or a run’s id" title="What users and models wrote is searched; results of tools are not." width={240} />
+          <Filter name="text" placeholder="Text in a conversation, or a run’s id" title="What users and models wrote, and the results of tools" width={240} />
           <select aria-label="Status" value={place.query.get("status") ?? ""} onChange={(event) => change({ status: event.target.value })}>
             <option value="">any status</option>
             {STATUSES.map((name) => <option key={name}>{name}</option>)}

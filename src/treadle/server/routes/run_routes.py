@@ -66,7 +66,10 @@ def read_listed(
     parent: Annotated[str | None, Query(description="the run that others were forked from")] = None,
     text: Annotated[
         str | None,
-        Query(min_length=1, description="a text in a message, in any case; or the beginning of an id"),
+        Query(
+            min_length=1,
+            description="a text in a message or a result of a tool, in any case; or the beginning of an id",
+        ),
     ] = None,
     created_since: Annotated[float | None, Query(description="seconds since 1970")] = None,
     created_before: Annotated[float | None, Query(description="seconds since 1970")] = None,
