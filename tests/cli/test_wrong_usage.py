@@ -128,7 +128,7 @@ run hi $M --schema list.json               | is not a json schema: it must be an
 run hi $M --schema {                       | --schema is not valid json                         | 2
 run hi -m mock:ech                         | did you mean 'mock:echo'                           | 2
 files abc1 --out bad.json                  | 'bad.json' is a file; give a folder                | 2
-export abc1 --out folder                   | cannot write 'folder': is a directory              | 1
+export abc1 --out folder                   | cannot write 'folder': it is a folder              | 2
 export abc1 --out nothere/x                | cannot write 'nothere/x': there is no folder       | 2
 export abc1 --format trll                  | did you mean 'trl' or 'trl_sft'                     | 2
 demo --out bad.json                        | cannot write to --out 'bad.json': file exists      | 2

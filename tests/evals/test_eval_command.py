@@ -124,11 +124,11 @@ def test_a_damaged_ledger_and_a_folder_in_place_of_a_file(made: Cli) -> None:
         assert (found.code, found.out) == (1, ""), found
         assert (
             found.err
-            == "error: cannot read the ledger 'damaged/evaluation.db': database disk image is malformed\n"
+            == "error: cannot open the ledger 'damaged/evaluation.db': database disk image is malformed\n"
         )
     for out in ("/", ".", ".."):
         found = made("eval", "report", "one", "--format", "markdown", "--out", out)
-        told = f"error: cannot write '{out}': it is a folder; give the path of a file\n"
+        told = f"error: cannot write '{out}': it is a folder; name a file in it\n"
         assert (found.code, found.err) == (2, told), found
 
 
@@ -218,7 +218,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         (("--rows", "r.jsonl", "--model", "oracle"), "whole conversations: --task conversations:r.jsonl"),
         (("--rows", "none.jsonl", "--model", "mock:echo"), "there is no file 'none.jsonl'"),
         ((*EVAL, "--rescore"), "'evaluation' has no samples to grade again; make them first"),
-        ((*EVAL, "--reward", "check=nan"), "the weight of the reward 'check' is nan; give a number"),
+        ((*EVAL, "--reward", "check=nan"), "the weight of the reward 'check' is nan; give a finite number"),
     ):
         result = cli("eval", *arguments)
         assert (result.code, text in result.err) == (2, True), result

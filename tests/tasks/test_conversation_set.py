@@ -140,7 +140,7 @@ def test_rows_that_cannot_be_run_are_left_out_and_mistakes_are_told(
     for given, text in (
         (f"{name}:row-1", "row-1 cannot be run: line 1: it does not begin"),
         (f"{name}:row-4", "no task 'row-4'; did you mean 'row-2'"),
-        (f"{name}:x", "no conversation 'x'; ids are such as 'row-2'"),
+        (f"{name}:x", "no task 'x'; ids are such as 'row-2'"),
         ("conversations:none.jsonl:row-1", "there is no file 'none.jsonl'"),
     ):
         with pytest.raises(ConfigError, match=text):

@@ -33,6 +33,10 @@ class Problem(Struct, frozen=True):
         return f"{self.key}: {self.text}" if self.path else self.text
 
 
+OPTIONS = "the options"
+"""The path of a document that is made of options, and of no file."""
+
+
 class Mapped(Struct, frozen=True):
     """A document of another program in Treadle's keys."""
 
@@ -116,7 +120,7 @@ class Document:
             path = find_origin(problem.path, origins)
             told = Problem(path, problem.text)
             # Options have no lines.
-            where = "" if self._root is None and path else f"{self.where(path)}: "
+            where = "" if self.path == OPTIONS and path else f"{self.where(path)}: "
             lines.append((self.place_of(path) or (0, 0), f"{where}{told}"))
         return list_mistakes(self.path, [text for _, text in sorted(lines)])
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from treadle.core.errors import ConfigError
 from treadle.core.mistakes import Keys
 from treadle.core.overrides import apply_changes
-from treadle.core.places import Document, KeyPath, Mapped, Problem, parse_document
+from treadle.core.places import OPTIONS, Document, KeyPath, Mapped, Problem, parse_document
 from treadle.core.policy import Policy
 from treadle.core.types import Json
 from treadle.journal.named_files import explain_unread
@@ -253,7 +253,7 @@ def find_mistakes(checks: Mapping[KeyPath, Callable[[], object]]) -> list[Proble
 def read_document(path: str | Path | None) -> Document:
     """Return the YAML or JSON document in a file; an empty one if `path` is `None`. Raises: `ConfigError`."""
     if path is None:
-        return Document("the options", {}, None)
+        return Document(OPTIONS, {}, None)
     file = Path(path).expanduser()
     return parse_document(read_config_file(file), str(file))
 

@@ -9,7 +9,7 @@ from tests.cli.conftest import Script
 def test_init_leaves_no_file_that_is_cut_off(cli: Cli) -> None:
     (cli.folder / "treadle.schema.json").mkdir()
     done = cli("init")
-    assert (done.code, "cannot write" in done.err) == (1, True), done
+    assert (done.code, "cannot write" in done.err) == (2, True), done
     assert [path.name for path in cli.folder.iterdir()] == ["treadle.schema.json"]
 
 

@@ -74,6 +74,9 @@ FERRY = (
         ("", FERRY, "The fares have gone up for 3 months now.", True),
         ("", FERRY, "It is the best result in over two years.", True),
         ("", FERRY, "The double bookings are removed now.", True),
+        ("", FERRY, "Submitted for your kind approval, please.", False),
+        ("", FERRY, "Submitted to the harbour office.", True),
+        ("", ROWS, "I ran it through the computer, and the highest score is 31.", False),
     ],
 )
 def test_what_a_sentence_names_is_counted_and_compared(

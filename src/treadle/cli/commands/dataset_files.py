@@ -30,7 +30,6 @@ from treadle.export.row_changes import RowOptions
 from treadle.export.row_files import RowConversion, detect_format, open_writer
 from treadle.export.whole import write_whole
 from treadle.journal.protocol import Journal
-from treadle.rollout.rollout_folder import RolloutFolder, read_stored
 from treadle.tasks.conversation_set import find_row_file
 
 if TYPE_CHECKING:
@@ -231,6 +230,8 @@ def pairs(
         treadle dataset pairs dataset -o pairs.jsonl
         treadle dataset pairs .treadle/runs.db --whole --min-gap 0.2
     """
+    from treadle.rollout.rollout_folder import RolloutFolder, read_stored
+
     folder, values = Path(source), {}
     if RolloutFolder(folder).groups.exists():
         source = str(RolloutFolder(folder).find_journal(read_stored(folder)))
