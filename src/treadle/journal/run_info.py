@@ -158,11 +158,10 @@ class RunOrder(StrEnum):
 
     def key_of(self, info: RunInfo) -> float:
         """Return the figure of a run."""
-        if self is RunOrder.DURATION:
-            return info.updated_at - info.created_at
-        if self is RunOrder.TOKENS:
-            return info.input_tokens + info.output_tokens
-        return -1.0 if info.cost_usd is None else info.cost_usd
+        if self is RunOrder.COST:
+            return -1.0 if info.cost_usd is None else info.cost_usd
+        is_time = self is RunOrder.DURATION
+        return info.updated_at - info.created_at if is_time else info.input_tokens + info.output_tokens
 
 
 EQUAL_FIELDS = (

@@ -371,7 +371,7 @@ def check_run_id(run_id: object) -> None:
 
 
 def check_history(history: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the messages before the first turn. Raises: `ConfigError` for a call without its result."""
+    """Return the messages before the first turn. Raises: `ConfigError` unless each call has one result."""
     waiting: list[str] = []
     for number, message in enumerate(history, 1):
         need(isinstance(message, Message), f"message {number} of the history", message, "a Message")
