@@ -48,7 +48,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.journal.registry import STORES
 from treadle.journal.resources import Resource, ResourceFilter
-from treadle.journal.run_info import QUEUE, RunFilter
+from treadle.journal.run_info import QUEUE, RunFilter, RunInfo, RunOrder
 from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 from treadle.journal.tables.journal import TableJournal
 from treadle.models import call
@@ -507,6 +507,29 @@ async def test_a_filter_finds_what_matches(filtered: Journal, filter_: RunFilter
     expected = [info for info in filtered.runs() if filter_.matches(info)]
     assert filtered.runs(filter_) == expected
     assert filtered.runs(filter_, newest_first=True, limit=2) == expected[::-1][:2]
+
+
+@pytest.mark.parametrize("order", RunOrder)
+@pytest.mark.parametrize("is_down", [False, True])
+async def test_runs_are_sorted_by_a_figure_and_listed_in_pages(
+    filtered: Journal, order: RunOrder, is_down: bool
+) -> None:
+    for number, cost in enumerate((0.5, None, 0.25, 0.5)):
+        answer = Completion(Message(Role.ASSISTANT, "x"), FinishReason.STOP, Usage(number % 3, 5), cost, "m")
+        await write(
+            filtered,
+            f"c{number}",
+            *start(10 + number),
+            e.InferenceCompleted(at=20.0, step=1, completion=answer),
+        )
+    expected = sorted(filtered.runs(), key=order.key_of)[:: -1 if is_down else 1]
+    assert len({order.key_of(info) for info in expected}) > 1
+    found: list[RunInfo] = []
+    while page := filtered.runs(
+        order=order, newest_first=is_down, limit=3, after=found[-1].run_id if found else None
+    ):
+        found += page
+    assert found == expected
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from treadle.evals import Evaluated, EvaluationConfig, evaluate
 from treadle.evals.evaluation import SampleGraded
 from treadle.evals.evaluation_config import choose
 from treadle.evals.evaluation_folder import Sample, read_stored
+from treadle.evals.evaluation_reports import make_rows
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.runs.task import find_tasks
 from treadle.testbed.server.oracle_app import OracleApp, ServerSettings
@@ -208,6 +209,7 @@ def test_samples_without_a_grade_are_reported(tmp_path: Path, monkeypatch: pytes
         assert [model.samples for model in made.results.models] == [0, 6]
         assert [model.failed for model in made.results.models] == [6, 0]
         assert made.results.models[0].score is None
+        assert make_rows(made.results)[1][0][2:] == ["–"] * 6
         assert all("infrastructure: run " in reason for reason in made.results.failed.values())
 
 
@@ -216,7 +218,9 @@ def test_a_limit_ends_the_evaluation_and_a_larger_one_goes_on(tmp_path: Path) ->
     assert made.end.reason == "max_tokens"
     assert made.progress.kept < PLANNED
     with Ledger(made.folder.ledger, is_readonly=True) as ledger:
-        assert all(entry.status != ItemStatus.REJECTED for entry in ledger.entries())
+        assert {entry.status for entry in ledger.entries()} <= {ItemStatus.KEPT}
+    assert made.progress.failed == 0
+    assert made.results.failed == {}
     asyncio.run(evaluate(configure(tmp_path)))
     check_whole(tmp_path)
 

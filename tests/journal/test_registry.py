@@ -54,6 +54,15 @@ def test_the_default_file_is_made_with_its_folder(tmp_path, monkeypatch):
     assert (tmp_path / ".treadle" / "runs.db").exists()
 
 
+def test_a_named_file_is_made_with_its_folders_unless_it_must_exist(tmp_path):
+    path = tmp_path / "a" / "b" / "runs.db"
+    with pytest.raises(JournalError, match="there is no journal at"):
+        open_journal(path, must_exist=True)
+    assert not (tmp_path / "a").exists()
+    open_journal(str(path)).close()
+    assert path.exists()
+
+
 def test_memory_is_one_journal_for_each_call():
     assert isinstance(open_journal("memory:"), MemoryJournal)
     with pytest.raises(ConfigError, match="keeps nothing at level 'power'"):

@@ -137,6 +137,29 @@ def test_the_table_is_filtered_by_its_address_and_used_by_keys(
     press(browser, "Escape")
 
 
+def test_runs_are_sorted_by_the_heads_of_columns(browser: Chromium, served: ServedJournal) -> None:
+    with open_journal(served.path) as journal:
+        infos = journal.runs()
+    costs = sorted([info.cost_usd or 0 for info in infos])
+    assert costs[0] < costs[-1]
+    show(browser, served.address("runs"), ".line")
+    cell = "one => one.querySelectorAll('[role=cell]')[6].textContent"
+    shown = f"[...document.querySelectorAll('.line')].map({cell})"
+    head = (
+        "[...document.querySelectorAll('[role=columnheader]')].find(one => one.innerText.startsWith('Cost'))"
+    )
+    browser.evaluate(f"{head}.querySelector('button').click()")
+    wait(browser, f"location.hash === '#/runs?order=-cost' && {head}.ariaSort === 'descending'")
+    wait(browser, f"{shown}[0] === {shown}.toSorted((a, b) => b.slice(1) - a.slice(1))[0]")
+    browser.evaluate(f"{head}.querySelector('button').focus()")
+    browser.send("Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", text="\r")
+    wait(browser, f"location.hash === '#/runs?order=cost' && {head}.ariaSort === 'ascending'")
+    wait(browser, f"!{shown}[0].includes('.')")
+    show(browser, served.address("runs?order=-tokens"), ".line")
+    most = max(infos, key=lambda info: info.input_tokens + info.output_tokens)
+    wait(browser, f"document.querySelector('.line a').hash === '#/run/{most.run_id}'")
+
+
 def test_one_comes_back_to_the_same_line_also_if_new_runs_came(
     browser: Chromium, served: ServedJournal
 ) -> None:
@@ -291,6 +314,15 @@ def test_the_error_of_a_run_stands_at_its_top(browser: Chromium, served: ServedJ
     assert browser.evaluate("document.title") == "error: Say hello. · Treadle"
     browser.evaluate("document.querySelector('.why a').click()")
     wait(browser, "document.querySelector('.block.picked').innerText.includes('Finished')")
+    # It stands once more, where it happened.
+    assert text_of(browser, "main").count("the server is overloaded") == 2
+
+
+def test_a_closed_session_is_open_everywhere(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['talk']}"), ".block.event")
+    wait(browser, "document.querySelector('.runhead .chip').innerText === 'open'")
+    assert "Closed" not in text_of(browser, "main")
+    assert "Left open" in text_of(browser, ".transcript")
 
 
 def test_arguments_are_read_line_by_line(browser: Chromium, served: ServedJournal) -> None:
@@ -317,6 +349,13 @@ def test_a_run_is_found_by_the_beginning_of_its_id(browser: Chromium, served: Se
     write(browser, "input[type=search]", served.runs["talk"][:16])
     wait(browser, "document.querySelectorAll('.line').length === 1")
     assert "Question 1" in text_of(browser, ".line")
+
+
+def test_a_run_is_found_by_the_result_of_a_tool(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address("runs?text=the+newest+from+2026-03-01"), ".line")
+    found = browser.evaluate("document.querySelector('.line a').hash")
+    browser.evaluate(f"location.hash = {json.dumps(found)}")
+    wait(browser, "document.querySelector('.transcript')?.innerText.includes('the newest from 2026-03-01')")
 
 
 def test_what_fails_in_a_dialog_is_said_in_it(browser: Chromium, served: ServedJournal) -> None:

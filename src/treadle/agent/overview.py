@@ -8,7 +8,7 @@ from treadle.core import events as e
 from treadle.core.asking import open_questions
 from treadle.core.calls import waiting_calls
 from treadle.core.state import State, advance
-from treadle.core.types import Delivery, Usage
+from treadle.core.types import Delivery, Message, Role, Usage
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo, make_title
 from treadle.runs.statuses import iterate_runs
@@ -101,7 +101,7 @@ class SessionMatch(Struct, frozen=True):
     title: str
     turn: int
     role: str
-    """The author of the message: `user`, `assistant` or `treadle`."""
+    """The author of the message: `user`, `assistant`, `tool` or `treadle`."""
     line: str
 
 
@@ -116,7 +116,7 @@ def search_sessions(journal: Journal, text: str) -> Iterator[SessionMatch]:
 
 
 def find_lines(journal: Journal, info: RunInfo, text: str) -> Iterator[SessionMatch]:
-    """Yield the lines of the messages of one run that contain `text`, in any case. Blocks."""
+    """Yield the lines of the messages and results of one run that contain `text`, in any case. Blocks."""
     wanted, turn = text.casefold(), 0
     for event in journal.scan(info.run_id):
         body = event.body
@@ -124,6 +124,8 @@ def find_lines(journal: Journal, info: RunInfo, text: str) -> Iterator[SessionMa
             turn, message = body.turn, body.message
         elif isinstance(body, e.InferenceCompleted):
             message = body.completion.message
+        elif isinstance(body, e.ToolCompleted):
+            message = Message(Role.TOOL, body.result.content)
         elif isinstance(body, e.MessageInjected) and body.delivery == "steer":
             message = body.message
         else:

@@ -43,7 +43,7 @@ from treadle.datagen.scenarios.scenario import Kind, SampleSpec, sample_id_of
 from treadle.datagen.topics.topic_graph import Topic
 from treadle.export.row_formats.treadle_rows import TREADLE
 from treadle.export.rows import Lineage, Row
-from treadle.jobs.job import Expected, Job
+from treadle.jobs.job import CutOffError, Expected, Job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, PlannedItem
 from treadle.tasks.draws import Draw
 
@@ -149,11 +149,14 @@ class SampleWork:
         )
 
     async def attempt(self, item: PlannedItem, attempt: int, expected: Expected) -> MadeSample:
-        """Make and judge one sample. Raises: `ProviderError` for a fault of the user, such as a wrong key."""
+        """Make and judge one sample. Raises: `CutOffError`; `ProviderError` for a wrong key and the like."""
         async with expected.slot():
             topic, kind = tuple(item.spec["topic"]), item.spec.get("kind")
             self._job.tell(SampleBegun(sample_id=sample_id_of(item.number), topic=topic, kind=kind))
-            return await self._make(item, attempt)
+            made = await self._make(item, attempt)
+        if made.fault is Fault.INFRASTRUCTURE and self._job.meter.has_cut_off(made.error):
+            raise CutOffError
+        return made
 
     def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> MadeSample:
         spec = msgspec.convert(item.spec, SampleSpec)

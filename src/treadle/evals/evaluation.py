@@ -198,6 +198,7 @@ async def evaluate(
     workers: Workers | None = None,
     listener: JobListener = lambda notice, progress: None,
     stop: asyncio.Event | None = None,
+    progress: EvaluationProgress | None = None,
     **options: Any,
 ) -> Evaluated:
     """Make an evaluation, or continue it, and return its outcome.
@@ -206,6 +207,7 @@ async def evaluate(
     `tasks=["files:test"]`. `workers` take the place of the configured ones. If `is_rescored`, all samples are
     graded again, with the scorers that are given now; no model is asked for what was sampled. If `stop` is set,
     samples in flight are finished and no new ones begun. A cancellation stops at once; the same call goes on.
+    The counts are kept in `progress` if it is given.
 
     `models` may also have models that the program made, or be a mapping of names to such models or to functions
     of a task and a seed that return one; their names are then `program:NAME`.
@@ -219,7 +221,7 @@ async def evaluate(
         if made and (workers is not None or config.workers != "here"):
             raise ConfigError("only this process has the models of the program; leave out the workers")
         models = {name: made.get(name) or find_model(given) for name, given in config.model_names().items()}
-        folder, progress = EvaluationFolder(config.path), EvaluationProgress()
+        folder, progress = EvaluationFolder(config.path), progress or EvaluationProgress()
         given = folder.options(config, workers=workers, stop=stop, listener=listener)
         check = partial(check_continued, config, is_rescored=is_rescored)
         job = open_job(stack, given, progress, partial(_runs_of, config), check=check)
@@ -245,7 +247,6 @@ async def evaluate(
         end = await job.run(work, JobSettings(wanted=plan.wanted, max_items=plan.wanted))
         if end.reason == "done":
             finish_rescoring(job.ledger)
-        job.refresh()
     return Evaluated(end, progress, folder, read_results(config.path))
 
 

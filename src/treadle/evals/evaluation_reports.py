@@ -1,8 +1,8 @@
-"""Reports of evaluations: the view of a page, Markdown, CSV, curves, and the files that Inspect and DeepFabric
-write."""
+"""Reports of evaluations: the view of a page, Markdown, CSV, curves, and the files of Inspect and DeepFabric."""
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -68,14 +68,16 @@ def make_rows(results: Results) -> tuple[list[str], list[list[str]]]:
             write_estimate(item.score),
             write_estimate(item.pass_at.get(1)),
             *[write_estimate(found.get(most)) for found in (item.pass_at, item.pass_all) if chances],
-            f"{item.steps:.1f}",
-            f"{item.tokens:,.0f}",
-            "unknown" if item.cost_usd is None else f"{item.cost_usd:.4f}",
-            f"{item.seconds:.2f}",
+            *(_write_use(item) if item.samples else ["–"] * 4),
         ]
         for item in results.models
     ]
     return heads, rows
+
+
+def _write_use(item: ModelResult) -> list[str]:
+    cost = "unknown" if item.cost_usd is None else f"{item.cost_usd:.4f}"
+    return [f"{item.steps:.1f}", f"{item.tokens:,.0f}", cost, f"{item.seconds:.2f}"]
 
 
 def make_scorer_rows(results: Results) -> list[list[str]]:
@@ -120,7 +122,7 @@ def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
                 f"{pair.difference.mean:+.3f} [{pair.difference.low:+.3f}, {pair.difference.high:+.3f}]",
                 f"{pair.difference.p_value:.3g}",
                 f"{pair.difference.tasks:,}",
-                "-" if pair.difference.needed_tasks is None else f"{pair.difference.needed_tasks:,}",
+                "–" if pair.difference.needed_tasks is None else f"{pair.difference.needed_tasks:,}",
             ]
             for pair in found
         ]
@@ -253,7 +255,7 @@ def _write_prediction(place: int, sample: Sample, run: Run[Any]) -> dict[str, An
 
 def write_estimate(estimate: MeanEstimate | None) -> str:
     """Return a mean with its interval as text; a dash if there is none."""
-    return "-" if estimate is None else str(estimate)
+    return "–" if estimate is None else str(estimate)
 
 
 def _write_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -271,10 +273,9 @@ def make_inspect_log(results: Results, model: ModelResult, journal: Journal) -> 
     written = [_write_sample(sample, Run.load(sample.run_id, journal)) for sample in samples]
     times = [run for item in written for run in item.pop("_times")]
     began, ended = (_write_time(value) for value in (min(times, default=0.0), max(times, default=0.0)))
-    usage: dict[str, int] = {}
+    usage = Counter[str]()
     for item in written:
-        for name, value in item["model_usage"][model.model].items():
-            usage[name] = usage.get(name, 0) + value
+        usage.update(item["model_usage"][model.model])
     estimates = {**({"score": model.score} if model.score is not None else {}), **model.scorers}
     return {
         "version": 2,
@@ -300,9 +301,7 @@ def make_inspect_log(results: Results, model: ModelResult, journal: Journal) -> 
                     "name": name,
                     "scorer": name,
                     "metrics": {
-                        "mean": {"name": "mean", "value": estimate.mean},
-                        "low": {"name": "low", "value": estimate.low},
-                        "high": {"name": "high", "value": estimate.high},
+                        key: {"name": key, "value": getattr(estimate, key)} for key in ("mean", "low", "high")
                     },
                 }
                 for name, estimate in estimates.items()

@@ -14,13 +14,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
-from treadle.core.errors import ConfigError, ProviderError, ScoringError, TreadleError
+from treadle.core.errors import ConfigError, ProviderError, ScoringError
 from treadle.core.lineage import Parent
 from treadle.core.state import Status
 from treadle.core.types import Fault, Json, StopReason
-from treadle.jobs.job import Expected, Job
+from treadle.jobs.job import CutOffError, Expected, Job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus
-from treadle.jobs.meter import LimitReachedError
 from treadle.jobs.progress import JobNotice
 from treadle.jobs.sections import AgentSection, AttemptSection
 from treadle.journal.protocol import Journal
@@ -269,8 +268,8 @@ class AttemptDriver:
     async def drive(self, attempt: Attempt, expected: Expected) -> Run[Any]:
         """Return the graded run of an attempt, which is made in one of the `expected` slots.
 
-        Raises: `AttemptFailedError` if there is none; `ProviderError` for a fault of the user; `ConfigError`;
-        `JournalError`.
+        Raises: `AttemptFailedError` if there is none; `CutOffError`; `ProviderError` for a fault of the user;
+        `ConfigError`; `JournalError`.
         """
         number = 1
         while True:
@@ -285,10 +284,10 @@ class AttemptDriver:
                 raise wrong from outcome
             if fault is None:
                 raise outcome  # type: ignore[misc]
-            limit = self._job.meter.find_limit()
-            if limit is not None and str(LimitReachedError(limit)) in fault:
-                raise AttemptFailedError(f"limit: run {attempt.run_id}: {fault}", ItemStatus.FAILED)
-            pause = None if limit is not None else self._retries.pause_after(number, outcome)
+            pause = self._retries.pause_after(number, outcome)
+            meter = self._job.meter
+            if meter.has_cut_off(fault) or (pause is not None and meter.find_limit() is not None):
+                raise CutOffError
             if pause is None:
                 times = "" if number == 1 else f" {number} times, at last"
                 text = f"run {attempt.run_id} failed{times} with: {fault}"
@@ -314,8 +313,11 @@ class AttemptDriver:
                 )
         except Exception as error:
             # Checks and other code of users raise anything.
-            wrong = blame(error, f"run {run_id!r} cannot be made") if is_from_user(error) else None
-            return error if isinstance(error, TreadleError) else wrong or error
+            reference = f"{attempt.task.task_set}:{attempt.task.task_id}"
+            what = f"run {run_id!r} of the task {reference!r} cannot be made"
+            if isinstance(error, ConfigError):
+                return error if reference in str(error) else blame(error, what) or error
+            return (blame(error, what) if is_from_user(error) else None) or error
         check_ended(run)
         known = () if self._is_grading_again else run.state.turn.rewards
         missing = [item for item in self._scorers if item.name not in known]
@@ -370,4 +372,6 @@ def check_ended(run: Run[Any]) -> None:
             f"lost on the way, {lost} in this run"
         )
     if run.fault is Fault.USER and run.stop_reason is not StopReason.CONTEXT_OVERFLOW:
-        raise ProviderError(f"run {run.run_id!r} cannot be made: {run.error}")
+        ref = None if run.state.started is None else run.state.started.task
+        of_task = "" if ref is None else f" of the task '{ref.task_set}:{ref.task_id}'"
+        raise ProviderError(f"run {run.run_id!r}{of_task} cannot be made: {run.error}")

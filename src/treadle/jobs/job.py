@@ -41,8 +41,7 @@ _REFRESH_SECONDS = 0.5
 _LOOK_SECONDS = 0.2
 """How often the workers are asked at most what they do, which takes time for each run in flight."""
 LOSSES = "losses"
-"""The ledger's key for the runs that were lost: how many losses each had at its newest progress, and that
-progress."""
+"""The ledger's key for lost runs: how many losses each had at its newest progress, and that progress."""
 _INTENTS = (e.RunResumed, e.RunPaused, e.InferenceStarted, e.InferenceFailed, e.ToolStarted)
 """The events that are no progress of a run."""
 _BEATS = 10
@@ -55,9 +54,10 @@ class Slots:
     Runs that need slots are announced with `expect`, so that a job knows when all of them have begun.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, progress: JobProgress) -> None:
+        """Make `size` slots, whose use is counted in `progress`."""
         self.size = size
-        self.used = 0
+        self._progress = progress
         self._expected = 0
         """How many runs wait for a slot."""
         self._semaphore = asyncio.Semaphore(size)
@@ -76,7 +76,7 @@ class Slots:
 
     async def until_free(self) -> None:
         """Wait until a slot is free that nobody waits for."""
-        while self._expected or self.used >= self.size:
+        while self._expected or self._progress.in_flight >= self.size:
             await self._change()
 
     async def _change(self) -> None:
@@ -85,12 +85,12 @@ class Slots:
 
     async def __aenter__(self) -> None:
         await self._semaphore.acquire()
-        self.used += 1
+        self._progress.in_flight += 1
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.used -= 1
+        self._progress.in_flight -= 1
         self._semaphore.release()
         self._changed.set()
 
@@ -131,6 +131,10 @@ class Expected:
         self.add(-self._left)
 
 
+class CutOffError(Exception):
+    """Raised by the work on an item that a limit of the job has cut off. The item stays open."""
+
+
 class JobWork(Protocol[R]):
     """The content of a job: the plan of its items, the attempts at them, and their outcomes."""
 
@@ -141,7 +145,7 @@ class JobWork(Protocol[R]):
     async def attempt(self, item: PlannedItem, attempt: int, expected: Expected) -> R:
         """Work on an item in slots of the window, and return the result. `expected` announces one run.
 
-        An exception ends the whole job.
+        Raises: `CutOffError`; any other exception ends the whole job.
         """
         ...
 
@@ -213,7 +217,7 @@ class Job(Generic[R, P]):
         self.meter = meter
         self.workers = workers
         self.progress = progress
-        self.slots = Slots(window)
+        self.slots = Slots(window, progress)
         self.counts = ledger.counts()
         self.stop = stop or asyncio.Event()
         self.in_flight = 0
@@ -252,7 +256,6 @@ class Job(Generic[R, P]):
         progress, counts, meter = self.progress, self.counts, self.meter
         progress.kept, progress.rejected, progress.failed = counts.kept, counts.rejected, counts.failed
         progress.reasons = counts.reasons
-        progress.in_flight = self.slots.used
         progress.input_tokens, progress.output_tokens = meter.input_tokens, meter.output_tokens
         progress.cost_usd, progress.seconds = meter.cost_usd, meter.seconds
         progress.is_stopping = self.stop.is_set()
@@ -286,12 +289,8 @@ class Job(Generic[R, P]):
         work in flight at once; a new job over the same ledger continues it. Raises: the exceptions of
         `JobWork.attempt` and `JobWork.settle`.
         """
-        again = sorted(
-            self.ledger.open_items(),
-            key=lambda item: (item.number in self.suspects, item.number < 0, -item.number),
-        )
-        if beside is None:
-            again = [item for item in again if item.number > 0]
+        again = [item for item in self.ledger.open_items() if beside is not None or item.number > 0]
+        again.sort(key=lambda item: (item.number in self.suspects, item.number < 0, -item.number))
         self.end = None
         stopping = asyncio.ensure_future(self._wait_for_stop())
         try:
@@ -316,6 +315,7 @@ class Job(Generic[R, P]):
             raise failed.exceptions[0] from None
         finally:
             stopping.cancel()
+            self.refresh()
         assert self.end is not None
         return self.end
 
@@ -421,6 +421,8 @@ class Job(Generic[R, P]):
                 lambda connection: work.settle(item, attempt, result, connection),
                 self.meter.facts(),
             )
+        except CutOffError:
+            return
         finally:
             self._note_in_flight(item, -1)
             self._changed.set()
@@ -481,8 +483,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     worker_retries: RetryPolicy = RetryPolicy()
     """How often a worker elsewhere continues a run that ended with a fault of the infrastructure."""
     stop: asyncio.Event | None = None
-    """An event that stops the job: once it is set, items in flight are finished and no new ones begin. `None`:
-    nothing stops it."""
+    """An event that stops the job: once it is set, items in flight are finished and no new ones begin."""
     listener: JobListener = lambda notice, progress: None
     """The function that is called for each notice, with the counts after it."""
 

@@ -118,6 +118,11 @@ class JobMeter:
         """Return the limit that is reached; `None` if there is none. Requests in flight do not count."""
         return self.reached or self._find_limit(_Need())
 
+    def has_cut_off(self, fault: str | None) -> bool:
+        """Return whether `fault`, the text of what ended some work, is a limit of the plan."""
+        limit = self.find_limit()
+        return limit is not None and str(LimitReachedError(limit)) in (fault or "")
+
     def _find_limit(self, need: _Need) -> str | None:
         limits = self.limits
         tokens = self.input_tokens + self.output_tokens + self.lost.tokens
@@ -183,10 +188,7 @@ class JobMeter:
 
     def facts(self) -> dict[str, str]:
         """Return what a ledger keeps for the meters of later processes."""
-        return {
-            "worked_seconds": repr(self.worked_seconds),
-            "lost": msgspec.json.encode(self.lost).decode(),
-        }
+        return {"worked_seconds": repr(self.worked_seconds), "lost": msgspec.json.encode(self.lost).decode()}
 
     def charge_interrupted(self, journal: Journal, infos: Iterable[RunInfo]) -> None:
         """Count what was reserved for the requests that were in flight when the processes of runs ended."""

@@ -68,11 +68,11 @@ class RetrySection(ConfigSection):
     """What happens after a fault of the infrastructure: a server that fails, a lost connection, a grader that
     cannot reach its service. Such a fault never counts as a reward of 0.
 
-    A mistake in the code of a grader, a reward, a task or a tool stops the job, in all its processes, with an error
-    that names the file and the line. After the code is mended, the same command continues the job. Which exceptions
-    count as a mistake: those such as `KeyError`, and any exception that ends the first three attempts at the same
-    line. In a tool, only an unknown name counts, and a `TypeError` or `AttributeError` that ends the first three
-    calls; any other exception of a tool is a result for the model."""
+    A mistake in a task, or in the code of a grader, a reward or a tool, stops the job in all its processes with an
+    error that names the task, or the file and the line. Once it is mended, the same command continues the job.
+    Mistakes are exceptions such as `KeyError` and `FileNotFoundError`, and any that ends the first three attempts
+    at the same line. In a tool, only an unknown name counts, and a `TypeError` or `AttributeError` that ends the
+    first three calls; any other exception of a tool is a result for the model."""
 
     attempts: Count = 4
     """How often each rollout is tried, the first time included."""
@@ -84,7 +84,7 @@ class RetrySection(ConfigSection):
 
 
 class LimitSection(ConfigSection):
-    """The limits of the whole job. At a limit, the work stops."""
+    """The limits of the whole job. At a limit, the work stops; what it cuts off is made when the job goes on."""
 
     max_cost_usd: Annotated[float, Field(ge=0)] | None = None
     """The most that all requests together may cost. Each model then needs a price."""

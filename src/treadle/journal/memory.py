@@ -18,7 +18,7 @@ from treadle.journal.follow import Changes, Page, PolledNews, follow
 from treadle.journal.listing import Facts, facts_of
 from treadle.journal.protocol import DONE, Attached, StoreOptions
 from treadle.journal.resources import ResourcesInMemory, ResourceTable
-from treadle.journal.run_info import QUEUE, RunFilter, RunInfo, queue_of
+from treadle.journal.run_info import QUEUE, RunFilter, RunInfo, RunOrder, queue_of
 
 A = TypeVar("A", bound=Attached)
 
@@ -145,8 +145,13 @@ class MemoryJournal:
         after: str | None = None,
         limit: int | None = None,
         newest_first: bool = False,
+        order: RunOrder | None = None,
     ) -> list[RunInfo]:
         run_ids = list(self._runs)  # other threads may add runs meanwhile
+        if order is not None:
+            run_ids.sort(
+                key=lambda run_id: order.key_of(self._facts_of(run_id).info(run_id, is_driven=False))
+            )
         if newest_first:
             run_ids.reverse()
         if after is not None:

@@ -25,7 +25,7 @@ from msgspec import Struct
 from treadle.core.events import DurableBody, Event
 from treadle.core.inbox import InboxMessage, Posted
 from treadle.journal.driven import DrivenRun, DrivenRuns
-from treadle.journal.run_info import RunFilter, RunInfo
+from treadle.journal.run_info import RunFilter, RunInfo, RunOrder
 
 if TYPE_CHECKING:
     from treadle.journal.resources import ResourceTable
@@ -187,8 +187,7 @@ class Journal(Protocol):
 
     @property
     def address(self) -> str | None:
-        """The address by which `open_journal` opens the store in another process; `None` if only this process can
-        use it."""
+        """The address by which another process opens the store; `None` if only this process can use it."""
         ...
 
     @property
@@ -306,9 +305,11 @@ class Journal(Protocol):
         after: str | None = None,
         limit: int | None = None,
         newest_first: bool = False,
+        order: RunOrder | None = None,
     ) -> list[RunInfo]:
         """Return the runs that meet `filter` in order of creation, at most `limit` of them. Blocks.
 
+        With `order`, runs are sorted by this figure first, and `newest_first` begins with the largest one.
         `after` is the id of the last run of the page before; the listing continues after it.
         Raises: `RunNotFoundError` if there is no run `after`.
         """

@@ -34,7 +34,7 @@ def open_journal(
     clock: Clock = time,
     packs: bool = False,
 ) -> Journal:
-    """Open the journal at `path`, and create it if it does not exist.
+    """Open the journal at `path`, and create it and the folder of its file if they do not exist.
 
     `path` is a file's path, `"memory:"` for a journal in memory, or the address of another registered store, such
     as `scheme://host/name`. `None` stands for the default file. `level` says what a stored event survives: at
@@ -55,14 +55,14 @@ def open_journal(
     )
     if path is None:
         path = Path(DEFAULT_PATH)
-        if not must_exist:
-            make_folder(path.parent)
         for place in (path.parent, path):
             if place.exists() and not belongs_to_user(place):
                 raise JournalError(
                     f"the journal {str(path)!r} belongs to another user; if you want to use it, name it"
                 )
     scheme, address = _split(path)
+    if scheme == "sqlite" and not must_exist:
+        make_folder(Path(address).parent)
     return STORES.load(scheme)(address, options)
 
 

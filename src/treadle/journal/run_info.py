@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
+from enum import StrEnum
 
 from msgspec import Struct
 
@@ -9,8 +10,7 @@ CALLER = "treadle.caller"
 """The label of a sub-agent's run. Its value is the id of the run whose call drives it."""
 
 QUEUE = "treadle.queue"
-"""The label of a run that workers may drive. Its value is the name of the queue in which the run waits; see
-`Journal.claim`."""
+"""The label of a run that workers may drive, with the name of its queue; see `Journal.claim`."""
 
 
 DEFAULT_QUEUE = "default"
@@ -144,6 +144,24 @@ class RunFilter(Struct, frozen=True, kw_only=True):
             and (self.created_before is None or info.created_at < self.created_before)
             and (self.updated_since is None or info.updated_at >= self.updated_since)
         )
+
+
+class RunOrder(StrEnum):
+    """The figures that a list of runs is sorted by."""
+
+    DURATION = "duration"
+    """The time from the first event to the newest one."""
+    COST = "cost"
+    """The cost in US dollars. Runs whose cost is unknown are the least."""
+    TOKENS = "tokens"
+    """All tokens, of input and output."""
+
+    def key_of(self, info: RunInfo) -> float:
+        """Return the figure of a run."""
+        if self is RunOrder.COST:
+            return -1.0 if info.cost_usd is None else info.cost_usd
+        is_time = self is RunOrder.DURATION
+        return info.updated_at - info.created_at if is_time else info.input_tokens + info.output_tokens
 
 
 EQUAL_FIELDS = (

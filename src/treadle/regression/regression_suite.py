@@ -7,6 +7,7 @@ import asyncio
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -18,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
-from treadle.core.errors import ConfigError, TreadleError, UntrustedError
+from treadle.core.errors import ConfigError, MistakesError, TreadleError, UntrustedError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.journal.memory import MemoryJournal
@@ -117,6 +118,24 @@ class Suite(Struct, frozen=True, kw_only=True):
                 f"there are no recordings{what} in {where}; record a run with `treadle test record RUN`"
             )
         return list(dict.fromkeys(found))
+
+    def reference_of(self, name: str) -> str | None:
+        """Return how the agent for the recording `name` is named; `None` if the recording describes it."""
+        fitting = [agent for pattern, agent in self.table.agents.items() if _fits(name, pattern)]
+        return next(iter(fitting), self.table.agent)
+
+    async def check_agents(self, paths: list[Path]) -> None:
+        """Load the agents that are named for recordings. Raises: `MistakesError` that names each that fails."""
+        counts = Counter(filter(None, [self.reference_of(self.name_of(path)) for path in paths]))
+        mistakes = []
+        with _offline(not self.is_live):
+            for reference, count in counts.items():
+                try:
+                    await THREADS.run(partial(load_agent, reference, self.base), {})
+                except ConfigError as error:
+                    mistakes.append(f"{error} (needed for {count} of {len(paths)} recordings)")
+        if mistakes:
+            raise MistakesError("\n".join(mistakes))
 
     def find_unused(self, names: Collection[str]) -> Iterator[str]:
         """Yield what is wrong with each pattern in `[test.agents]` that fits none of the recordings."""
@@ -249,15 +268,12 @@ def find_agent(suite: Suite, recorded: RecordedRun) -> Agent[Any]:
     Raises: `ConfigError` if it cannot be made; `UntrustedError` if making it starts programs, imports files, or
     loads a task set from a place that nobody named.
     """
-    table, task = suite.table, recorded.started.task
+    task = recorded.started.task
     if task is not None and ":" in task.task_set:
         # Whoever wrote the recording named a place, from which code may be imported or an image built.
         _require_trust(suite, recorded, (f"load the task set {task.task_set!r}",))
-    named = [agent for pattern, agent in table.agents.items() if _fits(recorded.name, pattern)]
-    reference = next(iter(named), table.agent)
-    if reference is None:
-        return _rebuild(suite, recorded)
-    return load_agent(reference, suite.base)
+    reference = suite.reference_of(recorded.name)
+    return _rebuild(suite, recorded) if reference is None else load_agent(reference, suite.base)
 
 
 def load_agent(reference: str, base: Path = Path()) -> Agent[Any]:

@@ -28,6 +28,7 @@ from treadle.rollout.collect import (
 from treadle.rollout.deliveries import Handover
 from treadle.rollout.rollout_config import GroupPlan, GroupSpec
 from treadle.rollout.rollout_progress import GroupEnded, RolloutEnded, RolloutProgress
+from treadle.runs.begin import share_files
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
 from treadle.sandbox.in_memory import SharedFiles
@@ -104,7 +105,7 @@ class GroupWork:
 
     async def _roll(self, spec: GroupSpec, task: Task, expected: Expected) -> list[Rolled]:
         """Return the finished rollouts of a group. The first one that cannot be finished ends the others."""
-        files = SharedFiles(task.files)
+        files = share_files(task)
         made: dict[int, asyncio.Task[Rolled]] = {}
         tree = self._config.tree
         roots = len(spec.rollouts) if tree is None else tree.roots
@@ -172,9 +173,7 @@ class GroupWork:
         sampled = [one.sampled for one in made.rolled]
         staleness, failed = self._versions.age(sampled), made.failed
         outcome = ItemOutcome(
-            status=ItemStatus.REJECTED,
-            **sum_use(made.rolled),
-            details=self._describe(made, staleness),
+            status=ItemStatus.REJECTED, **sum_use(made.rolled), details=self._describe(made, staleness)
         )
         if failed is None and (stale := self._find_stale(sampled)) is not None:
             failed = AttemptFailedError(stale)

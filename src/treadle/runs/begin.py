@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.errors import ConfigError, UnsupportedPartError
+from treadle.core.errors import ConfigError, SandboxError, UnsupportedPartError
 from treadle.core.events.narrowing import Event
 from treadle.core.lineage import Caller, TaskRef
 from treadle.core.parts import make_part
@@ -29,9 +29,11 @@ from treadle.runs.drive import Terms, drive, make_driver, open_turn, spec_for, s
 from treadle.runs.options import Attachable, Files, Given, RunContext, StreamOptions, check_run
 from treadle.runs.run import Run
 from treadle.runs.task import Task
+from treadle.sandbox.in_memory import MemorySandbox, SharedFiles
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import Attachment
+from treadle.tools.user_code import blame
 
 MAX_ATTACHMENT_BYTES = 50 * 1024 * 1024
 """The largest file that can be attached."""
@@ -107,7 +109,7 @@ async def begin(agent: AgentParts, work: str | Task | None, given: Given, beginn
         text = work if isinstance(work, str) else None if task is None else task.input
     files = beginning.files
     if files is None:
-        files = agent.files if task is None else task.files
+        files = agent.files if task is None else share_files(task)
     await agent.kit.renew()
     output = agent.kit.output(given.answer.schema, task)
     said: str | None = None
@@ -199,11 +201,21 @@ async def _call_instructions(function: Callable[..., Any], context: RunContext[A
 
 
 def _make_sandbox(files: Files | None) -> Sandbox:
-    from treadle.sandbox.in_memory import MemorySandbox, SharedFiles
-
     if isinstance(files, SharedFiles):
         return files.open()
     return MemorySandbox(read_mount(files) if isinstance(files, str | Path) else files)
+
+
+def share_files(task: Task) -> SharedFiles:
+    """Return the initial files of a task. Raises: `ConfigError` that names the task if they have a mistake."""
+    what = f"the files of the task '{task.task_set}:{task.task_id}' cannot be used"
+    try:
+        return SharedFiles(task.files)
+    except Exception as error:  # a task of a user may make its files when they are asked for
+        is_refused = isinstance(error, SandboxError)
+        if (wrong := ConfigError(f"{what}: {error}") if is_refused else blame(error, what)) is None:
+            raise
+        raise wrong from error
 
 
 _random = random.Random()

@@ -113,8 +113,7 @@ class RunOptions(StreamOptions, total=False):
 
     on_event: Emit | None
     """A function or coroutine function that is called with every event once it is durable, and with the deltas in
-    between. It is awaited before the next item. If it raises an exception, the run stops, and the exception is
-    raised."""
+    between. It is awaited before the next item. An exception stops the run and is raised."""
 
 
 class BatchOptions(TypedDict, total=False):
@@ -229,8 +228,7 @@ class Given(Struct, frozen=True):
     is_relayed: bool = False
     """True if a new run is one whose answers another program decides about; see `RunStarted.is_relayed`."""
     on_driver: Callable[[Driver], object] | None = None
-    """A function that is called with the run's driver before the driver begins to work; `None`: nothing is
-    called."""
+    """A function that is called with the run's driver before the driver begins to work."""
 
 
 class Face(Struct, frozen=True):
@@ -350,6 +348,11 @@ def check_run(task: object, options: Mapping[str, Any]) -> None:
             "environment; use treadle rollout or treadle eval, or give their classes workers=ProgramWorkers(), of "
             "treadle.server.gateway.programs"
         )
+    if not isinstance(task, str):
+        for name, kinds in (("input", str), ("instructions", str | None), ("seed", int | None)):
+            part = getattr(task, name, None)
+            need(isinstance(part, kinds), f"the task's {name}", part, "an int" if name == "seed" else "a str")
+        check_tools(getattr(task, "tools", ()))
     check_given(options)
 
 
@@ -375,8 +378,7 @@ def check_new_run_id(run_id: object, name: str = "the run's id") -> None:
 
 
 def check_history(history: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the messages that stand before the first turn. Raises: `ConfigError` if a call has no result, or a
-    result no call."""
+    """Return the messages before the first turn. Raises: `ConfigError` unless each call has one result."""
     waiting: list[str] = []
     for number, message in enumerate(history, 1):
         need(isinstance(message, Message), f"message {number} of the history", message, "a Message")

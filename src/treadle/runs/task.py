@@ -103,9 +103,14 @@ async def find_reply(task: Task | None, messages: Sequence[Message]) -> str | No
 
 
 def find_environment(task: Task) -> tuple[str, ...] | None:
-    """Return the command of the environment that plays a task; `None` if Treadle's own loop does."""
+    """Return the command of the environment that plays a task; `None` if the loop does. Raises: `ConfigError`."""
     command = getattr(task, "environment", None)
-    return None if command is None else tuple(command)
+    if command is None:
+        return None
+    if not isinstance(command, list | tuple) or not all(isinstance(word, str) for word in command):
+        what = f"the environment of the task '{task.task_set}:{task.task_id}'"
+        raise ConfigError(f"{what} is {command!r:.100}; give a list with the words of its command")
+    return tuple(command)
 
 
 def find_step_rewards(task: Task, messages: Sequence[Message]) -> tuple[float, ...] | None:
@@ -360,8 +365,7 @@ class _ListedSet(_PlacedSet):
 
 
 def get_task(name: str, tasks: Mapping[str, T], task_id: str) -> T:
-    """Return the task of a set called `name` that has an id. Raises: `ConfigError` with near ids, or one that shows
-    what ids look like."""
+    """Return the task of a set called `name` that has an id. Raises: `ConfigError` with near ids, or an example."""
     if task_id in tasks:
         return tasks[task_id]
     hint = did_you_mean(task_id, islice(tasks, _MAX_IDS), f"ids are such as {next(iter(tasks), 'none')!r}")

@@ -1,7 +1,7 @@
 """Mistakes in the code of users: rewards, checks, filters and other functions that Treadle calls.
 
-An exception such as a `KeyError` comes again at each attempt, so it is told at once, with its place. An exception
-of another kind, such as an `OSError`, may be a fault of the infrastructure.
+An exception such as a `KeyError` or a `FileNotFoundError` comes again at each attempt, so it is told at once, with
+its place. An exception of another kind, such as a `TimeoutError`, may be a fault of the infrastructure.
 """
 
 import traceback
@@ -24,6 +24,8 @@ _KINDS = (
     ValueError,
 )
 """The exceptions that say that the code is wrong, unless they are also an `OSError`."""
+_WRONG_PATHS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""The exceptions of the operating system that say that a path in the code is wrong."""
 _CANNOT_RUN = (ImportError, NameError, NotImplementedError, SyntaxError)
 """The exceptions that say that a tool's code is wrong, whatever its arguments are."""
 _ODD = (AttributeError, RecursionError, TypeError)
@@ -38,12 +40,10 @@ def blame(error: Exception, what: str) -> ConfigError | None:
     `None` if another attempt may succeed.
     """
     if isinstance(error, ConfigError):
-        return (
-            type(error)(f"{what}: {error}")
-            if type(error) is UserCodeError
-            else ConfigError(f"{what}: {error}")
-        )
-    if isinstance(error, TreadleError | OSError) or not isinstance(error, _KINDS):
+        kind = UserCodeError if type(error) is UserCodeError else ConfigError
+        return kind(f"{what}: {error}")
+    may_pass = isinstance(error, OSError) or not isinstance(error, _KINDS)
+    if isinstance(error, TreadleError) or (may_pass and not isinstance(error, _WRONG_PATHS)):
         return None
     return UserCodeError(
         f"{what}: {type(error).__name__}: {error}{place_of(error)}; mend the code, and run the same command again"

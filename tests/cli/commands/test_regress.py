@@ -1,6 +1,7 @@
 """`treadle test`: recordings made, replayed, accepted and reported by real processes."""
 
 import json
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -153,8 +154,8 @@ def test_a_model_without_its_key_is_not_asked(project: Cli) -> None:
     assert found.code == 1
     assert "  - mock:echo\n        + openai:gpt-5-mini" in found.out
     live = project("test", "--live")
-    assert live.code == 1
-    assert "no API key for 'gpt-5-mini'" in live.out
+    assert live.code == 2
+    assert "no API key for 'gpt-5-mini'" in live.err
 
 
 def test_live_scores_and_thresholds(project: Cli) -> None:
@@ -182,10 +183,10 @@ def test_live_scores_and_thresholds(project: Cli) -> None:
     [
         (["test", "-k", "nobody"], "no recordings with 'nobody' in their names", 2),
         (["test", "missing"], "there are no recordings in 'missing'", 2),
-        (["test", "--agent", "agents.py:nobody"], "there is no 'nobody' in it", 1),
-        (["test", "--agent", "agents.py:number"], "name a treadle.Agent, or a function that returns one", 1),
-        (["test", "--agent", "nofile.py:clerk"], "nofile.py", 1),
-        (["test", "--agent", "clerk"], "write it as file.py:NAME", 1),
+        (["test", "--agent", "agents.py:nobody"], "there is no 'nobody' in it", 2),
+        (["test", "--agent", "agents.py:number"], "name a treadle.Agent, or a function that returns one", 2),
+        (["test", "--agent", "nofile.py:clerk"], "nofile.py", 2),
+        (["test", "--agent", "clerk"], "write it as file.py:NAME", 2),
         (["test", "--tools", "some"], "give one of recorded, live-read-only, live", 2),
         (["test", "--min-score", "2"], "--min-score", 2),
         (["test", "--min-score", "0"], "--min-score is about scores, which only --live has; add --live", 2),
@@ -230,26 +231,31 @@ def test_a_pattern_that_is_no_regular_expression_is_told_once(project: Cli) -> N
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("before", "after", "code"),
     [
-        ("return clerk", "return [][100]"),  # of another size, or Python takes the file for unchanged
-        ('"Answer in one sentence."', "lambda: [][1]"),
+        ("return clerk", "return [][100]", 2),  # of another size, or Python takes the file for unchanged
+        ('"Answer in one sentence."', "lambda: [][1]", 1),
     ],
 )
-def test_code_of_an_agent_that_fails(project: Cli, before: str, after: str) -> None:
+def test_code_of_an_agent_that_fails(project: Cli, before: str, after: str, code: int) -> None:
     change(project, before, after)
     found = project("test", "--agent", "agents.py:make_clerk")
-    assert found.code == 1
-    assert "IndexError: list index out of range" in found.out
+    assert found.code == code
+    assert "IndexError: list index out of range" in (found.out if code == 1 else found.err)
     assert "Traceback" not in found.err
 
 
 def test_an_agent_that_cannot_be_imported(project: Cli) -> None:
+    project.write("mine.py", AGENT)
     project.write("agents.py", "import treadle\n1 / 0\n")
+    assert project("test", "record", "--text", TEXT, "--name", "other", "--agent", "mine.py:clerk").code == 0
+    told = r"error: .*agents\.py.*ZeroDivisionError.*agents\.py, line 2\) \(needed for 1 of 2 recordings\)\n"
+    project.write(
+        "treadle.toml", '[test]\nagent = "mine.py:clerk"\n[test.agents]\neuro = "agents.py:clerk"\n'
+    )
     found = project("test")
-    assert found.code == 1
-    assert "ZeroDivisionError" in found.out
-    assert "agents.py" in found.out
+    assert (found.code, found.out) == (2, ""), found
+    assert re.fullmatch(told, found.err), found
 
 
 def test_agents_by_the_names_of_recordings(project: Cli) -> None:

@@ -437,7 +437,9 @@ export class RunFold {
       this.inference.version += 1;
     }
     this.failure = event.error ? event : null;
-    if (event.error) this.note(event, `${this.turnItem?.title ?? "Turn"} ended: ${event.stop_reason ?? ""}`, event.error, "bad");
+    // The error stands at the top of the run, and where it happened.
+    const isTold = this.inference?.failures.at(-1)?.error === event.error;
+    if (event.error) this.note(event, `${this.turnItem?.title ?? "Turn"} ended: ${event.stop_reason ?? ""}`, isTold ? "" : event.error, "bad");
     this.turnItem = null;
     this.state = "open";
   }
@@ -446,7 +448,7 @@ export class RunFold {
     this.state = "paused";
     this.pausedFor = event.reason ?? "";
     const isClosed = event.reason === "closed";
-    this.pause = this.note(event, isClosed ? "Closed" : `Paused: ${event.reason ?? ""}`, event.remark ?? "", isClosed ? "" : "warn");
+    this.pause = this.note(event, isClosed ? "Left open" : `Paused: ${event.reason ?? ""}`, event.remark ?? "", isClosed ? "" : "warn");
     if (isClosed) return;
     this.pause.spans = [{ phase: "wait", from: event.at, to: null }];
     this.pause.end = null;
@@ -475,11 +477,12 @@ export class RunFold {
   private finishRun(event: RunEvent): void {
     this.state = "finished";
     this.stopReason = event.stop_reason ?? null;
+    const isTold = this.failure?.error === event.error;
     if (event.error) this.failure = event;
     if (this.pause) this.endSpan(this.pause, event.at);
     const tone = event.stop_reason === "completed" ? "good" : event.stop_reason === "error" ? "bad" : "warn";
     this.turnItem = null;
-    this.note(event, `Finished: ${event.stop_reason ?? ""}`, event.error ?? "", tone);
+    this.note(event, `Finished: ${event.stop_reason ?? ""}`, isTold ? "" : event.error ?? "", tone);
   }
 
   private inject(event: RunEvent): void {

@@ -19,7 +19,7 @@ const signature = (item: Item): string =>
   [item.kind, item.depth, item.title, item.text, item.reasoning, item.arguments, item.result?.content ?? "", item.result?.error_kind ?? ""].join("\0");
 
 /** Whether an item says what the run did, and not how it was driven. */
-const isWork = (item: Item): boolean => !(item.kind === "event" && /^(Paused|Resumed|Closed)/.test(item.title));
+const isWork = (item: Item): boolean => !(item.kind === "event" && /^(Paused|Resumed|Left open)/.test(item.title));
 
 /** Align the items of two runs. */
 export function align(one: readonly Item[], two: readonly Item[]): Pair[] {

@@ -124,7 +124,7 @@ function Models({ models, prefix }: { models: ModelResult[]; prefix: string }): 
     item.model, count(item.samples), written(item.pass_at["1"]),
     ...(most > 1 ? [written(item.pass_at[most]), written(item.pass_all[most])] : []),
     ...named.map((name) => written(item.scorers[name])),
-    item.steps.toFixed(1), count(Math.round(item.tokens)), dollars(item.cost_usd), item.seconds.toFixed(2),
+    ...(item.samples ? [item.steps.toFixed(1), count(Math.round(item.tokens)), dollars(item.cost_usd), item.seconds.toFixed(2)] : ["–", "–", "–", "–"]),
   ]);
   const heads = ["model", "samples", "solved", ...chances, ...named, "steps", "tokens", "cost", "seconds"];
   return <Facts isWide title={`${prefix}Models`} heads={heads} rows={rows} numbers={[1, ...[4, 3, 2, 1].map((back) => heads.length - back)]} />;

@@ -10,6 +10,8 @@ export interface Column<T> {
   width: string;
   cell: (item: T) => ReactNode;
   isNumber?: boolean;
+  /** The name of the order that a click on the head asks for; without it, the column sorts nothing. */
+  order?: string;
   /** The width of the window, in pixels, from which the column is shown. Default: it is always shown. */
   from?: number;
 }
@@ -41,13 +43,16 @@ interface Props<T> {
   /** The line that is open beside the table. Then j and k call `onFollow` with the line that they reach. */
   openedId?: string;
   onFollow?: (item: T) => void;
+  /** The order of the items, the name of a column's order with `-` before it if the largest item stands first. */
+  order?: string;
+  onOrder?: (order: string) => void;
 }
 
 const HEIGHT = 32;
 /** The lines that were picked last, by the address of the table, so that one comes back to the same line. */
 const pickedLast = new Map<string, string>();
 
-export function Table<T>({ label, items, columns: all, idOf, addressOf, onEnd, actions, end, openedId, onFollow }: Props<T>): ReactNode {
+export function Table<T>({ label, items, columns: all, idOf, addressOf, onEnd, actions, end, openedId, onFollow, order = "", onOrder }: Props<T>): ReactNode {
   const box = useRef<HTMLDivElement>(null);
   const columns = useShown(all);
   const [address] = useState(() => `${label} ${location.hash}`);
@@ -94,12 +99,22 @@ export function Table<T>({ label, items, columns: all, idOf, addressOf, onEnd, a
     ...(actions ?? []).map((action) => ({ ...action, run: () => { const item = items[picked]; if (item !== undefined) action.run(item); } })),
     { key: "Enter", about: "Open the line", run: () => { const item = items[picked]; if (item !== undefined) go(addressOf(item)); } },
   ]);
+  const sortings: Record<string, "ascending" | "descending"> = { [order]: "ascending", [order.slice(1)]: "descending" };
+  const head = (column: Column<T>): ReactNode => {
+    const name = column.order;
+    const sorting = name && onOrder ? sortings[name] ?? "none" : undefined;
+    return (
+      <div key={column.name} role="columnheader" aria-sort={sorting} className={column.isNumber ? "num" : ""}>
+        {sorting ? <button className="plain" onClick={() => onOrder?.(sorting === "descending" ? `${name}` : `-${name}`)}>{column.name}{sorting === "descending" ? " ↓" : sorting === "ascending" ? " ↑" : ""}</button> : column.name}
+      </div>
+    );
+  };
   const grid = { gridTemplateColumns: columns.map((column) => column.width).join(" ") };
   return (
     <div className="table" role="table" aria-label={label} aria-rowcount={items.length}>
       <div role="rowgroup">
         <div className="heads" role="row" style={grid}>
-          {columns.map((column) => <div key={column.name} role="columnheader" className={column.isNumber ? "num" : ""}>{column.name}</div>)}
+          {columns.map(head)}
         </div>
       </div>
       <div className="lines" role="rowgroup" ref={box} tabIndex={0} aria-label={label}>

@@ -19,7 +19,7 @@ from treadle.cli.chat.slash import COMMANDS, is_misspelt
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, print_follow_up
 from treadle.cli.jobs.execute import CommandLoop
-from treadle.cli.jobs.journals import open_existing, open_or_make
+from treadle.cli.jobs.journals import open_existing
 from treadle.cli.jobs.resumed_agents import ResumedAgents, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import read_mount
 from treadle.cli.options import common as o
@@ -34,6 +34,7 @@ from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Delivery, Message, ToolCall
 from treadle.journal.protocol import Journal
+from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
 from treadle.loop.listener import Emit
 from treadle.routing.judging.judges import ASK_TOOL
@@ -47,8 +48,7 @@ _NAMED = re.compile(r"""(?<!\S)@(?:'([^'\n]+)'|"([^"\n]+)"|((?:\\ |[^\s@'"])(?:\
 
 
 def as_file(text: str) -> str | None:
-    """Return the path that a message consists of, as a terminal writes it when a file is dropped on it; `None`
-    if the message is not a path."""
+    """Return the path that a message consists of, as of a file dropped on a terminal; `None` if it is none."""
     name = text
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         name = text[1:-1]
@@ -61,8 +61,7 @@ def as_file(text: str) -> str | None:
 
 
 def find_files(text: str) -> tuple[list[Path], list[str]]:
-    r"""Return the files that a message names as `@path`, `@'a path'` or `@a\ path`, and the names that look like
-    files but do not exist."""
+    r"""Return the files that a message names as `@path`, `@'a path'` or `@a\ path`, and names of no file."""
     found: list[Path] = []
     missing: list[str] = []
     for quoted, double, plain in _NAMED.findall(text):
@@ -383,7 +382,7 @@ def chat(
             "a session keeps its persona, memory, skills, documents and judge; --persona, --memory, --user, "
             "--skills, --document and --judge are for a new one"
         )
-    with open_or_make(journal, level) if is_new else open_existing(journal, level) as opened:
+    with open_journal(journal, level) if is_new else open_existing(journal, level) as opened:
 
         def make(model: str | None, run_id: str | None) -> Agent:
             given = agent

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from treadle.cli.jobs.journals import find_runs, import_file, open_existing, open_or_make
+from treadle.cli.jobs.journals import find_runs, import_file, open_existing
 from treadle.cli.options import common as o
 from treadle.cli.terminal.output import (
     bar,
@@ -18,13 +18,10 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.journal.check import Check, Checked
+from treadle.journal.registry import open_journal
 
 
-def check(
-    runs: list[str] | None = None,
-    journal: str | None = None,
-    is_json: bool = False,
-) -> int:
+def check(runs: list[str] | None = None, journal: str | None = None, is_json: bool = False) -> int:
     """Read a whole journal and say what is damaged.
 
     It reads every event, every content and the facts that `treadle runs` shows, and compares them with their
@@ -72,10 +69,7 @@ def _print_damage(checked: Checked, journal: str | None) -> None:
     print_note(f"run {checked.run_id}: {write_count(checked.events, 'event')} can be read; {advice}")
 
 
-def backup(
-    file: Path,
-    journal: str | None = None,
-) -> None:
+def backup(file: Path, journal: str | None = None) -> None:
     """Copy a journal to a new file, also while it is in use.
 
     The copy has everything that was stored when the command began. It holds no leases, so its runs can be resumed.
@@ -112,11 +106,7 @@ def slim(journal: str | None = None) -> None:
     print_note(f"{before:,} bytes before, {after:,} bytes now")
 
 
-def import_(
-    file: str,
-    journal: str | None = None,
-    level: o.Level = "process",
-) -> None:
+def import_(file: str, journal: str | None = None, level: o.Level = "process") -> None:
     """Import the runs of an exported journal.
 
     The runs keep their ids, which are printed. If an import is interrupted, start it again.
@@ -125,7 +115,7 @@ def import_(
         treadle import runs.jsonl
         zcat runs.jsonl.gz | treadle import -
     """
-    with open_or_make(journal, level) as opened:
+    with open_journal(journal, level) as opened:
         found = import_file(opened, file)
     print_lines([clean(run_id).encode() for run_id in (*found.added, *found.known)])
     if found.known:

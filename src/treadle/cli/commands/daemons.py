@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from treadle.cli.jobs.execute import call_at_end_of_stdin, execute
-from treadle.cli.jobs.journals import open_or_make
 from treadle.cli.options.option_groups import FieldGroup, FieldOptions
 from treadle.cli.terminal.output import (
     flush,
@@ -23,6 +22,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
+from treadle.journal.registry import open_journal
 from treadle.journal.run_info import DEFAULT_QUEUE
 from treadle.runs.retries import RetryPolicy
 from treadle.telemetry.turn_log import configured_hooks
@@ -84,7 +84,7 @@ def serve(
         print_note(f"{url}/view shows the runs")
         flush()
 
-    with open_or_make(journal, "process") as opened, contextlib.suppress(KeyboardInterrupt):
+    with open_journal(journal) as opened, contextlib.suppress(KeyboardInterrupt):
         execute(serve_api(served, opened, host, port, tell, lambda fault: print_note(f"warning: {fault}")))
 
 
@@ -113,7 +113,7 @@ def worker(
     report = take_stdout() if is_json else None
 
     async def work() -> None:
-        with open_or_make(journal, "process") as opened:
+        with open_journal(journal) as opened:
             working = Worker(opened, options, hooks=configured_hooks(), on_problem=partial(_tell, report))
             task = asyncio.ensure_future(working.work())
             if ends_with_stdin:

@@ -12,7 +12,7 @@ from pathlib import Path
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, drive, is_between_turns, print_follow_up, resume_shown
 from treadle.cli.jobs.execute import execute
-from treadle.cli.jobs.journals import Apart, new_run_id, open_existing, open_or_make
+from treadle.cli.jobs.journals import Apart, new_run_id, open_existing
 from treadle.cli.jobs.resumed_agents import (
     NOTHING,
     ResumedAgents,
@@ -40,6 +40,7 @@ from treadle.core.state import Status, fold
 from treadle.core.types import Json
 from treadle.journal.named_files import read_named
 from treadle.journal.protocol import Journal
+from treadle.journal.registry import open_journal
 from treadle.journal.run_info import CALLER
 from treadle.runs.ensure import Batch
 from treadle.runs.run import FileChanges, Run, find_changes, write_files
@@ -79,7 +80,7 @@ def run(
     work = _read_work(text, task, mount.path, attach)
     if out is not None:
         refuse_folder(out, mount.path)
-    with open_or_make(journal, level) as opened:
+    with open_journal(journal, level) as opened:
         if own_agent is not None:
             others = {
                 "--instructions": instructions,

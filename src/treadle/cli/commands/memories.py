@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.cli.jobs.execute import execute
-from treadle.cli.jobs.journals import open_existing, open_or_make
+from treadle.cli.jobs.journals import open_existing
 from treadle.cli.options.option_groups import OptionGroup
 from treadle.cli.terminal.output import print_json, print_line, print_note, shorten
 from treadle.core.documents import is_yaml_name
 from treadle.core.errors import ConfigError
+from treadle.journal.registry import open_journal
 from treadle.knowledge.memory.protocol import Author, Draft, Epistemic, MemoryEntry, Outcome, Store
 from treadle.knowledge.surroundings import LIBRARY
 
@@ -36,7 +37,7 @@ class MemoryPlace(OptionGroup, frozen=True, kw_only=True):
         from treadle.knowledge.memory import open_memory
 
         names = self.names()
-        store = open_or_make(self.journal, "process") if is_made else open_existing(self.journal)
+        store = open_journal(self.journal) if is_made else open_existing(self.journal)
         with store:
             yield open_memory(store, *names, embeddings=embeddings)
 
@@ -85,10 +86,7 @@ def write_day(at: float) -> str:
 
 
 def list_memories(
-    place: MemoryPlace,
-    store: list[Store] | None = None,
-    limit: int = 50,
-    is_json: bool = False,
+    place: MemoryPlace, store: list[Store] | None = None, limit: int = 50, is_json: bool = False
 ) -> None:
     """List memories, the newest first.
 
@@ -166,10 +164,7 @@ def add(
     print_entry(written.entry)
 
 
-def forget(
-    entry_ids: list[str],
-    place: MemoryPlace,
-) -> None:
+def forget(entry_ids: list[str], place: MemoryPlace) -> None:
     """Delete memories with all their versions.
 
     The texts are overwritten in the file. Transcripts of runs in which they were said are kept.

@@ -69,7 +69,9 @@ def replay_recordings(
     outcomes: list[RecordingOutcome] = []
 
     async def run_all() -> None:
-        for path in suite.find(paths or [], keyword):
+        found = suite.find(paths or [], keyword)
+        await suite.check_agents(found)
+        for path in found:
             outcomes.append(await run_recording(suite, path))
             _print(outcomes[-1], is_json=is_json)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute_until_stopped
-from treadle.cli.jobs.journals import open_or_make
 from treadle.cli.terminal.output import (
     bar,
     clean,
@@ -27,7 +26,7 @@ from treadle.datagen.generation_progress import TopicExpanded
 from treadle.datagen.topics.building import BuildStoppedError, build_topics
 from treadle.datagen.topics.topic_files import load_topics, parse_topics, read_topics, save_topics
 from treadle.datagen.topics.topic_graph import SEPARATOR, Topic, TopicGraph, clean_topic, topic_id
-from treadle.journal.registry import make_folder
+from treadle.journal.registry import make_folder, open_journal
 from treadle.models.config.tables import ModelTable
 
 if TYPE_CHECKING:
@@ -158,10 +157,7 @@ def _build(config: GenerationConfig, address: str, *, is_json: bool) -> TopicGra
         raise ConfigError(str(error).replace("models.default:", "--model:")) from error
     topics = config.topics
     total = sum(topics.degree**level for level in range(topics.depth))
-    with (
-        open_or_make(address, "process") as journal,
-        bar("topics", total, is_json=is_json) as advance,
-    ):
+    with open_journal(address) as journal, bar("topics", total, is_json=is_json) as advance:
 
         def start(stop: asyncio.Event) -> Coroutine[Any, Any, TopicGraph]:
             return build_topics(

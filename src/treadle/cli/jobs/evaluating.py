@@ -1,6 +1,7 @@
 """The work of `treadle eval`: applies the options to the configuration, makes the evaluation, shows its tables."""
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,19 +61,13 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
             "give a configuration, or options: treadle eval --task files:test --model oracle --epochs 4"
         )
     config = READER.load(path, changes.by_key(), changes.flags, print_note)
-    job = JobCommand(
-        config.name,
-        EvaluationProgress(),
-        NewestFeed(SampleGraded, _write_sample),
-        changes.command("eval", path),
-        shown,
-    )
+    progress, feed = EvaluationProgress(), NewestFeed(SampleGraded, _write_sample)
+    job = JobCommand(config.name, progress, feed, changes.command("eval", path), shown)
     workers = find_program_workers(config.tasks)
-    result = job.run(
-        lambda stop: evaluate(
-            config, is_rescored=is_rescored, workers=workers, listener=job.listen, stop=stop
-        )
+    make = partial(
+        evaluate, config, is_rescored=is_rescored, workers=workers, listener=job.listen, progress=progress
     )
+    result = job.run(lambda stop: make(stop=stop))
     if result is None:
         return ExitCode.INTERRUPTED
     advice = "some samples have no grade; see the reasons above"
@@ -171,8 +166,7 @@ def print_pairs(pairs: list[ModelPair]) -> None:
 def write_report(
     folder: Path, other: Path | None, format: str, out: Path | None, journal: str | None
 ) -> list[Path]:
-    """Write the report of one evaluation, or of two that are compared, in a format, and return the files.
-    Raises: `ConfigError`."""
+    """Write the report of one evaluation or of two compared ones, and return the files. Raises: `ConfigError`."""
     written = [] if out is None or format == "table" else [out]
     if format == "html":
         from treadle.viewer.data_pages import encode_page, make_view

@@ -10,7 +10,7 @@ from treadle.cli.terminal.output import print_error, spinner, write_error
 from treadle.core.errors import ConfigError, JournalError, TreadleError
 from treadle.journal.named_files import explain_unread
 from treadle.journal.protocol import Journal
-from treadle.journal.registry import make_folder, open_journal
+from treadle.journal.registry import open_journal
 from treadle.runs.statuses import find_run
 
 if TYPE_CHECKING:
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
 def open_existing(address: str | None, level: str = "process") -> Journal:
     """Open a journal that must exist. Raises: `JournalError`."""
     return open_journal(address, level, must_exist=True)
-
-
-def open_or_make(address: str | None, level: str) -> Journal:
-    """Open a journal; make it, and the folder of its file, if it does not exist. Raises: `JournalError`."""
-    if address is not None and not address.endswith(":") and "://" not in address:
-        make_folder(Path(address).parent)
-    return open_journal(address, level)
 
 
 def new_run_id(given: str | None) -> str:

@@ -28,7 +28,7 @@ from treadle.http.locks import in_child
 from treadle.journal.follow import Changes, PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_sealed, make_seal
 from treadle.journal.resources import ResourceTable
-from treadle.journal.run_info import RunFilter, RunInfo
+from treadle.journal.run_info import RunFilter, RunInfo, RunOrder
 from treadle.journal.tables.committer import Committer, close_journal
 from treadle.journal.tables.leases import IS_QUEUED, Claimed, Lease, Leases, Silence
 from treadle.journal.tables.reader import TableReader, Unused, find_contents, still_unused
@@ -101,9 +101,7 @@ class TableJournal(ABC, Generic[D]):
     def resources(self) -> ResourceTable:
         join = self._pending.join
         return ResourceTable(
-            self._reader.query,
-            self._change_resources,
-            lambda work: join(lambda db: work(self._query_in(db))),
+            self._reader.query, self._change_resources, lambda work: join(lambda db: work(self._query_in(db)))
         )
 
     def _change_resources(self, work: Callable[[Query], T]) -> T:
@@ -216,11 +214,12 @@ class TableJournal(ABC, Generic[D]):
         after: str | None = None,
         limit: int | None = None,
         newest_first: bool = False,
+        order: RunOrder | None = None,
     ) -> list[RunInfo]:
         """See `Journal.runs`. Facts that are unknown are computed from the events first."""
         while self._reader.has_unknown_facts() and self._committer.submit(self._fill).result():
             pass
-        return self._reader.runs(filter or RunFilter(), after, limit, newest_first=newest_first)
+        return self._reader.runs(filter or RunFilter(), after, limit, order, newest_first)
 
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
         """See `Journal.follow`. Events of other processes are seen within `POLL_SECONDS`."""

@@ -19,7 +19,7 @@ from treadle.core.turns import RESUME
 from treadle.http.locks import new_lock
 from treadle.journal.deletion import digests_in, find_unused
 from treadle.journal.follow import Page
-from treadle.journal.run_info import DAMAGED, EQUAL_FIELDS, RunFilter, RunInfo
+from treadle.journal.run_info import DAMAGED, EQUAL_FIELDS, RunFilter, RunInfo, RunOrder
 from treadle.journal.tables.leases import Leases
 from treadle.journal.tables.table_rows import (
     COLUMNS,
@@ -34,6 +34,13 @@ from treadle.journal.tables.table_rows import (
     read_letter,
     seed_of,
 )
+
+_FIGURES = {
+    RunOrder.DURATION: "coalesce(heads.updated_at - runs.created_at, 0)",
+    RunOrder.COST: "coalesce(heads.cost_usd, -1)",
+    RunOrder.TOKENS: "coalesce(heads.input_tokens + heads.output_tokens, 0)",
+}
+"""The SQL of the figures that a list is sorted by; see `RunOrder.key_of`."""
 
 
 class TableReader(ABC):
@@ -120,8 +127,7 @@ class TableReader(ABC):
         return Page(found, position, is_last=False, has_more=bool(rows))
 
     def bodies(self, condition: str, *values: object) -> Iterator[tuple[int, bytes]]:
-        """Yield the row of the run and the body of each frame that meets an SQL condition on `frames`, with few of
-        them in memory at a time."""
+        """Yield the row of the run and the body of each frame that meets an SQL condition, a few at a time."""
         key, last = self.frame_key, (0,) * len(self.frame_key)
         names, marks = ", ".join(key), ", ".join("?" * len(key))
         sql = (
@@ -218,22 +224,30 @@ class TableReader(ABC):
             yield body
 
     def has_unknown_facts(self) -> bool:
-        """Return True if there are runs whose facts are unknown, because an older Treadle wrote them, or because
-        they must be estimated anew."""
+        """Return True if there are runs whose facts are unknown: of an older Treadle, or to be estimated anew."""
         return bool(self.query(f"SELECT 1 FROM heads WHERE {self.unknown} LIMIT 1"))
 
     def runs(
-        self, filter_: RunFilter, after: str | None, limit: int | None, *, newest_first: bool
+        self,
+        filter_: RunFilter,
+        after: str | None,
+        limit: int | None,
+        order: RunOrder | None,
+        newest_first: bool,
     ) -> list[RunInfo]:
         live = self._leases.live(self.query)
         conditions, values = self._compile(filter_, live)
+        keys = ["runs.id"] if order is None else [_FIGURES[order], "runs.id"]
+        direction, sign = ("DESC", "<") if newest_first else ("ASC", ">")
+        tables = "runs LEFT JOIN heads ON heads.run = runs.id"
         if after is not None:
-            conditions.append("runs.id < ?" if newest_first else "runs.id > ?")
+            found = ", ".join(keys)
+            conditions.append(f"({found}) {sign} (SELECT {found} FROM {tables} WHERE runs.id = ?)")
             values.append(self.key_of(after))
         rows = self.query(
-            f"SELECT runs.run_id, runs.owner, losses, {COLUMNS} FROM runs LEFT JOIN heads ON heads.run = runs.id "
+            f"SELECT runs.run_id, runs.owner, losses, {COLUMNS} FROM {tables} "
             f"WHERE {' AND '.join(conditions) or '1=1'} "
-            f"ORDER BY runs.id {'DESC' if newest_first else 'ASC'}{'' if limit is None else ' LIMIT ?'}",
+            f"ORDER BY {', '.join([f'{key} {direction}' for key in keys])}{'' if limit is None else ' LIMIT ?'}",
             (*values, *(() if limit is None else (limit,))),
         )
         # Rows that the database does not find can be missed only where all runs are asked for.

@@ -19,7 +19,7 @@ from treadle.core.registry import did_you_mean
 from treadle.core.state import Status
 from treadle.core.types import Json
 from treadle.journal.hub import Heard, listen_together
-from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
+from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo, RunOrder
 from treadle.runs.recording import send
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.event_stream import EventStream, to_sse
@@ -50,6 +50,8 @@ class ListedRuns(Struct):
     text: str | None
     after: str | None
     limit: int
+    sorting: dict[str, Any]
+    """The options of `Journal.runs` that say in which order."""
 
 
 def read_listed(
@@ -64,13 +66,20 @@ def read_listed(
     parent: Annotated[str | None, Query(description="the run that others were forked from")] = None,
     text: Annotated[
         str | None,
-        Query(min_length=1, description="a text in a message, in any case; or the beginning of an id"),
+        Query(
+            min_length=1,
+            description="a text in a message or a result of a tool, in any case; or the beginning of an id",
+        ),
     ] = None,
     created_since: Annotated[float | None, Query(description="seconds since 1970")] = None,
     created_before: Annotated[float | None, Query(description="seconds since 1970")] = None,
     is_waiting: bool | None = None,
     is_session: bool | None = None,
     is_turn_open: bool | None = None,
+    order: Annotated[
+        RunOrder | None, Query(description="the figure to sort by; by default the time of the start")
+    ] = None,
+    is_ascending: bool = False,
     label: Annotated[list[str] | None, Query(description="NAME=VALUE; may be given several times")] = None,
 ) -> ListedRuns:
     """Return which runs the parameters of a request ask for. Raises: `ConfigError`."""
@@ -93,7 +102,9 @@ def read_listed(
         is_turn_open=is_turn_open,
         labels={**labels, **host.visible_to(caller)},
     )
-    return ListedRuns(condition, text, after, limit)
+    # Stores of other packages may know no order.
+    sorting = {"newest_first": not is_ascending, **({} if order is None else {"order": order})}
+    return ListedRuns(condition, text, after, limit, sorting)
 
 
 Listed = Annotated[ListedRuns, Depends(read_listed)]
@@ -103,15 +114,13 @@ def _list(host: RunHost, asked: ListedRuns) -> list[RunInfo]:
     """Return one run more than asked for, if there are so many. Blocks."""
     journal, after, most = host.journal, asked.after, asked.limit + 1
     if asked.text is None:
-        return journal.runs(asked.condition, after=after, limit=most, newest_first=True)
+        return journal.runs(asked.condition, after=after, limit=most, **asked.sorting)
     named: set[str] = set()
     if len(asked.text) >= _ID_CHARS:
         named.update(info.run_id for info in journal.runs(RunFilter(id_prefix=asked.text), limit=_PAGE))
     condition = replace(asked.condition, run_ids=[*named.union(journal.find_runs(asked.text))])
     found: list[RunInfo] = []
-    while len(found) < most and (
-        page := journal.runs(condition, after=after, limit=_PAGE, newest_first=True)
-    ):
+    while len(found) < most and (page := journal.runs(condition, after=after, limit=_PAGE, **asked.sorting)):
         found += [info for info in page if info.run_id in named or any(find_lines(journal, info, asked.text))]
         after = page[-1].run_id
     return found[:most]
@@ -119,7 +128,7 @@ def _list(host: RunHost, asked: ListedRuns) -> list[RunInfo]:
 
 @router.get("")
 async def list_runs(host: TheHost, asked: Listed) -> Response:
-    """Return runs, the newest first."""
+    """Return runs, the newest or largest first."""
     found = await asyncio.to_thread(_list, host, asked)
     data = [write_facts(info) for info in found[: asked.limit]]
     return Fast({"object": "list", "data": data, "has_more": len(found) > asked.limit})
