@@ -48,12 +48,12 @@ def test_what_is_no_journal_is_refused(make: object, words: str, tmp_path: Path)
     assert str(path) in str(caught.value)
 
 
-def test_a_folder_that_is_not_there_and_a_file_that_must_be(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="check that its folder exists"):
-        open_journal(tmp_path / "no" / "runs.db")
+def test_a_folder_is_made_unless_the_file_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="there is no journal at"):
-        open_journal(tmp_path / "runs.db", must_exist=True)
+        open_journal(tmp_path / "no" / "runs.db", must_exist=True)
     assert list(tmp_path.iterdir()) == []
+    with open_journal(tmp_path / "no" / "runs.db") as journal:
+        assert journal.runs() == []
 
 
 def test_an_empty_file_becomes_a_journal(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ async def test_the_judge_is_asked_until_its_verdicts_decide() -> None:
     likely = "There was a timeout on db-2 at 09:12."
     answer = f"I have read the log. {likely}"
     first, no, yes = '{"verdicts": ["yes", "no"]}', '{"verdicts": ["no"]}', '{"verdicts": ["yes"]}'
-    for last, is_passed in (([yes, yes], True), ([no], False)):
+    for last, is_passed in (([yes, yes], True), ([no, no], False)):
         verdicts, judge, _ = await ask(answer, first, no, *last)
         assert (verdicts[-1].is_passed, len(judge.requests)) == (is_passed, 2 + len(last))
     asked: Any = [read_facts(item.messages[-1].content) for item in judge.requests[1:]]
