@@ -181,6 +181,7 @@ class MemoryJournal:
         return len(self._runs[run_id]) if after_seq is None else after_seq
 
     def read_page(self, run_id: str | None, after_seq: int | None, position: int) -> Page:
+        """See `Source.read_page`."""
         if run_id is None:
             appends = self._appends[position : position + 1000]
             events = [event for item in appends for event in _decode(*item) if event.seq > (after_seq or 0)]

@@ -169,6 +169,7 @@ def _join_origin(origin: str, item: Any) -> str:
 
 
 def _load(text: str, settings: Mapping[str, Json] | None) -> Any:
+    """Return what `text` names, made with `settings`. Raises: `ConfigError`."""
     kind, colon, rest = text.partition(":")
     if text not in TOOLSETS and f"{kind}:" in TOOLSETS:
         return _make(TOOLSETS.load(f"{kind}:"), text, settings, rest)

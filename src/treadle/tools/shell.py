@@ -96,6 +96,7 @@ class ShellTool:
         self.find_fault = ArgumentChecker(self.spec.parameters).find_fault
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
+        """See `Tool.call`. Raises: `ToolError`."""
         command = _check_command(arguments["command"])
         sandbox = context.files
         seconds = min(float(arguments.get("timeout_seconds", self._limits.seconds)), self._limits.seconds)
@@ -178,6 +179,7 @@ def _parameters(limits: Limits) -> dict[str, Json]:
 
 
 def _describe(network: bool, limits: Limits, commands: "HostCommands") -> str:
+    """Return the tool's description, for the model and for readers of the journal."""
     where = "in a sandbox" if commands.is_protected else "on this computer, WITHOUT a sandbox"
     kept = (
         "The working folder holds the run's files and keeps the command's changes. Changes elsewhere are lost"

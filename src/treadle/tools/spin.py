@@ -180,6 +180,7 @@ class SpinTool:
         self._spin = spin
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
+        """See `Tool.call`. Raises: `ToolError`."""
         return await self._spin.execute(self.spec.name, arguments, context)
 
 

@@ -238,6 +238,7 @@ def _print_waiting(journal: Journal, follow_up: FollowUp) -> None:
 
 
 def _resume_one(agents: ResumedAgents, run_id: str, shown: o.ViewOptions, follow_up: FollowUp) -> int:
+    """Resume one run, show it while it works, and return the exit code."""
     run = Run.load(run_id, agents.journal)
     if run.status is Status.FINISHED and not run.state.has_failed_turn:
         command = follow_up.write("fork", run_id, text="TEXT")
@@ -254,6 +255,7 @@ def _resume_one(agents: ResumedAgents, run_id: str, shown: o.ViewOptions, follow
 
 
 def _show(run: Run, shown: o.ViewOptions) -> int:
+    """Show how a run that needs no driving has ended, and return the exit code."""
     make_view(is_json=shown.is_json, is_quiet=shown.is_quiet).finish(run, 0.0)
     return exit_code(run)
 

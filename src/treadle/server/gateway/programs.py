@@ -173,6 +173,7 @@ class _ProgramHost(GatewayHost):
         return self._by_key[wish.client].relay(replace(wish, client=""))
 
     def is_agent(self, name: str) -> bool:
+        """See `AgentCatalog.is_agent`."""
         return False
 
     def dialect_of(self, name: str) -> str | None:

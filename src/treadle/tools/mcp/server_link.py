@@ -134,6 +134,7 @@ class ServerLink:
             task.exception()
 
     async def _start(self) -> Connection:
+        """Open a new session. Raises: `UnreachableError`."""
         deadline = asyncio.get_running_loop().time() + self.target.start_timeout_seconds
         if self._is_legacy:
             return await self._start_as("legacy", deadline)

@@ -317,6 +317,7 @@ class MCPTool:
         return self._find_fault(arguments)
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
+        """See `Tool.call`. Raises: `ToolError`."""
         return await self.server.call(self, arguments, context)
 
     def __repr__(self) -> str:

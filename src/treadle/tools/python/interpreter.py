@@ -287,6 +287,7 @@ def show_last(code: str) -> str | None:
 
 
 def _identifier(name: str) -> str:
+    """Return the name under which code can call a tool."""
     made = re.sub(r"\W", "_", name)
     return f"_{made}" if made[:1].isdigit() or keyword.iskeyword(made) else made
 

@@ -63,6 +63,7 @@ class ContaminationFilter(Filter[ContaminationSettings]):
 
     @classmethod
     def is_on(cls, config: GenerationConfig) -> bool:
+        """See `Filter.is_on`."""
         return bool(config.quality.evaluation_sets)
 
     async def check(self, candidate: Candidate) -> FilterVerdict:

@@ -83,6 +83,7 @@ def _find_grade(candidate: Candidate, answer: str) -> Grade | None:
 
 
 async def _read_files(candidate: Candidate) -> RunFiles:
+    """Return the final files of a run."""
     digests: dict[str, str] = {}
     states: dict[str, str] = {}
     for event in candidate.events:
@@ -173,6 +174,7 @@ class JudgeFilter(Filter[FilterSettings]):
 
     @classmethod
     def is_on(cls, config: GenerationConfig) -> bool:
+        """See `Filter.is_on`."""
         return config.quality.judge is not None
 
     async def check(self, candidate: Candidate) -> FilterVerdict:

@@ -312,6 +312,7 @@ class StatementFilter(Filter[FilterSettings]):
 
     @classmethod
     def is_on(cls, config: GenerationConfig) -> bool:
+        """See `Filter.is_on`."""
         return asks_about_statements(config)
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
