@@ -429,6 +429,7 @@ class Session(Generic[T_co]):
     def _post(
         self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery, *, is_awaited: bool
     ) -> Outgoing[T_co]:
+        """Send a message to the inbox of the session's run."""
         driver = self._open_driver()
         driver.recorder.append_held()
         number = self._agent.journal.posting(driver.run_id, user_message(message, delivery), blobs or None)
@@ -508,6 +509,7 @@ class Session(Generic[T_co]):
                 self._outgoing.remove(own)
 
     def _check_waits_for_nobody(self, driver: Driver) -> None:
+        """Raise a `ConfigError` if the turn waits for somebody."""
         if driver.state.turn.is_open and driver.state.status is Status.PAUSED:
             raise ConfigError(
                 f"session {self.run_id!r} waits for an answer or an approval; give it with "

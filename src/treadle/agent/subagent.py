@@ -61,6 +61,7 @@ class AgentTool:
         shares_files: bool = False,
         max_depth: int = MAX_DEPTH,
     ) -> None:
+        """See `Agent.as_tool`."""
         check_tool_name(name, "an agent")
         if isinstance(max_depth, bool) or not isinstance(max_depth, int) or max_depth < 1:
             raise ConfigError(f"max_depth is {max_depth!r}; give a number of at least 1")
@@ -109,6 +110,7 @@ class AgentTool:
         return PartSpec(name=name, settings=settings, missing="; ".join(missing) or None)
 
     async def aclose(self) -> None:
+        """Close the agent's toolsets."""
         await self._agent.close()
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:

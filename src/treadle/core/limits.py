@@ -86,6 +86,7 @@ def charge_reserved(state: "State") -> None:
 
 
 def count_call(state: "State", result: ToolResult) -> None:
+    """Count a call with its result for the limits of the turn."""
     spent, kind = state.turn.spent, result.error_kind
     if kind is not None and kind is ToolErrorKind.NOT_RUN:
         spent.refused_calls += 1

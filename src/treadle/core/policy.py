@@ -35,6 +35,7 @@ class Autonomy(StrEnum):
 
     @property
     def max_questions(self) -> int:
+        """How many questions the agent may ask in one turn."""
         return {Autonomy.CAUTIOUS: 5, Autonomy.BALANCED: 3, Autonomy.DECISIVE: 1}[self]
 
 
@@ -199,6 +200,7 @@ class Policy(Struct, frozen=True, kw_only=True, metaclass=NamedFields):
 
 
 def is_number(value: object, least: float) -> bool:
+    """Return whether `value` is a number of at least `least`."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= least
 
 

@@ -253,6 +253,7 @@ def _find_later_tools(tools: Sequence[ToolSpec], bodies: Sequence[DurableBody]) 
 
 
 def _find_tokens(bodies: Sequence[DurableBody]) -> Iterator[AnswerTokens]:
+    """Yield the tokens of each answer, in order."""
     before = b""
     for body in bodies:
         if not isinstance(body, InferenceCompleted):
@@ -340,6 +341,7 @@ def write_object(call: ToolCall) -> bytes:
 
 
 def call_ids_of(messages: Sequence[Message]) -> tuple[str, ...]:
+    """Return the ids of all calls, in order."""
     return tuple([call.call_id for message in messages for call in message.tool_calls])
 
 

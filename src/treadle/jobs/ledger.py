@@ -162,13 +162,16 @@ class Ledger:
         return None if found is None else str(found[0])
 
     def set(self, name: str, value: str) -> None:
+        """Store a fact about the plan."""
         self.keep({name: value})
 
     def keep(self, facts: Mapping[str, str]) -> None:
+        """Store facts about the plan by name."""
         with self._transaction():
             self._set(facts)
 
     def plan(self, item: PlannedItem) -> None:
+        """Add an item to the plan."""
         with self._transaction():
             self.connection.execute(
                 "INSERT INTO items VALUES (?, 'open', ?, ?, ?)",

@@ -60,6 +60,7 @@ class AgentSection(ConfigSection):
     """The share of the room for the prompt at which the context is compacted; `null`: never."""
 
     def policy(self) -> Policy:
+        """Return the policy of the agent."""
         given = self.model_dump(exclude={"instructions", "tools"})
         return Policy(**given)
 
@@ -80,6 +81,7 @@ class RetrySection(ConfigSection):
     """The delay before the second attempt. It doubles from one attempt to the next, up to 30 seconds."""
 
     def policy(self) -> RetryPolicy:
+        """Return the policy of the retries."""
         return RetryPolicy(attempts=self.attempts, delay_seconds=self.delay_seconds)
 
 
@@ -176,6 +178,7 @@ class ConfigReader(Generic[C]):
 
     @cached_property
     def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of a configuration file."""
         made = self._kind.model_json_schema()
         return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": self._command}
 

@@ -75,6 +75,7 @@ def make_spec(
     files: Files | None,
     context: ContextSpec | None = None,
 ) -> AgentSpec:
+    """Return the spec of an agent with these parts."""
     items = tuple(tools)
     parts: tuple[PartSpec, ...] = ()
     if items:

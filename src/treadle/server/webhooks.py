@@ -85,6 +85,7 @@ class Webhooks:
         self.take(event.run_id, event.seq, (event.body,))
 
     def take(self, run_id: str, first_seq: int, bodies: Iterable[e.DurableBody]) -> None:
+        """See `Hook`."""
         for body in bodies:
             if isinstance(body, e.TurnStarted | e.RunResumed):
                 self._news.put_nowait((run_id, False))

@@ -46,6 +46,7 @@ class Process:
         """The id of the running process."""
 
     async def work(self, tell: Callable[[WorkerReport], None]) -> None:
+        """See `WorkerHandle.work`."""
         options = self._options
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "treadle", "worker", "--json", "--ends-with-stdin"),

@@ -95,6 +95,7 @@ class PlainClient:
 
     @contextlib.asynccontextmanager
     async def stream(self, route: HttpRoute, body: bytes) -> AsyncGenerator[StreamedAnswer, None]:
+        """See `Transport.stream`."""
         answer: StreamedAnswer = await self.ask(route, body, is_streamed=True)
         try:
             yield answer

@@ -137,12 +137,14 @@ class Database:
                 self._writing.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
+        """See `Attached.close`."""
         with self._write_lock, self._read_lock:
             self._is_closed = True
             self._reading.close()
             self._writing.close()
 
     def disown(self) -> None:
+        """See `Attached.disown`."""
         self._is_closed = True
         for db in (self._writing, self._reading):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))

@@ -186,6 +186,7 @@ class MemoryToolset:
             self._journal.close()
 
     def tools(self) -> Sequence[Tool]:
+        """See `Toolset.tools`."""
         recall = tool(self.recall, effect="pure")
         recall.spec = replace(recall.spec, has_fences=True)
         return tool(self.remember, effect="idempotent"), recall

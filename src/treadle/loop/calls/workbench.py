@@ -124,6 +124,7 @@ class Workbench:
         return tuple([spec for spec in specs if spec.name not in self.toolbox.by_name])
 
     def offer_reading(self) -> None:
+        """Use the tools of `reading` from now on."""
         if self.reading is not None:
             self.toolbox, self.reading = self.reading, None
 
@@ -234,6 +235,7 @@ class Workbench:
         outbox.put(*snapshot, *marked, blobs=blobs)
 
     async def end_stopped(self) -> None:
+        """End the runs that stopped calls have driven."""
         call_ids, self.stopped = self.stopped, []
         if self.end_called is not None:
             await self.end_called(call_ids)

@@ -99,6 +99,7 @@ class Connection:
 
     @property
     def is_usable(self) -> bool:
+        """Whether a call can be made on this session."""
         return self._client is not None and not self.is_over
 
     @property
@@ -108,6 +109,7 @@ class Connection:
 
     @property
     def can_change_tools(self) -> bool:
+        """True if the server says that it may add and remove tools."""
         tools = getattr(getattr(self._client, "server_capabilities", None), "tools", None)
         return bool(getattr(tools, "list_changed", None))
 

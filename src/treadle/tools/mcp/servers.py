@@ -39,6 +39,7 @@ class _Connected:
         raise NotImplementedError
 
     async def aclose(self) -> None:
+        """End the shared sessions and their processes without blocking."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -201,6 +202,7 @@ class MCPServer(_Connected):
 
     @property
     def part(self) -> PartSpec:
+        """The toolset by name and settings, without secrets."""
         return make_part({self.name: self.entry})
 
     def __repr__(self) -> str:
@@ -338,6 +340,7 @@ class MCPServers(_Connected):
 
     @property
     def part(self) -> PartSpec:
+        """The toolset by name and settings, without secrets."""
         return make_part({server.name: server.entry for server in self.servers})
 
     def check(self) -> None:

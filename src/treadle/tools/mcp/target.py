@@ -125,6 +125,7 @@ def name_of_command(words: Sequence[str]) -> str:
 
 
 def name_of_url(url: str) -> str:
+    """Return the host as a name."""
     host = re.sub(r"^https?://(?:[^/@]*@)?", "", url).partition("/")[0].partition(":")[0]
     return _UNSAFE.sub("_", host) or "server"
 

@@ -256,6 +256,7 @@ async def _dump(session: Any) -> bytes | None:
 
 @contextlib.asynccontextmanager
 async def _forgetting(key: tuple[str, int]) -> AsyncIterator[None]:
+    """Release the run's worker on exit."""
     try:
         yield
     finally:

@@ -67,6 +67,7 @@ class ContaminationFilter(Filter[ContaminationSettings]):
         return bool(config.quality.evaluation_sets)
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
+        """See `Filter.check`."""
         row = candidate.row
         for index, message in enumerate(row.messages):
             if message.role not in (Role.USER, Role.ASSISTANT):

@@ -51,6 +51,7 @@ class CheckFilter(BuiltinFilter[CheckSettings]):
     settings_type = CheckSettings
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
+        """See `Filter.check`."""
         reference = candidate.environment.task
         if reference is None:
             return self.accept("the environment has no task")
@@ -121,6 +122,7 @@ class VerifiedFilter(BuiltinFilter[VerifiedSettings]):
         """The tools that gave another result when a call was made again. Rows with them are no longer marked."""
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
+        """See `Filter.check`."""
         files = candidate.environment.files
         found = await verify_events(
             candidate.journal,
