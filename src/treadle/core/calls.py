@@ -109,7 +109,8 @@ def fold_completed(state: "State", body: e.ToolCompleted) -> None:
     if item is not None:
         if item.result is None:
             turn.open_calls -= 1
-        if isinstance(item.approval, e.ApprovalRequested):  # the turn ends before somebody decides
+        if isinstance(item.approval, e.ApprovalRequested) and state.is_since(2, 7):
+            # The turn ends before somebody decides.
             leave_out_wait(state, body.at)
         item.result = result
     if state.output_spec is not None and result.name == state.output_spec.tool:

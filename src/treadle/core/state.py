@@ -469,7 +469,7 @@ def _on_turn_completed(state: State, body: e.TurnCompleted) -> None:
 
 def _on_run_paused(state: State, body: e.RunPaused) -> None:
     state.status = Status.PAUSED
-    if body.reason in ("approval", "question"):
+    if body.reason in ("approval", "question") and state.is_since(2, 7):
         leave_out_wait(state, body.at)
 
 
@@ -524,7 +524,7 @@ def _on_noted(state: State, body: e.Noted) -> None:
     """Let a message that was taken back wait no longer. Labels are for listings, and remarks for people."""
     if body.withdrawn_seq is not None:
         leave_queue(state, body.withdrawn_seq)
-    if waiting_calls(state):
+    if waiting_calls(state) and state.is_since(2, 7):
         leave_out_wait(state, body.at)
 
 

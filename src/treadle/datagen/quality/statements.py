@@ -302,10 +302,11 @@ def strip_emphasis(text: str) -> str:
 
 
 def _to_words(found: re.Match[str]) -> str:
-    """Return the words of a name such as `line_count`; a name of other words is left as it is."""
+    """Return the words of a name such as `line_count`, if at least half of them are common; else the name."""
     words = found[0].split("_")
-    known = [word for word in words if len(word) < 3 or stem(word.lower()) in common_words() | glue()]
-    return " ".join(words) if 2 * len(known) >= len(words) else found[0]
+    stems = [stem(word.lower()) for word in words if len(word) > 2]
+    strange = [word for word in stems if word not in common_words() and word not in glue()]
+    return " ".join(words) if 2 * len(strange) <= len(words) else found[0]
 
 
 def _strip_outline(text: str) -> str:
