@@ -70,8 +70,8 @@ def test_an_option_that_is_wrong_is_named_as_in_python() -> None:
         ConfigError, match=r"^agent\.max_step: there is no such key; did you mean 'max_steps'"
     ):
         asyncio.run(evaluate(models=["oracle"], tasks=["files"], agent={"max_step": 3}))
-    named = {"hot": {"model": "openai:gpt-5-mini"}, "cold": {"model": "openai:gpt-5-mini"}}
-    with pytest.raises(ConfigError, match=r"^the model is {'model': 'openai:gpt-5-mini'}; give"):
+    named = {"hot": {"model": "oracle:0.1"}, "cold": {"modl": "oracle"}}
+    with pytest.raises(ConfigError, match=r"models\.cold\.modl: there is no such key; did you mean 'model'"):
         asyncio.run(evaluate(models=named, tasks=["files"]))
     rewards = {"judge": {"model": "mock:teacher"}}
     with pytest.raises(
@@ -295,6 +295,26 @@ async def test_models_that_a_program_made_are_evaluated(tmp_path: Path) -> None:
     named: dict[str, Any] = {"a": made("1"), "b": lambda task, seed: made("2")}
     done = await evaluate(models=named, **{**asked, "path": more["path"]})
     assert [item.model for item in done.results.models] == ["program:a", "program:b"]
+
+
+async def test_one_model_is_compared_with_two_settings(tmp_path: Path) -> None:
+    def table(temperature: float) -> dict[str, Any]:
+        return {"model": "mock:echo", "temperature": temperature}
+
+    given = {"warm": table(0.9), "made": ScriptedModel(["1"]), "cold": table(0.1), "best": "oracle"}
+    asked: dict[str, Any] = {"tasks": ["files:csv_sum-0001"], "path": tmp_path / "out"}
+    done = await evaluate(models=given, **asked)
+    assert [item.model for item in done.results.models] == ["warm", "program:made", "cold", "best"]
+    with open_journal(done.folder.journal) as journal:
+        started = [journal.read(f"eval-{number}")[0].body for number in (1, 3)]
+    assert [(body.spec.model.settings or {})["temperature"] for body in started] == [0.9, 0.1]
+    assert (await evaluate(models=given, **asked)).progress.resumed == 4
+    with pytest.raises(
+        ConfigError, match=r"configuration: models.cold.temperature was 0.1 and is now 0.2\. "
+    ):
+        await evaluate(models=given | {"cold": table(0.2)}, **asked)
+    with pytest.raises(ConfigError, match="the name '' cannot be shown"):
+        await evaluate(models={"": "oracle"}, **asked)
 
 
 async def test_two_evaluations_at_once_may_have_models_of_one_name(tmp_path: Path) -> None:

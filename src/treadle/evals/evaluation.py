@@ -46,6 +46,7 @@ from treadle.jobs.job import Expected, Job, JobEnd, JobSettings, open_job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, PlannedItem
 from treadle.jobs.progress import Average, JobListener, JobNotice, JobProgress, JobWords
 from treadle.journal.run_info import RunFilter
+from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 from treadle.runs.task import find_tasks, load_task
 from treadle.scoring.expectations import LABEL, Expectation
@@ -181,14 +182,18 @@ def _name_models(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Mod
     """
     given: Any = options.get("models")
     if isinstance(given, Mapping):
-        found = {f"{PROGRAM}{name}": model for name, model in given.items()}
-        return options | {"models": [*found]}, found
+        is_made = {name: not isinstance(item, str | Mapping | ModelTable) for name, item in given.items()}
+        found = {f"{PROGRAM}{name}": item for name, item in given.items() if is_made[name]}
+        named = {f"{PROGRAM}{name}" if is_made[name] else name: item for name, item in given.items()}
+        return options | {"models": named | {name: name for name in found}}, found
     models = [item for item in given if hasattr(item, "infer")] if isinstance(given, list | tuple) else []
     found = {f"{PROGRAM}{item.name}": item for item in models}
     if len(found) < len(models):
-        raise ConfigError("two models of the program have the same name; give one of them another name")
-    names = [f"{PROGRAM}{item.name}" if item in models else item for item in given] if models else given
-    return options | ({"models": names} if models else {}), found
+        raise ConfigError(
+            "two models of the program have the same name; give models as a mapping of names to them"
+        )
+    listed = [f"{PROGRAM}{item.name}" if item in models else item for item in given] if models else given
+    return options | ({"models": listed} if models else {}), found
 
 
 async def evaluate(
@@ -209,8 +214,8 @@ async def evaluate(
     samples in flight are finished and no new ones begun. A cancellation stops at once; the same call goes on.
     The counts are kept in `progress` if it is given.
 
-    `models` may also have models that the program made, or be a mapping of names to such models or to functions
-    of a task and a seed that return one; their names are then `program:NAME`.
+    `models` may also have models that the program made, and as a mapping of names also functions of a task and a
+    seed that return one; their names are then `program:NAME`.
 
     Raises: `ConfigError` if another process works in the folder, or if a key was changed that cannot change;
     `ProviderError` for a fault of the user, such as a wrong key; `JournalError`.

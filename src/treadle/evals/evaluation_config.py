@@ -42,9 +42,9 @@ class EvaluationConfig(AttemptSection):
 
     name: JobName = "eval"
     """The beginning of the ids of all runs."""
-    models: list[str | ModelTable] = []
-    """The models: each `provider:name`, a name of treadle.toml, `oracle`, or a mapping with `model` and
-    settings."""
+    models: list[str | ModelTable] | dict[str, str | ModelTable] = []
+    """The models: each `provider:name`, a name of treadle.toml, `oracle`, or a mapping with `model` and settings.
+    Instead of a list, a mapping of names to such models, so that one model can be compared with two settings."""
     tasks: list[str] = []
     """The tasks: a task set, `SET:ID`, `SET:SPLIT` such as `files:test`, or a pattern such as `files:csv_sum-*`.
     `SET` is the name of an installed set, or `file.py:ATTRIBUTE` or `package.module:ATTRIBUTE`, which may be a
@@ -70,6 +70,8 @@ class EvaluationConfig(AttemptSection):
 
     def model_names(self) -> dict[str, str | ModelTable]:
         """Return the models by the names that tables show."""
+        if isinstance(self.models, dict):
+            return dict(self.models)
         return {model if isinstance(model, str) else model.model: model for model in self.models}
 
     def scorers(self) -> tuple[RewardSpec, ...]:
@@ -169,9 +171,14 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
     if not config.models:
         text = "give a model (--model), such as 'openai:gpt-5-mini', or 'oracle', which needs no key"
         problems.append(Problem(("models",), text))
-    names = Counter([item if isinstance(item, str) else item.model for item in config.models])
-    if twice := [name for name, count in names.items() if count > 1]:
-        text = f"{twice[0]!r} is given twice; give each model once, with another name in treadle.toml"
+    named = config.models.items() if isinstance(config.models, dict) else enumerate(config.models)
+    given: dict[str | int, str | ModelTable] = dict(named)
+    names = Counter([item if isinstance(item, str) else item.model for item in given.values()])
+    if isinstance(config.models, list) and (twice := [name for name, count in names.items() if count > 1]):
+        text = f"{twice[0]!r} is given twice; give models as a mapping, each with a name of its own"
+        problems.append(Problem(("models",), text))
+    if odd := [name for name in given if isinstance(name, str) and (not name or name != name.strip())]:
+        text = f"the name {odd[0]!r} cannot be shown; give one that neither begins nor ends with a space"
         problems.append(Problem(("models",), text))
     if config.rows and (solvers := [name for name in names if name.partition(":")[0] == "oracle"]):
         text = (
@@ -187,7 +194,7 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
         ("reports",): lambda: check_reports(config.reports),
         ("workers",): lambda: WORKERS.load(config.workers.partition(":")[0]),
     }
-    for place, model in enumerate(config.models):
+    for place, model in given.items():
         if isinstance(model, str) and model.startswith(PROGRAM):
             continue
         checks["models", place] = lambda model=model: find_model(model)  # type: ignore[misc]
