@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
@@ -40,6 +41,7 @@ from treadle.jobs.attempt import (
     MakeModel,
     SeededAgents,
     find_model,
+    ids_of,
     outcome_of,
 )
 from treadle.jobs.job import Expected, Job, JobEnd, JobSettings, open_job
@@ -144,6 +146,8 @@ class EvaluationWork:
         except AttemptFailedError as failed:
             return outcome_of(failed)
         details = describe_sample(run, self._driver.rewards, self._config.solved_at)
+        if run.run_id != planned.run_id:
+            details = replace(details, run_id=run.run_id)
         return outcome_of(run, label=item.label, details=msgspec.to_builtins(details))
 
     def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> ItemOutcome:
@@ -159,7 +163,7 @@ class EvaluationWork:
         self._job.progress.note_score(spec.model, details.get("score"))
         self._job.tell(
             SampleGraded(
-                run_id=find_run_id(self._config, item),
+                run_id=details.get("run_id") or find_run_id(self._config, item),
                 task=spec.task,
                 model=spec.model,
                 epoch=spec.epoch,
@@ -268,4 +272,4 @@ def _make_plan(config: EvaluationConfig, tasks: Sequence[str], answers: Iterable
 
 
 def _runs_of(config: EvaluationConfig, item: PlannedItem) -> RunFilter:
-    return RunFilter(run_ids=[find_run_id(config, item)])
+    return RunFilter(run_ids=ids_of(find_run_id(config, item)))

@@ -43,6 +43,8 @@ class SampleDetails(Struct, frozen=True, omit_defaults=True):
     steps: int = 0
     calls: int = 0
     seconds: float = 0.0
+    run_id: str | None = None
+    """The run, if it was made anew because one before it lost a tool."""
 
 
 class Sample(Struct, frozen=True):
@@ -79,7 +81,7 @@ def read_stored(path: Path) -> StoredEvaluation:
             spec = msgspec.convert(entry.spec, EvaluationSpec)
             details = msgspec.convert(entry.details, SampleDetails)
             tokens = entry.input_tokens, entry.output_tokens
-            samples.append(Sample(run_id, spec, details, *tokens, entry.cost_usd))
+            samples.append(Sample(details.run_id or run_id, spec, details, *tokens, entry.cost_usd))
         wanted = int(ledger.get("wanted") or 0)
         return StoredEvaluation(found.config, found.is_trusted, samples, failed, wanted)
 

@@ -6,6 +6,7 @@ completed fails with the reason. Each attempt has an agent of its own, whose mod
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, cast
@@ -14,12 +15,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
-from treadle.core.errors import ConfigError, ProviderError, ScoringError
+from treadle.core.errors import ConfigError, NoResultError, ProviderError, ScoringError
 from treadle.core.lineage import Parent
 from treadle.core.state import Status
 from treadle.core.types import Fault, Json, StopReason
 from treadle.jobs.job import CutOffError, Expected, Job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus
+from treadle.jobs.meter import is_cut_off
 from treadle.jobs.progress import JobNotice
 from treadle.jobs.sections import AgentSection, AttemptSection
 from treadle.journal.protocol import Journal
@@ -32,7 +34,7 @@ from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import Weights
 from treadle.runs.ensure import ensure_run
-from treadle.runs.retries import find_infrastructure_fault
+from treadle.runs.retries import find_infrastructure_fault, find_lost_tool
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.sandbox.in_memory import SharedFiles
@@ -213,6 +215,23 @@ DriveAttempt: TypeAlias = Callable[[SeededAgents, Attempt], Awaitable[Run[Any]]]
 """A function of the agents of the attempt's model and of the attempt that returns the run, driven to its end."""
 
 
+_MOST_RUNS = 12
+"""How many runs an attempt has at most."""
+
+
+def ids_of(run_id: str) -> list[str]:
+    """Return the ids that the runs of an attempt may have: one that lost a tool is made anew under the next id."""
+    return [run_id, *[f"{run_id}~{number}" for number in range(2, _MOST_RUNS + 1)]]
+
+
+class LostToolError(NoResultError):
+    """A run that ended, in which a call has no result because what runs the tool was lost."""
+
+    def __init__(self, text: str, run: Run[Any]) -> None:
+        super().__init__(text)
+        self.run = run
+
+
 class AttemptFailedError(Exception):
     """Raised if an attempt has no graded run. The text is `reason: explanation`."""
 
@@ -264,6 +283,7 @@ class AttemptDriver:
         self._retries = config.retries.policy()
         self._retried = retried
         self._failures = FirstFailures()
+        self._began_at = time.time()
 
     async def drive(self, attempt: Attempt, expected: Expected) -> Run[Any]:
         """Return the graded run of an attempt, which is made in one of the `expected` slots.
@@ -271,23 +291,38 @@ class AttemptDriver:
         Raises: `AttemptFailedError` if there is none; `CutOffError`; `ProviderError` for a fault of the user;
         `ConfigError`; `JournalError`.
         """
-        number = 1
+        number, meter = 1, self._job.meter
+        lost: list[Run[Any]] = []
+        later = iter(ids_of(attempt.run_id)[1:])
         while True:
-            async with expected.slot(is_again=number > 1):
+            async with expected.slot(is_again=number > 1 or bool(lost)):
                 outcome = await self._try(attempt)
             fault = find_infrastructure_fault(outcome)
             if isinstance(outcome, Run):
                 self._failures.succeed(_ATTEMPT)
                 if fault is None:
+                    for run in lost:
+                        meter.lose(run)
                     return outcome
-            elif (wrong := self._failures.blame_again(_ATTEMPT, outcome)) is not None:
+            elif not is_cut_off(outcome) and (
+                (wrong := self._failures.blame_again(_ATTEMPT, outcome)) is not None
+            ):
                 raise wrong from outcome
+            pause = self._retries.pause_after(number, outcome)
+            if is_cut_off(outcome) or (pause is not None and meter.find_limit() is not None):
+                raise CutOffError
             if fault is None:
                 raise outcome  # type: ignore[misc]
-            pause = self._retries.pause_after(number, outcome)
-            meter = self._job.meter
-            if meter.has_cut_off(fault) or (pause is not None and meter.find_limit() is not None):
-                raise CutOffError
+            again = attempt
+            if isinstance(outcome, LostToolError):
+                lost.append(outcome.run)
+                if (run_id := next(later, None)) is None:
+                    pause = None
+                else:
+                    again = replace(attempt, run_id=run_id)
+                    if outcome.run.state.at < self._began_at:
+                        attempt = again  # an earlier process lost the tool, and this one has not tried yet
+                        continue
             if pause is None:
                 times = "" if number == 1 else f" {number} times, at last"
                 text = f"run {attempt.run_id} failed{times} with: {fault}"
@@ -295,7 +330,7 @@ class AttemptDriver:
             self._job.progress.retried += 1
             self._job.tell(self._retried(run_id=attempt.run_id, attempt=number, error=fault))
             await asyncio.sleep(pause)
-            number += 1
+            attempt, number = again, number + 1
 
     async def _try(self, attempt: Attempt) -> Run[Any] | Exception:
         """Return the run, graded unless it ended with a fault of the infrastructure, or the error of the attempt.
@@ -319,6 +354,8 @@ class AttemptDriver:
                 return error if reference in str(error) else blame(error, what) or error
             return (blame(error, what) if is_from_user(error) else None) or error
         check_ended(run)
+        if (lost := await asyncio.to_thread(find_lost_tool, run)) is not None:
+            return LostToolError(lost, run)
         known = () if self._is_grading_again else run.state.turn.rewards
         missing = [item for item in self._scorers if item.name not in known]
         if missing and find_infrastructure_fault(run) is None:

@@ -67,7 +67,8 @@ class AgentSection(ConfigSection):
 
 class RetrySection(ConfigSection):
     """What happens after a fault of the infrastructure: a server that fails, a lost connection, a grader that
-    cannot reach its service. Such a fault never counts as a reward of 0.
+    cannot reach its service. Such a fault never counts as a reward of 0. A run in which the server or the sandbox
+    of a tool was lost is made anew, with `~2` after its id.
 
     A mistake in a task, or in the code of a grader, a reward or a tool, stops the job in all its processes with an
     error that names the task, or the file and the line. Once it is mended, the same command continues the job.

@@ -14,7 +14,7 @@ from msgspec import Struct
 from treadle.agent.sync import iterate_blocking
 from treadle.core.errors import ConfigError
 from treadle.export.groups import Group
-from treadle.jobs.attempt import AttemptDriver, MakeModel, SeededAgents
+from treadle.jobs.attempt import AttemptDriver, MakeModel, SeededAgents, ids_of
 from treadle.jobs.job import Job, JobEnd, JobSettings, open_job
 from treadle.jobs.ledger import PlannedItem
 from treadle.jobs.progress import JobNotice, TokenRate
@@ -353,4 +353,5 @@ def _runs_of(config: RolloutConfig, item: PlannedItem) -> RunFilter:
     if item.number < 0:
         return runs_of_round(config, item)
     spec = msgspec.convert(item.spec, GroupSpec)
-    return RunFilter(run_ids=[spec.run_id(config.name, index) for index in spec.rollouts])
+    begun = [spec.run_id(config.name, index) for index in spec.rollouts]
+    return RunFilter(run_ids=[run_id for first in begun for run_id in ids_of(first)])

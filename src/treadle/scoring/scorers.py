@@ -10,7 +10,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from treadle.agent.agent import Agent
-from treadle.core.errors import ConfigError, ServerError
+from treadle.core.errors import ConfigError, LimitReachedError, ServerError
 from treadle.core.fence import fence
 from treadle.core.types import Effect, Fault, Json, Message, Role, ToolCall, ToolErrorKind
 from treadle.journal.protocol import Journal
@@ -185,22 +185,17 @@ def make_judge(model: Model, journal: Journal) -> Agent[RubricJudgement]:
     return Agent(model, instructions=_INSTRUCTIONS, schema=RubricJudgement, journal=journal)
 
 
-def read_judgement(run: Run[RubricJudgement]) -> RubricJudgement:
-    """Return the judgement of a judge's run. Raises: as `check_judgement` does."""
-    return check_judgement(run)
-
-
 def check_judgement(run: Run[T]) -> T:
     """Return the value of a judge's run.
 
-    Raises: `ServerError` if the run has no judgement; `ConfigError` if no request to the judge can succeed.
+    Raises: `ServerError` if the run has no judgement; `LimitReachedError` if a limit of the job is the reason;
+    `ConfigError` if no request to the judge can succeed.
     """
     if run.fault is Fault.USER:
         raise ConfigError(f"the judge of run {run.run_id!r} cannot be asked: {run.error}")
     if run.error is not None or run.stop_reason != "completed":
-        raise ServerError(
-            f"the judge gave no judgement in run {run.run_id!r}: {run.error or run.stop_reason}"
-        )
+        kind = LimitReachedError if run.error_type == LimitReachedError.__name__ else ServerError
+        raise kind(f"the judge gave no judgement in run {run.run_id!r}: {run.error or run.stop_reason}")
     return run.value
 
 
@@ -240,7 +235,7 @@ class JudgeScorer:
         run_id = f"{run.run_id}-{self.name}-{self._key}"
         options: StreamOptions = {"metadata": {"role": "judge", "run": run.run_id}}
         judge = make_judge(self._model, subject.journal)
-        found = read_judgement(await ensure_run(judge, run_id, self._write(subject), options=options))
+        found = check_judgement(await ensure_run(judge, run_id, self._write(subject), options=options))
         return Score(found.score, found.reason)
 
     def _write(self, subject: Subject) -> str:
