@@ -366,3 +366,31 @@ def test_curves_are_written_at_the_end(made: Cli) -> None:
         assert "pip install 'treadle[tensorboard]'" in result.err
     else:
         assert list((made.folder / "curves" / "one").glob("events.*"))
+
+
+def test_a_dry_run_checks_what_needs_no_answer(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    (tmp_path / "desk.py").write_text(
+        "from treadle.tasks import SimpleTask\n"
+        "TASKS = [SimpleTask(task_id='a', input='hi', tools=['mcp:no-such-server x'])]\n"
+    )
+    for command, tasks, planned in (
+        (("eval", "--epochs", "3"), "files:csv_sum-000*", ("samples", 30)),
+        (("rollout", "--groups", "3", "--set", "group_size=5"), "files:csv_sum-000*", ("rollouts", 15)),
+    ):
+        dry = (*command, "--model", "mock:echo", "--out", "out", "--dry-run")
+        shown = cli(*dry, "--task", tasks)
+        assert shown.code == 0, shown
+        assert re.search(rf"^{planned[0]} +{planned[1]}$", shown.out, re.MULTILINE)
+        assert "not checked: whether keys are valid and servers answer" in shown.err
+        (plan,) = [json.loads(line) for line in cli(*dry, "--task", tasks, "--json").out.splitlines()]
+        assert (plan["plan"][planned[0]], plan["plan"]["tools"]) == (planned[1], ["files"])
+        lost = cli(*dry, "--task", "desk.py:TASKS")
+        assert lost.code == 2
+        assert "the command 'no-such-server' of the MCP server" in lost.err
+        own = cli(
+            *command, "--model", "mock:echo", "--task", tasks, "--set", 'agent.tools=["desk.py", "shel"]'
+        )
+        assert own.code == 2
+        assert "--set agent.tools.1: unknown toolset 'shel'; did you mean 'shell'" in own.err
+        assert not (tmp_path / "out").exists()

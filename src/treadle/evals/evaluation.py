@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from treadle.core.types import Json
 from treadle.evals.evaluation_config import (
     PROGRAM,
     READER,
+    ROWS,
     EvaluationConfig,
     EvaluationPlan,
     EvaluationSpec,
@@ -246,10 +247,9 @@ async def evaluate(
             rewards=config.scorers(),
             is_grading_again=is_grading_again(job.ledger),
         )
-        answers = await asyncio.to_thread(read_answers, config.rows, config.max_tasks)
-        tasks = await asyncio.to_thread(lambda: choose(find_tasks(config.tasks), config.max_tasks))
+        tasks, answers = await asyncio.to_thread(find_samples, config)
         folder.check_tasks(job.ledger, [*tasks, *answers], rows=config.rows)
-        plan = await asyncio.to_thread(_make_plan, config, tasks, answers)
+        plan = await asyncio.to_thread(make_plan, config, [*tasks, *answers])
         work = EvaluationWork(config, job, driver, plan, answers)
         progress.wanted = plan.wanted
         job.ledger.set("wanted", str(plan.wanted))
@@ -259,10 +259,17 @@ async def evaluate(
     return Evaluated(end, progress, folder, read_results(config.path))
 
 
-def _make_plan(config: EvaluationConfig, tasks: Sequence[str], answers: Iterable[str]) -> EvaluationPlan:
-    """Return the plan, and warn of tasks that oracles leave out. Raises: `ConfigError`."""
+def find_samples(config: EvaluationConfig) -> tuple[list[str], dict[str, RowAnswer]]:
+    """Return the tasks of an evaluation and its answers of rows by name. Raises: as `read_answers` does."""
+    answers = read_answers(config.rows, config.max_tasks)
+    return choose(find_tasks(config.tasks), config.max_tasks), answers
+
+
+def make_plan(config: EvaluationConfig, names: Sequence[str]) -> EvaluationPlan:
+    """Return the plan of tasks and answers, and warn of tasks that oracles leave out. Raises: `ConfigError`."""
+    tasks = [name for name in names if not name.startswith(ROWS)]
     unsolved = find_unsolved(tasks) if find_oracles(config) else []
-    plan = EvaluationPlan(config, [*tasks, *answers], unsolved)
+    plan = EvaluationPlan(config, names, unsolved)
     if unsolved:
         logging.getLogger("treadle").warning(
             "%d of %d tasks have no reference solution, and the oracle leaves them out: %s",

@@ -4,7 +4,7 @@ Field docstrings are the descriptions in the JSON Schema.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from treadle.core.types import Json
 from treadle.evals.deepfabric_evaluations import map_deepfabric_evaluation
 from treadle.jobs.attempt import find_model
 from treadle.jobs.ledger import PlannedItem
-from treadle.jobs.sections import AttemptSection, ConfigReader, Count, JobName, find_mistakes
+from treadle.jobs.sections import AttemptSection, ConfigReader, Count, JobName, find_mistakes, tool_checks
 from treadle.models.config.presets import is_oracle
 from treadle.models.config.recipe import load_config
 from treadle.models.config.tables import ModelTable
@@ -95,7 +95,9 @@ class EvaluationSpec(Struct, frozen=True):
 class EvaluationPlan:
     """The plan of the samples of an evaluation. All tasks are attempted once before one is attempted again."""
 
-    def __init__(self, config: EvaluationConfig, tasks: list[str], unsolved: Collection[str] = ()) -> None:
+    def __init__(
+        self, config: EvaluationConfig, tasks: Sequence[str], unsolved: Collection[str] = ()
+    ) -> None:
         """Make a plan. `unsolved` are the tasks that oracles do not attempt.
 
         Raises: `ConfigError` if none is left.
@@ -193,6 +195,7 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
         ("rewards",): lambda: make_scorers(config.scorers()),
         ("reports",): lambda: check_reports(config.reports),
         ("workers",): lambda: WORKERS.load(config.workers.partition(":")[0]),
+        **tool_checks(config.agent.tools, "agent", "tools"),
     }
     for place, model in given.items():
         if isinstance(model, str) and model.startswith(PROGRAM):

@@ -5,8 +5,8 @@ Field docstrings are the descriptions in the published JSON Schemas.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from select import select
 from typing import Annotated, Any, Generic, TypeVar
@@ -19,10 +19,12 @@ from treadle.core.mistakes import Keys
 from treadle.core.overrides import apply_changes
 from treadle.core.places import OPTIONS, Document, KeyPath, Mapped, Problem, parse_document
 from treadle.core.policy import Policy
+from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 from treadle.journal.named_files import explain_unread
 from treadle.models.config.described import Described
 from treadle.runs.retries import RetryPolicy
+from treadle.tools.resolve import check_part
 
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[int, Field(ge=0)]
@@ -264,6 +266,12 @@ def find_mistakes(checks: Mapping[KeyPath, Callable[[], object]]) -> list[Proble
         except ConfigError as error:
             problems.append(Problem(key, str(error)))
     return problems
+
+
+def tool_checks(tools: Sequence[str], *keys: str) -> dict[KeyPath, Callable[[], object]]:
+    """Return the checks of toolsets, by their keys below `keys`: each exists, and its command is installed. Nothing
+    is imported or started."""
+    return {(*keys, number): partial(check_part, PartSpec(name=name)) for number, name in enumerate(tools)}
 
 
 def read_document(path: str | Path | None) -> Document:

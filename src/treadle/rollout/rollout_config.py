@@ -27,6 +27,7 @@ from treadle.jobs.sections import (
     Number,
     Share,
     find_mistakes,
+    tool_checks,
 )
 from treadle.models.config.tables import ModelTable
 from treadle.renderers.registry import load_renderer
@@ -210,6 +211,7 @@ def find_conflicts(config: RolloutConfig, *, is_model_given: bool = False) -> li
         ("loss",): lambda: make_mask(config.loss),
         ("rewards",): lambda: make_scorers(read_rewards(config.rewards)),
         ("workers",): lambda: WORKERS.load(config.workers.partition(":")[0]),
+        **tool_checks(config.agent.tools, "agent", "tools"),
     }
     if config.held_out is not None:
         checks["held_out", "tasks"] = partial(_check_held_out, config.tasks, config.held_out.tasks)

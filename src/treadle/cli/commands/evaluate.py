@@ -34,6 +34,7 @@ def evaluate(
     options: EvalOptions,
     settings: list[str] | None = None,
     is_rescored: bool = False,
+    is_dry: bool = False,
     shown: o.ViewOptions,
 ) -> int:
     """Evaluate models on tasks or on rows of a dataset, and say how sure the scores are.
@@ -49,9 +50,10 @@ def evaluate(
     from treadle.cli.jobs import evaluating
     from treadle.cli.jobs.job_command import read_changes
 
-    return evaluating.run(
-        config, read_changes(options.given_values, settings or ()), shown, is_rescored=is_rescored
-    )
+    changes = read_changes(options.given_values, settings or ())
+    if is_dry:
+        return evaluating.print_dry_run(config, changes, is_json=shown.is_json)
+    return evaluating.run(config, changes, shown, is_rescored=is_rescored)
 
 
 def report(

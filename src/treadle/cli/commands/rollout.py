@@ -38,6 +38,7 @@ def rollout(
     settings: list[str] | None = None,
     is_demo: bool = False,
     retry_failed: bool = False,
+    is_dry: bool = False,
     shown: o.ViewOptions,
 ) -> int:
     """Run groups of agents on tasks, and hand trainers what the model sampled.
@@ -60,6 +61,8 @@ def rollout(
     from treadle.cli.jobs.job_command import read_changes
 
     changes = read_changes(given, settings or ())
+    if is_dry:
+        return rolling.print_dry_run(config, changes, is_json=shown.is_json)
     return rolling.run(config, changes, shown, retry_failed=retry_failed)
 
 
