@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
@@ -181,8 +182,25 @@ def _make(spec: RewardSpec) -> Scorer:
                 f"the reward {spec.name!r} needs the setting {name!r}; give it in a configuration, as "
                 f"'{spec.name}: {{{name}: ...}}', or as --set rewards.{spec.name}.{name}=..."
             )
+    for name, value in settings.items():
+        _check_setting(spec, name, value, parameters[name].annotation)
     try:
         return make(name=spec.name, **settings)
     except TypeError as error:
         told = ", ".join([f"{key}={value!r}" for key, value in settings.items()])
         raise ConfigError(f"the reward {spec.name!r} cannot be made with {told}: {error}") from error
+
+
+def _check_setting(spec: RewardSpec, name: str, value: Any, wanted: Any) -> None:
+    """Check that a setting is of the type that its scorer declares. Raises: `ConfigError`."""
+    try:
+        msgspec.convert(value, wanted)
+    except msgspec.ValidationError as error:
+        said = (
+            str(error).replace("`", "'").partition(" - at")[0].replace("Expected 'array'", "Expected 'list'")
+        )
+        raise ConfigError(
+            f"{name} of the reward {spec.name!r} is {value!r}: {said[0].lower()}{said[1:]}"
+        ) from None
+    except (TypeError, NotImplementedError, NameError):
+        return  # a class of a program, or a name that only its module knows

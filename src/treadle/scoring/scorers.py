@@ -18,7 +18,7 @@ from treadle.models.protocol import Model, identity_of
 from treadle.runs.ensure import ensure_run
 from treadle.runs.options import StreamOptions
 from treadle.runs.run import Run
-from treadle.scoring.expectations import find_made_calls
+from treadle.scoring.expectations import NamedTools, find_made_calls
 from treadle.scoring.outcome_scorers import check_run
 from treadle.scoring.protocol import Score, Subject
 from treadle.tools.threads import THREADS
@@ -65,19 +65,16 @@ class ToolUseScorer:
         forbidden: Sequence[str] = (),
         max_calls: int | None = None,
     ) -> None:
-        for setting, value in (("required", required), ("forbidden", forbidden)):
-            if isinstance(value, str) or not all(isinstance(item, str) for item in value):
-                raise ConfigError(
-                    f"{setting} of the reward {name!r} is {value!r}; give a list of names of tools"
-                )
-        if max_calls is not None and (not isinstance(max_calls, int) or max_calls < 1):
+        if max_calls is not None and max_calls < 1:
             raise ConfigError(f"max_calls of the reward {name!r} is {max_calls!r}; give a number from 1")
         self.name = name
         self._required = frozenset(required)
         self._forbidden = frozenset(forbidden)
         self._max_calls = max_calls
+        self._named = NamedTools(name, forbidden)
 
     async def score(self, subject: Subject) -> Score | None:
+        self._named.check(subject)
         made = find_made_calls(subject.bodies)
         calls = [one.call for one in made]
         called = {call.name for call in calls}
