@@ -346,6 +346,36 @@ def test_reports_are_written_at_the_end(made: Cli) -> None:
     assert made("eval", "report", "one", "--format", "csv").out == (folder / "one.csv").read_text()
 
 
+def test_names_of_scorers_and_models_hide_no_other_figure(tmp_path: Path) -> None:
+    """A scorer may have the name of a column, and the files of two models the same letters."""
+    cli = Cli(tmp_path)
+    (tmp_path / "trips.py").write_text(TRIPS)
+    (tmp_path / "own.py").write_text(
+        "from treadle.scoring.protocol import Score\n\ndef score(subject):\n    return Score(0.25, 'a quarter')\n"
+    )
+    (tmp_path / "eval.yaml").write_text(
+        'models: {"a b": "mock:echo", "a:b": "mock:echo"}\ntasks: [trips.py:trips]\n'
+    )
+    forms = ("csv", "inspect", "json")
+    reports = [part for form in forms for part in ("--report", f"{form}=one.{form}")]
+    done = cli("eval", "eval.yaml", "--reward", "own.py:score", "--reward", "calls", *reports)
+    assert done.code == 0, done
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "one.csv").read_text())))
+    figures = [(line["score"], line["calls_score"], line["score_score"], line["calls"]) for line in lines]
+    assert figures == [("0.625", "1.0", "0.25", "1")] * 2 + [("0.125", "0.0", "0.25", "1")] * 2
+    logs = [json.loads((tmp_path / f"one_a_b{rest}.inspect").read_text()) for rest in ("", "_2")]
+    assert [log["eval"]["model"] for log in logs] == ["a b", "a:b"]
+    scores = logs[0]["samples"][1]["scores"]
+    assert {name: item["value"] for name, item in scores.items()} == {
+        "score": 0.125,
+        "calls": 0.0,
+        "score_score": 0.25,
+    }
+    (evaluation,) = json.loads((tmp_path / "one.json").read_text())["evaluations"]
+    (kind,) = [item for item in evaluation["failures"] if "days" in item["kind"]]
+    assert kind["example"] == "'weather' has the argument 'days', which is 3"
+
+
 def test_a_report_that_cannot_be_written_keeps_no_other_back(made: Cli) -> None:
     again = [*EVAL, *REWARDS, "--epochs", "2", "--seed", "1", "--name", "one", "--out", "one"]
     made.write("taken", "")

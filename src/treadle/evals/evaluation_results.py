@@ -284,11 +284,16 @@ def _group_failures(samples: Iterable[Sample]) -> list[FailureKind]:
             kind,
             dict(Counter([sample.spec.model for sample in group])),
             [sample.run_id for sample in group],
-            next(iter(group[0].details.reasons.values()), ""),
+            _find_reason(group[0].details),
         )
         for kind, group in kinds.items()
     ]
     return sorted(made, key=lambda item: -item.count)
+
+
+def _find_reason(details: SampleDetails) -> str:
+    """Return the reason of the worst score, which the kind of a failure is named after."""
+    return details.reasons.get(min(details.scores, key=lambda name: details.scores[name], default=""), "")
 
 
 def compare_results(one: Results, other: Results) -> list[ModelPair]:

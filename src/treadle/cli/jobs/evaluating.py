@@ -230,6 +230,8 @@ def _write_by_model(
         for model in results.models:
             safe = re.sub(r"[^\w.-]+", "_", model.model)
             path = out if len(results.models) == 1 else out.with_stem(f"{out.stem}_{safe}")
+            if path in written:  # names may differ only in signs
+                path = path.with_stem(f"{path.stem}_{len(written) + 1}")
             write_whole([msgspec.json.encode(make(results, model, opened))], path)
             written.append(path)
     return written
