@@ -263,6 +263,27 @@ def test_samples_are_graded_again_without_a_model(tmp_path: Path) -> None:
     assert [body.name for body in bodies if isinstance(body, Rewarded)] == ["check", "tool_use"]
 
 
+async def test_what_a_judge_used_counts_for_the_limits(tmp_path: Path) -> None:
+    rewards = {"judge": {"model": "mock:teacher", "rubric": "The answer is polite."}}
+    asked: dict[str, Any] = {"tasks": ["files:csv_sum-000*"], "models": ["oracle"], "rewards": rewards}
+    asked |= {"path": tmp_path / "out", "max_tasks": 3}
+    done = await evaluate(**asked)
+    with open_journal(done.folder.journal) as journal:
+        used = {info.run_id: info.input_tokens + info.output_tokens for info in journal.runs()}
+    assert len(used) == 6
+    assert done.progress.input_tokens + done.progress.output_tokens == sum(used.values())
+    again = (await evaluate(**asked)).progress
+    assert again.input_tokens + again.output_tokens == sum(used.values())
+    few = {**asked, "path": tmp_path / "few", "limits": {"max_tokens": 3000}, "window": 1}
+    end = (await evaluate(**few)).end
+    assert end.reason == "max_tokens"
+    for _ in range(5):
+        end = (await evaluate(**{**few, "limits": {"max_tokens": 10**6}})).end
+    assert end.reason == "done"
+    with open_journal(tmp_path / "few" / "runs.db") as journal:
+        assert {info.run_id for info in journal.runs()} == set(used)
+
+
 def test_mistakes_of_a_configuration_are_all_named() -> None:
     with pytest.raises(ConfigError) as caught:
         asyncio.run(evaluate(models=["oracle", "oracle", "nobody:x"], rewards={"chek": 1}))

@@ -43,6 +43,7 @@ from treadle.jobs.attempt import (
     SeededAgents,
     find_model,
     ids_of,
+    judges_of,
     outcome_of,
 )
 from treadle.jobs.job import Expected, Job, JobEnd, JobSettings, open_job
@@ -234,7 +235,8 @@ async def evaluate(
         folder, progress = EvaluationFolder(config.path), progress or EvaluationProgress()
         given = folder.options(config, workers=workers, stop=stop, listener=listener)
         check = partial(check_continued, config, is_rescored=is_rescored)
-        job = open_job(stack, given, progress, partial(_runs_of, config), check=check)
+        judges = judges_of(config)
+        job = open_job(stack, given, progress, partial(_runs_of, config), others=judges, check=check)
         agents = {
             name: SeededAgents(config.agent, model, job.journal, wrap=job.meter.measure)
             for name, model in models.items()

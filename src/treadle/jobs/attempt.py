@@ -25,6 +25,7 @@ from treadle.jobs.meter import is_cut_off
 from treadle.jobs.progress import JobNotice
 from treadle.jobs.sections import AgentSection, AttemptSection
 from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 from treadle.loop.listener import Hook
 from treadle.models.config.presets import is_oracle
 from treadle.models.config.probe import check_vocabulary, find_logprobs_mode, find_token_settings, settings_of
@@ -40,6 +41,7 @@ from treadle.runs.task import Task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.grade import grade
 from treadle.scoring.registry import RewardSpec, make_scorers, read_rewards
+from treadle.scoring.scorers import JUDGE_LABELS
 from treadle.tools.user_code import FirstFailures, blame, is_from_user
 
 MakeModel: TypeAlias = Callable[[Task, int], Model]
@@ -224,6 +226,11 @@ def ids_of(run_id: str) -> list[str]:
     return [run_id, *[f"{run_id}~{number}" for number in range(2, _MOST_RUNS + 1)]]
 
 
+def judges_of(config: AttemptSection) -> RunFilter:
+    """Return the runs of judges, whose use is in no outcome of the ledger."""
+    return RunFilter(id_prefix=f"{config.name}-", labels=JUDGE_LABELS)
+
+
 class LostToolError(NoResultError):
     """A run that ended, in which a call has no result because what runs the tool was lost."""
 
@@ -280,6 +287,8 @@ class AttemptDriver:
         self.rewards = read_rewards(config.rewards) if rewards is None else tuple(rewards)
         self._is_grading_again = is_grading_again
         self._scorers = make_scorers(self.rewards)
+        for scorer in self._scorers:
+            scorer.measure(job.meter.measure)
         self._retries = config.retries.policy()
         self._retried = retried
         self._failures = FirstFailures()

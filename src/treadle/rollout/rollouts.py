@@ -14,7 +14,7 @@ from msgspec import Struct
 from treadle.agent.sync import iterate_blocking
 from treadle.core.errors import ConfigError
 from treadle.export.groups import Group
-from treadle.jobs.attempt import AttemptDriver, MakeModel, SeededAgents, ids_of
+from treadle.jobs.attempt import AttemptDriver, MakeModel, SeededAgents, ids_of, judges_of
 from treadle.jobs.job import Job, JobEnd, JobSettings, open_job
 from treadle.jobs.ledger import PlannedItem
 from treadle.jobs.progress import JobNotice, TokenRate
@@ -213,6 +213,7 @@ class Rollouts:
             options,
             self.progress,
             partial(_runs_of, config),
+            others=judges_of(config),
             check=partial(check_continued, config, retry_failed=self._retry_failed),
         )
         self._retry_failed = False

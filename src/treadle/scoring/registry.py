@@ -12,6 +12,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry, did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
+from treadle.models.protocol import Model
 from treadle.scoring.protocol import Score, Scorer, Subject
 
 MakeScorer: TypeAlias = Callable[..., Scorer]
@@ -128,7 +129,7 @@ def mean_reward(rewards: Mapping[str, float], specs: Sequence[RewardSpec]) -> fl
     return total if total is None or weight <= 0 else total / weight
 
 
-def make_scorers(specs: Iterable[RewardSpec]) -> tuple[Scorer, ...]:
+def make_scorers(specs: Iterable[RewardSpec]) -> tuple["ConfiguredScorer", ...]:
     """Return a scorer for each reward. Raises: `ConfigError` for an unknown scorer, function or setting."""
     return tuple([ConfiguredScorer(_make(spec), spec) for spec in specs])
 
@@ -145,6 +146,11 @@ class ConfiguredScorer:
             for key, value in spec.settings.items()
         }
         self.part = PartSpec(name=spec.scorer, settings=settings or None)
+
+    def measure(self, wrap: Callable[[Model], Model]) -> None:
+        """Apply `wrap` to the model that the scorer asks, if it asks one."""
+        if hasattr(self._inner, "model"):
+            self._inner.model = wrap(self._inner.model)
 
     async def score(self, subject: Subject) -> Score | None:
         return await self._inner.score(subject)

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -168,6 +168,10 @@ _MAX_CHARS = 4000
 """How much of each message the judge reads."""
 
 
+JUDGE_LABELS: Mapping[str, str] = {"role": "judge"}
+"""The labels of the runs of judges."""
+
+
 class RubricJudgement(BaseModel):
     """A judge's answer."""
 
@@ -222,16 +226,17 @@ class JudgeScorer:
                 f"the model of the reward {name!r} is {model!r:.100}; give its name, such as 'openai:gpt-5-mini', "
                 "or that of a model in treadle.toml, which may have settings such as base_url"
             )
-        self._model = model
+        self.model = model
+        """The model that is asked."""
         self._rubric = rubric
-        self._key = hashlib.sha256(f"{identity_of(self._model)}\n{rubric}".encode()).hexdigest()[:8]
+        self._key = hashlib.sha256(f"{identity_of(model)}\n{rubric}".encode()).hexdigest()[:8]
 
     async def score(self, subject: Subject) -> Score | None:
         """See `Scorer.score`. Raises: `ServerError` if the judge gave no judgement."""
         run = subject.run
         run_id = f"{run.run_id}-{self.name}-{self._key}"
-        options: StreamOptions = {"metadata": {"role": "judge", "run": run.run_id}}
-        judge = make_judge(self._model, subject.journal)
+        options: StreamOptions = {"metadata": {**JUDGE_LABELS, "run": run.run_id}}
+        judge = make_judge(self.model, subject.journal)
         found = check_judgement(await ensure_run(judge, run_id, self._write(subject), options=options))
         return Score(found.score, found.reason)
 
