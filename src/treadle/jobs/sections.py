@@ -89,8 +89,8 @@ class RetrySection(ConfigSection):
 
 
 class LimitSection(ConfigSection):
-    """The limits of the whole job, with the requests of judges. At a limit, the work stops; what it cuts off is made
-    when the job goes on."""
+    """The limits of the whole job, judges included. At a limit, the work stops; what it cuts off is made when the
+    job goes on."""
 
     max_cost_usd: Annotated[float, Field(ge=0)] | None = None
     """The most that all requests together may cost. Each model then needs a price."""
