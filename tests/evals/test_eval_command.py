@@ -346,6 +346,32 @@ def test_reports_are_written_at_the_end(made: Cli) -> None:
     assert made("eval", "report", "one", "--format", "csv").out == (folder / "one.csv").read_text()
 
 
+def test_the_agreement_with_labels_is_measured(made: Cli) -> None:
+    labels = made.folder / "labels.csv"
+    runs = list(csv.DictReader(io.StringIO(made("eval", "report", "one", "--format", "csv").out)))
+    said = ["yes", "No", "", "1"]
+    labels.write_text(
+        "\n".join(["note,run_id,label", *[f"x,{run['run_id']},{said[n % 4]}" for n, run in enumerate(runs)]])
+    )
+    measure = ("eval", "report", "one", "--labels", "labels.csv")
+    found = json.loads(made(*measure, "--format", "json").out)
+    # The check of all 16 samples is 1, and 4 of 12 labels say no.
+    assert (found["check"]["share"]["samples"], found["check"]["share"]["mean"]) == (
+        12,
+        pytest.approx(8 / 12),
+    )
+    assert found["check"]["kappa"] == 0
+    assert re.search(r"^check +12 +0\.667 \[.*\] +0\.000$", made(*measure).out, re.MULTILINE)
+    for text, told in (
+        ("run_id,label\none-1,maybe\n", "line 2: the label is 'maybe'"),
+        ("run,label\none-1,yes\n", "needs the columns 'run_id' and 'label'"),
+        ("run_id,label\nother-1,yes\n", "no sample with a score in 'one' has a label"),
+    ):
+        labels.write_text(text)
+        wrong = made(*measure)
+        assert (wrong.code, told in wrong.err) == (2, True), wrong
+
+
 def test_names_of_scorers_and_models_hide_no_other_figure(tmp_path: Path) -> None:
     """A scorer may have the name of a column, and the files of two models the same letters."""
     cli = Cli(tmp_path)

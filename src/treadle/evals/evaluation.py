@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
-from treadle.core.types import Json
+from treadle.core.types import Json, StopReason
 from treadle.evals.evaluation_config import (
     PROGRAM,
     READER,
@@ -148,6 +148,8 @@ class EvaluationWork:
         except AttemptFailedError as failed:
             return outcome_of(failed)
         details = describe_sample(run, self._driver.rewards, self._config.solved_at)
+        if answer is not None and run.stop_reason is StopReason.MAX_STEPS:
+            details = replace(details, stop_reason=StopReason.COMPLETED)  # it is asked for one message only
         if run.run_id != planned.run_id:
             details = replace(details, run_id=run.run_id)
         return outcome_of(run, label=item.label, details=msgspec.to_builtins(details))

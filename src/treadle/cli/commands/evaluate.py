@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 
 from treadle.cli.options import common as o
 from treadle.cli.options.option_groups import OptionGroup
+from treadle.core.errors import ConfigError
 
 
 class EvalOptions(OptionGroup, frozen=True, kw_only=True):
@@ -62,6 +63,7 @@ def report(
     format: ReportFormat = "table",
     out: Path | None = None,
     journal: str | None = None,
+    labels: Path | None = None,
 ) -> None:
     """Report on an evaluation, or compare two: in a terminal, as a page, or as a file of another format.
 
@@ -72,5 +74,10 @@ def report(
     from treadle.cli.jobs import evaluating
     from treadle.cli.terminal.output import print_line
 
+    if labels is not None:
+        if other is not None or out is not None or format not in ("table", "json"):
+            raise ConfigError("--labels is about one evaluation; give only --format table or json beside it")
+        evaluating.print_agreement(folder, labels, is_json=format == "json")
+        return
     for path in evaluating.write_report(folder, other, format, out, journal):
         print_line(str(path))

@@ -43,6 +43,7 @@ from treadle.evals.evaluation_reports import (
     write_markdown,
 )
 from treadle.evals.evaluation_results import ModelPair, Results, read_results
+from treadle.evals.label_agreement import measure_labels, read_labels
 from treadle.export.whole import write_whole
 from treadle.journal.registry import open_journal
 from treadle.telemetry.curves import open_curves
@@ -176,6 +177,19 @@ def print_pairs(pairs: list[ModelPair]) -> None:
             f"{pair.one} - {pair.other}: {found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}], "
             f"p = {found.p_value:.3g} over {write_count(found.tasks, 'task')}: {verdict}{need}"
         )
+
+
+def print_agreement(folder: Path, labels: Path, *, is_json: bool) -> None:
+    """Print how far the scorers of an evaluation agree with labels. Raises: `ConfigError`."""
+    found = measure_labels(read_results(folder), read_labels(labels))
+    if is_json:
+        print_json(found)
+        return
+    table = make_table("scorer", "labels", "agreement", "kappa", numbers=("labels", "kappa"))
+    for name, agreement in found.items():
+        kappa = "–" if agreement.kappa is None else f"{agreement.kappa:.3f}"
+        table.add_row(clean(name), f"{agreement.share.samples:,}", str(agreement.share), kappa)
+    print_table(table)
 
 
 def write_report(
