@@ -450,3 +450,6 @@ def test_a_dry_run_checks_what_needs_no_answer(tmp_path: Path) -> None:
         assert own.code == 2
         assert "--set agent.tools.1: unknown toolset 'shel'; did you mean 'shell'" in own.err
         assert not (tmp_path / "out").exists()
+    for odd in (("eval", "--rescore"), ("rollout", "--demo"), ("rollout", "--retry-failed")):
+        assert f"out {odd[1]}" in (refused := cli(*odd, "--dry-run")).err or "leave one" in refused.err
+        assert refused.code == 2

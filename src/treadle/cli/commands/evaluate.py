@@ -52,6 +52,8 @@ def evaluate(
     from treadle.cli.jobs.job_command import read_changes
 
     changes = read_changes(options.given_values, settings or ())
+    if is_dry and is_rescored:
+        raise ConfigError("--dry-run plans samples, and --rescore makes none; leave one of them out")
     if is_dry:
         return evaluating.print_dry_run(config, changes, is_json=shown.is_json)
     return evaluating.run(config, changes, shown, is_rescored=is_rescored)

@@ -5,6 +5,7 @@ from pathlib import Path
 from treadle.cli.options import common as o
 from treadle.cli.options.option_groups import OptionGroup
 from treadle.cli.terminal.output import bar, print_json, print_line, print_note
+from treadle.core.errors import ConfigError
 
 
 class RolloutOptions(OptionGroup, frozen=True, kw_only=True):
@@ -52,6 +53,8 @@ def rollout(
     """
     # The modules of the work are not needed for the help.
     given = options.given_values
+    if is_dry and (is_demo or retry_failed):
+        raise ConfigError(f"--dry-run plans groups; leave out {'--demo' if is_demo else '--retry-failed'}")
     if is_demo:
         from treadle.cli.commands.demo import GROUPS, SIZE, run_rollout_demo
 
