@@ -1,5 +1,6 @@
 """A run that lost a tool is made anew, in every job: what the model did afterwards is not its own work."""
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -7,12 +8,14 @@ import pytest
 
 from treadle import Agent, ScriptedModel, open_journal, tool
 from treadle.core.errors import NoResultError
-from treadle.core.types import StopReason
+from treadle.core.types import Completion, Request, StopReason
 from treadle.evals import Evaluated, evaluate
 from treadle.export.groups import Rollout
 from treadle.jobs.ledger import Ledger
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
+from treadle.models.protocol import Model, Watch
+from treadle.models.wrappers.wrapper import Wrapper
 from treadle.rollout.rollout_folder import read_groups, read_stored
 from treadle.rollout.rollouts import Rollouts
 from treadle.rollout.trainers.prompted import FailedRollout, TrainerStep, roll
@@ -86,7 +89,7 @@ async def test_a_sample_whose_tool_stays_lost_has_no_grade_until_it_is_back() ->
     done = await evaluate_booked()
     assert [sample.spec.task for sample in done.results.samples] == ["desk.py:BOOKED:a"]
     (reason,) = done.results.failed.values()
-    assert reason.startswith("infrastructure: run eval-2~2 failed 2 times, at last with: LostToolError: ")
+    assert reason.startswith("infrastructure: run eval-2~2 failed 2 times, at last with: LostRunError: ")
     assert reason.endswith("the tool 'book' gave no result: the desk is closed")
     assert (await evaluate_booked()).progress.failed == 1
     Path("broken").unlink()
@@ -96,6 +99,25 @@ async def test_a_sample_whose_tool_stays_lost_has_no_grade_until_it_is_back() ->
     assert (await evaluate_booked(is_rescored=True)).progress.kept == 2
     with open_journal(done.folder.journal) as journal:
         assert len(journal.runs()) == 6
+
+
+class Slow(Wrapper):
+    """A model that answers after a minute."""
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        await asyncio.sleep(60)
+        return await self.inner.infer(request, watch)
+
+
+async def test_a_sample_that_its_deadline_ended_is_made_anew_by_the_next_command() -> None:
+    async def run(model: Model) -> Evaluated:
+        agent = {"deadline_seconds": 0.2}
+        return await evaluate(models={"it": model}, tasks=["desk.py:BOOKED:a"], agent=agent, path="out")
+
+    done = await run(Slow(ScriptedModel(["done"])))
+    assert "waited for an answer when its deadline passed" in done.results.failed["eval-1"]
+    done = await run(ScriptedModel(["done"]))
+    assert (done.results.failed, [sample.run_id for sample in done.results.samples]) == ({}, ["eval-1~2"])
 
 
 async def test_a_group_has_the_runs_that_lost_no_tool() -> None:

@@ -39,9 +39,6 @@ from treadle.jobs.attempt import (
     AttemptDriver,
     AttemptFailedError,
     AttemptRetried,
-    MakeModel,
-    SeededAgents,
-    find_model,
     ids_of,
     judges_of,
     outcome_of,
@@ -49,6 +46,7 @@ from treadle.jobs.attempt import (
 from treadle.jobs.job import Expected, Job, JobEnd, JobSettings, open_job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, PlannedItem
 from treadle.jobs.progress import Average, JobListener, JobNotice, JobProgress, JobWords
+from treadle.jobs.seeded_agents import MakeModel, SeededAgents, find_model
 from treadle.journal.run_info import RunFilter
 from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model

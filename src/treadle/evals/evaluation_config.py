@@ -16,9 +16,9 @@ from treadle.core.places import KeyPath, Problem
 from treadle.core.registry import name_known
 from treadle.core.types import Json
 from treadle.evals.deepfabric_evaluations import map_deepfabric_evaluation
-from treadle.jobs.attempt import find_model
 from treadle.jobs.ledger import PlannedItem
 from treadle.jobs.sections import AttemptSection, ConfigReader, Count, JobName, find_mistakes, tool_checks
+from treadle.jobs.seeded_agents import find_model
 from treadle.models.config.presets import is_oracle
 from treadle.models.config.recipe import load_config
 from treadle.models.config.tables import ModelTable

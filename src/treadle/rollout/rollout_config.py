@@ -16,7 +16,6 @@ from pydantic import Field
 
 from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.places import KeyPath, Problem
-from treadle.jobs.attempt import find_model
 from treadle.jobs.ledger import JobCounts, LedgerEntry, PlannedItem
 from treadle.jobs.sections import (
     AttemptSection,
@@ -29,6 +28,7 @@ from treadle.jobs.sections import (
     find_mistakes,
     tool_checks,
 )
+from treadle.jobs.seeded_agents import find_model
 from treadle.models.config.tables import ModelTable
 from treadle.renderers.registry import load_renderer
 from treadle.rollout.sinks.registry import make_sinks

@@ -14,10 +14,11 @@ from msgspec import Struct
 from treadle.agent.sync import iterate_blocking
 from treadle.core.errors import ConfigError
 from treadle.export.groups import Group
-from treadle.jobs.attempt import AttemptDriver, MakeModel, SeededAgents, ids_of, judges_of
+from treadle.jobs.attempt import AttemptDriver, ids_of, judges_of
 from treadle.jobs.job import Job, JobEnd, JobSettings, open_job
 from treadle.jobs.ledger import PlannedItem
 from treadle.jobs.progress import JobNotice, TokenRate
+from treadle.jobs.seeded_agents import MakeModel, SeededAgents
 from treadle.journal.run_info import RunFilter
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import UpdateMode, Weights
