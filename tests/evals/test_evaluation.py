@@ -22,7 +22,7 @@ from treadle.evals import Evaluated, EvaluationConfig, evaluate
 from treadle.evals.evaluation import SampleGraded
 from treadle.evals.evaluation_config import choose
 from treadle.evals.evaluation_folder import Sample, read_stored
-from treadle.evals.evaluation_reports import make_rows
+from treadle.evals.evaluation_reports import make_rows, write_csv
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.runs.task import find_tasks
 from treadle.testbed.server.oracle_app import OracleApp, ServerSettings
@@ -261,6 +261,35 @@ def test_samples_are_graded_again_without_a_model(tmp_path: Path) -> None:
     with open_journal(made.folder.journal) as journal:
         bodies = [event.body for event in journal.read("eval-1")]
     assert [body.name for body in bodies if isinstance(body, Rewarded)] == ["check", "tool_use"]
+
+
+async def test_samples_without_a_grade_are_told_with_their_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an oracle leaves tasks out, so that numbers say nothing about models."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(
+        "from treadle.tasks import SimpleTask\n\n"
+        "class Unsolved(SimpleTask):\n    def find_solver(self, text):\n        return None\n\n"
+        "TASKS = [Unsolved(task_id='open', input='hi', grader=lambda *_: True)]\n"
+    )
+    lost = {"model": "openai:x", "base_url": "http://127.0.0.1:9/v1", "max_attempts": 1}
+    done = await evaluate(
+        models={"best": "oracle", "lost": lost},
+        tasks=["own.py:TASKS", "files:csv_sum-0001"],
+        retries={"attempts": 1},
+        path=tmp_path / "out",
+    )
+    assert {item.model: (item.samples, item.failed) for item in done.results.models} == {
+        "best": (1, 0),
+        "lost": (0, 2),
+    }
+    lines = write_csv(done.results).splitlines()
+    assert [line.split(",")[:3] for line in lines[2:]] == [
+        ["eval-1", "own.py:TASKS:open", "lost"],
+        ["eval-3", "files:csv_sum-0001", "lost"],
+    ]
+    assert all("infrastructure: run " in line for line in lines[2:])
 
 
 async def test_what_a_judge_used_counts_for_the_limits(tmp_path: Path) -> None:

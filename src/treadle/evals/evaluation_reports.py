@@ -161,7 +161,7 @@ def _name_scorers(names: Iterable[str], taken: Collection[str]) -> list[str]:
 
 
 def write_csv(results: Results) -> str:
-    """Return a line for each sample, with its scores and what it took."""
+    """Return a line for each sample, with its scores and what it took; if it has no grade, with the reason."""
     scorers = list(dict.fromkeys([name for sample in results.samples for name in sample.details.scores]))
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -176,6 +176,9 @@ def write_csv(results: Results) -> str:
                 *(sample.input_tokens, sample.output_tokens, sample.cost_usd, details.seconds),
             ]
         )
+    for run_id, spec in results.failed_specs.items():
+        given = run_id, spec.task, spec.model, spec.epoch + 1, *[None] * (len(scorers) + 1)
+        table.writerow([*given, None, results.failed[run_id], *[None] * (len(_AFTER) - 2)])
     return text.getvalue()
 
 
@@ -296,7 +299,7 @@ def make_inspect_log(results: Results, model: ModelResult, journal: Journal) -> 
             "config": {"epochs": 1 + max([sample.spec.epoch for sample in samples], default=0)},
         },
         "results": {
-            "total_samples": len(samples),
+            "total_samples": model.samples + model.failed,
             "completed_samples": len(samples),
             "scores": [
                 {
