@@ -32,7 +32,7 @@ from treadle.core.lineage import Caller
 from treadle.core.policy import Policy
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, Fault, FinishReason, Message, Request, Role, Usage
-from treadle.jobs.attempt import SeededAgent
+from treadle.jobs.seeded_agents import SeededAgent
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER
 from treadle.loop.driver import Driver
