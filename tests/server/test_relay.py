@@ -335,3 +335,46 @@ async def test_rows_have_what_was_said(tmp_path: Path, journal: Journal) -> None
         "tool",
         "assistant",
     ]
+
+
+async def test_a_streamed_call_is_named_once(tmp_path: Path, journal: Journal) -> None:
+    """Clients join the ids and names of all pieces, as they join the arguments."""
+
+    def piece(index: int, text: str, **head: Any) -> dict[str, Any]:
+        function = {"arguments": text, **({"name": head.pop("name")} if "name" in head else {})}
+        return chunk(tool_calls=[{"index": index, "function": function, **head}])
+
+    made = [
+        piece(0, "", id="c1", type="function", name="ad"),
+        piece(0, "", name="d"),
+        piece(0, '{"a": 1, '),
+        piece(1, "", id="c2", type="function", name="add"),
+        piece(0, '"b": 2}'),
+        piece(1, "{}"),
+    ]
+    replies = [stream(sse(*made, chunk("tool_calls")))]
+    async with (
+        relaying(replies, tmp_path, journal) as (client, _),
+        client.chat.completions.stream(model="far", messages=HELLO, tools=[ADD_FUNCTION]) as got,
+    ):
+        said = (await got.get_final_completion()).choices[0].message
+    told = [(call.id, call.function.name, call.function.arguments) for call in said.tool_calls or ()]
+    assert told == [("c1", "add", '{"a": 1, "b": 2}'), ("c2", "add", "{}")]
+
+
+async def test_each_answer_has_an_id_of_its_own(tmp_path: Path, journal: Journal) -> None:
+    """Clients keep messages by the ids of answers, and engines may give all of theirs the same."""
+    async with relaying(lambda _: Reply(answer()), tmp_path, journal) as (client, _):
+        told, messages = [], list(HELLO)
+        for _ in range(2):
+            got = await client.chat.completions.create(model="far", messages=messages)
+            told.append(got.id)
+            messages += [got.choices[0].message.model_dump(exclude_none=True), *HELLO]
+            chunks = await client.chat.completions.create(model="far", messages=messages, stream=True)
+            said = [item async for item in chunks]
+            told += {item.id for item in said}
+            text = "".join([item.choices[0].delta.content or "" for item in said])
+            messages += [{"role": "assistant", "content": text}, *HELLO]
+    (info,) = journal.runs()
+    assert info.turns == 4
+    assert told == [f"chatcmpl-{info.run_id}_{turn}_{turn - 1}" for turn in (1, 2, 3, 4)]

@@ -108,6 +108,8 @@ class ClientTurn:
         """True if the lease is taken with the first events."""
         self.run_id = ""
         """The run that records the request; empty before it is known."""
+        self.answer_id = ""
+        """The id of the answer, which names the run; no other answer has it. Empty before the run is known."""
         self.on_delta: OnDelta | None = None
         """The function that gets the pieces of the answer; `None`: it is not streamed."""
 
@@ -146,7 +148,7 @@ class ClientTurn:
             except BaseException:
                 await see_through(writer.release)
                 raise
-        self.run_id = driver.run_id
+        self._name_answer(driver.run_id, driver.state.turn.number, driver.state.step)
         self._host.note_asked(self._caller, self.run_id)
         if (keyed := self._named.keyed) is not None:
             # Before the request is stored, so that nothing is begun of which the key does not know.
@@ -154,6 +156,10 @@ class ClientTurn:
         if self.on_delta is not None:
             driver.pass_deltas(self._pass_delta if self._is_agent else self.on_delta)
         return driver
+
+    def _name_answer(self, run_id: str, turn: int, step: int) -> None:
+        """Note which run has the answer, and after which of its steps."""
+        self.run_id, self.answer_id = run_id, f"{run_id}_{turn}_{step}"
 
     def _pass_delta(self, delta: e.Delta) -> None:
         """Pass a piece of the answer on. The calls of an agent are those of its own tools, or come at the end."""
@@ -360,7 +366,9 @@ class ClientTurn:
             if state.seq <= int(seq):
                 return None
             if not state.turn.is_open or run.external_calls or run.open_questions or run.approvals:
-                self.run_id, events = run_id, run.events[int(seq) :]
+                events = run.events[int(seq) :]
+                done = [event.body.step for event in events if isinstance(event.body, e.InferenceCompleted)]
+                self._name_answer(run_id, state.turn.number, min(done, default=state.step + 1) - 1)
                 for event in events if self.on_delta is not None else ():
                     if isinstance(event.body, e.InferenceCompleted):
                         pass_on(event.body.completion.message, self._pass_delta)

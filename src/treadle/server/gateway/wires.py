@@ -64,8 +64,10 @@ class Wire(Struct, frozen=True):
     """A wire format of the gateway."""
 
     read: Callable[[bytes], ServedRequest]
-    write: Callable[[Completion, ServedRequest], dict[str, Json]]
+    write: Callable[[str, Completion, ServedRequest], dict[str, Json]]
+    """A function of the answer's id, the answer and its request that returns the body of the response."""
     stream: Callable[[str, ServedRequest], Stream]
+    """A function of the answer's id and its request that returns the stream of the answer."""
     frame: Callable[[dict[str, Json]], bytes]
     """A function that returns an event of a stream as bytes."""
     error: Callable[[int, str, str], dict[str, Json]]
@@ -152,7 +154,8 @@ class Gateway:
                 await stream(scope, receive, send)
                 return
             try:
-                body = wire.write(await host.do(turn.answer()), asked)
+                completion = await host.do(turn.answer())
+                body = wire.write(turn.answer_id, completion, asked)
                 await send_whole(send, 200, body, {RUN_HEADER: turn.run_id})
             finally:
                 # The client cannot go on before it has the answer, and need not wait for this.
@@ -176,7 +179,7 @@ class _Outlet:
 
     def _open(self) -> Stream:
         if self._stream is None:
-            self._stream = self._wire.stream(self._turn.run_id, self._asked)
+            self._stream = self._wire.stream(self._turn.answer_id, self._asked)
             self._put(self._stream.begin())
         return self._stream
 

@@ -170,11 +170,11 @@ def write_usage(usage: Usage) -> dict[str, Json]:
 
 
 def write_message(
-    response_id: str, model: str, content: list[Block], reason: str | None, usage: Usage
+    answer_id: str, model: str, content: list[Block], reason: str | None, usage: Usage
 ) -> dict[str, Json]:
     """Return a response. `reason` is a finish reason, or `None` while the answer comes."""
     return {
-        "id": f"msg_{response_id}",
+        "id": f"msg_{answer_id}",
         "type": "message",
         "role": "assistant",
         "model": model,
@@ -185,7 +185,7 @@ def write_message(
     }
 
 
-def write_answer(completion: Completion, asked: ServedRequest) -> dict[str, Json]:
+def write_answer(answer_id: str, completion: Completion, asked: ServedRequest) -> dict[str, Json]:
     """Return the body of the answer to a request."""
     said = completion.message
     content: list[Block] = []
@@ -196,7 +196,7 @@ def write_answer(completion: Completion, asked: ServedRequest) -> dict[str, Json
     for call in said.tool_calls:
         content.append({"type": "tool_use", "id": call.call_id, "name": call.name, "input": _input_of(call)})
     reason = completion.finish_reason.value
-    return write_message(str(completion.response_id), asked.model, content, reason, completion.usage)
+    return write_message(answer_id, asked.model, content, reason, completion.usage)
 
 
 _ERROR_TYPES = {
@@ -233,12 +233,12 @@ class MessageStream:
     """The events of one streamed answer."""
 
     @classmethod
-    def of(cls, response_id: str, asked: ServedRequest) -> "MessageStream":
+    def of(cls, answer_id: str, asked: ServedRequest) -> "MessageStream":
         """Return the stream of the answer to a request."""
-        return cls(response_id, asked.model)
+        return cls(answer_id, asked.model)
 
-    def __init__(self, response_id: str, model: str) -> None:
-        self._id, self._model = response_id, model
+    def __init__(self, answer_id: str, model: str) -> None:
+        self._id, self._model = answer_id, model
         self._index = -1
         """The index of the newest block."""
         self._is_open = False
