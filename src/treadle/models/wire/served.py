@@ -54,6 +54,10 @@ class ServedRequest(Struct, kw_only=True):
     """True if a stream ends with the token counts."""
     labels: dict[str, str] = field(default_factory=dict)
     """What the client wants to keep with the run."""
+    previous: str | None = None
+    """The id of the answer that the request continues; `None` if the conversation comes with it."""
+    echo: dict[str, Json] = field(default_factory=dict)
+    """The fields that the answer repeats."""
 
     def settings_for(self, dialect: str | None) -> Settings:
         """Return the options of a model of this dialect (`None`: of no server) for the request.

@@ -178,7 +178,7 @@ class _ProgramHost(GatewayHost):
 
     def dialect_of(self, name: str) -> str | None:
         """See `AgentCatalog.dialect_of`. Programs are given models of OpenAI's chat, or none of a server."""
-        return None
+        return "openai_chat"
 
     def _find(self, caller: ApiCaller) -> Program:
         """Return the program of a client. Raises: `RequestRefused` if it has ended."""

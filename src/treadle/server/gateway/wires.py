@@ -18,6 +18,7 @@ from treadle.core.inbox import check_labels
 from treadle.core.types import Completion, Json
 from treadle.models.dialects.anthropic import served as anthropic
 from treadle.models.dialects.openai_chat import served as openai_chat
+from treadle.models.dialects.openai_responses import served as openai_responses
 from treadle.models.wire.served import ServedRequest
 from treadle.server.access import (
     LeavingWatch,
@@ -32,6 +33,7 @@ from treadle.server.access import (
     send_whole,
 )
 from treadle.server.event_stream import EventStream, to_sse, write_named
+from treadle.server.gateway import response_wire
 from treadle.server.gateway.client_turn import AskedModelError, ClientTurn, RunNaming
 from treadle.server.gateway.gateway_host import GatewayHost, result_of
 from treadle.server.idempotency import KeyedRequest
@@ -92,8 +94,15 @@ WIRES = {
         write_named,
         lambda status, message, code: anthropic.write_error(status, message),
     ),
+    "/v1/responses": Wire(
+        response_wire.read_request,
+        openai_responses.write_answer,
+        openai_responses.ResponseStream.of,
+        write_named,
+        lambda status, message, code: {"type": "error", "code": code, "message": message, "param": None},
+    ),
 }
-"""The wire formats, by the path of their requests."""
+"""The wire formats, by the path of their requests. `treadle serve` has an API of its own for `/v1/responses`."""
 
 
 class Gateway:
@@ -143,6 +152,8 @@ class Gateway:
         host, caller = self._host, check_scope(scope["state"]["caller"], "run")
         asked = _read(wire, await read_body(receive))
         named = _read_headers(scope["headers"], scope["state"].get("keyed"))
+        if asked.previous is not None:
+            await response_wire.recall(host, caller, asked)
         turn = ClientTurn(host, caller, asked, named)
         with LeavingWatch(scope, lambda: host.start_quietly(turn.cancel())):
             if asked.is_stream:
