@@ -190,6 +190,12 @@ async def test_a_cancelled_turn_is_over_and_a_cancelled_run_is_resumed(
     run_id = (await post(client, "/runs", agent="curious", input=asked, wait=True))["id"]
     await post(client, f"/runs/{run_id}/inbox", type="cancel", reason="enough")
     assert not (await ask(client, f"/runs/{run_id}"))["is_turn_open"]
+    # To resume it would do nothing, and say that it did.
+    with pytest.raises(
+        APIStatusError, match=r"the turn was cancelled, and is over.* fork the run at 2"
+    ) as over:
+        await post(client, f"/runs/{run_id}/resume", wait=True)
+    assert over.value.status_code == 409
     again = await post(client, f"/runs/{run_id}/turns", input="say hi", wait=True)
     assert (again["is_turn_open"], again["turns"]) == (False, 2)
     # A run that is no session keeps its turn open when it is cancelled.

@@ -13,8 +13,9 @@ from pydantic import Field
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
+from treadle.core.events import TurnStarted
 from treadle.core.inbox import check_labels
-from treadle.core.types import Delivery, Message
+from treadle.core.types import Delivery, Message, StopReason
 from treadle.loop.listener import Emit
 from treadle.runs.options import ForkOptions, Given
 from treadle.runs.recording import send, user_message
@@ -163,12 +164,29 @@ async def begin_turn(
     return await _answer(host, caller, run_id, body, turn)
 
 
+async def _check_cancelled(host: RunHost, caller: ApiCaller, run_id: str) -> None:
+    """Refuse to resume a session whose newest turn was cancelled, because nothing would happen.
+
+    Raises: `RequestRefused`.
+    """
+    run = await host.get_run(caller, run_id)
+    if run.state.turn.is_open or run.state.ending.stop_reason is not StopReason.CANCELLED:
+        return
+    begun = max([event.seq for event in run.events if isinstance(event.body, TurnStarted)], default=1)
+    raise RequestRefused(
+        409,
+        f"the turn was cancelled, and is over: send the next message, or fork the run at {begun} to try it again",
+        "not_resumable",
+    )
+
+
 @router.post("/{run_id}/resume", status_code=202)
 async def resume(
     run_id: str, request: Request, host: TheHost, caller: Runner, body: RunWork = RunWork()
 ) -> Response:
-    """Go on with a run that was cancelled, was set aside, or failed."""
+    """Go on with a run that was cancelled, was set aside, or failed. A cancelled turn of a session is over."""
     info, keyed = await host.get_info(caller, run_id), keyed_request(request)
+    await _check_cancelled(host, caller, run_id)
     await host.check_room(caller)
     order = TurnOrder(agent=await _agent_of(host, run_id), run_id=run_id)
     turn = await start_turn(host, order, seq_before(info, keyed), keyed)
