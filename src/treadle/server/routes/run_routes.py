@@ -283,7 +283,7 @@ def _read_message(body: dict[str, Any]) -> InboxMessage:
     if isinstance(body.get("arguments"), dict):
         body = {**body, "arguments": encode(body["arguments"]).decode()}
     try:
-        message = _decode_message(encode(body))
+        message: InboxMessage = _decode_message(encode(body))
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise ConfigError(f"the message cannot be read: {error}") from None
     if isinstance(message, Steer | Enqueue | Interrupt):
