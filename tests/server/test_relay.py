@@ -100,6 +100,16 @@ async def test_what_the_client_sends_reaches_the_engine(tmp_path: Path, journal:
         assert not engine.requests[-1].json().keys() & {"tools", "tool_choice"}
 
 
+async def test_tools_that_are_all_strict_are_so_for_the_engine(tmp_path: Path, journal: Journal) -> None:
+    strict: Any = {"type": "function", "function": {**ADD_FUNCTION["function"], "strict": True}}
+    other: Any = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
+    async with relaying(lambda _: Reply(answer()), tmp_path, journal) as (client, engine):
+        for tools, wanted in (([strict], [True]), ([strict, other], [None, None])):
+            await client.chat.completions.create(model="far", messages=HELLO, tools=tools)
+            sent = engine.requests[-1].json()["tools"]
+            assert [tool["function"].get("strict") for tool in sent] == wanted
+
+
 async def test_calls_reach_the_client_as_they_were_written(tmp_path: Path, journal: Journal) -> None:
     written = [("c1", "add", '{"a": 1'), ("c1", "nothing_like_it", "{}"), ("c1", "add", '{"a": 1, "b": 2}')]
     replies = [*[Reply(calls(item)) for item in written], Reply(answer("done"))]

@@ -83,7 +83,14 @@ class ServedRequest(Struct, kw_only=True):
                     f"tool_choice cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
                 )
             extra |= fields
-        return {**self.settings, **({"extra": extra} if extra else {})}
+        settings = {**self.settings, **({"extra": extra} if extra else {})}
+        if (
+            dialect == "openai_chat"
+            and self.tools
+            and all([tool.get("strict") is True for tool in self.tools])
+        ):
+            settings["strict_tools"] = True
+        return settings
 
 
 def _choose(dialect: str, choice: str, is_parallel: bool | None) -> Settings | None:
