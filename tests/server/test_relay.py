@@ -244,7 +244,11 @@ async def test_headers_name_the_run_and_its_labels(tmp_path: Path, journal: Jour
         await ask(model="far", messages=more, extra_headers=headers)
         with pytest.raises(openai.ConflictError, match="another conversation"):
             await ask(model="far", messages=HELLO, extra_headers=headers)
-        for wrong in ({"x-treadle-run": "../x"}, {"x-treadle-labels": "treadle.owner=kim"}):
+        for wrong in (
+            {"x-treadle-run": "../x"},
+            {"x-treadle-labels": "treadle.owner=kim"},
+            {"x-treadle-labels": "team"},
+        ):
             with pytest.raises(openai.BadRequestError):
                 await ask(model="far", messages=HELLO, extra_headers=wrong)
     (info,) = journal.runs()

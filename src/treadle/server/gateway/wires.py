@@ -297,7 +297,11 @@ def _read_headers(headers: Iterable[tuple[bytes, bytes]], keyed: KeyedRequest | 
                 raise ConfigError(f"{RUN_HEADER} is {text!r:.150}; give letters, digits and -_.: alone")
             run_id = text
         elif name == LABELS_HEADER.encode():
-            pairs = [item.partition("=") for item in text.split(",") if item.strip()]
+            # Clients write other characters than those of ASCII as UTF-8, as far as they can.
+            given = value.decode("utf-8", "replace")
+            pairs = [item.partition("=") for item in given.split(",") if item.strip()]
+            if wrong := next((key for key, equals, _ in pairs if not equals), None):
+                raise ConfigError(f"{LABELS_HEADER} has {wrong.strip()!r:.100}; give NAME=VALUE, NAME=VALUE")
             labels = {key.strip(): said.strip() for key, _, said in pairs}
             check_labels(labels)
     return RunNaming(run_id, labels, keyed)
