@@ -100,6 +100,22 @@ async def test_what_the_client_sends_reaches_the_engine(tmp_path: Path, journal:
         assert not engine.requests[-1].json().keys() & {"tools", "tool_choice"}
 
 
+async def test_names_of_those_who_speak_reach_the_engine(tmp_path: Path, journal: Journal) -> None:
+    messages: Any = [
+        {"role": "user", "name": "kim", "content": "hi"},
+        {"role": "assistant", "name": "clerk", "content": "yes?"},
+        {"role": "user", "name": "ola", "content": "and me"},
+    ]
+    async with relaying(lambda _: Reply(answer()), tmp_path, journal) as (client, engine):
+        await client.chat.completions.create(model="far", messages=messages)
+        assert engine.requests[-1].json()["messages"] == messages
+        messages += [{"role": "assistant", "content": "Sunny."}, {**messages[0], "content": "more"}]
+        await client.chat.completions.create(model="far", messages=messages)
+        assert engine.requests[-1].json()["messages"] == messages
+    assert [info.turns for info in journal.runs()] == [2]
+    await assert_replays(journal)
+
+
 async def test_tools_that_are_all_strict_are_so_for_the_engine(tmp_path: Path, journal: Journal) -> None:
     strict: Any = {"type": "function", "function": {**ADD_FUNCTION["function"], "strict": True}}
     other: Any = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}

@@ -134,6 +134,8 @@ def read_request(body: bytes) -> ServedRequest:
 
 _INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "refusal", "audio", "reasoning_content", "reasoning")
 """The fields of an assistant message that may have no content."""
+_KEPT = ("name", "reasoning_details")
+"""The fields of messages that servers are sent as they are."""
 
 
 def _read_message(item: Any, blobs: dict[str, bytes]) -> Message:
@@ -154,15 +156,20 @@ def _read_message(item: Any, blobs: dict[str, bytes]) -> Message:
         raise ConfigError(f"content is {content!r:.100}; give a text or a list of parts")
     if role is Role.TOOL:
         return Message(role, content or "", call_id=_text(item, "tool_call_id"), parts=parts)
+    kept = {key: item[key] for key in _KEPT if item.get(key)} or None
     if role is not Role.ASSISTANT:
-        return Message(role, content or "", parts=parts)
+        return Message(role, content or "", parts=parts, opaque=kept)
     calls = [
         ToolCall(_text(call, "id"), _text(call["function"], "name"), _text(call["function"], "arguments"))
         for call in item.get("tool_calls") or ()
     ]
     reasoning = item.get("reasoning_content") or item.get("reasoning")
     return Message(
-        role, content or "", tuple(calls), reasoning=reasoning if isinstance(reasoning, str) else None
+        role,
+        content or "",
+        tuple(calls),
+        reasoning=reasoning if isinstance(reasoning, str) else None,
+        opaque=kept,
     )
 
 
