@@ -136,9 +136,9 @@ async def call_agent(
             return Fast(_result(number, {"task": task}))
         if method in ("GetTask", "CancelTask", "SubscribeToTask"):
             named = _read(NamedTask, params)
-            task_id = TaskId.read(named.id)
-            if task_id is None:
+            if (found := TaskId.read(named.id)) is None:
                 raise RpcError(_NO_TASK, f"there is no task {named.id!r:.100}")
+            task_id = found
             if method == "CancelTask":
                 await _cancel(host, caller, task_id)
             # What happens while the task is read must reach those who follow it.

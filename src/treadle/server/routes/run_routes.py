@@ -264,6 +264,8 @@ async def post_message(
     sent = await send(host.journal, run_id, message)
     if sent.refused is not None:
         raise RequestRefused(409, sent.refused, "refused")
+    if isinstance(message, Steer | Enqueue | Interrupt) and not sent.is_driven:
+        host.start_quietly(host.answer_queued(run_id))
     return Fast(
         {"object": "inbox_message", "number": sent.number, "is_driven": sent.is_driven}, status_code=202
     )

@@ -5,6 +5,7 @@ run's events.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
@@ -29,7 +30,7 @@ from treadle.server.responses.response_turn import read_asked
 from treadle.server.routes.route_context import Checked, ClientBody, Fast, Runner, TheHost
 from treadle.server.routes.run_routes import MAX_SEQ, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
-from treadle.server.turn_order import TurnOrder, begin_options, seq_before, start_turn
+from treadle.server.turn_order import TurnOrder, begin_options, follow_message, seq_before, start_turn
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], dependencies=[Checked])
 
@@ -129,6 +130,11 @@ async def _answer(
     return Fast(await write_run(host, caller, run_id), status_code=status_code)
 
 
+async def _read_all(items: AsyncIterator[Any]) -> None:
+    async for _ in items:
+        pass
+
+
 async def _agent_of(host: RunHost, run_id: str) -> Agent[Any]:
     """Return the agent that the journal of a run describes. Raises: `ConfigError`, `UntrustedError`."""
     _, agent = await asyncio.to_thread(host.worker.prepare, run_id)
@@ -156,6 +162,11 @@ async def begin_turn(
         if sent.refused is not None:
             raise RequestRefused(409, sent.refused, "refused")
         if sent.is_driven or info.is_turn_open:
+            items = follow_message(host.journal, run_id, info.events, sent)
+            if body.stream:
+                return EventStream(write_events(items), host=host)
+            if body.wait:
+                await host.do(_read_all(items))
             return Fast(await write_run(host, caller, run_id), status_code=202)
         message = None  # the turn before has just ended, so that nobody answers what waits in the inbox
     agent = await _agent_of(host, run_id)
