@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from openai import APIStatusError, AsyncOpenAI
-from tests.models.answers import chunk
+from tests.models.answers import answer, chunk
 from tests.models.server import Received, Reply, sse, stream
 from tests.server.test_relay import relaying
 from tests.server.test_responses import ADD, client, config, journal, serving
@@ -376,3 +376,30 @@ async def test_a_message_to_an_idle_session_begins_its_turn(client: AsyncOpenAI,
     async with asyncio.timeout(20):
         while (await ask(client, f"/runs/{run_id}"))["output"] != "two":
             await asyncio.sleep(0.02)
+
+
+async def test_a_message_that_comes_while_a_response_is_made_is_answered(
+    tmp_path: Path, journal: Journal
+) -> None:
+    is_free = asyncio.Event()
+
+    def handle(received: Received) -> Reply:
+        said = received.json()["messages"]
+        return Reply(answer(f"heard {said[-1]['content']}"), before=is_free if len(said) == 3 else None)
+
+    async with relaying(handle, tmp_path, journal) as (client, engine):
+        first = await client.responses.create(model="far", input="one")
+        making = asyncio.ensure_future(
+            client.responses.create(model="far", input="two", previous_response_id=first.id)
+        )
+        async with asyncio.timeout(20):
+            while len(engine.requests) < 2:
+                await asyncio.sleep(0.01)
+        (info,) = journal.runs()
+        message = {"role": "user", "content": "three"}
+        await post(client, f"/runs/{info.run_id}/inbox", type="queue", message=message)
+        is_free.set()
+        async with asyncio.timeout(20):
+            assert (await making).output_text == "heard two"
+            while (await ask(client, f"/runs/{info.run_id}"))["output"] != "heard three":
+                await asyncio.sleep(0.02)

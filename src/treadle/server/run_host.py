@@ -150,16 +150,26 @@ class RunHost(GatewayHost):
         turn = BegunTurn()
         turn.task = self.start(drive(turn.put))
         turn.task.add_done_callback(lambda _: turn.put(None))
-        turn.task.add_done_callback(self._go_on)
+        turn.task.add_done_callback(self._end_turn)
         await turn.has_news.wait()
         if not turn.has_emitted:
             await result_of(turn.task)  # raises what prevented the run
         return turn
 
-    def _go_on(self, task: "asyncio.Task[Run[Any]]") -> None:
+    async def do(self, work: Coroutine[Any, Any, T]) -> T:
+        done = await super().do(work)
+        if isinstance(done, Run):
+            self._go_on(done)
+        return done
+
+    def _end_turn(self, task: "asyncio.Task[Run[Any]]") -> None:
+        if not task.cancelled() and task.exception() is None:
+            self._go_on(task.result())
+
+    def _go_on(self, run: Run[Any]) -> None:
         """Answer the messages that came for the next turns while a turn was driven."""
-        if not task.cancelled() and task.exception() is None and next_queued(task.result().state) is not None:
-            self.start_quietly(self.answer_queued(task.result().run_id))
+        if next_queued(run.state) is not None:
+            self.start_quietly(self.answer_queued(run.run_id))
 
     async def answer_queued(self, run_id: str) -> None:
         """Answer the messages that wait for the next turns of a session, unless somebody drives it."""

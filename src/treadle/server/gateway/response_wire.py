@@ -37,7 +37,7 @@ _REPEATED = (
 )
 """The fields of a request that its answer repeats."""
 _NEEDS_RUNS = ("background", "conversation")
-"""The fields that only a server with agents can do what they say."""
+"""The fields about runs that go on without their client, or that have names; only `treadle serve` has them."""
 
 
 def read_request(body: bytes) -> ServedRequest:
