@@ -408,3 +408,45 @@ async def test_each_answer_has_an_id_of_its_own(tmp_path: Path, journal: Journal
     (info,) = journal.runs()
     assert info.turns == 4
     assert told == [f"chatcmpl-{info.run_id}_{turn}_{turn - 1}" for turn in (1, 2, 3, 4)]
+
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+AGENT = '[agents.clerk]\nmodel = "far"\n'
+
+
+def echo(received: Received) -> Reply:
+    return Reply(answer(received.json()["messages"][-1]["content"]))
+
+
+async def test_the_form_of_an_answer_may_begin_within_a_conversation(
+    tmp_path: Path, journal: Journal
+) -> None:
+    """It was ignored in a conversation that had begun without it."""
+    async with relaying(echo, tmp_path, journal, AGENT) as (client, engine):
+        first = await client.responses.create(model="clerk", input="hi")
+        form: Any = {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}
+        asked: Any = {"model": "clerk", "text": form}
+        good = await client.responses.create(input='{"n": 1}', previous_response_id=first.id, **asked)
+        assert (good.status, json.loads(good.output_text)) == ("completed", {"n": 1})
+        assert "response_format" in engine.requests[-1].json()
+        bad = await client.responses.create(input="no", previous_response_id=good.id, **asked)
+        assert bad.status == "failed"
+    assert len(journal.runs()) == 1
+
+
+async def test_a_request_with_another_form_does_not_repeat_one_that_failed(
+    tmp_path: Path, journal: Journal
+) -> None:
+    messages: Any = [{"role": "user", "content": "no"}]
+    form: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+    async with relaying(echo, tmp_path, journal, AGENT) as (client, _):
+        for _again in range(2):
+            with pytest.raises(openai.APIStatusError, match="no answer that fits the schema"):
+                await client.chat.completions.create(model="clerk", messages=messages, response_format=form)
+        assert len(journal.runs()) == 1
+        got = await client.chat.completions.create(model="clerk", messages=messages)
+        assert got.choices[0].message.content == "no"
+        messages += [{"role": "assistant", "content": "no"}, {"role": "user", "content": '{"n": 2}'}]
+        told = await client.chat.completions.create(model="clerk", messages=messages, response_format=form)
+        assert json.loads(told.choices[0].message.content or "") == {"n": 2}
+    assert sorted([info.turns for info in journal.runs()]) == [1, 2]

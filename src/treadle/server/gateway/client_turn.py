@@ -113,13 +113,19 @@ class ClientTurn:
         self.on_delta: OnDelta | None = None
         """The function that gets the pieces of the answer; `None`: it is not streamed."""
 
+    @property
+    def _schema(self) -> dict[str, Json] | None:
+        """The JSON Schema that an agent's answer must fit; `None`: any text. A model's own server is sent it."""
+        form = self._asked.form
+        return _schema_of(form) if self._is_agent and form is not None else None
+
     def _agent(self) -> tuple[AgentParts, Given]:
         host, asked = self._host, self._asked
         wish = ClientWish(
             instructions=asked.instructions,
             tools=asked.tools,
             settings=asked.settings_for(host.offered.dialect_of(asked.model)),
-            schema=_schema_of(asked.form) if self._is_agent and asked.form is not None else None,
+            schema=self._schema,
             is_relayed=not self._is_agent,
             client=self._caller.name if not self._is_agent else "",
         )
@@ -227,6 +233,9 @@ class ClientTurn:
         if not state.is_session or state.is_relayed is self._is_agent:
             return False
         if said == whole:
+            spec = state.output_spec
+            if (None if spec is None else spec.schema) != self._schema:
+                return False  # another answer is asked for
             return (state.turn.is_open or state.has_failed_turn) and not state.turn.calls
         if self._is_agent and self._fresh and self._fresh[0].role is Role.TOOL:
             return state.turn.is_open  # its calls name the run, and clients do not know what it did besides

@@ -106,7 +106,7 @@ def _extra_of(given: CreateResponse) -> dict[str, Json]:
     text = given.text or TextOptions()
     if effort := (given.reasoning or {}).get("effort"):
         extra["reasoning_effort"] = effort
-    if verbosity := (text.model_extra or {}).get("verbosity"):
+    if verbosity := text.model_dump().get("verbosity"):
         extra["verbosity"] = verbosity
     if text.format.type == "json_object":
         extra["response_format"] = {"type": "json_object"}
