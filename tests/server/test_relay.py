@@ -418,7 +418,7 @@ def echo(received: Received) -> Reply:
     return Reply(answer(received.json()["messages"][-1]["content"]))
 
 
-async def test_the_form_of_an_answer_may_begin_within_a_conversation(
+async def test_the_form_of_an_answer_may_change_within_a_conversation(
     tmp_path: Path, journal: Journal
 ) -> None:
     """It was ignored in a conversation that had begun without it."""
@@ -429,9 +429,13 @@ async def test_the_form_of_an_answer_may_begin_within_a_conversation(
         good = await client.responses.create(input='{"n": 1}', previous_response_id=first.id, **asked)
         assert (good.status, json.loads(good.output_text)) == ("completed", {"n": 1})
         assert "response_format" in engine.requests[-1].json()
-        bad = await client.responses.create(input="no", previous_response_id=good.id, **asked)
+        free = await client.responses.create(input="hi", previous_response_id=good.id, model="clerk")
+        assert (free.status, free.output_text) == ("completed", "hi")
+        assert "response_format" not in engine.requests[-1].json()
+        bad = await client.responses.create(input="no", previous_response_id=free.id, **asked)
         assert bad.status == "failed"
     assert len(journal.runs()) == 1
+    await assert_replays(journal)
 
 
 async def test_a_request_with_another_form_does_not_repeat_one_that_failed(

@@ -103,9 +103,9 @@ async def go_on(
     await warm_up(agent)
     policy = agent.policy if agent.has_policy else state.policy
     recorded = state.output_spec
-    schema = agent.answer.schema if given.renews_instructions else None
-    if schema is None and recorded is not None:
-        schema = recorded.schema
+    schema = None if recorded is None else recorded.schema
+    if given.renews_instructions:
+        schema = agent.answer.schema
     # Another model may have to be asked in another way.
     output = agent.kit.output(schema, task)
     terms = Terms(task, output, policy, await agent.kit.window(policy))
