@@ -145,7 +145,10 @@ def resumed(
     if find_readers(driver.state.tools):
         driver.bench.offer_reading()
     tools, window = driver.bench.toolbox.specs, terms.window
-    return e.RunResumed(agent=spec, tools=tools, output=output, window=window, instructions=told)
+    drops = output is None and driver.state.output_spec is not None
+    return e.RunResumed(
+        agent=spec, tools=tools, output=output, drops_output=drops, window=window, instructions=told
+    )
 
 
 async def leave(driver: Driver, reason: str | None) -> None:

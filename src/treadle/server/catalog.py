@@ -184,7 +184,10 @@ class AgentCatalog:
         model = (
             table.model if table.model is not None or table.persona is not None else self.config.default_model
         )
-        made = None if model is None else self.config.model(model, **wish.settings)
+        settings = dict(wish.settings)
+        if model is not None and self.config.table_of(model).renderer is not None:
+            settings.pop("strict_tools", None)  # only chat endpoints decode calls within schemas
+        made = None if model is None else self.config.model(model, **settings)
         return Agent(made, schema=wish.schema, **options)
 
     async def close(self) -> None:

@@ -6,10 +6,11 @@ next one, continues what this one has left: after a crash, at a graceful end, an
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
-from treadle.core.errors import RunNotFoundError
+from treadle.core.errors import LeaseHeldError, RunNotFoundError, TreadleError
 from treadle.core.events.narrowing import Item
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource
@@ -19,7 +20,10 @@ from treadle.knowledge.files.vector_stores import VectorStores
 from treadle.knowledge.memory.namespace import make_embedder
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
+from treadle.runs.drive import next_queued
+from treadle.runs.options import Given
 from treadle.runs.recording import take_in_rest
+from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused, no_such
 from treadle.server.budgets import OWNER, Budgets
@@ -39,6 +43,7 @@ VIEWED = "view"
 """The queue in which the runs wait that were begun in the page of `treadle view`."""
 AGENT = "treadle.agent"
 """The label with the name of the agent or model that a client asked for."""
+_log = logging.getLogger("treadle.server")
 
 
 class BegunTurn:
@@ -145,10 +150,36 @@ class RunHost(GatewayHost):
         turn = BegunTurn()
         turn.task = self.start(drive(turn.put))
         turn.task.add_done_callback(lambda _: turn.put(None))
+        turn.task.add_done_callback(self._end_turn)
         await turn.has_news.wait()
         if not turn.has_emitted:
             await result_of(turn.task)  # raises what prevented the run
         return turn
+
+    async def do(self, work: Coroutine[Any, Any, T]) -> T:
+        done = await super().do(work)
+        if isinstance(done, Run):
+            self._go_on(done)
+        return done
+
+    def _end_turn(self, task: "asyncio.Task[Run[Any]]") -> None:
+        if not task.cancelled() and task.exception() is None:
+            self._go_on(task.result())
+
+    def _go_on(self, run: Run[Any]) -> None:
+        """Answer the messages that came for the next turns while a turn was driven."""
+        if next_queued(run.state) is not None:
+            self.start_quietly(self.answer_queued(run.run_id))
+
+    async def answer_queued(self, run_id: str) -> None:
+        """Answer the messages that wait for the next turns of a session, unless somebody drives it."""
+        try:
+            _, agent = await asyncio.to_thread(self.worker.prepare, run_id)
+            await resume_run(agent, run_id, Given(agent.answer, agent.deps))
+        except LeaseHeldError:
+            pass  # whoever drives it answers them
+        except TreadleError as error:
+            _log.warning("the messages that wait for run %r are not answered: %s", run_id, error)
 
     @contextlib.contextmanager
     def following(self, end: Callable[[], object]) -> Iterator[None]:

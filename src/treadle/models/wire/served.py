@@ -54,6 +54,10 @@ class ServedRequest(Struct, kw_only=True):
     """True if a stream ends with the token counts."""
     labels: dict[str, str] = field(default_factory=dict)
     """What the client wants to keep with the run."""
+    previous: str | None = None
+    """The id of the answer that the request continues; `None` if the conversation comes with it."""
+    echo: dict[str, Json] = field(default_factory=dict)
+    """The fields that the answer repeats."""
 
     def settings_for(self, dialect: str | None) -> Settings:
         """Return the options of a model of this dialect (`None`: of no server) for the request.
@@ -79,7 +83,14 @@ class ServedRequest(Struct, kw_only=True):
                     f"tool_choice cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
                 )
             extra |= fields
-        return {**self.settings, **({"extra": extra} if extra else {})}
+        settings = {**self.settings, **({"extra": extra} if extra else {})}
+        if (
+            dialect == "openai_chat"
+            and self.tools
+            and all([tool.get("strict") is True for tool in self.tools])
+        ):
+            settings["strict_tools"] = True
+        return settings
 
 
 def _choose(dialect: str, choice: str, is_parallel: bool | None) -> Settings | None:
