@@ -170,6 +170,8 @@ class _Reader:
         self._files = files
         self._known: dict[str, str] = {}
         """The names of the calls in the history, by id."""
+        self._decided = 0
+        """How many messages of the history come before the newest decision."""
 
     def read(self, item: Item) -> None:
         kind = item.get("type", "message" if "role" in item else None)
@@ -189,6 +191,7 @@ class _Reader:
             is_approved = item["approve"] is True
             reason = None if item.get("reason") is None else str(item["reason"])
             self.asked.approvals[_word(item, "approval_request_id")] = (is_approved, reason)
+            self._decided = len(self.asked.history)
         elif kind == "reasoning":
             texts = [*(item.get("content") or ()), *(item.get("summary") or ())]
             self._say(Message(Role.ASSISTANT, "", reasoning=_text_of(texts) or None))
@@ -267,11 +270,13 @@ class _Reader:
     def finish(self) -> RequestItems:
         """Return the request. Its newest message of the user, or the results at its end, are no history."""
         asked = self.asked
+        if any([message.role is not Role.USER for message in asked.history[self._decided :]]):
+            asked.approvals = {}  # the conversation has gone on after them
         while asked.history and asked.history[-1].role is Role.TOOL:
             result = asked.history.pop()
             asked.results = {result.call_id or "": result.content, **asked.results}
         last = asked.history[-1] if asked.history else None
-        if last is not None and last.role is Role.USER:
+        if last is not None and last.role is Role.USER and len(asked.history) > self._decided:
             asked.message = asked.history.pop()
         return asked
 

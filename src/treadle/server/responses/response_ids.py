@@ -15,12 +15,15 @@ class ResponseId(Struct, frozen=True):
     """The number of its turn."""
     step: int
     """How many steps of the run came before it."""
+    waits: int = 0
+    """How many responses before it also began with answers of the client in this step."""
 
     def __str__(self) -> str:
-        return f"resp_{self.run_id}_{self.turn}_{self.step}"
+        waits = f"w{self.waits}" if self.waits else ""
+        return f"resp_{self.run_id}_{self.turn}_{self.step}{waits}"
 
 
-_RESPONSE = re.compile(r"resp_(.+)_(\d{1,9})_(\d{1,9})")
+_RESPONSE = re.compile(r"resp_(.+)_(\d{1,9})_(\d{1,9})(?:w(\d{1,9}))?")
 _CONVERSATION = "conv_"
 
 
@@ -29,7 +32,7 @@ def read_response_id(text: str) -> ResponseId:
     found = _RESPONSE.fullmatch(text)
     if found is None:
         raise RunNotFoundError(f"there is no response {text!r:.100}; ids are such as resp_019a2b3c_1_0")
-    return ResponseId(found[1], int(found[2]), int(found[3]))
+    return ResponseId(found[1], int(found[2]), int(found[3]), int(found[4] or 0))
 
 
 def conversation_id(run_id: str) -> str:

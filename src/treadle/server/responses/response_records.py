@@ -17,8 +17,9 @@ from treadle.journal.hub import listen_together
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource, ResourceFilter
 from treadle.runs.recording import delete_session
-from treadle.server.responses.response_fold import Echo, PartReader
+from treadle.server.responses.response_fold import Echo
 from treadle.server.responses.response_ids import ResponseId
+from treadle.server.responses.response_part import PartReader
 from treadle.server.webhooks import WEBHOOK
 
 if TYPE_CHECKING:

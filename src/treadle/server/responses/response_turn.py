@@ -18,6 +18,7 @@ from treadle.loop.driver import Driver
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import fork_run
+from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused, no_such
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.gateway.conversations import digest_of
@@ -29,7 +30,7 @@ from treadle.server.responses.request_items import (
     file_ids_in,
     read_items,
 )
-from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
+from treadle.server.responses.response_fold import Echo, ResponseFold
 from treadle.server.responses.response_ids import (
     ResponseId,
     read_call_id,
@@ -37,6 +38,7 @@ from treadle.server.responses.response_ids import (
     read_response_id,
     wire_call_id,
 )
+from treadle.server.responses.response_part import count_waits, part_of_run
 from treadle.server.responses.response_records import newest_response, record_of
 from treadle.server.run_host import BegunTurn, RunHost
 from treadle.server.turn_order import Reply, TurnOrder, begin_options, drive_turn, write_mail
@@ -63,7 +65,8 @@ async def plan_response(
     """
     asked, wish = await read_asked(host, caller, body, body.schema_of_answer, body.max_infer_iters)
     agent = host.catalog.agent(body.model, wish)
-    run_id, state, mail = await _find_run(host, caller, agent, body, asked)
+    run, mail = await _find_run(host, caller, agent, body, asked)
+    state = None if run is None else run.state
     if state is None and (asked.results or asked.approvals):
         known = next(iter([*asked.results, *asked.approvals]))
         raise ConfigError(
@@ -72,7 +75,7 @@ async def plan_response(
     if state is None and asked.message is None:
         raise ConfigError(_NOTHING_SAID)
     is_new = state is None
-    run_id = run_id or new_run_id or make_run_id()
+    run_id = (new_run_id or make_run_id()) if run is None else run.run_id
     turn, step = (0, 0) if state is None else (state.turn.number, state.step)
     history, message = [] if mail else asked.history, asked.message
     if not is_new and history and message is not None:
@@ -84,11 +87,17 @@ async def plan_response(
     if is_new:
         labels = {METADATA: dict(body.metadata or {})}
         options |= begin_options(host, caller, body.model, labels, tuple(history))
-    place = ResponseId(run_id, turn if mail else turn + 1, step)
+    place = ResponseId(run_id, turn + 1, step)
+    if run is not None and mail:
+        waits = await asyncio.to_thread(lambda: count_waits(run.events))
+        place = ResponseId(run_id, turn, step, max(0, waits - 1))
     order = TurnOrder(
         agent=agent, run_id=run_id, message=message, mail=mail, options=options, blobs=asked.blobs
     )
-    return ResponseTurn(host, caller, place, echo, order)
+    made = ResponseTurn(host, caller, place, echo, order)
+    if state is not None:
+        made.fold.note_calls([item.call for item in state.turn.calls.values()])
+    return made
 
 
 async def read_asked(
@@ -143,19 +152,18 @@ def _join(messages: list[Message]) -> Message:
 
 async def _find_run(
     host: RunHost, caller: ApiCaller, agent: Agent[Any], body: CreateResponse, asked: RequestItems
-) -> tuple[str | None, State | None, list[InboxMessage]]:
-    """Return the run that a request continues, its state, and the messages for its inbox; a new conversation has
-    no state."""
+) -> tuple[Run[Any] | None, list[InboxMessage]]:
+    """Return the run that a request continues, and the messages for its inbox; a new conversation has no run."""
     given = body.conversation
     if given is not None and body.previous_response_id is not None:
         raise ConfigError("give previous_response_id or conversation, not both")
     if given is not None:
         run_id = read_conversation_id(given if isinstance(given, str) else given.id)
-        state = (await host.get_run(caller, run_id)).state
-        return run_id, state, _read_mail(run_id, state, asked)
+        run = await host.get_run(caller, run_id)
+        return run, _read_mail(run_id, run.state, asked)
     if body.previous_response_id is None:
-        found, known = await _find_named(host, caller, asked)
-        return found, known, [] if found is None or known is None else _read_mail(found, known, asked)
+        found = await _find_named(host, caller, asked)
+        return found, [] if found is None else _read_mail(found.run_id, found.state, asked)
     before = read_response_id(body.previous_response_id)
     run = await host.get_run(caller, before.run_id)
     fold = await asyncio.to_thread(
@@ -166,36 +174,29 @@ async def _find_run(
     if not fold.is_over:
         raise RequestRefused(409, f"{body.previous_response_id!r} is not over", "conversation_locked")
     if run.state.turn.number == before.turn and run.state.step <= fold.step:
-        return before.run_id, run.state, _read_mail(before.run_id, run.state, asked)
+        return run, _read_mail(before.run_id, run.state, asked)
     # It was continued before, so that this is another branch. A request that is refused leaves no fork.
     events = await asyncio.to_thread(host.journal.read, before.run_id, until_seq=fold.seq)
     mail = _read_mail(before.run_id, fold_events([event.body for event in events]), asked)
     forked = await fork_run(agent, before.run_id, fold.seq, Given(agent.answer, agent.deps), {})
-    return forked.run_id, forked.state, mail
+    return forked, mail
 
 
-async def _find_named(
-    host: RunHost, caller: ApiCaller, asked: RequestItems
-) -> tuple[str | None, State | None]:
+async def _find_named(host: RunHost, caller: ApiCaller, asked: RequestItems) -> Run[Any] | None:
     """Return the run that the history of a request belongs to: it waits for the results, or has this history.
 
     Clients that keep the history themselves send all of it with each request."""
     if asked.run_id is None and not asked.history:
-        return None, None
+        return None
     said = digest_of(asked.history)
     run_id = asked.run_id or (host.conversations.take(_client(caller), said) if asked.history else None)
-    if run_id is None:
-        return None, None
-    run = await host.find_run(caller, run_id)
-    if run is None:
-        return None, None
-    state = run.state
-    if asked.results:
-        return run_id, state
-    if state.turn.is_open or digest_of(state.transcript) != said:
-        return None, None
+    run = None if run_id is None else await host.find_run(caller, run_id)
+    if run is None or asked.results or asked.approvals:
+        return run
+    if run.state.turn.is_open or digest_of(run.state.transcript) != said:
+        return None
     asked.history = []
-    return run_id, state
+    return run
 
 
 def _client(caller: ApiCaller) -> str:
@@ -287,7 +288,7 @@ class ResponseTurn:
         """
         order, agent = self._order, self._order.agent
         output = agent.kit.output(agent.answer.schema, None)
-        self.fold.offer([tool.spec for tool in agent.tools.values()], None if output is None else output.tool)
+        self.fold.offer([tool.spec for tool in agent.tools.values()], output)
         self._turn = await self._host.begin(lambda emit: drive_turn(self._host.journal, order, emit))
 
     async def events(self) -> AsyncIterator[dict[str, Json]]:

@@ -28,8 +28,9 @@ from treadle.server.event_stream import EventStream, write_named
 from treadle.server.gateway.gateway_host import result_of
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.responses.request_items import CreateResponse
-from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
+from treadle.server.responses.response_fold import Echo, ResponseFold
 from treadle.server.responses.response_ids import ResponseId, read_response_id, wire_call_id
+from treadle.server.responses.response_part import part_of_run
 from treadle.server.responses.response_records import delete_run, follow_response, read_request
 from treadle.server.responses.response_turn import METADATA, plan_response
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode

@@ -1,0 +1,208 @@
+"""The items of responses: each is shown once, where it ends, and only if the client has something of it."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+from pydantic import BaseModel
+from tests.models.answers import answer, chunk, usage_chunk
+from tests.models.server import Received, Reply, Server, stream
+from tests.models.server import sse as to_sse
+from tests.server.test_relay import relaying
+from tests.server.test_responses import ADD, journal
+
+from treadle.journal.protocol import Journal
+
+__all__ = ["journal"]
+TOOLS = '''
+from treadle import tool
+
+
+@tool(effect="once")
+def pay(amount: int) -> str:
+    """Pay an amount."""
+    return f"paid {amount}"
+'''
+AGENT = """
+[agents.clerk]
+model = "far"
+tools = ["paying.py:pay", "ask"]
+approve = { pay = "ask" }
+"""
+
+
+class Count(BaseModel):
+    """The form of an answer."""
+
+    count: int
+
+
+def saying(*messages: dict[str, Any]) -> Callable[[Received], Reply]:
+    """Return a handler that gives each message of the model in turn, as a stream if that is asked for."""
+    left = list(messages)
+
+    def reply(request: Received) -> Reply:
+        made = answer(**{"content": None, **left.pop(0)})
+        if not request.json().get("stream"):
+            return Reply(made)
+        (choice,) = made["choices"]
+        said = dict(choice["message"])
+        # Reasoning comes before the text, and the arguments of calls in pieces.
+        parts = [chunk(reasoning_content=said["reasoning_content"])] if "reasoning_content" in said else []
+        parts += [chunk(content=said["content"])] if said["content"] else []
+        for number, call in enumerate(said.get("tool_calls") or ()):
+            text = call["function"]["arguments"]
+            head = {**call, "index": number, "function": {**call["function"], "arguments": ""}}
+            parts.append(chunk(tool_calls=[head]))
+            pieces = (text[:4], text[4:])
+            parts += [chunk(tool_calls=[{"index": number, "function": {"arguments": it}}]) for it in pieces]
+        return stream(to_sse(*parts, chunk(choice["finish_reason"]), usage_chunk()))
+
+    return reply
+
+
+def calling(*calls: tuple[str, str, str]) -> dict[str, Any]:
+    """Return a message with calls: their ids, names and arguments."""
+    told = [
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for call_id, name, arguments in calls
+    ]
+    return {"tool_calls": told, "finish": "tool_calls"}
+
+
+@asynccontextmanager
+async def talking(
+    path: Path, journal: Journal, *messages: dict[str, Any]
+) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
+    """Serve the agent `clerk` and the model `far`, which gives the messages in turn."""
+    (path / "paying.py").write_text(TOOLS)
+    async with relaying(saying(*messages), path, journal, AGENT) as made:
+        yield made
+
+
+async def respond(client: AsyncOpenAI, is_stream: bool, **given: Any) -> tuple[Any, list[Any]]:
+    """Return a response, and the events of its stream, if it was one."""
+    if not is_stream:
+        return await client.responses.create(**given), []
+    events = [event async for event in await client.responses.create(stream=True, **given)]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    return events[-1].response, events
+
+
+def kinds(response: Any) -> list[str]:
+    return [item.type for item in response.output]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_call_that_was_refused_here_is_not_the_clients(
+    is_stream: bool, tmp_path: Path, journal: Journal
+) -> None:
+    calls = calling(("c1", "add", '{"a": 1}'), ("c2", "add", '{"a": 1, "b": 2}'))
+    async with talking(tmp_path, journal, calls, {"content": "done"}) as (client, _):
+        given: Any = {"model": "far", "tools": [ADD]}
+        first, events = await respond(client, is_stream, input="add", **given)
+        (call,) = first.output
+        assert (call.type, call.arguments) == ("function_call", '{"a": 1, "b": 2}')
+        told = [event for event in events if "function_call_arguments" in event.type]
+        assert [getattr(event, "delta", "done") for event in told] == (
+            ['{"a"', ': 1, "b": 2}', "done"] if is_stream else []
+        )
+        output: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "3"}]
+        last, _events = await respond(client, is_stream, input=output, previous_response_id=first.id, **given)
+        assert last.output_text == "done"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_reasoning_is_one_item(is_stream: bool, tmp_path: Path, journal: Journal) -> None:
+    said = {"content": "yes", "reasoning_content": "let me see"}
+    async with talking(tmp_path, journal, said) as (client, _):
+        response, events = await respond(client, is_stream, model="far", input="well?")
+        assert kinds(response) == ["reasoning", "message"]
+        assert response.output[0].content[0].text == "let me see"
+        parts = [event.part.type for event in events if event.type == "response.content_part.added"]
+        assert parts == (["reasoning_text", "output_text"] if is_stream else [])
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_an_answer_that_was_thrown_away_is_not_shown(
+    is_stream: bool, tmp_path: Path, journal: Journal
+) -> None:
+    said = [{"content": "three"}, {"content": '{"count": 3}'}]
+    async with talking(tmp_path, journal, *said) as (client, _):
+        given: Any = {"model": "far", "input": "count", "text_format": Count}
+        if is_stream:
+            async with client.responses.stream(**given) as events:
+                done = [event.text async for event in events if event.type == "response.output_text.done"]
+                response = await events.get_final_response()
+            assert done == ['{"count": 3}']
+        else:
+            response = await client.responses.parse(**given)
+        assert response.output_text == '{"count": 3}'
+        assert response.output_parsed == Count(count=3)
+
+
+async def test_an_answer_that_the_provider_cut_off_is_a_refusal(tmp_path: Path, journal: Journal) -> None:
+    said = {"content": "I cannot", "finish": "content_filter"}
+    async with talking(tmp_path, journal, said) as (client, _):
+        response, events = await respond(client, True, model="far", input="do it")
+        assert response.output[0].content[0].refusal == "I cannot"
+        assert [event.refusal for event in events if event.type == "response.refusal.done"] == ["I cannot"]
+        assert not [event for event in events if event.type == "response.output_text.done"]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_call_is_shown_with_its_result_once_it_was_approved(
+    is_stream: bool, tmp_path: Path, journal: Journal
+) -> None:
+    said = [calling(("c1", "pay", '{"amount": 3}')), {"content": "done"}, {"content": "bye"}]
+    async with talking(tmp_path, journal, *said) as (client, _):
+        first, _events = await respond(client, is_stream, model="clerk", input="pay")
+        (request,) = first.output
+        assert (request.type, request.arguments) == ("mcp_approval_request", '{"amount": 3}')
+        told: Any = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
+        history: Any = [{"role": "user", "content": "pay"}, request.model_dump(exclude_none=True), told]
+        # The ids in a history that the client keeps itself are enough.
+        last, events = await respond(client, is_stream, model="clerk", input=history)
+        call, message = last.output
+        assert (call.name, call.output, call.approval_request_id) == ("pay", "paid 3", request.id)
+        assert message.content[0].text == "done"
+        assert last.conversation == first.conversation
+        assert (await client.responses.retrieve(last.id)).output == last.output
+        done = [event.item.type for event in events if event.type == "response.output_item.done"]
+        assert done == (["mcp_call", "message"] if is_stream else [])
+        history += [item.model_dump(exclude_none=True) for item in last.output]
+        history.append({"role": "user", "content": "thanks"})
+        next_one, _events = await respond(client, is_stream, model="clerk", input=history)
+        assert next_one.output_text == "bye"
+        assert next_one.conversation == first.conversation
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_run_may_wait_several_times_in_one_step(
+    is_stream: bool, tmp_path: Path, journal: Journal
+) -> None:
+    calls = calling(("c1", "ask_user", '{"question": "Which?"}'), ("c2", "pay", '{"amount": 3}'))
+    async with talking(tmp_path, journal, calls, {"content": "done"}) as (client, _):
+        first, _events = await respond(client, is_stream, model="clerk", input="go")
+        assert kinds(first) == ["mcp_approval_request"]
+        told: Any = {
+            "type": "mcp_approval_response",
+            "approval_request_id": first.output[0].id,
+            "approve": True,
+        }
+        second, _events = await respond(
+            client, is_stream, model="clerk", input=[told], previous_response_id=first.id
+        )
+        assert sorted(kinds(second)) == ["function_call", "mcp_call"]
+        (question,) = [item for item in second.output if item.type == "function_call"]
+        output: Any = {"type": "function_call_output", "call_id": question.call_id, "output": "this"}
+        third, _events = await respond(
+            client, is_stream, model="clerk", input=[output], previous_response_id=second.id
+        )
+        assert third.output_text == "done"
+        assert len({first.id, second.id, third.id}) == 3
+        for response in (first, second, third):
+            assert (await client.responses.retrieve(response.id)).output == response.output
