@@ -4,17 +4,22 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from openai import AsyncOpenAI
+from tests.models.answers import answer, chunk
+from tests.models.server import Received, Reply, sse, stream
+from tests.server.test_relay import relaying
 from tests.server.test_responses import CONFIG, journal, serving
 
 from treadle import Run
 from treadle.core.errors import ConfigError
 from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 from treadle.server.access import hash_key
 from treadle.server.api_server import load_served, serve_api
 
@@ -165,6 +170,47 @@ async def test_a_key_may_ask_so_often(url: str) -> None:
     assert statuses[:5] == [200] * 5
     assert 429 in statuses[5:]
     assert status_of(await send(url, request("/v1/models", KIM))) == 200
+
+
+@pytest.mark.parametrize("kind", ["answer", "stream", "background", "chat", "run"])
+async def test_a_key_has_so_many_runs_under_way(kind: str, tmp_path: Path, journal: Journal) -> None:
+    """A run counts from its request on, also if it is stored at its end only."""
+    has_asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    def reply(request: Received) -> Reply:
+        has_asked.set()
+        made = (
+            stream(sse(chunk(content="hi"), chunk("stop")))
+            if request.json().get("stream")
+            else Reply(answer())
+        )
+        return replace(made, before=may_answer)
+
+    key = f'[serve.keys.kim]\nsha256 = "{hash_key("any")}"\nmax_open_runs = 1\n'
+    async with relaying(reply, tmp_path, journal, key) as (client, _):
+
+        async def ask(kind: str) -> None:
+            given: Any = {"model": "far", "input": "hello"}
+            if kind == "chat":
+                messages: Any = [{"role": "user", "content": "hello"}]
+                await client.chat.completions.create(model="far", messages=messages)
+            elif kind == "run":
+                await client.post("/runs", body=given, cast_to=object)
+            elif kind == "stream":
+                [event async for event in await client.responses.create(stream=True, **given)]
+            else:
+                await client.responses.create(background=kind == "background", **given)
+
+        first = asyncio.ensure_future(ask(kind))
+        await has_asked.wait()
+        for other in ("answer", "stream", "background", "chat", "run"):
+            with pytest.raises(openai.RateLimitError, match="1 runs of this key are under way"):
+                await ask(other)
+        may_answer.set()
+        await first
+        while journal.runs(RunFilter(is_turn_open=True)):
+            await asyncio.sleep(0.01)
+        await ask("answer")
 
 
 async def test_pages_of_other_origins_may_not_ask(url: str) -> None:

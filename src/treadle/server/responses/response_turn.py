@@ -94,6 +94,7 @@ async def plan_response(
     order = TurnOrder(
         agent=agent, run_id=run_id, message=message, mail=mail, options=options, blobs=asked.blobs
     )
+    host.note_run(run_id)
     made = ResponseTurn(host, caller, place, echo, order)
     if state is not None:
         made.fold.note_calls([item.call for item in state.turn.calls.values()])
