@@ -174,11 +174,10 @@ async def test_a_key_may_ask_so_often(url: str) -> None:
 
 @pytest.mark.parametrize("kind", ["answer", "stream", "background", "chat", "run"])
 async def test_a_key_has_so_many_runs_under_way(kind: str, tmp_path: Path, journal: Journal) -> None:
-    """A run counts from its request on, also if it is stored at its end only."""
-    has_asked, may_answer = asyncio.Event(), asyncio.Event()
+    """A run counts from its request on, before it is stored."""
+    may_answer = asyncio.Event()
 
     def reply(request: Received) -> Reply:
-        has_asked.set()
         made = (
             stream(sse(chunk(content="hi"), chunk("stop")))
             if request.json().get("stream")
@@ -201,16 +200,50 @@ async def test_a_key_has_so_many_runs_under_way(kind: str, tmp_path: Path, journ
             else:
                 await client.responses.create(background=kind == "background", **given)
 
-        first = asyncio.ensure_future(ask(kind))
-        await has_asked.wait()
-        for other in ("answer", "stream", "background", "chat", "run"):
+        asked = [asyncio.ensure_future(ask(kind)) for _ in range(6)]
+        refused: set[asyncio.Future[None]] = set()
+        try:
+            async with asyncio.timeout(20):
+                while len(refused) < 5:
+                    refused = {it for it in asked if it.done() and it.exception()}
+                    await asyncio.sleep(0.01)
+        finally:
+            may_answer.set()
+        for it in refused:
             with pytest.raises(openai.RateLimitError, match="1 runs of this key are under way"):
-                await ask(other)
-        may_answer.set()
-        await first
+                await it
+        await asyncio.gather(*[it for it in asked if it not in refused])
         while journal.runs(RunFilter(is_turn_open=True)):
             await asyncio.sleep(0.01)
         await ask("answer")
+
+
+async def test_a_page_is_told_why_it_was_refused(url: str) -> None:
+    asked = request("/v1/models", "Authorization: Bearer wrong", "Origin: https://app.example")
+    refused = await send(url, asked)
+    assert status_of(refused) == 401
+    assert b"access-control-allow-origin: https://app.example" in refused.lower()
+
+
+def test_an_origin_that_no_browser_sends_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "treadle.toml"
+    for origin in ("*", "https://app.example/", "app.example"):
+        path.write_text(f'{CONFIG}\n[serve]\nallow_origins = ["{origin}"]\n')
+        with pytest.raises(ConfigError, match="is no origin; give it as a browser sends it"):
+            load_served(path, None)
+
+
+async def test_names_of_hosts_have_no_case_and_rates_may_be_below_one(
+    tmp_path: Path, journal: Journal
+) -> None:
+    path = tmp_path / "treadle.toml"
+    key = f'[serve.keys.kim]\nsha256 = "{hash_key("kims-key")}"\nrequests_per_minute = 0.01\n'
+    path.write_text(f'{CONFIG}\n[serve]\nallow_hosts = ["App.Example"]\n{key}')
+    async with serving(path, journal) as url:
+        assert status_of(await send(url, request("/v1/models", KIM, host="app.example"))) == 200
+        refused = await send(url, request("/v1/models", KIM, host="APP.example"))
+        assert status_of(refused) == 429
+        assert int(refused.lower().split(b"retry-after: ")[1].split(b"\r")[0]) > 5000
 
 
 async def test_pages_of_other_origins_may_not_ask(url: str) -> None:

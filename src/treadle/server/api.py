@@ -126,7 +126,8 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
     direct = {response_routes.router.prefix: partial(response_routes.answer_directly, api, host)}
     app: Any = Gateway(api, host, _answer_any, direct)
     if table.allow_origins:
-        app = CORSMiddleware(app, allow_origins=table.allow_origins, allow_methods=["*"], allow_headers=["*"])
+        anything = ["*"]
+        app = CORSMiddleware(app, table.allow_origins, anything, anything, expose_headers=anything)
     api.openapi = partial(describe_api, api)  # type: ignore[method-assign]
     metrics = Metrics(GatewayErrors(Gate(Idempotency(app, host), table, name)), host)
     api.state.metrics = metrics

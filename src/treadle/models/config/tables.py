@@ -1,5 +1,6 @@
 """The tables of treadle.toml."""
 
+import re
 from datetime import date, datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -266,6 +267,16 @@ class ServeTable(Table):
         if "" in keys:
             raise ValueError("the name of a key's owner is empty")
         return keys
+
+    @field_validator("allow_origins")
+    @classmethod
+    def _check_origins(cls, origins: list[str]) -> list[str]:
+        for origin in origins:
+            if not re.fullmatch(r"https?://[^/?#*@]+", origin):
+                raise ValueError(
+                    f"{origin!r} is no origin; give it as a browser sends it: https://app.example"
+                )
+        return origins
 
 
 class RegressionTable(Table):
