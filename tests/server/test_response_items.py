@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
@@ -206,3 +207,58 @@ async def test_a_run_may_wait_several_times_in_one_step(
         assert len({first.id, second.id, third.id}) == 3
         for response in (first, second, third):
             assert (await client.responses.retrieve(response.id)).output == response.output
+
+
+async def test_what_is_asked_of_the_model_reaches_it(tmp_path: Path, journal: Journal) -> None:
+    said = [calling(("c1", "add", '{"a": 1, "b": 2}')), *[{"content": "done"}] * 4]
+    more = f"{AGENT}[models.far.extra]\nmin_p = 0.1\n"
+    (tmp_path / "paying.py").write_text(TOOLS)
+    async with relaying(saying(*said), tmp_path, journal, more) as (client, engine):
+        given: Any = {"model": "far", "tools": [ADD]}
+        first = await client.responses.create(
+            input="add",
+            tool_choice="required",
+            parallel_tool_calls=False,
+            reasoning={"effort": "high", "summary": "auto"},
+            text={"verbosity": "low"},
+            **given,
+        )
+        sent = engine.requests[-1].json()
+        assert (sent["tool_choice"], sent["parallel_tool_calls"]) == ("required", False)
+        assert (sent["reasoning_effort"], sent["verbosity"], sent["min_p"]) == ("high", "low", 0.1)
+        output: Any = {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "3"}  # type: ignore[union-attr]
+        last = await client.responses.create(
+            input=[output], previous_response_id=first.id, tool_choice="none", **given
+        )
+        assert last.output_text == "done"
+        sent = engine.requests[-1].json()
+        assert sent["tool_choice"] == "none"
+        assert not sent.keys() & {"parallel_tool_calls", "reasoning_effort", "verbosity"}
+        named: Any = {"type": "function", "name": "add"}
+        await client.responses.create(input="add", tool_choice=named, **given)
+        assert engine.requests[-1].json()["tool_choice"] == {"type": "function", "function": {"name": "add"}}
+        nulls = {"tools": None, "stream": None, "store": None, "background": None, "tool_choice": None}
+        await client.post("/responses", body={"model": "far", "input": "hi", **nulls}, cast_to=object)
+        assert "tools" not in engine.requests[-1].json()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tool_choice": "sometimes"}, "tool_choice is 'sometimes'; give 'auto', 'none', 'required'"),
+        ({"tool_choice": {"type": "function", "name": "sub"}}, "names 'sub', which is none of the tools"),
+        ({"model": "clerk", "tool_choice": "required"}, "needs tools of the client, and none that run here"),
+        ({"tool_choice": "required", "tools": []}, "needs tools of the client"),
+        ({"model": "claude", "reasoning": {"effort": "low"}}, "reasoning cannot be sent to 'claude'"),
+    ],
+)
+async def test_a_choice_that_cannot_be_kept_is_refused(
+    given: dict[str, Any], said: str, tmp_path: Path, journal: Journal
+) -> None:
+    (tmp_path / "paying.py").write_text(TOOLS)
+    more = f'{AGENT}[models.claude]\nmodel = "anthropic:c"\napi_key_env = ""\n'
+    async with relaying([], tmp_path, journal, more) as (client, _):
+        body: Any = {"model": "far", "input": "add", "tools": [ADD], **given}
+        with pytest.raises(openai.BadRequestError, match=said):
+            await client.responses.create(**body)
+    assert not journal.runs()

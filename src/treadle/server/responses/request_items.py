@@ -5,13 +5,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Struct, field
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from treadle.core.errors import ConfigError
 from treadle.core.parts import make_part
 from treadle.core.types import Artifact, Json, Message, Role, ToolCall
 from treadle.models.config.described import Described
-from treadle.models.wire.served import read_data_url
+from treadle.models.wire.served import AUTO, NONE, REQUIRED, read_data_url
 from treadle.server.responses.response_ids import run_named_by
 
 Item = dict[str, Any]
@@ -33,6 +33,7 @@ class TextOptions(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     format: TextFormat = TextFormat()
+    verbosity: str | None = None
 
 
 class ConversationReference(BaseModel):
@@ -83,11 +84,37 @@ class CreateResponse(AskedTurn):
     safety_identifier: str | None = None
     service_tier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
     stream_options: dict[str, Any] | None = None
     top_logprobs: int | None = None
     truncation: str | None = None
     guardrails: list[Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, value: Any) -> Any:
+        return {key: it for key, it in value.items() if it is not None} if isinstance(value, dict) else value
+
+    @property
+    def choice(self) -> str:
+        """Which calls the answer must have: `auto`, `none`, `required` or the name of a tool.
+
+        Raises: `ConfigError`.
+        """
+        choice = self.tool_choice
+        if choice in (None, AUTO, NONE, REQUIRED):
+            return choice or AUTO
+        if (
+            isinstance(choice, dict)
+            and choice.get("type") == "function"
+            and isinstance(choice.get("name"), str)
+        ):
+            return str(choice["name"])
+        raise ConfigError(
+            f"tool_choice is {choice!r:.100}; give 'auto', 'none', 'required', or the name of a function as "
+            "{'type': 'function', 'name': NAME}"
+        )
 
     @property
     def schema_of_answer(self) -> dict[str, Any] | None:

@@ -7,6 +7,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
+from msgspec.structs import replace
+
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
 from treadle.core.inbox import Cancel, InboxMessage
@@ -15,6 +17,7 @@ from treadle.core.state import fold as fold_events
 from treadle.core.types import Json, Message, Role
 from treadle.knowledge.files.file_store import facts_of
 from treadle.loop.driver import Driver
+from treadle.models.wire.served import AUTO, NONE, REQUIRED, ServedRequest, Settings
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import fork_run
@@ -64,7 +67,8 @@ async def plan_response(
     Raises: `ConfigError`, `RequestRefused`.
     """
     asked, wish = await read_asked(host, caller, body, body.schema_of_answer, body.max_infer_iters)
-    agent = host.catalog.agent(body.model, wish)
+    agent = host.catalog.agent(body.model, replace(wish, settings=_settings_for(host, body, wish)))
+    _check_choice(body, agent)
     run, mail = await _find_run(host, caller, agent, body, asked)
     state = None if run is None else run.state
     if state is None and (asked.results or asked.approvals):
@@ -99,6 +103,49 @@ async def plan_response(
     if state is not None:
         made.fold.note_calls([item.call for item in state.turn.calls.values()])
     return made
+
+
+def _settings_for(host: RunHost, body: CreateResponse, wish: ClientWish) -> Settings:
+    """Return the settings of the model that a request asks for, in the words of its server.
+
+    Raises: `ConfigError`.
+    """
+    dialect = host.catalog.model_dialect(body.model)
+    verbosity = None if body.text is None else body.text.verbosity
+    extra: Settings = {"reasoning": body.reasoning, "text": verbosity and {"verbosity": verbosity}}
+    if dialect == "openai_chat":
+        extra = {"reasoning_effort": (body.reasoning or {}).get("effort"), "verbosity": verbosity}
+    is_agent = host.catalog.is_agent(body.model)
+    served = ServedRequest(
+        model=body.model,
+        dialect="openai_chat" if dialect == "openai_chat" else "openai_responses",
+        instructions=None,
+        messages=[],
+        blobs={},
+        tools=(*wish.tools, *wish.searches, *([{}] if is_agent else [])),
+        tool_choice=body.choice,
+        is_parallel=False if body.parallel_tool_calls is False else None,
+        settings=wish.settings,
+        extra={name: value for name, value in extra.items() if value and dialect is not None},
+    )
+    return served.settings_for(dialect)
+
+
+def _check_choice(body: CreateResponse, agent: Agent[Any]) -> None:
+    """Check that a model which must call a tool can answer at some time. Raises: `ConfigError`."""
+    choice = body.choice
+    if choice in (AUTO, NONE):
+        return
+    tools = {tool.spec.name: tool.spec.is_external for tool in agent.tools.values()}
+    if choice == REQUIRED and all(tools.values()) and tools:
+        return
+    if choice == REQUIRED or (choice in tools and not tools[choice]):
+        raise ConfigError(
+            f"tool_choice {choice!r:.100} needs tools of the client, and none that run here: the model would call "
+            "them and never answer"
+        )
+    if choice not in tools:
+        raise ConfigError(f"tool_choice names {choice!r:.100}, which is none of the tools")
 
 
 async def read_asked(
