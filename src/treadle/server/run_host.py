@@ -6,6 +6,7 @@ next one, continues what this one has left: after a crash, at a graceful end, an
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -109,7 +110,7 @@ class RunHost(GatewayHost):
         self._working: asyncio.Task[None] | None = None
         self._ends: set[Callable[[], object]] = set()
         """The functions that end the streams of those who follow runs."""
-        self._places: dict[str, list[_Place]] = {}
+        self._places: dict[str, dict[_Place, None]] = {}
         """The places of the requests that are being answered, the oldest first, by the name of their key."""
 
     async def open(self) -> None:
@@ -240,9 +241,10 @@ class RunHost(GatewayHost):
         condition = RunFilter(labels={OWNER: caller.name}, is_turn_open=True, is_waiting=False)
         found = {info.run_id for info in await asyncio.to_thread(self.journal.runs, condition, limit=most)}
         places = self._places[caller.name]
-        others = [it for it in places[: places.index(place)] if it.run_id not in found]
+        before = itertools.takewhile(lambda it: it is not place, places)
+        others = [it for it in before if it.run_id not in found]
         if len(found) + len(others) >= most:
-            places.remove(place)
+            del places[place]
             raise RequestRefused(
                 429, f"{most} runs of this key are under way already", "too_many_runs", {"retry-after": "5"}
             )
@@ -250,12 +252,12 @@ class RunHost(GatewayHost):
     def _take_place(self, name: str) -> _Place:
         """Return a place that a request has until it is answered. A short run is stored at its end only, so that no
         listing has it before."""
-        place, places = _Place(), self._places.setdefault(name, [])
-        places.append(place)
+        place, places = _Place(), self._places.setdefault(name, {})
+        places[place] = None
         _PLACE.set(place)
         task = asyncio.current_task()
         assert task is not None
-        task.add_done_callback(lambda _: place in places and places.remove(place))
+        task.add_done_callback(lambda _: places.pop(place, None))
         return place
 
     def note_run(self, run_id: str) -> None:

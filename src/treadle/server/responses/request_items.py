@@ -180,15 +180,19 @@ def read_items(given: str | list[Item], files: Mapping[str, GivenFile] | None = 
 
     Raises: `ConfigError` that names the item.
     """
-    items: list[Item] = [{"role": "user", "content": given}] if isinstance(given, str) else given
     reader = _Reader(files or {})
-    for number, item in enumerate(items):
+    for number, item in enumerate(items_in(given)):
         try:
             reader.read(item)
         except (ConfigError, KeyError, TypeError, AttributeError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else error
             raise ConfigError(f"input[{number}]: {what}") from None
     return reader.finish()
+
+
+def items_in(given: str | list[Item]) -> list[Item]:
+    """Return the input of a request as items."""
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
 class _Reader:

@@ -49,6 +49,8 @@ class Echo(Struct, kw_only=True):
     tools: list[Json] = field(default_factory=list)
     metadata: dict[str, Json] = field(default_factory=dict)
     previous_response_id: str | None = None
+    system: list[str] = field(default_factory=list)
+    """The system messages among the items of the conversation until then. They also hold for later responses."""
     is_background: bool = False
     shows_results: bool = True
     """True if the items of file searches have their results."""
@@ -89,8 +91,8 @@ class ResponseFold:
         """The items of calls, by the call's id in the run."""
         self._streamed: dict[int, str] = {}
         """The ids of the calls that are being streamed, by position."""
-        self._said: dict[str, ToolCall] = {}
-        """The calls of the newest answer of the model, by id."""
+        self.said: dict[str, ToolCall] = {}
+        """The calls of the newest answer of the model, by id, as far as they may be shown."""
         self._pieces: dict[str, list[str]] = {}
         """The arguments of the client's calls as they were streamed, by the call's id."""
         self._approved: set[str] = set()
@@ -122,7 +124,7 @@ class ResponseFold:
 
     def note_calls(self, calls: Iterable[ToolCall]) -> None:
         """Note the calls of an answer of the model, also of one before the response."""
-        self._said = {call.call_id: call for call in calls}
+        self.said = {call.call_id: call for call in calls}
 
     def take(self, item: e.DurableBody | e.Delta) -> list[Event]:
         """Return the events that follow from an event or delta of the run."""
@@ -176,6 +178,10 @@ class ResponseFold:
             if item.item["type"] != "file_search_call":
                 self._say_of(item, f"{_arguments_of(item)}.delta", delta=delta.arguments)
 
+    def is_answered_by_client(self, name: str) -> bool:
+        """Return whether the client gives the results of a tool."""
+        return name in self._external or name == ASK
+
     def _is_hidden(self, name: str) -> bool:
         """Return whether a call of a tool is shown as something else: as the answer, or as a question."""
         return name == self._answer_tool or (name == ASK and name not in self._external)
@@ -201,7 +207,7 @@ class ResponseFold:
         self._streamed = {}
 
     def on_tool_started(self, body: e.ToolStarted) -> None:
-        call = self._said.get(body.call_id)
+        call = self.said.get(body.call_id)
         if call is None or call.name not in self._external or call.call_id in self._calls:
             return
         item = self._open_call(call)
@@ -238,7 +244,7 @@ class ResponseFold:
     def _take_up(self, call_id: str) -> _Item | None:
         """Return the item of a call that waited for the client when the response before was over; `None` if it is
         not shown."""
-        call = self._said.get(call_id)
+        call = self.said.get(call_id)
         if call is None or call.name in self._external or self._is_hidden(call.name):
             return None
         self._settle_call(call)
@@ -263,7 +269,7 @@ class ResponseFold:
         self._finish_call(item, msgspec.json.encode(arguments).decode())
 
     def on_approval_requested(self, body: e.ApprovalRequested) -> None:
-        asked = self._said.get(body.call_id)
+        asked = self.said.get(body.call_id)
         self._done(
             self._add(
                 "mcpr",
@@ -281,7 +287,7 @@ class ResponseFold:
         if body.is_approved:
             self._approved.add(body.call_id)
         else:
-            self._said.pop(body.call_id, None)  # it is not run, so that there is nothing to show
+            self.said.pop(body.call_id, None)  # it is not run, so that there is nothing to show
 
     def on_run_paused(self, body: e.RunPaused) -> None:
         if is_wait(body):

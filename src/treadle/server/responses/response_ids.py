@@ -24,7 +24,8 @@ class ResponseId(Struct, frozen=True):
 
 
 _RESPONSE = re.compile(r"resp_(.+)_(\d{1,9})_(\d{1,9})(?:w(\d{1,9}))?")
-_CONVERSATION = "conv_"
+CONVERSATION = "conv_"
+"""What the ids of conversations begin with."""
 
 
 def read_response_id(text: str) -> ResponseId:
@@ -37,12 +38,12 @@ def read_response_id(text: str) -> ResponseId:
 
 def conversation_id(run_id: str) -> str:
     """Return the id of the conversation that a session is."""
-    return f"{_CONVERSATION}{run_id}"
+    return f"{CONVERSATION}{run_id}"
 
 
 def read_conversation_id(text: str) -> str:
     """Return the id of the session that a conversation is. Raises: `RunNotFoundError` if it is no such id."""
-    run_id = text.removeprefix(_CONVERSATION)
+    run_id = text.removeprefix(CONVERSATION)
     if not run_id or run_id == text:
         raise RunNotFoundError(f"there is no conversation {text!r:.100}; ids are such as conv_019a2b3c")
     return run_id
