@@ -262,3 +262,41 @@ async def test_a_choice_that_cannot_be_kept_is_refused(
         with pytest.raises(openai.BadRequestError, match=said):
             await client.responses.create(**body)
     assert not journal.runs()
+
+
+async def test_a_history_may_refer_to_items(tmp_path: Path, journal: Journal) -> None:
+    """Clients that know that responses are kept send the ids of items in place of them."""
+    said = [
+        {"reasoning_content": "hm", **calling(("c1", "add", '{"a": 1, "b": 2}'))},
+        {"content": "three"},
+        {"content": "bye"},
+    ]
+    async with talking(tmp_path, journal, *said) as (client, engine):
+        given: Any = {"model": "far", "tools": [ADD]}
+        history: Any = [{"role": "user", "content": "1 + 2?"}]
+        first = await client.responses.create(input=history, **given)
+        history += [{"type": "item_reference", "id": item.id} for item in first.output]
+        call: Any = first.output[-1]
+        history.append({"type": "function_call_output", "call_id": call.call_id, "output": "3"})
+        second = await client.responses.create(input=history, **given)
+        history += [{"type": "item_reference", "id": item.id} for item in second.output]
+        third = await client.responses.create(input=[*history, {"role": "user", "content": "bye"}], **given)
+        assert third.output_text == "bye"
+        assert third.conversation == first.conversation
+        roles = [message["role"] for message in engine.requests[-1].json()["messages"]]
+        assert roles == ["user", "assistant", "tool", "assistant", "user"]
+        history.append({"type": "item_reference", "id": "msg_resp_0123456789abcdef012_1_0_0"})
+        with pytest.raises(openai.NotFoundError, match="there is no item 'msg_resp_0123"):
+            await client.responses.create(input=history, **given)
+
+
+async def test_nothing_of_a_history_is_left_out(tmp_path: Path, journal: Journal) -> None:
+    async with talking(tmp_path, journal, {"content": "well"}) as (client, engine):
+        refusal: Any = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot."}]}
+        history: Any = [{"role": "user", "content": "do"}, refusal, {"role": "user", "content": "please"}]
+        await client.responses.create(model="far", input=history)
+        assert engine.requests[-1].json()["messages"][1] == {"role": "assistant", "content": "I cannot."}
+        image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
+        output: Any = {"type": "function_call_output", "call_id": "c1", "output": [image]}
+        with pytest.raises(openai.BadRequestError, match="'input_image' are not supported in an output"):
+            await client.responses.create(model="far", input=[*history, output])

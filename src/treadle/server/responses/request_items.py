@@ -18,6 +18,10 @@ Item = dict[str, Any]
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
+_SKIPPED = ("mcp_approval_request", "mcp_list_tools", "mcp_call", "web_search_call", "file_search_call")
+"""The types of items that say nothing to the model: the answers to them do."""
+
+
 class TextFormat(BaseModel):
     """The form of the answer."""
 
@@ -216,7 +220,7 @@ class _Reader:
             self._say(Message(Role.ASSISTANT, "", (call,)))
         elif kind == "function_call_output":
             self._read_output(
-                _word(item, "call_id"), _text_of(item["output"]), is_error=item.get("is_error") is True
+                _word(item, "call_id"), _text_of_output(item["output"]), is_error=item.get("is_error") is True
             )
         elif kind == "mcp_approval_response":
             is_approved = item["approve"] is True
@@ -226,7 +230,7 @@ class _Reader:
         elif kind == "reasoning":
             texts = [*(item.get("content") or ()), *(item.get("summary") or ())]
             self._say(Message(Role.ASSISTANT, "", reasoning=_text_of(texts) or None))
-        elif kind == "mcp_call":
+        elif kind == "mcp_call" and (item.get("output"), item.get("error")) != (None, None):
             call = ToolCall(_word(item, "id"), _word(item, "name"), str(item.get("arguments") or ""))
             self._say(Message(Role.ASSISTANT, "", (call,)))
             text, fault = item.get("output"), item.get("error")
@@ -236,7 +240,7 @@ class _Reader:
             self._put(
                 Message(Role.TOOL, said, call_id=call.call_id, name=call.name, is_error=fault is not None)
             )
-        elif kind not in ("mcp_approval_request", "mcp_list_tools", "web_search_call", "file_search_call"):
+        elif kind not in _SKIPPED:
             raise ConfigError(f"items of the type {kind!r} are not supported")
 
     def _read_message(self, item: Item) -> None:
@@ -326,4 +330,20 @@ def _text_of(content: Json) -> str:
         return content
     if not isinstance(content, list):
         return msgspec.json.encode(content).decode()
-    return "\n".join([str(part["text"]) for part in content if part.get("type") in _TEXTS])
+    texts = [
+        part.get("refusal") if part.get("type") == "refusal" else part["text"]
+        for part in content
+        if part.get("type") in (*_TEXTS, "refusal")
+    ]
+    return "\n".join([str(text) for text in texts])
+
+
+def _text_of_output(output: Json) -> str:
+    """Return the text of a call's output. Raises: `ConfigError` if it has something else."""
+    kinds = (
+        [part.get("type") for part in output if isinstance(part, dict)] if isinstance(output, list) else []
+    )
+    for kind in kinds:
+        if kind not in _TEXTS:
+            raise ConfigError(f"parts of the type {kind!r:.100} are not supported in an output; give texts")
+    return _text_of(output)

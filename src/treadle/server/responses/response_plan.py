@@ -23,10 +23,12 @@ from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused, no_such
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.gateway.conversations import digest_of
+from treadle.server.responses.conversation_items import items_of_run
 from treadle.server.responses.request_items import (
     AskedTurn,
     CreateResponse,
     GivenFile,
+    Item,
     RequestItems,
     file_ids_in,
     items_in,
@@ -39,6 +41,7 @@ from treadle.server.responses.response_ids import (
     read_call_id,
     read_conversation_id,
     read_response_id,
+    run_named_by,
     wire_call_id,
 )
 from treadle.server.responses.response_part import count_waits, part_of_run
@@ -201,8 +204,9 @@ async def read_asked(
 
     Raises: `ConfigError`, `RequestRefused`.
     """
-    file_ids = file_ids_in(body.input)
-    asked = read_items(body.input, await _find_files(host, caller, file_ids) if file_ids else None)
+    items = await _find_items(host, caller, body.input)
+    file_ids = file_ids_in(items)
+    asked = read_items(items, await _find_files(host, caller, file_ids) if file_ids else None)
     functions, searches = client_tools(body.tools)
     for store_id in [name for search in searches for name in search["vector_store_ids"]]:
         await host.get_store(caller, str(store_id))
@@ -217,6 +221,28 @@ async def read_asked(
         max_steps=max_steps,
     )
     return asked, wish
+
+
+async def _find_items(host: RunHost, caller: ApiCaller, given: str | list[Item]) -> str | list[Item]:
+    """Return the input of a request, with the items that it only refers to. Raises: `RequestRefused`."""
+    if isinstance(given, str) or not any([item.get("type") == "item_reference" for item in given]):
+        return given
+    known: dict[str, dict[Json, Item]] = {}
+    found = []
+    for item in given:
+        if item.get("type") != "item_reference":
+            found.append(item)
+            continue
+        name = str(item.get("id"))
+        run_id = run_named_by(name) or ""
+        if run_id not in known:
+            run = await host.find_run(caller, run_id)
+            shown = [] if run is None else await asyncio.to_thread(items_of_run, run.events, run_id)
+            known[run_id] = {it["id"]: it for it in shown}
+        if name not in known[run_id]:
+            raise no_such("item", name)
+        found.append(known[run_id][name])
+    return found
 
 
 async def _find_files(host: RunHost, caller: ApiCaller, file_ids: list[str]) -> dict[str, GivenFile]:
