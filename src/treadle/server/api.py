@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import TypeAdapter, ValidationError
+from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 
 from treadle import __version__
@@ -198,7 +199,11 @@ def _answer_invalid(request: Request, error: Exception) -> JSONResponse:
 def _explain_faults(request: Request, error: Any, place: Any) -> Problem:
     """Return the first mistake in one place of a request, such as `body`, as its client knows it."""
     faults = [fault | {"loc": fault["loc"][1:]} for fault in error.errors() if fault["loc"][0] == place]
-    given = {"query": dict(request.query_params), "body": getattr(error, "body", None)}.get(place)
+    body = getattr(error, "body", None)
+    given = {
+        "query": dict(request.query_params),
+        "body": dict(body) if isinstance(body, FormData) else body,
+    }.get(place)
     field = getattr(request.scope.get("route"), "body_field", None)
     keys = Keys(lambda: {} if field is None else TypeAdapter(field.field_info.annotation).json_schema(), {})
     return keys.explain(faults, given)[0]
