@@ -233,6 +233,15 @@ def test_an_origin_that_no_browser_sends_is_refused(tmp_path: Path) -> None:
             load_served(path, None)
 
 
+def test_a_key_has_one_owner(tmp_path: Path) -> None:
+    path = tmp_path / "treadle.toml"
+    path.write_text(
+        f'{CONFIG}\n[serve.keys.kim]\nsha256 = "{"a" * 64}"\n[serve.keys.bo]\nsha256 = "{"a" * 64}"\n'
+    )
+    with pytest.raises(ConfigError, match="'kim' and 'bo' have the same key"):
+        load_served(path, None)
+
+
 async def test_names_of_hosts_have_no_case_and_rates_may_be_below_one(
     tmp_path: Path, journal: Journal
 ) -> None:

@@ -1,16 +1,21 @@
 """Conversations, and the items of responses, as OpenAI's SDK lists and changes them."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from openai import AsyncOpenAI
+from tests.models.answers import answer
+from tests.models.server import Received, Reply
 from tests.server.test_access import KEYS, client_of
+from tests.server.test_relay import relaying
 from tests.server.test_response_items import calling, talking
 from tests.server.test_responses import ADD, client, config, journal, serving
 
 from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 
 __all__ = ["client", "config", "journal"]
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
@@ -122,6 +127,50 @@ async def test_a_conversation_belongs_to_its_key(tmp_path: Path, journal: Journa
                 await attempt
         with pytest.raises(openai.NotFoundError):
             await client_of(url, "readers-key").responses.input_items.list(f"resp_{made.id[5:]}_1_0")
+
+
+async def test_responses_are_listed(tmp_path: Path, journal: Journal) -> None:
+    path = tmp_path / "treadle.toml"
+    path.write_text(KEYS)
+    async with serving(path, journal) as url:
+        kim, root = client_of(url, "kims-key"), client_of(url, "roots-key")
+        made = [await kim.responses.create(model="echo", input=f"say {number}") for number in range(3)]
+        made.append(await kim.responses.create(model="clerk", input="x", previous_response_id=made[0].id))
+        await root.responses.create(model="echo", input="mine")
+
+        async def names(client: AsyncOpenAI, **asked: Any) -> list[str]:
+            page: Any = await client.get("/responses", options={"params": asked}, cast_to=object)
+            assert not page["data"] or page["last_id"] == page["data"][-1]["id"]
+            return [item["id"] for item in page["data"]]
+
+        ids = [item.id for item in made]
+        assert await names(kim) == ids[::-1]
+        assert await names(kim, order="asc", limit=2) == ids[:2]
+        assert await names(kim, order="asc", limit=2, after=ids[1]) == ids[2:]
+        assert await names(kim, model="clerk") == ids[3:]
+        assert len(await names(root)) == 5
+        page: Any = await kim.get("/responses", options={"params": {"limit": 1}}, cast_to=object)
+        assert (page["has_more"], page["data"][0]["status"]) == (True, "completed")
+
+
+async def test_what_is_under_way_is_cancelled_before_it_is_deleted(tmp_path: Path, journal: Journal) -> None:
+    has_asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    def reply(_: Received) -> Reply:
+        has_asked.set()
+        return Reply(answer("late"), before=may_answer)
+
+    async with relaying(reply, tmp_path, journal) as (client, _):
+        made = await client.responses.create(model="far", input="x", background=True)
+        await has_asked.wait()
+        with pytest.raises(openai.ConflictError, match="it is under way; cancel it first"):
+            await client.responses.delete(made.id)
+        assert (await client.responses.cancel(made.id)).status == "cancelled"
+        may_answer.set()
+        while journal.runs(RunFilter(is_driven=True)):
+            await asyncio.sleep(0.01)
+        await client.responses.delete(made.id)
+    assert journal.runs() == []
 
 
 async def test_items_that_no_model_can_be_told_are_refused(client: AsyncOpenAI) -> None:

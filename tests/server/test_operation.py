@@ -107,6 +107,7 @@ async def test_answers_of_openai_are_as_the_document_says(client: AsyncOpenAI, s
         made = {"response_id": (await ask("POST", "/v1/responses", json=asked))["id"]}
         for method, place in (("GET", ""), ("GET", "/input_items"), ("POST", "/cancel")):
             await ask(method, f"/v1/responses/{{response_id}}{place}", made)
+        assert (await ask("GET", "/v1/responses"))["data"]
         items = await ask("GET", "/v1/conversations/{name}/items", in_talk)
         item = in_talk | {"item_id": items["data"][0]["id"]}
         await ask("GET", "/v1/conversations/{name}/items/{item_id}", item)

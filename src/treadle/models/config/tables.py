@@ -266,6 +266,10 @@ class ServeTable(Table):
         # A client without a name is one of a server without keys, which sees all runs.
         if "" in keys:
             raise ValueError("the name of a key's owner is empty")
+        owners: dict[str, str] = {}
+        for name, key in keys.items():
+            if (other := owners.setdefault(key.sha256, name)) != name:
+                raise ValueError(f"{other!r} and {name!r} have the same key; make one for each")
         return keys
 
     @field_validator("allow_origins")

@@ -92,7 +92,7 @@ class CreateResponse(AskedTurn):
     prompt_cache_retention: str | None = None
     stream_options: dict[str, Any] | None = None
     top_logprobs: int | None = None
-    truncation: str | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     guardrails: list[Any] | None = None
 
     @model_validator(mode="before")

@@ -76,7 +76,9 @@ async def plan_response(
         body if begun is None else body.model_copy(update={"input": [*begun.items, *items_in(body.input)]})
     )
     asked, wish = await read_asked(host, caller, given, body.schema_of_answer, body.max_infer_iters)
-    before, system = await asyncio.to_thread(_find_before, host.journal, body)
+    before, system = None, []
+    if body.previous_response_id is not None or body.conversation is not None:
+        before, system = await asyncio.to_thread(_find_before, host.journal, body)
     system += asked.instructions
     wish = replace(wish, instructions=_join_texts([body.instructions, *system]))
     agent = host.catalog.agent(body.model, replace(wish, settings=_settings_for(host, body, wish)))

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import JournalError
+from treadle.core.errors import JournalError, LeaseHeldError
 from treadle.core.events import Event
 from treadle.core.types import Json
 from treadle.journal.hub import listen_together
@@ -44,6 +44,7 @@ def record_of(place: ResponseId, echo: Echo, owner: str) -> Resource:
         parent=place.run_id,
         resource_id=str(place),
         owner=owner,
+        label=echo.model,
         created_at=echo.created_at,
         body=_encode(echo).decode(),
     )
@@ -53,6 +54,11 @@ def read_request(journal: Journal, place: ResponseId) -> Echo | None:
     """Return what a response repeats of its request; `None` if nothing was kept. Blocks."""
     found = journal.resources.get(_KIND, str(place), 0.0, place.run_id)
     return None if found is None else _decode(found.body)
+
+
+def page_of_responses(journal: Journal, chosen: ResourceFilter) -> list[Resource]:
+    """Return what is kept of the requests for responses of all runs. Blocks."""
+    return journal.resources.page(replace(chosen, kind=_KIND, parent=None), 0.0)
 
 
 def newest_response(journal: Journal, run_id: str) -> str | None:
@@ -98,8 +104,14 @@ def change_conversation(journal: Journal, stored: Resource, kept: KeptConversati
 
 def delete_run(journal: Journal, run_id: str) -> list[str]:
     """Delete a run as `delete_session` does, and what else is stored of it: its conversation, its webhooks and the
-    requests for its responses. Blocks."""
-    deleted = delete_session(journal, run_id)
+    requests for its responses.
+
+    It blocks. Raises: `RequestRefused` if a response is under way.
+    """
+    try:
+        deleted = delete_session(journal, run_id)
+    except LeaseHeldError:
+        raise RequestRefused(409, "it is under way; cancel it first", "conversation_locked") from None
     for name in deleted:
         journal.resources.delete(_KIND, name, children=(_KIND, WEBHOOK), namesakes=(CONVERSATION,))
     return deleted

@@ -12,6 +12,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.events import RunStarted
 from treadle.core.inbox import Cancel
 from treadle.core.types import Json
+from treadle.journal.resources import ResourceFilter
 from treadle.runs.recording import send
 from treadle.server.access import (
     ApiCaller,
@@ -27,13 +28,18 @@ from treadle.server.access import (
 from treadle.server.event_stream import EventStream, write_named
 from treadle.server.gateway.gateway_host import result_of
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
-from treadle.server.responses.conversation_items import choose_page, items_of_run
+from treadle.server.responses.conversation_items import choose_page, items_of_run, page_of
 from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import Echo, ResponseFold
 from treadle.server.responses.response_ids import ResponseId, read_response_id
 from treadle.server.responses.response_part import part_of_run
 from treadle.server.responses.response_plan import plan_response
-from treadle.server.responses.response_records import delete_run, follow_response, read_request
+from treadle.server.responses.response_records import (
+    delete_run,
+    follow_response,
+    page_of_responses,
+    read_request,
+)
 from treadle.server.responses.response_turn import METADATA
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, RunHost
@@ -139,6 +145,32 @@ async def write_lines(events: AsyncIterator[dict[str, Json]], last: Json = -1) -
         told = {"sequence_number": last, "code": "server_error", "message": str(error), "param": None}
         yield write_named({"type": "error", **told})
     yield _DONE
+
+
+@router.get("")
+async def list_responses(
+    host: TheHost,
+    caller: Reader,
+    limit: Annotated[int, Query(ge=1, le=100)] = 50,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+    model: str | None = None,
+) -> Response:
+    """Return the responses of the client, the newest first unless `order` is `asc`."""
+    chosen = ResourceFilter(
+        kind="",
+        owner=caller.sees_only,
+        label=model,
+        after=after,
+        limit=limit + 1,
+        newest_first=order == "desc",
+    )
+    found = await asyncio.to_thread(page_of_responses, host.journal, chosen)
+    shown = []
+    for kept in found[:limit]:
+        fold = await asyncio.to_thread(_read_part, host, read_response_id(kept.resource_id))
+        shown += [] if fold is None else [fold.response()]
+    return Fast(page_of(shown, has_more=len(found) > limit))
 
 
 @router.get("/{response_id}")
