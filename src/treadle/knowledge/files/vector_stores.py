@@ -205,8 +205,10 @@ class VectorStores:
             if is_cut_otherwise or known.state in ("failed", "cancelled"):
                 self.table.replace(known, replace(item, expires_at=known.expires_at))
             else:
-                facts = {} if attributes is None else {"attributes": check_attributes(attributes)}
-                self.change_attached(known, label=item.label or known.label, **facts)
+                kept = (
+                    attached_facts(known).attributes if attributes is None else check_attributes(attributes)
+                )
+                self.change_attached(known, label=item.label or known.label, attributes=kept)
         self.change(store)
         return batch, made
 

@@ -76,7 +76,8 @@ async def plan_response(
         body if begun is None else body.model_copy(update={"input": [*begun.items, *items_in(body.input)]})
     )
     asked, wish = await read_asked(host, caller, given, body.schema_of_answer, body.max_infer_iters)
-    before, system = None, []
+    before: str | None = None
+    system: list[str] = []
     if body.previous_response_id is not None or body.conversation is not None:
         before, system = await asyncio.to_thread(_find_before, host.journal, body)
     system += asked.instructions
