@@ -181,32 +181,49 @@ async def test_a_call_is_shown_with_its_result_once_it_was_approved(
         assert next_one.conversation == first.conversation
 
 
+@pytest.mark.parametrize("keeps_history", [False, True])
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_a_run_may_wait_several_times_in_one_step(
-    is_stream: bool, tmp_path: Path, journal: Journal
+    is_stream: bool, keeps_history: bool, tmp_path: Path, journal: Journal
 ) -> None:
-    calls = calling(("c1", "ask_user", '{"question": "Which?"}'), ("c2", "pay", '{"amount": 3}'))
+    calls = calling(
+        ("c1", "ask_user", '{"question": "Which?"}'),
+        ("c2", "add", '{"a": 1, "b": 2}'),
+        ("c3", "pay", '{"amount": 3}'),
+    )
     async with talking(tmp_path, journal, calls, {"content": "done"}) as (client, _):
-        first, _events = await respond(client, is_stream, model="clerk", input="go")
-        assert kinds(first) == ["mcp_approval_request"]
-        told: Any = {
-            "type": "mcp_approval_response",
-            "approval_request_id": first.output[0].id,
-            "approve": True,
-        }
-        second, _events = await respond(
-            client, is_stream, model="clerk", input=[told], previous_response_id=first.id
-        )
-        assert sorted(kinds(second)) == ["function_call", "mcp_call"]
-        (question,) = [item for item in second.output if item.type == "function_call"]
-        output: Any = {"type": "function_call_output", "call_id": question.call_id, "output": "this"}
-        third, _events = await respond(
-            client, is_stream, model="clerk", input=[output], previous_response_id=second.id
-        )
-        assert third.output_text == "done"
-        assert len({first.id, second.id, third.id}) == 3
-        for response in (first, second, third):
+        history: Any = [{"role": "user", "content": "go"}]
+        given: Any = {"model": "clerk", "tools": [ADD]}
+        made: list[Any] = []
+        while not made or made[-1].output_text != "done":
+            response, _events = await respond(client, is_stream, input=history, **given)
+            made.append(response)
+            replies: Any = [
+                {"type": "mcp_approval_response", "approval_request_id": item.id, "approve": True}
+                if item.type == "mcp_approval_request"
+                else {"type": "function_call_output", "call_id": item.call_id, "output": "this"}
+                for item in response.output
+                if item.type in ("mcp_approval_request", "function_call")
+            ]
+            if keeps_history:
+                shown = [item.model_dump(exclude_none=True) for item in response.output]
+                history = [*history, *shown, *replies]
+            else:
+                history, given["previous_response_id"] = replies, response.id
+        assert [sorted(kinds(response)) for response in made] == [
+            ["mcp_approval_request"],
+            ["function_call", "function_call", "mcp_call"],
+            ["message"],
+        ]
+        assert len({response.id for response in made}) == 3
+        for response in made:
             assert (await client.responses.retrieve(response.id)).output == response.output
+        items = client.conversations.items.list(made[0].conversation.id, order="asc")
+        assert [item.type async for item in items] == [
+            *("message", "mcp_approval_request", "mcp_approval_response"),
+            *(item.type for item in made[1].output),
+            *("function_call_output", "function_call_output", "message"),
+        ]
 
 
 async def test_what_is_asked_of_the_model_reaches_it(tmp_path: Path, journal: Journal) -> None:

@@ -309,7 +309,8 @@ class _Reader:
             asked.approvals = {}  # the conversation has gone on after them
         while asked.history and asked.history[-1].role is Role.TOOL:
             result = asked.history.pop()
-            asked.results = {result.call_id or "": result.content, **asked.results}
+            if result.call_id in self._known:  # else the server has made the call
+                asked.results = {result.call_id: result.content, **asked.results}
         last = asked.history[-1] if asked.history else None
         if last is not None and last.role is Role.USER and len(asked.history) > self._decided:
             asked.message = asked.history.pop()
