@@ -317,3 +317,34 @@ async def test_nothing_of_a_history_is_left_out(tmp_path: Path, journal: Journal
         output: Any = {"type": "function_call_output", "call_id": "c1", "output": [image]}
         with pytest.raises(openai.BadRequestError, match="'input_image' are not supported in an output"):
             await client.responses.create(model="far", input=[*history, output])
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_texts_have_log_probabilities_if_they_are_asked_for(
+    is_stream: bool, tmp_path: Path, journal: Journal
+) -> None:
+    told = {
+        "token": "yes",
+        "logprob": -0.5,
+        "bytes": [121],
+        "top_logprobs": [{"token": "no", "logprob": -1.0}],
+    }
+
+    def reply(request: Received) -> Reply:
+        assert (request.json()["logprobs"], request.json().get("top_logprobs")) in ((True, 1), (True, None))
+        made = answer("yes")
+        made["choices"][0]["logprobs"] = {"content": [told], "refusal": None}
+        if not request.json().get("stream"):
+            return Reply(made)
+        part = chunk(content="yes")
+        part["choices"][0]["logprobs"] = {"content": [told], "refusal": None}
+        return stream(to_sse(part, chunk("stop"), usage_chunk()))
+
+    async with relaying(reply, tmp_path, journal) as (client, _):
+        for asked in ({"top_logprobs": 1}, {"include": ["message.output_text.logprobs"]}):
+            response, events = await respond(client, is_stream, model="far", input="?", **asked)
+            (token,) = response.output[0].content[0].logprobs
+            assert (token.token, token.logprob) == ("yes", -0.5)
+            done = [event.logprobs for event in events if event.type == "response.output_text.done"]
+            assert [[item.token for item in items] for items in done] == ([["yes"]] if is_stream else [])
+            assert (await client.responses.retrieve(response.id)).output == response.output

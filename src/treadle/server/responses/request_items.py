@@ -91,7 +91,7 @@ class CreateResponse(AskedTurn):
     prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
     stream_options: dict[str, Any] | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     guardrails: list[Any] | None = None
 
@@ -99,6 +99,11 @@ class CreateResponse(AskedTurn):
     @classmethod
     def _leave_out_nulls(cls, value: Any) -> Any:
         return {key: it for key, it in value.items() if it is not None} if isinstance(value, dict) else value
+
+    @property
+    def has_logprobs(self) -> bool:
+        """True if the answer has the log probabilities of its tokens."""
+        return bool(self.top_logprobs) or "message.output_text.logprobs" in (self.include or ())
 
     @property
     def choice(self) -> str:

@@ -24,6 +24,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.knowledge.files.file_search import NAME as FILE_SEARCH
+from treadle.models.dialects.openai_chat.served import to_logprobs
 from treadle.server.responses.response_ids import ResponseId, conversation_id, wire_call_id
 from treadle.server.responses.search_items import citations_in, names_of_found, queries_in, results_of
 
@@ -54,6 +55,8 @@ class Echo(Struct, kw_only=True):
     is_background: bool = False
     shows_results: bool = True
     """True if the items of file searches have their results."""
+    shows_logprobs: bool = False
+    """True if the texts of answers have the log probabilities of their tokens, as far as they are known."""
     rest: dict[str, Json] = field(default_factory=dict)
     """Other fields, such as `temperature`."""
 
@@ -98,6 +101,8 @@ class ResponseFold:
         self._approved: set[str] = set()
         """The ids of the calls that were approved."""
         self._external: frozenset[str] = frozenset()
+        self._logprobs: Json = []
+        """The log probabilities of the newest answer, if they are shown."""
         self._found: dict[str, str] = {}
         """The names of the files that were found, by id."""
         self._answer_tool: str | None = None
@@ -197,6 +202,8 @@ class ResponseFold:
             self._add_served(served)
         if message.content:
             self._settle_text(message.content, is_reasoning=False)
+        if self.echo.shows_logprobs:
+            self._logprobs = (to_logprobs(completion) or {}).get("content") or []
         is_refused = completion.finish_reason is FinishReason.CONTENT_FILTER
         if is_refused or message.tool_calls or not self._has_form:
             self._close_message(message.content if is_refused else None)
@@ -391,13 +398,20 @@ class ResponseFold:
         item, self._message = self._message, None
         if item is None:
             return
-        part: dict[str, Json] = {"type": "output_text", "text": item.text, "annotations": [], "logprobs": []}
+        logprobs, self._logprobs = self._logprobs, []
+        part: dict[str, Json] = {
+            "type": "output_text",
+            "text": item.text,
+            "annotations": [],
+            "logprobs": logprobs,
+        }
         for number, note in enumerate(citations_in(item.text, self._found)):
             part["annotations"].append(note)
             told: dict[str, Json] = {"content_index": 0, "annotation_index": number, "annotation": note}
             self._say_of(item, "response.output_text.annotation.added", **told)
         if refusal is None:
-            self._say_of(item, "response.output_text.done", content_index=0, text=item.text, logprobs=[])
+            told = {"text": item.text, "logprobs": logprobs}
+            self._say_of(item, "response.output_text.done", content_index=0, **told)
         else:
             part = {"type": "refusal", "refusal": refusal}
             self._say_of(item, "response.refusal.done", content_index=0, refusal=refusal)

@@ -163,6 +163,7 @@ def _settings_for(host: RunHost, body: CreateResponse, wish: ClientWish) -> Sett
     extra: Settings = {"reasoning": body.reasoning, "text": verbosity and {"verbosity": verbosity}}
     if dialect == "openai_chat":
         extra = {"reasoning_effort": (body.reasoning or {}).get("effort"), "verbosity": verbosity}
+    extra["top_logprobs"] = body.top_logprobs
     is_agent = host.catalog.is_agent(body.model)
     served = ServedRequest(
         model=body.model,
@@ -173,7 +174,7 @@ def _settings_for(host: RunHost, body: CreateResponse, wish: ClientWish) -> Sett
         tools=(*wish.tools, *wish.searches, *([{}] if is_agent else [])),
         tool_choice=body.choice,
         is_parallel=False if body.parallel_tool_calls is False else None,
-        settings=wish.settings,
+        settings={**wish.settings, "logprobs": True} if body.has_logprobs else wish.settings,
         extra={name: value for name, value in extra.items() if value and dialect is not None},
     )
     return served.settings_for(dialect)
@@ -358,6 +359,7 @@ def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
         metadata=dict(body.metadata or {}),
         previous_response_id=body.previous_response_id,
         is_background=body.background,
+        shows_logprobs=body.has_logprobs,
         shows_results=not include or "file_search_call.results" in include,
         rest=rest,
     )
