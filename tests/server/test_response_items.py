@@ -267,13 +267,21 @@ async def test_what_is_asked_of_the_model_reaches_it(tmp_path: Path, journal: Jo
         ({"model": "clerk", "tool_choice": "required"}, "needs tools of the client, and none that run here"),
         ({"tool_choice": "required", "tools": []}, "needs tools of the client"),
         ({"model": "claude", "reasoning": {"effort": "low"}}, "reasoning cannot be sent to 'claude'"),
+        ({"model": "gem", "parallel_tool_calls": False}, "parallel_tool_calls cannot be sent to 'gem'"),
+        (
+            {"model": "gem", "tool_choice": "required", "reasoning": {"summary": "auto"}},
+            "tool_choice cannot be",
+        ),
     ],
 )
 async def test_a_choice_that_cannot_be_kept_is_refused(
     given: dict[str, Any], said: str, tmp_path: Path, journal: Journal
 ) -> None:
     (tmp_path / "paying.py").write_text(TOOLS)
-    more = f'{AGENT}[models.claude]\nmodel = "anthropic:c"\napi_key_env = ""\n'
+    more = AGENT + "".join(
+        f'[models.{name}]\nmodel = "{provider}:m"\napi_key_env = ""\n'
+        for name, provider in (("claude", "anthropic"), ("gem", "gemini"))
+    )
     async with relaying([], tmp_path, journal, more) as (client, _):
         body: Any = {"model": "far", "input": "add", "tools": [ADD], **given}
         with pytest.raises(openai.BadRequestError, match=said):

@@ -75,8 +75,9 @@ class ServedRequest(Struct, kw_only=True):
         if self.tools and (self.tool_choice != AUTO or self.is_parallel is not None):
             fields = _choose(dialect or self.dialect, self.tool_choice, self.is_parallel)
             if fields is None:
+                name = "parallel_tool_calls" if self.tool_choice == AUTO else "tool_choice"
                 raise ConfigError(
-                    f"tool_choice cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
+                    f"{name} cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
                 )
             extra |= fields
         return {**self.settings, **({"extra": extra} if extra else {})}

@@ -160,9 +160,12 @@ def _settings_for(host: RunHost, body: CreateResponse, wish: ClientWish) -> Sett
     """
     dialect = host.catalog.model_dialect(body.model)
     verbosity = None if body.text is None else body.text.verbosity
+    effort = (body.reasoning or {}).get("effort")
     extra: Settings = {"reasoning": body.reasoning, "text": verbosity and {"verbosity": verbosity}}
     if dialect == "openai_chat":
-        extra = {"reasoning_effort": (body.reasoning or {}).get("effort"), "verbosity": verbosity}
+        extra = {"reasoning_effort": effort, "verbosity": verbosity}
+    elif dialect != "openai_responses" and not effort:
+        extra["reasoning"] = None  # what is thought is shown whether it is asked for or not
     extra["top_logprobs"] = body.top_logprobs
     is_agent = host.catalog.is_agent(body.model)
     served = ServedRequest(
