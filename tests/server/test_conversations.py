@@ -1,17 +1,18 @@
 """Conversations, and the items of responses, as OpenAI's SDK lists and changes them."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from openai import AsyncOpenAI
-from tests.models.answers import answer
-from tests.models.server import Received, Reply
+from tests.models.answers import answer, chunk
+from tests.models.server import Received, Reply, sse, stream
 from tests.server.test_access import KEYS, client_of
 from tests.server.test_relay import relaying
-from tests.server.test_response_items import calling, talking
+from tests.server.test_response_items import calling, respond, talking
 from tests.server.test_responses import ADD, client, config, journal, serving
 
 from treadle.journal.protocol import Journal
@@ -151,6 +152,44 @@ async def test_responses_are_listed(tmp_path: Path, journal: Journal) -> None:
         assert len(await names(root)) == 5
         page: Any = await kim.get("/responses", options={"params": {"limit": 1}}, cast_to=object)
         assert (page["has_more"], page["data"][0]["status"]) == (True, "completed")
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_conversation_has_one_response_at_a_time(
+    is_stream: bool, tmp_path: Path, journal: Journal
+) -> None:
+    may_answer = asyncio.Event()
+
+    def reply(request: Received) -> Reply:
+        said = (
+            stream(sse(chunk(content="hi"), chunk("stop")))
+            if request.json().get("stream")
+            else Reply(answer())
+        )
+        return replace(said, before=may_answer)
+
+    async with relaying(reply, tmp_path, journal) as (client, _):
+        name = (await client.conversations.create(items=[{"role": "user", "content": "old"}])).id
+        for turn in (1, 2):
+            asked = [
+                asyncio.ensure_future(respond(client, is_stream, model="far", input="x", conversation=name))
+                for _ in range(3)
+            ]
+            refused: list[Any] = []
+            try:
+                async with asyncio.timeout(20):
+                    while len(refused) < 2:
+                        refused = [it for it in asked if it.done()]
+                        await asyncio.sleep(0.01)
+            finally:
+                may_answer.set()
+            for it in refused:
+                with pytest.raises(openai.ConflictError, match="another response of this conversation is"):
+                    await it
+            await asyncio.gather(*[it for it in asked if it not in refused])
+            may_answer.clear()
+            (info,) = journal.runs()
+            assert info.turns == turn
 
 
 async def test_what_is_under_way_is_cancelled_before_it_is_deleted(tmp_path: Path, journal: Journal) -> None:

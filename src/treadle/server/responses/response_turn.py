@@ -4,9 +4,9 @@ turn that waited for the client."""
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Iterator
 
-from treadle.core.errors import JournalError, RunNotFoundError
+from treadle.core.errors import JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
 from treadle.core.inbox import Cancel
 from treadle.core.state import State
 from treadle.core.types import Json
@@ -34,6 +34,16 @@ _UNSTORED_SECONDS = 0.05
 def client_name(caller: ApiCaller) -> str:
     """Return the name under which the responses of a client are known; its chats are others."""
     return f"responses/{caller.name}"
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Say it in the words of the API if another response of the conversation is under way."""
+    try:
+        yield
+    except (LeaseHeldError, RunExistsError):
+        said = "another response of this conversation is under way; ask again when it is over"
+        raise RequestRefused(409, said, "conversation_locked") from None
 
 
 class ResponseTurn:
@@ -75,7 +85,8 @@ class ResponseTurn:
         order, agent = self._order, self._order.agent
         output = agent.kit.output(agent.answer.schema, None)
         self.fold.offer([tool.spec for tool in agent.tools.values()], output)
-        self._turn = await self._host.begin(lambda emit: drive_turn(self._host.journal, order, emit))
+        with _one_at_a_time():
+            self._turn = await self._host.begin(lambda emit: drive_turn(self._host.journal, order, emit))
 
     async def events(self) -> AsyncIterator[dict[str, Json]]:
         """Yield the events of the response's stream until the response is over."""
@@ -106,7 +117,8 @@ class ResponseTurn:
         """Drive the run until the response is over, and return it. Raises: as `start` and `events` do."""
         self._is_answering = True
         try:
-            run = await self._host.do(drive_turn(self._host.journal, self._order, None))
+            with _one_at_a_time():
+                run = await self._host.do(drive_turn(self._host.journal, self._order, None))
         except RequestRefused:
             if self._host.is_closing:
                 raise JournalError(_PAUSED) from None
