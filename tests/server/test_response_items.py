@@ -15,7 +15,11 @@ from tests.models.server import sse as to_sse
 from tests.server.test_relay import relaying
 from tests.server.test_responses import ADD, journal
 
+from treadle.core.events import InferenceCompleted
+from treadle.core.types import Completion, FinishReason, Message, Role, ServerCall
 from treadle.journal.protocol import Journal
+from treadle.server.responses.response_fold import Echo, ResponseFold
+from treadle.server.responses.response_ids import ResponseId
 
 __all__ = ["journal"]
 TOOLS = '''
@@ -356,3 +360,22 @@ async def test_texts_have_log_probabilities_if_they_are_asked_for(
             done = [event.logprobs for event in events if event.type == "response.output_text.done"]
             assert [[item.token for item in items] for items in done] == ([["yes"]] if is_stream else [])
             assert (await client.responses.retrieve(response.id)).output == response.output
+
+
+def test_calls_of_the_models_own_server_have_their_events() -> None:
+    calls = (ServerCall("s1", "web_search", "owls"), ServerCall("s2", "look_up", "{}", "no", is_error=True))
+    message = Message(Role.ASSISTANT, "done", server_calls=calls)
+    fold = ResponseFold(ResponseId("r", 1, 0), Echo(model="far", created_at=0))
+    fold.begin()
+    told = fold.take(InferenceCompleted(1, Completion(message, FinishReason.STOP)))
+    assert [str(event["type"]).removeprefix("response.") for event in told[:10]] == [
+        *("output_item.added", "web_search_call.in_progress", "web_search_call.searching"),
+        *("web_search_call.completed", "output_item.done", "output_item.added", "mcp_call.in_progress"),
+        *("mcp_call_arguments.done", "mcp_call.failed", "output_item.done"),
+    ]
+    items: Any = fold.response()["output"]
+    assert [(item["type"], item["status"]) for item in items] == [
+        ("web_search_call", "completed"),
+        ("mcp_call", "failed"),
+        ("message", "completed"),
+    ]

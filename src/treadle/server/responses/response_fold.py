@@ -25,8 +25,16 @@ from treadle.core.types import (
 )
 from treadle.knowledge.files.file_search import NAME as FILE_SEARCH
 from treadle.models.dialects.openai_chat.served import to_logprobs
+from treadle.server.responses.item_parts import (
+    citations_in,
+    error_of,
+    names_of_found,
+    queries_in,
+    reasoning_part,
+    results_of,
+    write_usage,
+)
 from treadle.server.responses.response_ids import ResponseId, conversation_id, wire_call_id
-from treadle.server.responses.search_items import citations_in, names_of_found, queries_in, results_of
 
 Event: TypeAlias = dict[str, Json]
 SERVER_LABEL = "treadle"
@@ -244,7 +252,7 @@ class ResponseFold:
             self._say_of(item, "response.file_search_call.completed")
         else:
             said = body.result.content
-            item.item |= {"error": _error_of(said)} if body.result.is_error else {"output": said}
+            item.item |= {"error": error_of(said)} if body.result.is_error else {"output": said}
             self._say_of(item, f"response.mcp_call.{item.item['status']}")
         self._done(item)
 
@@ -345,7 +353,7 @@ class ResponseFold:
             "previous_response_id": echo.previous_response_id,
             "conversation": {"id": conversation_id(self.response_id.run_id)},
             "tools": echo.tools,
-            "usage": _write_usage(usage) if self.is_over else None,
+            "usage": write_usage(usage) if self.is_over else None,
         }
 
     def _say(self, kind: str, **fields: Json) -> None:
@@ -425,14 +433,14 @@ class ResponseFold:
         item = self._add(
             "rs", {"type": "reasoning", "summary": [], "content": content, "status": "in_progress"}
         )
-        self._say_of(item, "response.content_part.added", content_index=0, part=_reasoning_part(""))
+        self._say_of(item, "response.content_part.added", content_index=0, part=reasoning_part(""))
         return item
 
     def _close_reasoning(self) -> None:
         item, self._reasoning = self._reasoning, None
         if item is None:
             return
-        part = _reasoning_part(item.text)
+        part = reasoning_part(item.text)
         self._say_of(item, "response.reasoning_text.done", content_index=0, text=item.text)
         self._say_of(item, "response.content_part.done", content_index=0, part=part)
         item.item["content"] = [part]
@@ -523,14 +531,22 @@ class ResponseFold:
 
     def _add_served(self, call: ServerCall) -> None:
         """Add a call that the model's own server made and answered."""
-        kept: dict[str, Json] = {"type": "mcp_call", "name": call.name, "server_label": "model"}
-        if call.name == "web_search":
-            kept = {"type": "web_search_call", "action": {"type": "search", "query": call.arguments}}
+        is_search = call.name == "web_search"
+        kind = "web_search_call" if is_search else "mcp_call"
+        shown: dict[str, Json] = {"name": call.name, "server_label": "model", "arguments": call.arguments}
+        if is_search:
+            shown = {"action": {"type": "search", "query": call.arguments}}
+        item = self._add("ws" if is_search else "mcp", {"type": kind, "status": "in_progress", **shown})
+        self._say_of(item, f"response.{kind}.in_progress")
+        if is_search:
+            self._say_of(item, f"response.{kind}.searching")
         else:
-            said = {"error": _error_of(call.result)} if call.is_error else {"output": call.result}
-            kept |= {"arguments": call.arguments, **said}
-        kept["status"] = "failed" if call.is_error else "completed"
-        self._done(self._add("ws" if call.name == "web_search" else "mcp", kept))
+            self._say_of(item, "response.mcp_call_arguments.done", arguments=call.arguments)
+            item.item |= {"error": error_of(call.result)} if call.is_error else {"output": call.result}
+        item.item["status"] = "failed" if call.is_error else "completed"
+        # A search has no event that says that it has failed.
+        self._say_of(item, f"response.{kind}.{'completed' if is_search else item.item['status']}")
+        self._done(item)
 
     def _end(self, status: str) -> None:
         self._close_reasoning()
@@ -564,15 +580,6 @@ _READ: dict[type, Callable[[ResponseFold, Any], None]] = {
 }
 
 
-def _reasoning_part(text: str) -> Json:
-    return {"type": "reasoning_text", "text": text}
-
-
-def _error_of(text: str) -> Json:
-    """Return the error of an `mcp_call` whose tool has failed."""
-    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
-
-
 def _arguments_of(item: _Item) -> str:
     """Return the beginning of the names of the events about the arguments of a call."""
     is_function = item.item["type"] == "function_call"
@@ -581,16 +588,6 @@ def _arguments_of(item: _Item) -> str:
 
 def _shown(item: dict[str, Json]) -> dict[str, Json]:
     return {name: value for name, value in item.items() if name != "_step"}
-
-
-def _write_usage(usage: Usage) -> dict[str, Json]:
-    return {
-        "input_tokens": usage.input_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_input_tokens},
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.total_tokens,
-    }
 
 
 def is_wait(body: e.DurableBody) -> bool:
