@@ -172,6 +172,7 @@ async def start_turn(
     `drive` drives it in a way of its own. If the same request has begun the turn before its process died, that turn
     is followed, whoever drives it. Raises: what prevents the turn.
     """
+    host.note_run(order.run_id)
     if keyed is not None and keyed.kept.place is None:
         # Before the turn is stored, so that nothing is begun of which the key does not know.
         await keyed.note(str(seq))

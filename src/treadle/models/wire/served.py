@@ -79,8 +79,9 @@ class ServedRequest(Struct, kw_only=True):
         if self.tools and (self.tool_choice != AUTO or self.is_parallel is not None):
             fields = _choose(dialect or self.dialect, self.tool_choice, self.is_parallel)
             if fields is None:
+                name = "parallel_tool_calls" if self.tool_choice == AUTO else "tool_choice"
                 raise ConfigError(
-                    f"tool_choice cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
+                    f"{name} cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
                 )
             extra |= fields
         settings = {**self.settings, **({"extra": extra} if extra else {})}
@@ -96,14 +97,15 @@ class ServedRequest(Struct, kw_only=True):
 def _choose(dialect: str, choice: str, is_parallel: bool | None) -> Settings | None:
     """Return the fields that say which calls an answer may have; `None` if a dialect has none."""
     if dialect == "anthropic":
-        kinds = {AUTO: {"type": "auto"}, REQUIRED: {"type": "any"}}
+        kinds = {AUTO: {"type": "auto"}, REQUIRED: {"type": "any"}, NONE: {"type": "none"}}
         named = kinds.get(choice, {"type": "tool", "name": choice})
-        more = {"disable_parallel_tool_use": True} if is_parallel is False else {}
+        more = {"disable_parallel_tool_use": True} if is_parallel is False and choice != NONE else {}
         return {"tool_choice": {**named, **more}}
     if dialect not in ("openai_chat", "openai_responses"):
         return None
     function: Json = {"name": choice} if dialect == "openai_responses" else {"function": {"name": choice}}
-    fields = {"tool_choice": choice if choice in (AUTO, REQUIRED) else {"type": "function", **function}}
+    is_kind = choice in (AUTO, REQUIRED, NONE)
+    fields = {"tool_choice": choice if is_kind else {"type": "function", **function}}
     return fields if is_parallel is None else {**fields, "parallel_tool_calls": is_parallel}
 
 

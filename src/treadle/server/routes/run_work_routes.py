@@ -26,7 +26,7 @@ from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.event_stream import EventStream
 from treadle.server.idempotency import keyed_request, new_run_id
 from treadle.server.responses.request_items import AskedTurn, Item
-from treadle.server.responses.response_turn import read_asked
+from treadle.server.responses.response_plan import read_asked
 from treadle.server.routes.route_context import Checked, ClientBody, Fast, Runner, TheHost
 from treadle.server.routes.run_routes import MAX_SEQ, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
