@@ -5,7 +5,6 @@ it, or is that of the run which `previous_response_id` names.
 """
 
 import asyncio
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -14,7 +13,7 @@ from treadle.core.errors import ConfigError, JournalError
 from treadle.core.mistakes import Keys
 from treadle.core.state import fold
 from treadle.core.types import Json, Message, Role
-from treadle.models.wire.served import AUTO, NONE, REQUIRED, ServedRequest, join_answers, read_fields
+from treadle.models.wire.served import AUTO, NONE, ServedRequest, join_answers, read_fields
 from treadle.server.access import ApiCaller, no_such
 from treadle.server.catalog import client_tools
 from treadle.server.gateway.gateway_host import GatewayHost
@@ -63,7 +62,7 @@ def read_request(body: bytes) -> ServedRequest:
         instructions="\n\n".join(told) or None,
         messages=join_answers(_messages_of(items)),
         blobs=items.blobs,
-        tool_choice=_read_choice(given.tool_choice),
+        tool_choice=given.choice,
         is_parallel=given.parallel_tool_calls,
         is_stream=given.stream,
         labels=given.metadata or {},
@@ -90,14 +89,6 @@ def _messages_of(items: RequestItems) -> list[Message]:
         for call_id, text in items.results.items()
     ]
     return [*items.history, *results, *([] if items.message is None else [items.message])]
-
-
-def _read_choice(choice: Any) -> str:
-    if choice in (None, AUTO, NONE, REQUIRED):
-        return choice or AUTO
-    if isinstance(choice, dict) and choice.get("type") == "function" and isinstance(choice.get("name"), str):
-        return str(choice["name"])
-    raise ConfigError(f"tool_choice is {choice!r:.100}; give 'auto', 'none', 'required' or a function")
 
 
 def _extra_of(given: CreateResponse) -> dict[str, Json]:
