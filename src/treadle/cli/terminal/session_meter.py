@@ -88,13 +88,17 @@ class TurnView(TextView):
 
     meter: SessionMeter
     session: Session
+    typed: str | None = None
+    """The message that the person has just typed, which is on the screen already; `None` if there is none."""
     _held: list[e.Event | e.Ephemeral] | None = None
     """What happened while the view is paused; `None` if it is not paused."""
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
         if isinstance(item.body, e.TurnCompleted):
             self.meter.on_event(item.body, self.session.run.state)
-        if self._held is None:
+        if isinstance(item.body, e.TurnStarted) and item.body.message.content == self.typed:
+            self.typed = None
+        elif self._held is None:
             super().on_event(item)
         else:
             self._held.append(item)
