@@ -130,14 +130,17 @@ def _cost(chat: "Chat", _: str) -> None:
 
 
 def _memory(chat: "Chat", text: str) -> None:
+    from treadle.cli.commands.memories import print_entry
+    from treadle.knowledge.memory import REMEMBERED
+
     memory = _find_memory(chat)
     if text:
         found = chat.work.run(memory.search(text, limit=_MAX_SHOWN))
         entries = [hit.entry for hit in found.hits]
     else:
-        entries = list(memory.store.entries(limit=_MAX_SHOWN, newest_first=True))
+        entries = memory.store.entries(REMEMBERED, _MAX_SHOWN, newest_first=True)
     for entry in entries:
-        print_line(f"{entry.entry_id}  {entry.store}: {entry.text}")
+        print_entry(entry)
     if not entries:
         print_note("nothing is remembered" + (" that fits" if text else ""))
 
