@@ -39,7 +39,8 @@ def test_ctrl_c_stops_a_compaction_and_not_the_chat(cli: Cli, script: Script) ->
         goes_on.wait(60)
         return say("They talk about boats.")
 
-    terminal = Terminal(cli, "chat", "-m", "m", "--base-url", script(answer).url, is_screen=True)
+    base = ("-m", "m", "--base-url", script(answer).url, "--context-tokens", "100000")
+    terminal = Terminal(cli, "chat", *base, is_screen=True)
     for number in range(4):
         terminal.wait_for("›")
         terminal.type(f"message {number}" + ENTER)

@@ -113,7 +113,9 @@ def _compact(chat: "Chat", _: str) -> None:
     with spinner("compacting"):
         done = chat.work.run(chat.session.compact())
     if done is None:
-        print_note("there is nothing to compact")
+        kept = chat.session.run.state.policy.keep_turns
+        newest = f" before the newest {write_count(kept, 'turn')}, which stay as they are" if kept else ""
+        print_note(f"there is nothing to compact{newest}")
         return
     print_note(format_compaction(done))
 
