@@ -73,6 +73,18 @@ def test_pieces_of_documents_are_not_called_memories(cli: Cli) -> None:
     assert "1 memory about 'bo' from earlier" in cli(*base, text="").out
 
 
+def test_a_user_without_a_memory_is_a_mistake(cli: Cli) -> None:
+    """Unless the configuration names the user, for chats that have a memory."""
+    cli.write("ada.yaml", "name: Ada\nmemory: true\n")
+    of_ada = ["chat", "--persona", "ada.yaml", "--no-memory"]
+    for command in (["chat"], ["run", "hello"], ["chat", "--no-memory"], of_ada):
+        done = cli(*command, "-m", "mock:echo", "--user", "bo", text="hello\n")
+        assert done.code == 2, done
+        assert "add --memory, or leave --user out" in done.err
+    cli.write("treadle.toml", 'model = "mock:echo"\n[chat]\nuser = "bo"\n')
+    assert "You said: hello" in cli("chat", text="hello\n").out
+
+
 def test_a_chat_begins_with_the_persona_of_the_configuration(cli: Cli) -> None:
     """`treadle memory` means the memory of that persona too."""
     cli.write("me/ada.yaml", "name: Ada\ngreeting: Hello.\nmemory: true\n")

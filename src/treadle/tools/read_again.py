@@ -44,7 +44,7 @@ class ReadMessage(ReadResult):
         text = await context.find_message(number)
         if text is None:
             raise ToolError(
-                f"the message {number} is none of the user's; give the number from the line in the cut message"
+                f"message {number} is not from the user; give the number from the line in the cut message"
             )
         return _turn_to("message", text, arguments)
 

@@ -388,9 +388,9 @@ def chat(
                 limits=limits,
                 instructions=instructions,
                 files=read_mount(mount),
-                knowledge=knowledge.over_file(),
+                knowledge=knowledge,
                 is_trusted=is_trusted,
-                judge="patterns",
+                is_chat=True,
             )
 
         run_id = None
