@@ -163,3 +163,11 @@ def test_a_number_in_other_digits_ends_no_chat(cli: Cli) -> None:
     assert "You said: hello" in done.out
     done = cli("chat", "-m", "mock:echo", "--tool-limit", "x:calls=²", text="hello\n")
     assert "write TOOL:calls=3" in done.err
+
+
+def test_a_model_for_summaries_that_does_not_exist_is_told_at_once(cli: Cli) -> None:
+    """And not when old messages have to go."""
+    for command in (["chat"], ["run", "hello"]):
+        done = cli(*command, "-m", "mock:echo", "--summary-model", "nope:x", text="hello\n")
+        assert (done.code, done.out) == (2, "")
+        assert "--summary-model 'nope:x': unknown provider 'nope'" in done.err

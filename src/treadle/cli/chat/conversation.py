@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from treadle.agent.agent import Agent
 from treadle.agent.session import Session
 from treadle.cli.chat.keyboard import ChatPrompt, Keyboard
-from treadle.cli.chat.named_files import as_file, find_files
+from treadle.cli.chat.mentioned_files import as_file, find_files
 from treadle.cli.chat.slash import COMMANDS, is_misspelt
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, print_follow_up

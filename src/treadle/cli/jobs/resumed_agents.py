@@ -70,6 +70,8 @@ def make_agent(
         raise ConfigError("--user names the user whom memories are about; add --memory, or leave --user out")
     if files is not None and not options.tools and (persona is None or not persona.tools):
         tools = ("files", *tools)
+    if limits.given.get("summary_model") is not None:
+        _check_summary_model(limits.given["summary_model"])
     return Agent(
         _tools_first(options.tools, lambda: make_model(options, task)),
         instructions=instructions,
@@ -86,6 +88,16 @@ def make_agent(
         documents=knowledge.documents or (),
         judge=judge or ("patterns" if is_chat else None),
     )
+
+
+def _check_summary_model(name: str) -> None:
+    """Make a model for summaries before it is needed. Raises: `ConfigError` that names the option."""
+    from treadle.models.config.recipe import make_model as make
+
+    try:
+        make(name)
+    except ConfigError as error:
+        raise ConfigError(f"--summary-model {name!r}: {error}") from error
 
 
 def print_knowledge(agent: Agent) -> None:
