@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import subprocess
 import threading
 
 import pyte
@@ -171,3 +172,20 @@ def test_a_model_for_summaries_that_does_not_exist_is_told_at_once(cli: Cli) -> 
         done = cli(*command, "-m", "mock:echo", "--summary-model", "nope:x", text="hello\n")
         assert (done.code, done.out) == (2, "")
         assert "--summary-model 'nope:x': unknown provider 'nope'" in done.err
+
+
+def test_an_interrupted_chat_in_a_pipe_says_how_it_goes_on(cli: Cli, script: Script) -> None:
+    goes_on = threading.Event()
+    server = script(lambda body: goes_on.wait(60) and say("late"))
+    base = ("chat", "-m", "m", "--base-url", server.url)
+    process = cli.start(*base, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write("hi\n")
+    process.stdin.flush()
+    assert server.asked.wait(60)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    goes_on.set()
+    (session,) = cli("sessions", "--json").lines
+    assert process.returncode == 130
+    assert f"continue with: treadle chat --session {session['run_id']}" in err

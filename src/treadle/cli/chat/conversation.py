@@ -136,14 +136,17 @@ class Chat:
         with CommandLoop() as self.work:
             with spinner("starting the tools"):
                 self.work.run(self.session.open())
+            stored = None
             try:
                 self._greet()
-                self._talk()
-                stored = self.stored_id
+                try:
+                    self._talk()
+                finally:
+                    stored = self.stored_id
             finally:
                 self.work.run(self.session.close())
-        if stored is not None:
-            print_note("continue with: " + self._follow_up.write("chat", session=stored))
+                if stored is not None:
+                    print_note("continue with: " + self._follow_up.write("chat", session=stored))
         return ExitCode.DONE if self.prompt.is_person else join_codes(self._codes)
 
     def _greet(self) -> None:
