@@ -56,6 +56,35 @@ def test_a_chat_with_a_persona_that_remembers(cli: Cli, script: Script) -> None:
     assert (refused.code, "a session keeps its persona" in refused.err) == (2, True), refused
 
 
+def test_pieces_of_documents_are_not_called_memories(cli: Cli) -> None:
+    """They are found by a search, and shown in a line each."""
+    sections = "\n\n".join([f"## Machine {n}\n\nIt needs oil.\n{'Clean it. ' * 90}" for n in range(60)])
+    cli.write("manual.md", f"# Manual\n\n{sections}\n")
+    base = ("chat", "-m", "mock:echo", "--memory", "--user", "bo", "--document", "manual.md")
+    first = cli(*base, text="/memory\n/remember I like tea\n/memory\n/memory machine 7\n")
+    assert first.code == 0, first
+    assert "no memories about 'bo' yet" in first.out
+    assert "recalled in pieces: manual.md" in first.out
+    assert "nothing is remembered" in first.err
+    listed = [line for line in first.out.splitlines() if line.startswith(("self_facts-", "documents-"))]
+    assert listed[0].endswith("I like tea")
+    assert len(listed) > 1
+    assert all("Machine 7" in line and len(line) < 250 for line in listed[1:])
+    assert "1 memory about 'bo' from earlier" in cli(*base, text="").out
+
+
+def test_a_user_without_a_memory_is_a_mistake(cli: Cli) -> None:
+    """Unless the configuration names the user, for chats that have a memory."""
+    cli.write("ada.yaml", "name: Ada\nmemory: true\n")
+    of_ada = ["chat", "--persona", "ada.yaml", "--no-memory"]
+    for command in (["chat"], ["run", "hello"], ["chat", "--no-memory"], of_ada):
+        done = cli(*command, "-m", "mock:echo", "--user", "bo", text="hello\n")
+        assert done.code == 2, done
+        assert "add --memory, or leave --user out" in done.err
+    cli.write("treadle.toml", 'model = "mock:echo"\n[chat]\nuser = "bo"\n')
+    assert "You said: hello" in cli("chat", text="hello\n").out
+
+
 def test_a_chat_begins_with_the_persona_of_the_configuration(cli: Cli) -> None:
     """`treadle memory` means the memory of that persona too."""
     cli.write("me/ada.yaml", "name: Ada\ngreeting: Hello.\nmemory: true\n")

@@ -448,6 +448,63 @@ async def test_a_session_is_compacted_when_somebody_asks():
         assert (await agent.replay(run.run_id)).is_exact
 
 
+@pytest.mark.parametrize("fault", ["empty", "error"])
+async def test_what_somebody_asks_for_drops_nothing_without_a_summary(fault):
+    """The event says why, and what the attempt took; the next one may succeed."""
+    fails = True
+
+    def reply(request):
+        if not is_summary_request(request) or not fails:
+            return answer(request)
+        return "" if fault == "empty" else ServerError("no summaries today", status=500)
+
+    agent = agent_of(Counting(reply), context_tokens=100_000)
+    async with agent.session() as session:
+        for turn in range(6):
+            run = await session.send(f"What about rivers, number {turn}?")
+        before = list(run.state.messages)
+        done = await session.compact()
+        assert done is not None
+        assert done.is_empty
+        assert done.error is not None
+        assert "nothing was compacted, because " in done.error
+        assert (done.model, done.usage is None) == ("scripted", fault == "error")
+        assert list(session.run.state.messages) == before
+        fails = False
+        done = await session.compact()
+        assert done is not None
+        assert not done.is_empty
+        run = await session.send("And now?")
+    assert run.stop_reason == "completed"
+    assert (await agent.replay(run.run_id)).is_exact
+
+
+@pytest.mark.parametrize("window", [None, 100_000])
+async def test_no_compaction_makes_the_prompt_longer(window):
+    """Little was said before the newest turns, or the summary is longer than that."""
+
+    def reply(request):
+        return "They talked. " * 1000 if is_summary_request(request) else "Fine. " * 40
+
+    model = Counting(reply)
+    agent = agent_of(model, context_tokens=window, keep_turns=1)
+    async with agent.session() as session:
+        for text in ("a", "b " * 5000):
+            await session.send(text)
+        assert await session.compact() is None
+        assert not any(is_summary_request(request) for request in model.requests)
+        for text in ("c", "d", "e"):
+            before = (await session.send(text)).state.messages
+        done = await session.compact()
+        assert done is not None
+        assert done.tokens_after <= done.tokens_before
+        assert done.is_empty == (session.run.state.messages == before)
+        # Nothing is cut of the messages that stay: the window has room for them.
+        assert not done.excerpts
+        run = await session.send("f")
+    assert (await agent.replay(run.run_id)).is_exact
+
+
 async def test_a_fork_before_a_compaction_sees_the_old_messages():
     model = Counting(window=WINDOW)
     agent = agent_of(model)
@@ -482,3 +539,19 @@ async def test_a_resumed_run_has_no_call_id_twice():
         run = await session.send("And now?")
     assert run.state.shown.compactions
     assert not check_transcript(run.messages)
+
+
+async def test_no_summary_of_nothing_is_asked_for():
+    """By the counts of the server, the request has no room for any of the old messages."""
+    model = Counting(rate=0.01)
+    agent = agent_of(model, context_tokens=None)
+    async with agent.session() as session:
+        for turn in range(6):
+            await session.send(f"What about rivers, number {turn}?")
+        done = await session.compact()
+    assert done is not None
+    assert (
+        done.error
+        == "nothing was compacted, because none of the old messages fits into the request for a summary"
+    )
+    assert not any(is_summary_request(request) for request in model.requests)

@@ -72,6 +72,17 @@ async def test_a_session_goes_on_if_the_window_is_believed_too_small_for_the_too
     assert (await agent.replay("s")).is_exact
 
 
+async def test_what_is_cut_only_if_the_server_refuses_is_not_called_uncuttable():
+    agent = agent_of(Counting(talk, window=WINDOW), context_tokens=300)
+    async with agent.session("s") as session:
+        run = await session.send(LONG)
+        first, second = compactions(await session.read_events())
+    assert run.stop_reason == "completed"
+    assert first.is_empty
+    assert first.error == "by the estimate it would stay too long whatever is cut, so the server decides"
+    assert (second.reason, list(second.excerpts)) == ("overflow", [0])
+
+
 @pytest.mark.parametrize("chars", [2_000, 8_000])
 async def test_a_long_message_is_sent_whole_if_the_window_is_larger_than_believed(chars):
     model = Counting(talk, window=100_000)
@@ -167,7 +178,7 @@ async def test_only_messages_of_the_user_are_read(number):
     agent = agent_of(Counting(lambda _: next(script)))
     run = await agent.run("Hello")
     result = next(item for item in run.messages if item.role is Role.TOOL)
-    assert (result.content == "Hello") if number == 1 else "none of the user's" in result.content
+    assert (result.content == "Hello") if number == 1 else "is not from the user" in result.content
 
 
 async def test_nothing_else_goes_for_one_long_message():

@@ -195,7 +195,7 @@ async def test_sessions_with_compaction_forks_and_sub_agents(tmp_path, endpoint)
         journal = MemoryJournal()
         helper = Agent(made, journal=journal).as_tool("helper", "Helps.")
         agent = Agent(made, tools=[helper, "files"], journal=journal, policy=Policy(keep_turns=1))
-        async with agent.session("talk", files={"a.md": "one two three"}) as session:
+        async with agent.session("talk", files={"a.md": "one two three " * 60}) as session:
             await session.send(
                 'call read_file {"file_path": "a.md"}\nthen\ncall helper {"task": "say Yes, é."}'
             )

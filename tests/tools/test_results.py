@@ -33,6 +33,9 @@ async def test_results_are_read_in_pages():
 async def test_what_is_not_there_is_said():
     with pytest.raises(Exception, match="has 30,000 characters, so it ends before character 30,000"):
         await read(start=30_000)
+    for end in (10, 50):
+        with pytest.raises(Exception, match=f"the end {end} is not above the start 50"):
+            await read(start=50, end=end)
     with pytest.raises(Exception, match="there is no result of a call 'c7'"):
         await read(call_id="c7")
     assert ReadResult().find_fault({"start": 1}) is not None

@@ -12,7 +12,7 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.context.compaction_summary import is_summary
+from treadle.context.compaction_summary import ContextSummary, is_summary, write_summary
 from treadle.core.estimates import weigh, weigh_message, weigh_part
 from treadle.core.parts import describe
 from treadle.core.prompting import forget, take_excerpt
@@ -29,6 +29,9 @@ _EXCERPTS_SHARE = 0.5
 """Nothing is summarised because of long messages if all messages then have this share of the prompt."""
 _LEAST_SAVED_SHARE = 0.05
 """A plan that saves less is not worth it."""
+_LEAST_ASKED_SHARE = 0.01
+"""The same for a plan that somebody asked for."""
+_SHORTEST_SUMMARY = weigh_message(write_summary(ContextSummary()))
 
 
 class Sizes(Struct, frozen=True):
@@ -99,8 +102,9 @@ def make_plan(
     would save anything.
 
     `is_asked` is true if somebody asked for the compaction: then everything before the newest turns is summarised,
-    whatever its size. `is_refused` is true if the server refused the prompt: then long messages become excerpts
-    although the prompt may not fit. Otherwise they stay in that case, since the sizes are estimates.
+    however much room there is, or only results are cut if no summary could be shorter. `is_refused` is true if the
+    server refused the prompt: then long messages become excerpts although the prompt may not fit. Otherwise they
+    stay in that case, since the sizes are estimates.
     """
     parts = _Parts(seen, keep_turns)
     cut, plan = parts.begin, Plan()
@@ -120,10 +124,14 @@ def make_plan(
             if squeezed is not None and parts.size(squeezed, mildest, sizes) <= limit:
                 cut, plan = mildest, squeezed
                 break
-    if is_asked:
-        return plan
     before = sizes.tools + sum(seen.tokens)
-    return plan if parts.size(plan, cut, sizes) < (1 - _LEAST_SAVED_SHARE) * before else Plan()
+    most = (1 - (_LEAST_ASKED_SHARE if is_asked else _LEAST_SAVED_SHARE)) * before
+    if not is_asked:
+        return plan if parts.size(plan, cut, sizes) < most else Plan()
+    sizes = replace(sizes, summary=parts.ratio * _SHORTEST_SUMMARY)
+    if parts.size(plan, cut, sizes) >= most:
+        cut, plan = parts.begin, parts.plan(parts.begin, max(1, keep_turns))
+    return plan if parts.size(plan, cut, sizes) < most else Plan()
 
 
 def _choices(parts: "_Parts", sizes: Sizes, keep_turns: int) -> Iterator[tuple[int, int, float]]:
@@ -144,7 +152,7 @@ class _Parts:
         self._seen = seen
         count = len(messages)
         estimated = sum([weigh_message(message) for message in messages])
-        self._ratio = max(0.01, sum(seen.tokens) / max(1.0, estimated))
+        self.ratio = max(0.01, sum(seen.tokens) / max(1.0, estimated))
         """The factor by which the sizes of messages were corrected, from what the server counted."""
         at = int(count > 0 and messages[0].role is Role.SYSTEM)
         at += int(count > at and messages[at].role is Role.USER and not is_summary(messages[at]))
@@ -214,10 +222,10 @@ class _Parts:
             or (message.role is Role.TOOL and message.call_id not in plan.shortened)
         }
         weights = {at: weigh_message(text) for at, text in texts.items()}
-        room = sizes.enough - (self.size(plan, cut, sizes) - self._ratio * sum(weights.values()))
+        room = sizes.enough - (self.size(plan, cut, sizes) - self.ratio * sum(weights.values()))
         if room < least:
             return None
-        room /= self._ratio
+        room /= self.ratio
         kept_parts: dict[int, int] = {}
         # The files of earlier messages go first: the newest ones are what the turn is about.
         for at in [at for at in texts if texts[at].parts and not (seen.is_open and at == seen.turn_at)]:
@@ -322,14 +330,14 @@ class _Parts:
             total += seen.tokens[seen.turn_at] if plan.asked else 0.0
         for at, text in plan.excerpts.items():
             parts = seen.messages[at].parts[: plan.kept_parts.get(at)]
-            total += self._ratio * (weigh(text) + _weigh_parts(parts)) - seen.tokens[at]
+            total += self.ratio * (weigh(text) + _weigh_parts(parts)) - seen.tokens[at]
         for at in [item for item in plan.forgotten if item not in plan.excerpts]:
             total -= seen.tokens[at] * seen.recalled[at] / max(1, len(seen.messages[at].content))
         if plan.shortened:
             for at in range(start, len(seen.messages)):
                 line = plan.shortened.get(seen.messages[at].call_id or "")
                 if line is not None and seen.messages[at].role is Role.TOOL:
-                    total -= seen.tokens[at] - self._ratio * weigh(line)
+                    total -= seen.tokens[at] - self.ratio * weigh(line)
         return total
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -59,19 +60,21 @@ def measure(state: State, tokens: int, *, is_refused: bool, spare: Sequence[Tool
     """Return the sizes of a run's context. `tokens` is the size of the prompt, and `spare` are tools that the model
     can be offered besides.
 
-    If the server refused the prompt, or the window is not known, the room is a little less than the prompt.
+    If the server refused the prompt, or the window is not known, the room is a little less than the prompt. If
+    neither is known to be too small, no message has to become an excerpt.
     """
     messages = tuple(state.messages)
     weights = [weigh_message(message) for message in messages]
     tools = state.size.tools_tokens or weigh_tools(state.tools)
     ratio = tokens / max(1.0, tools + sum(weights))
     room = find_room(state)
+    is_unknown = room is None and not is_refused
     if room is None or is_refused:
         share = _REFUSED_SHARE if not state.turn.spent.overflows else _REFUSED_AGAIN_SHARE
         room = min(int(tokens * share), room or tokens)
     policy = state.policy
     share = 1.0 if policy.compact_at is None else policy.compact_at
-    goal, most = policy.compact_to * room, share * room
+    goal, most = policy.compact_to * room, inf if is_unknown else share * room
     low, high = _SUMMARY_TOKENS
     seen = Seen(
         messages,

@@ -273,7 +273,9 @@ class Surroundings:
             found.append(f"{self._persona.name}: {said}" if said else self._persona.name)
         spec = self.spec.memory
         if self.memory is not None and spec is not None:
-            count = len(self.memory.store.entries(limit=_MAX_COUNTED + 1))
+            from treadle.knowledge.memory import REMEMBERED
+
+            count = len(self.memory.store.entries(REMEMBERED, _MAX_COUNTED + 1))
             shown = f"more than {_MAX_COUNTED:,}" if count > _MAX_COUNTED else str(count or "no")
             kept = f"{shown} {'memory' if count == 1 else 'memories'}"
             about = "" if spec.user == MemorySpec().user else f" about {spec.user!r}"

@@ -29,6 +29,8 @@ from treadle.models.protocol import Model, Watch, estimate_cost_usd, has_price
 _SUMMARY_SECONDS = 120.0
 """How long a summary may take. Then old messages are dropped."""
 _NOTHING_TO_CUT = "nothing in it can be cut"
+_TOO_LITTLE = "by the estimate it would stay too long whatever is cut, so the server decides"
+_NOT_SUMMARISED = Summarised()
 _PROMPT_SHARE = 0.7
 """The share of the window that the request for a summary may fill, since its size is estimated."""
 
@@ -68,11 +70,17 @@ class Compaction:
             is_refused=is_refused,
         )
         if plan.is_empty:
-            return None if is_asked else give_up(state, action, _NOTHING_TO_CUT)
-        summarised = Summarised()
+            if is_asked:
+                return None
+            least = make_plan(measured.seen, measured.sizes, state.policy.keep_turns, is_refused=True)
+            return give_up(state, action, _NOTHING_TO_CUT if least.is_empty else _TOO_LITTLE)
+        summarised = _NOT_SUMMARISED
         if plan.old:
             summarised = await self._summarise(state, plan, measured)
         event = make_event(measured, plan, action.reason, summarised, spare)
+        why = _find_loss(event, summarised) if plan.old and not is_refused else None
+        if why is not None:
+            event = give_up(state, action, why, summarised)
         if event.tools:
             self._bench.offer_reading()
         return replace(event, duration_seconds=self._clock.monotonic() - begin)
@@ -92,6 +100,8 @@ class Compaction:
             prompt_tokens=room / max(1.0, measured.ratio),
             summary_tokens=most,
         )
+        if left_out == len(plan.old):
+            return Summarised(error="none of the old messages fits into the request for a summary")
         expected = Usage(int(room if left_out else _estimate(request)), int(most))
         if (reason := _find_obstacle(state, model, expected)) is not None:
             return Summarised(error=reason)
@@ -132,12 +142,32 @@ class Compaction:
         return self._other[1:]
 
 
-def give_up(state: State, action: Compact, why: str) -> e.ContextCompacted:
-    """Return the event of a compaction that changed nothing."""
+def give_up(
+    state: State, action: Compact, why: str, summarised: Summarised = _NOT_SUMMARISED
+) -> e.ContextCompacted:
+    """Return the event of a compaction that changed nothing, also if a model was asked for a summary."""
     tokens = count_prompt(state)
     return e.ContextCompacted(
-        messages=0, replacement=(), reason=action.reason, tokens_before=tokens, tokens_after=tokens, error=why
+        messages=0,
+        replacement=(),
+        usage=summarised.usage,
+        reason=action.reason,
+        tokens_before=tokens,
+        tokens_after=tokens,
+        model=summarised.model,
+        cost_usd=summarised.cost_usd,
+        error=why,
+        sampled=summarised.sampled,
     )
+
+
+def _find_loss(event: e.ContextCompacted, summarised: Summarised) -> str | None:
+    """Return why a compaction is worse than none; `None` if it is not. Old messages are dropped without a summary
+    only if the prompt has to become shorter, and not because somebody asked."""
+    if event.reason == "asked" and not summarised.text:
+        return f"nothing was compacted, because {summarised.error}"
+    is_longer = event.tokens_after >= event.tokens_before
+    return "nothing was compacted, because the summary is as long as the messages" if is_longer else None
 
 
 def count_tokens(model: Model, request: Request) -> int | None:

@@ -44,7 +44,7 @@ class ReadMessage(ReadResult):
         text = await context.find_message(number)
         if text is None:
             raise ToolError(
-                f"the message {number} is none of the user's; give the number from the line in the cut message"
+                f"message {number} is not from the user; give the number from the line in the cut message"
             )
         return _turn_to("message", text, arguments)
 
@@ -54,7 +54,9 @@ def _turn_to(what: str, text: str, arguments: dict[str, Json]) -> str:
     start = arguments.get("start", 0)
     if start >= max(1, len(text)):
         raise ToolError(f"the {what} has {len(text):,} characters, so it ends before character {start:,}")
-    end = max(start + 1, arguments.get("end", start + _PAGE_CHARS))
+    end = arguments.get("end", start + _PAGE_CHARS)
+    if end <= start:
+        raise ToolError(f"the end {end:,} is not above the start {start:,}; give another end, or none")
     stop = min(len(text), end, start + _MOST_CHARS)
     if start == 0 and stop == len(text):
         return text

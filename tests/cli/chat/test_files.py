@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from treadle.cli.chat.conversation import find_files
+from treadle.cli.chat.mentioned_files import find_files
 
 
 def test_names_may_be_quoted_and_end_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ async def test_a_compacted_context() -> None:
     made = agent(model, policy=Policy(context_tokens=100_000, keep_turns=1))
     async with made.session("run") as session:
         for number in range(3):
-            await session.send(f"Question {number}?")
+            await session.send(f"Question {number}? {'Tell all that you know of it. ' * 12}")
         await session.compact()
         await session.send("And now?")
     graph = load_tokens(made.journal, "run", decode=decode)

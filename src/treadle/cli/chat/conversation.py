@@ -1,20 +1,20 @@
 """`treadle chat`: a person's conversation with a session."""
 
 import asyncio
-import re
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import closing
+from copy import copy
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.agent.session import Session
 from treadle.cli.chat.keyboard import ChatPrompt, Keyboard
+from treadle.cli.chat.mentioned_files import as_file, find_files
 from treadle.cli.chat.slash import COMMANDS, is_misspelt
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, print_follow_up
@@ -31,6 +31,7 @@ from treadle.cli.terminal.terminal_asker import find_person
 from treadle.cli.terminal.transcripts import EventPrinter
 from treadle.cli.terminal.view import JsonView
 from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
+from treadle.core.events import TurnCompleted, TurnStarted
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Delivery, Message, ToolCall
 from treadle.journal.protocol import Journal
@@ -40,40 +41,6 @@ from treadle.loop.listener import Emit
 from treadle.routing.judging.judges import ASK_TOOL
 from treadle.runs.run import Run
 from treadle.runs.statuses import find_run
-
-_MAX_PATH_CHARS = 4096
-_ENDS = ".,;:!?)"
-"""The marks that may end a sentence with the name of a file."""
-_NAMED = re.compile(r"""(?<!\S)@(?:'([^'\n]+)'|"([^"\n]+)"|((?:\\ |[^\s@'"])(?:\\ |[^\s@])*))""")
-
-
-def as_file(text: str) -> str | None:
-    """Return the path that a message consists of, as of a file dropped on a terminal; `None` if it is none."""
-    name = text
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-        name = text[1:-1]
-    elif text.startswith("file://"):
-        name = unquote(text.removeprefix("file://"))
-    elif "\\ " in text:
-        name = text.replace("\\ ", " ")
-    is_path = "/" in name and "\n" not in name and len(name) < _MAX_PATH_CHARS
-    return name if is_path and Path(name).expanduser().is_file() else None
-
-
-def find_files(text: str) -> tuple[list[Path], list[str]]:
-    r"""Return the files that a message names as `@path`, `@'a path'` or `@a\ path`, and names of no file."""
-    found: list[Path] = []
-    missing: list[str] = []
-    for quoted, double, plain in _NAMED.findall(text):
-        name = quoted or double or plain.replace("\\ ", " ")
-        paths = [Path(item).expanduser() for item in (name, name.rstrip(_ENDS)) if item]
-        path = next((path for path in paths if len(name) < _MAX_PATH_CHARS and path.is_file()), None)
-        if path is not None:
-            found.append(path)
-        elif "/" in name or Path(name.rstrip(_ENDS)).suffix:
-            missing.append(name.rstrip(_ENDS))
-    return found, missing
-
 
 _MAX_TOOLS = 8
 """How many tools are named when a conversation begins."""
@@ -132,17 +99,27 @@ class Chat:
     def switch(self, agent: Agent, run_id: str | None) -> None:
         """Go on with a session of an agent, or with a new one for `None`. Raises: `TreadleError`."""
         before = self.agent, self.session.run_id if self.session.run.state.turn.number else None
-        self.work.run(self.session.close())
         try:
+            self.work.run(self.session.close())
             self._use(agent, run_id)
             self.work.run(self.session.open())
-        except TreadleError:
+        except (TreadleError, KeyboardInterrupt):
             self._use(*before)
             self.work.run(self.session.open())
             raise
         finally:
             run = self.session.run
             self._meter = SessionMeter.of(run) if run.state.turn.number else SessionMeter()
+
+    def copy_session(self, run_id: str, at: int | None = None) -> str:
+        """Return the id of a copy of a session up to event `at`; `None`: the last. Nothing is driven in the copy: a
+        turn that is open there goes on when the copy is continued."""
+        run = self.session.run
+        if at is None and run.state.turn.is_open and not (run.approvals or run.questions):
+            at = _find_end(run)
+        agent = copy(self.agent)
+        agent.approver = agent.asker = None
+        return self.work.run(agent.fork(run_id, at)).run_id
 
     def take_back(self, message: Message) -> None:
         """Take back a message that waits for its turn."""
@@ -159,14 +136,17 @@ class Chat:
         with CommandLoop() as self.work:
             with spinner("starting the tools"):
                 self.work.run(self.session.open())
+            stored = None
             try:
                 self._greet()
-                self._talk()
-                stored = self.stored_id
+                try:
+                    self._talk()
+                finally:
+                    stored = self.stored_id
             finally:
                 self.work.run(self.session.close())
-        if stored is not None:
-            print_note("continue with: " + self._follow_up.write("chat", session=stored))
+                if stored is not None:
+                    print_note("continue with: " + self._follow_up.write("chat", session=stored))
         return ExitCode.DONE if self.prompt.is_person else join_codes(self._codes)
 
     def _greet(self) -> None:
@@ -193,8 +173,9 @@ class Chat:
             print_note(f"{write_count(state.turn.number, 'turn')} so far{newest}")
             if state.turn.opened is not None:
                 EventPrinter(is_full=True).print_said(state.turn.opened.message, "asked again")
-            if not state.turn.is_open and run.output:
-                print_line(run.output)
+            last = state.transcript[-1]
+            if not state.turn.is_open and (said := run.output or last.content * last.is_partial):
+                print_line(said)
 
     def _talk(self) -> None:
         self._finish_turn()
@@ -214,7 +195,7 @@ class Chat:
         """Send a message, once the turn before it is finished."""
         if text and self._finish_turn():
             attach = self._take_files(text)
-            self._take_turn(lambda emit: self.session.send(text, attach=attach, on_event=emit))
+            self._take_turn(lambda emit: self.session.send(text, attach=attach, on_event=emit), typed=text)
         elif text:
             print_note("the message was not sent, because the previous turn is not finished")
             self.prompt.draft = text
@@ -252,6 +233,10 @@ class Chat:
             command.perform(self, rest.strip())
         except TreadleError as error:
             print_error(str(error))
+        except KeyboardInterrupt:
+            if not self.prompt.is_person:
+                raise
+            print_note(f"{name} was stopped")
         return True
 
     def _finish_turn(self) -> bool:
@@ -264,6 +249,8 @@ class Chat:
             run = session.run
             if run.approvals or run.questions:
                 print_note("the last turn waits for your decision")
+            elif _find_end(run) is not None:
+                print_note("the last turn ended with an error; it is tried again now")
             else:
                 print_note("the last turn was interrupted; it continues now")
             calls = [item.call for item in run.state.turn.calls.values()]
@@ -284,10 +271,14 @@ class Chat:
         print_note(f"{name} goes with the next message")
 
     def _take_turn(
-        self, start: Callable[[Emit], Coroutine[Any, Any, Run]], calls: Iterable[ToolCall] = ()
+        self,
+        start: Callable[[Emit], Coroutine[Any, Any, Run]],
+        calls: Iterable[ToolCall] = (),
+        typed: str | None = None,
     ) -> None:
-        """Run a turn and show it. `calls` are the calls that the model made before, in the same turn."""
-        view = JsonView() if self._is_json else self._make_view(calls)
+        """Run a turn and show it. `calls` are the calls that the model made before, in the same turn. `typed` is
+        the message of the turn if the person has just typed it."""
+        view = JsonView() if self._is_json else self._make_view(calls, typed)
         begin = time.monotonic()
         try:
             with closing(view):
@@ -312,9 +303,10 @@ class Chat:
             print_follow_up(run, self._follow_up)
         self._codes.append(exit_code(run))
 
-    def _make_view(self, calls: Iterable[ToolCall]) -> TurnView:
-        view = TurnView(is_live=is_live(), shows_input=not self.prompt.is_person, calls=calls)
-        view.meter, view.session = self._meter, self.session
+    def _make_view(self, calls: Iterable[ToolCall], typed: str | None) -> TurnView:
+        is_person = self.prompt.is_person
+        view = TurnView(is_live=is_live(), shows_input=not is_person, calls=calls)
+        view.meter, view.session, view.typed = self._meter, self.session, typed if is_person else None
         if self._person is not None:
             self._person.view = view
         return view
@@ -399,15 +391,23 @@ def chat(
                 limits=limits,
                 instructions=instructions,
                 files=read_mount(mount),
-                knowledge=knowledge.over_file(),
+                knowledge=knowledge,
                 is_trusted=is_trusted,
-                judge="patterns",
+                is_chat=True,
             )
 
         run_id = None
         if not is_new:
             run_id = _find_newest(opened) if session is None else find_run(opened, session)
         return Chat(make, follow_up, run_id, is_json=is_json).run()
+
+
+def _find_end(run: Run) -> int | None:
+    """Return the number of the event that ended the newest turn; `None` if that turn has not ended."""
+    for event in reversed(run.events):
+        if isinstance(event.body, TurnStarted | TurnCompleted):
+            return event.seq if isinstance(event.body, TurnCompleted) else None
+    return None
 
 
 def _find_newest(journal: Journal) -> str:

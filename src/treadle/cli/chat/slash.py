@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from treadle.cli.terminal.format import format_compaction, write_run_cost
-from treadle.cli.terminal.output import print_line, print_note, shorten, stderr, write_count, write_usage
+from treadle.cli.terminal.output import (
+    print_line,
+    print_note,
+    shorten,
+    spinner,
+    stderr,
+    write_count,
+    write_usage,
+)
 from treadle.core.errors import ConfigError
 from treadle.core.events import TurnStarted
 from treadle.core.prompting import count_prompt, find_room
@@ -102,9 +110,12 @@ def describe_context(state: State) -> str:
 
 
 def _compact(chat: "Chat", _: str) -> None:
-    done = chat.work.run(chat.session.compact())
+    with spinner("compacting"):
+        done = chat.work.run(chat.session.compact())
     if done is None:
-        print_note("there is nothing to compact")
+        kept = chat.session.run.state.policy.keep_turns
+        newest = f" before the newest {write_count(kept, 'turn')}, which stay as they are" if kept else ""
+        print_note(f"there is nothing to compact{newest}")
         return
     print_note(format_compaction(done))
 
@@ -121,14 +132,17 @@ def _cost(chat: "Chat", _: str) -> None:
 
 
 def _memory(chat: "Chat", text: str) -> None:
+    from treadle.cli.commands.memories import print_entry
+    from treadle.knowledge.memory import REMEMBERED
+
     memory = _find_memory(chat)
     if text:
         found = chat.work.run(memory.search(text, limit=_MAX_SHOWN))
         entries = [hit.entry for hit in found.hits]
     else:
-        entries = list(memory.store.entries(limit=_MAX_SHOWN, newest_first=True))
+        entries = memory.store.entries(REMEMBERED, _MAX_SHOWN, newest_first=True)
     for entry in entries:
-        print_line(f"{entry.entry_id}  {entry.store}: {entry.text}")
+        print_entry(entry)
     if not entries:
         print_note("nothing is remembered" + (" that fits" if text else ""))
 
@@ -178,9 +192,9 @@ def _fork(chat: "Chat", _: str) -> None:
     before = chat.stored_id
     if before is None:
         raise ConfigError("the session has no turn yet")
-    copy = chat.work.run(chat.agent.fork(before))
-    chat.switch(chat.agent, copy.run_id)
-    print_note(f"this is the session {copy.run_id} from now on, a copy{_tell_kept(before)}")
+    copied = chat.copy_session(before)
+    chat.switch(chat.agent, copied)
+    print_note(f"this is the session {copied} from now on, a copy{_tell_kept(before)}")
 
 
 def _undo(chat: "Chat", _: str) -> None:
@@ -195,7 +209,7 @@ def _undo(chat: "Chat", _: str) -> None:
             for event in chat.session.run.events
             if isinstance(event.body, TurnStarted) and event.body.turn == turn.number
         ]
-        copied = chat.work.run(chat.agent.fork(before, begun[-1] - 1)).run_id
+        copied = chat.copy_session(before, begun[-1] - 1)
     chat.switch(chat.agent, copied)
     if opened.message in chat.session.queued:
         chat.take_back(opened.message)
@@ -210,7 +224,7 @@ def _tell_kept(run_id: str | None) -> str:
 def _queue(chat: "Chat", text: str) -> None:
     waiting = chat.session.queued
     if text:
-        number = int(text) if text.isdigit() else 0
+        number = int(text) if text.isdecimal() else 0
         if not 1 <= number <= len(waiting):
             raise ConfigError(f"{text!r} is not the number of a message that waits; /queue lists them")
         chat.take_back(waiting[number - 1])

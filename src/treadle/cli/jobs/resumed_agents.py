@@ -41,15 +41,17 @@ def make_agent(
     schema: Json = None,
     knowledge: KnowledgeOptions = NOTHING,
     is_trusted: bool = False,
-    judge: str | None = None,
+    is_chat: bool = False,
 ) -> Agent:
     """Return an agent as the options describe it. Files bring the toolset `files` if no tools are given.
 
-    `judge` is used if neither the options nor the persona nor treadle.toml name a judge.
+    With `is_chat`, knowledge that is not given comes from the section `chat` of treadle.toml, and messages are
+    judged by patterns if nothing names a judge.
 
-    Raises: `ConfigError`; `UntrustedError` for a persona that needs --trust.
+    Raises: `ConfigError`, also for a user without a memory; `UntrustedError` for a persona that needs --trust.
     """
-    persona = None
+    persona, user = None, knowledge.user
+    knowledge = knowledge.over_file() if is_chat else knowledge
     if knowledge.persona is not None:
         from treadle.knowledge.surroundings import read_persona
 
@@ -60,11 +62,16 @@ def make_agent(
         policy = Policy() if persona.autonomy is None else Policy(autonomy=persona.autonomy)
         tools = tools or persona.parts
         options = options if options.model is not None else replace(options, model=persona.model)
-    judge = (
-        knowledge.judge or (None if persona is None else persona.judge) or load_config().file.judge or judge
-    )
+    judge = knowledge.judge or (None if persona is None else persona.judge) or load_config().file.judge
+    has_memory = knowledge.memory
+    if has_memory is None:
+        has_memory = persona is not None and persona.memory_spec is not None
+    if user is not None and not has_memory:
+        raise ConfigError("--user names the user whom memories are about; add --memory, or leave --user out")
     if files is not None and not options.tools and (persona is None or not persona.tools):
         tools = ("files", *tools)
+    if limits.given.get("summary_model") is not None:
+        _check_summary_model(limits.given["summary_model"])
     return Agent(
         _tools_first(options.tools, lambda: make_model(options, task)),
         instructions=instructions,
@@ -79,8 +86,18 @@ def make_agent(
         user=knowledge.user,
         skills=knowledge.skills or (),
         documents=knowledge.documents or (),
-        judge=judge,
+        judge=judge or ("patterns" if is_chat else None),
     )
+
+
+def _check_summary_model(name: str) -> None:
+    """Make a model for summaries before it is needed. Raises: `ConfigError` that names the option."""
+    from treadle.models.config.recipe import make_model as make
+
+    try:
+        make(name)
+    except ConfigError as error:
+        raise ConfigError(f"--summary-model {name!r}: {error}") from error
 
 
 def print_knowledge(agent: Agent) -> None:

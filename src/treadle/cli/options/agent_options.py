@@ -48,7 +48,7 @@ def read_tool_limits(texts: Sequence[str]) -> dict[str, ToolLimits]:
         limits: dict[str, int] = {}
         for part in rest.split(","):
             name, _, number = part.strip().partition("=")
-            if not tool or name not in names or not number.isdigit():
+            if not tool or name not in names or not number.isdecimal():
                 raise ConfigError(
                     f"--tool-limit {text!r}: write TOOL:calls=3, with calls, concurrent or chars, such as "
                     "'web_*:calls=3,chars=2000'"

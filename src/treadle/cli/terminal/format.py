@@ -85,10 +85,12 @@ def format_compaction(body: e.ContextCompacted) -> str:
         f"{write_count(len(body.shortened), 'result')} cut" if body.shortened else "",
         f"{write_count(len(body.excerpts), 'message')} shown in part" if body.excerpts else "",
     ]
-    if body.messages > body.dropped and body.model is not None and not body.error:
+    # Without a summary, all old messages are dropped: those that neither stay nor are a summary themselves.
+    has_summary = body.dropped == 0 or body.dropped < body.messages - len(body.replacement)
+    if has_summary and body.messages and body.model is not None:
         done.append(f"old messages summarised by {clean(body.model)}")
     done.append(f"{write_count(body.dropped, 'message')} dropped" if body.dropped else "")
-    done.append(f"no new summary, because {shorten(body.error, 300)}" if body.error else "")
+    done.append(f"{'no new summary, because ' * (not has_summary)}{shorten(body.error or '', 300)}")
     return "; ".join(filter(None, done))
 
 

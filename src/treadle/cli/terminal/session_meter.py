@@ -81,35 +81,19 @@ class SessionMeter(Struct):
 
 class TurnView(TextView):
     """A view of the turns that follow one message, which ends with the tokens, cost and time that the turns and
-    the session used.
-
-    It can be paused while the person types, and then shows afterwards what happened meanwhile.
-    """
+    the session used."""
 
     meter: SessionMeter
     session: Session
-    _held: list[e.Event | e.Ephemeral] | None = None
-    """What happened while the view is paused; `None` if it is not paused."""
+    typed: str | None = None
+    """The message that the person has just typed, which is on the screen already; `None` if there is none."""
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
         if isinstance(item.body, e.TurnCompleted):
             self.meter.on_event(item.body, self.session.run.state)
-        if self._held is None:
-            super().on_event(item)
+        if isinstance(item.body, e.TurnStarted) and item.body.message.content == self.typed:
+            self.typed = None
         else:
-            self._held.append(item)
-
-    def hold(self) -> None:
-        """Pause the view, at the beginning of a line."""
-        self._held = []
-        self.pause()
-
-    def release(self) -> None:
-        """Show what happened since `hold`."""
-        held, self._held = self._held or [], None
-        if not held:
-            self.wait_again()
-        for item in held:
             super().on_event(item)
 
     def _print_outcome(self, run: Run, seconds: float) -> None:

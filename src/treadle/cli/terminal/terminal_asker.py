@@ -3,7 +3,8 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -41,9 +42,8 @@ class TerminalPerson:
     async def answer(self, question: Question) -> Answerable | None:
         """See `Asker`. An empty line, Esc and the end of the input mean that the answer comes later."""
         async with self.keyboard:
-            if self.view is not None:
-                self.view.close()
-            return await _ask(question)
+            with self._alone():
+                return await _ask(question)
 
     async def approve(self, request: ApprovalRequest) -> Decision | None:
         """See `Approver`. The end of the input means that the decision is made later."""
@@ -51,9 +51,19 @@ class TerminalPerson:
         async with self.keyboard:
             if call.name in self._always:
                 return Decision(True)
-            if self.view is not None:
-                self.view.close()
-            return await self._decide(request)
+            with self._alone():
+                return await self._decide(request)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Pause the view, so that what happens meanwhile is shown after what the person is asked."""
+        view = View() if self.view is None else self.view
+        view.close()
+        view.hold()
+        try:
+            yield
+        finally:
+            view.release()
 
     async def _decide(self, request: ApprovalRequest) -> Decision | None:
         call, console = request.call, stderr()

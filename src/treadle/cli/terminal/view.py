@@ -41,6 +41,12 @@ class View:
     def close(self) -> None:
         """Remove the spinner and end an unfinished line. Also called when the run was interrupted."""
 
+    def hold(self) -> None:
+        """Pause the view while a person types, at the beginning of a line."""
+
+    def release(self) -> None:
+        """Show what happened since `hold`."""
+
 
 def make_view(*, is_json: bool, is_quiet: bool, calls: Iterable[ToolCall] = ()) -> View:
     """Return the view for the options and for the kind of standard output.
@@ -96,9 +102,17 @@ class TextView(EventPrinter, View):
         """The ids of the server's calls that the newest answer made and that were shown."""
         self._refused_tool: str | None = None
         """The tool that the newest answer says cannot be used; `None` if there is none."""
+        self._held: list[e.Event | e.Ephemeral] | None = None
+        """What happened while the view is paused; `None` if it is not paused."""
         self._wait("starting")
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
+        if self._held is not None:
+            self._held.append(item)
+        else:
+            self._show(item)
+
+    def _show(self, item: e.Event | e.Ephemeral) -> None:
         body = item.body
         if isinstance(body, e.TextDelta):
             self._stream("text", body.text, None)
@@ -164,6 +178,7 @@ class TextView(EventPrinter, View):
     def close(self) -> None:
         self._stop_spinner()
         self._end_line()
+        self._waits_for = ""
 
     def _on_inference_completed(self, body: e.InferenceCompleted) -> None:
         message = body.completion.message
@@ -243,11 +258,18 @@ class TextView(EventPrinter, View):
             self._writer.end()
         self._writer, self._streamed = None, ""
 
-    def pause(self) -> None:
-        """Stop writing until the next event, and leave what has come on the screen."""
+    def hold(self) -> None:
+        self._held = []
         self._stop_spinner()
         if self._writer is not None:
             self._writer.pause()
+
+    def release(self) -> None:
+        held, self._held = self._held or [], None
+        if not held and self._waits_for:
+            self._wait(self._waits_for)
+        for item in held:
+            self._show(item)
 
     def say(self, text: str, style: str = "", end: str = "\n") -> None:
         self._stop_spinner()
@@ -257,11 +279,6 @@ class TextView(EventPrinter, View):
     def _wait_for_calls(self) -> None:
         if self._under_way:
             self._wait("running " + ", ".join(self._under_way.values()))
-
-    def wait_again(self) -> None:
-        """Show the spinner again that `close` removed, unless text is being written."""
-        if self._waits_for:
-            self._wait(self._waits_for)
 
     def _wait(self, text: str) -> None:
         if not self._is_live:

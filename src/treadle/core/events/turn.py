@@ -84,7 +84,7 @@ class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_com
     cost_usd: float | None = 0.0
     """The cost of the summary; `None` if it is not known."""
     error: str | None = None
-    """Why there is no new summary; `None` if there is one, or none was needed."""
+    """Why there is no new summary, or what was wrong with the one that the model wrote; `None` if neither was."""
     duration_seconds: float = 0.0
     """How long the compaction took."""
     sampled: Completion | None = None

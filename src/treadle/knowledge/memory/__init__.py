@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from treadle.knowledge.memory.namespace import forget_runs as forget_runs
     from treadle.knowledge.memory.namespace import make_embedder as make_embedder
     from treadle.knowledge.memory.namespace import open_memory as open_memory
+    from treadle.knowledge.memory.protocol import REMEMBERED as REMEMBERED
     from treadle.knowledge.memory.protocol import Author as Author
     from treadle.knowledge.memory.protocol import Draft as Draft
     from treadle.knowledge.memory.protocol import Epistemic as Epistemic

@@ -28,6 +28,10 @@ class Store(StrEnum):
     """Pieces of documents."""
 
 
+REMEMBERED = tuple([store for store in Store if store is not Store.DOCUMENTS])
+"""The stores of what comes from conversations and people, and not from documents."""
+
+
 class Author(StrEnum):
     """The party that writes a memory."""
 
