@@ -25,7 +25,7 @@ inference had no error, and an approval on which nobody decided counted as worki
 def is_since(version: str, major: int, minor: int) -> bool:
     """Return whether the event version of a run is `major.minor` or later."""
     parts = version.split(".")
-    return all(part.isdigit() for part in parts) and [int(part) for part in parts] >= [major, minor]
+    return all(part.isdecimal() for part in parts) and [int(part) for part in parts] >= [major, minor]
 
 
 class Body(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False, tag_field="type"):

@@ -197,7 +197,7 @@ def decode_line(line: bytes) -> Event:
 
 def _refuse_newer(version: str | None) -> None:
     major = (version or VERSION).split(".")[0]
-    if not major.isdigit() or int(major) > int(VERSION.split(".")[0]):
+    if not major.isdecimal() or int(major) > int(VERSION.split(".")[0]):
         raise JournalError(
             f"this run was written by a newer Treadle (event version {version!r}, this one reads up to "
             f"{VERSION!r}); upgrade treadle to read it"

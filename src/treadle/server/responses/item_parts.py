@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from treadle.core.types import Json, Usage
+from treadle.core.types import Json
 from treadle.knowledge.files.file_search import SearchResults
 
 _MARK = re.compile(r"\[(file-[0-9a-f]{24})\]")
@@ -55,14 +55,3 @@ def reasoning_part(text: str) -> Json:
 def error_of(text: str) -> Json:
     """Return the error of an `mcp_call` whose tool has failed."""
     return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
-
-
-def write_usage(usage: Usage) -> dict[str, Json]:
-    """Return the tokens of a response."""
-    return {
-        "input_tokens": usage.input_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_input_tokens},
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.total_tokens,
-    }

@@ -25,6 +25,7 @@ from treadle.core.types import (
 )
 from treadle.knowledge.files.file_search import NAME as FILE_SEARCH
 from treadle.models.dialects.openai_chat.served import to_logprobs
+from treadle.models.dialects.openai_responses.served import write_usage
 from treadle.server.responses.item_parts import (
     citations_in,
     error_of,
@@ -32,7 +33,6 @@ from treadle.server.responses.item_parts import (
     queries_in,
     reasoning_part,
     results_of,
-    write_usage,
 )
 from treadle.server.responses.response_ids import ResponseId, conversation_id, wire_call_id
 

@@ -58,7 +58,7 @@ class ResponseStream:
         status = "completed" if reason is None else "incomplete"
         response = {**self._response, "status": status, "output": self._items}
         response["incomplete_details"] = None if reason is None else {"reason": reason}
-        response["usage"] = _write_usage(completion.usage)
+        response["usage"] = write_usage(completion.usage) if completion.usage.is_reported else None
         return [*events, self._event(status, response=response)]
 
     def _event(self, kind: str, **fields: Json) -> dict[str, Json]:
@@ -136,9 +136,8 @@ def _part_of(kind: str, text: str) -> dict[str, Json]:
     return {"type": "reasoning_text", "text": text}
 
 
-def _write_usage(usage: Usage) -> Json:
-    if not usage.is_reported:
-        return None
+def write_usage(usage: Usage) -> dict[str, Json]:
+    """Return the tokens of a response."""
     return {
         "input_tokens": usage.input_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_input_tokens},
