@@ -201,7 +201,7 @@ def shows_clock(text: str, begin: float, end: float) -> bool:
 def _read_time(text: str, year: int) -> tuple[float, bool] | None:
     """Return a time in seconds since the epoch, and whether its offset is unknown; `None` if it has no time of day.
     `year` is the year of a date that has none."""
-    if text.isdigit() or text.replace(".", "", 1).isdigit():
+    if text.isdecimal() or text.replace(".", "", 1).isdecimal():
         whole = text.partition(".")[0]
         return float(text) / 10 ** (len(whole) - 10), False
     if len(text) < len("Jan 01 00:00:00"):

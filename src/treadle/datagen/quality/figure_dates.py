@@ -70,7 +70,7 @@ def shift_date(text: str, item: Quantity, numbers: dict[str, float]) -> Quantity
     if found is None:
         return item
     word = found["n"].casefold()
-    days = (int(word) if word.isdigit() else int(numbers.get(word, 1))) * (7 if found["w"] else 1)
+    days = (int(word) if word.isdecimal() else int(numbers.get(word, 1))) * (7 if found["w"] else 1)
     try:
         day = date(item.year or 2023, int(item.value) // 100, int(item.value) % 100)
     except ValueError:

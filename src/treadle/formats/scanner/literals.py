@@ -102,7 +102,7 @@ def read_value(text: str, position: int, depth: int) -> tuple[Json, int]:
         if len(word) > 4000:
             raise BadValue("a number with too many digits", position)
         try:
-            return (int(word) if word.lstrip("+-").isdigit() else to_float(word)), match.end()
+            return (int(word) if word.lstrip("+-").isdecimal() else to_float(word)), match.end()
         except ValueError as error:
             raise BadValue(str(error), position) from None
     if (match := _WORD.match(text, position)) and match[0] in _WORDS:

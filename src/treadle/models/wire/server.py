@@ -212,7 +212,7 @@ def retry_after_seconds(header: Callable[[str], str | None]) -> float | None:
         if text is None:
             continue
         try:
-            if text.strip()[:1].isdigit():
+            if text.strip()[:1].isdecimal():
                 seconds = float(text) * unit
             else:
                 seconds = parsedate_to_datetime(text).timestamp() - time.time()
@@ -265,7 +265,7 @@ def _read_reset(text: str | None) -> float | None:
         if (parts := _DURATION.fullmatch(text)) and text:
             units = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
             return sum(float(part or 0) * unit for part, unit in zip(parts.groups(), units, strict=True))
-        if text[:1].isdigit() and ("T" in text or "t" in text):
+        if text[:1].isdecimal() and ("T" in text or "t" in text):
             seconds = datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() - time.time()
         else:
             seconds = float(text)

@@ -272,5 +272,5 @@ def _number_columns(head: str) -> Iterator[str]:
     if len(lines) < 2:
         return
     for name, value in zip(lines[0].split(","), lines[1].split(","), strict=False):
-        if value.replace(".", "", 1).lstrip("-").isdigit():
+        if value.replace(".", "", 1).lstrip("-").isdecimal():
             yield name

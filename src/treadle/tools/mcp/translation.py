@@ -131,7 +131,7 @@ def find_answer(error: ValueError) -> UnreadableAnswer | None:
                 return UnreadableAnswer(number)
             return UnreadableAnswer(None) if message.keys() & {"result", "error"} else None
         if isinstance(message, str) and (found := _NUMBER.match(message)):
-            return UnreadableAnswer(int(found[1]) if found[1].isdigit() else found[1].strip('"'))
+            return UnreadableAnswer(int(found[1]) if found[1].isdecimal() else found[1].strip('"'))
     return None
 
 

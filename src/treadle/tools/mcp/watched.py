@@ -97,7 +97,7 @@ class Watched(_Stream):
 
     def _settle(self, number: Any) -> None:
         """Note that a request has its answer, or needs none any more."""
-        if isinstance(number, str) and number.isdigit() and number not in self._open:
+        if isinstance(number, str) and number.isdecimal() and number not in self._open:
             number = int(number)
         self._open.pop(number, None)
         for candidates, _ in self._orphans:
