@@ -53,6 +53,7 @@ function KeyList({ onClose }: { onClose: () => void }): ReactNode {
           <span key={`${key.key} about`}>{key.about}</span>,
         ])}
       </div>
+      <div className="ends"><button onClick={onClose}>Close</button></div>
     </Dialog>
   );
 }

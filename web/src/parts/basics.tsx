@@ -1,5 +1,5 @@
 /** Small parts that several pages use: chips, states of loading, dialogs and copying. */
-import { useEffect, useRef, useState, type ReactNode } from "react";
+import { useEffect, useLayoutEffect, useRef, useState, type PointerEvent, type ReactNode } from "react";
 import { RequestFailed, setToken } from "../source";
 
 export type Tone = "" | "good" | "bad" | "warn" | "accent";
@@ -37,11 +37,25 @@ export function Status({ error, children }: { error?: Error | null; children?: R
   );
 }
 
+/** A dialog, which Escape, its button and a click beside it close. The focus then goes back to where it was. */
 export function Dialog({ title, onClose, children }: { title: string; onClose: () => void; children: ReactNode }): ReactNode {
   const box = useRef<HTMLDialogElement>(null);
-  useEffect(() => box.current?.showModal(), []);
+  useLayoutEffect(() => {
+    const dialog = box.current;
+    dialog?.showModal();
+    return () => {
+      // A message about what was done is seen after the dialog, too.
+      document.body.append(...(dialog?.querySelectorAll(".toast") ?? []));
+      dialog?.close();
+    };
+  }, []);
+  // The press counts, and not the click: a text that is selected may end beside the dialog.
+  const closeBeside = (event: PointerEvent): void => {
+    const { left, right, top, bottom } = event.currentTarget.getBoundingClientRect();
+    if (event.clientX < left || event.clientX > right || event.clientY < top || event.clientY > bottom) onClose();
+  };
   return (
-    <dialog ref={box} onClose={onClose} aria-label={title} onClick={(event) => { if (event.target === box.current) onClose(); }}>
+    <dialog ref={box} onClose={onClose} aria-label={title} onPointerDown={(event) => event.target === box.current && closeBeside(event)}>
       <h2>{title}</h2>
       {children}
     </dialog>
