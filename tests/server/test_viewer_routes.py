@@ -100,6 +100,9 @@ async def test_the_page_gets_events_prompts_contents_and_relatives(
     memory.store.write(Draft(store=Store.SELF_FACTS, text="Kim likes tea."), 1.0)
     assert (await get("/v1/view/memories"))["data"] == [{"persona": "ada", "user": "kim"}]
     assert [entry["text"] for entry in (await get("/v1/view/memories/ada/kim"))["data"]] == ["Kim likes tea."]
+    open_memory(journal, "ada", "crew/lee").store.write(Draft(store=Store.SELF_FACTS, text="Lee sails."), 1.0)
+    found = (await get("/v1/view/memories/ada/crew%2Flee"))["data"]
+    assert [entry["text"] for entry in found] == ["Lee sails."]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 /** Small parts that several pages use: chips, states of loading, dialogs and copying. */
 import { useEffect, useLayoutEffect, useRef, useState, type PointerEvent, type ReactNode } from "react";
-import { RequestFailed, setToken } from "../source";
+import { hasToken, RequestFailed, setToken } from "../source";
 
 export type Tone = "" | "good" | "bad" | "warn" | "accent";
 
@@ -13,12 +13,13 @@ export function Chip({ tone = "", title, children, moves = false, dot = false }:
   );
 }
 
-/** Asks for the key of a server that wants one. */
-function AskToken(): ReactNode {
+/** Asks for the key of a server that wants one. `refused` says why the key that was given is not valid. */
+function AskToken({ refused }: { refused: string }): ReactNode {
   const [text, setText] = useState("");
   return (
     <form className="form status" onSubmit={(event) => { event.preventDefault(); setToken(text.trim()); location.reload(); }}>
       <label htmlFor="token">This server wants a key: open the address that <code>treadle view</code> printed, or give a key of <code>treadle serve</code>.</label>
+      {hasToken() && <span className="bad" role="alert">{refused}</span>}
       <div className="row">
         <input id="token" type="password" className="grow" value={text} onChange={(event) => setText(event.target.value)} autoComplete="off" />
         <button className="main" disabled={!text.trim()}>Use the key</button>
@@ -29,7 +30,7 @@ function AskToken(): ReactNode {
 
 /** Says that data comes, why it does not come, or that there is none. */
 export function Status({ error, children }: { error?: Error | null; children?: ReactNode }): ReactNode {
-  if (error instanceof RequestFailed && error.status === 401) return <AskToken />;
+  if (error instanceof RequestFailed && error.status === 401) return <AskToken refused={error.message} />;
   return (
     <div className="status" role={error ? "alert" : "status"}>
       {error ? <><b>This cannot be shown.</b> {error.message}</> : children ?? "Loading …"}

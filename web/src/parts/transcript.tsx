@@ -86,6 +86,9 @@ function Running({ item, isDriven, what }: { item: Item; isDriven: boolean; what
   return isDriven ? <Chip tone="accent" moves>{what}{passed > 1 && ` for ${passed < 60 ? `${passed} s` : seconds(passed)}`}</Chip> : <Chip tone="warn" title="the process that drove the run has ended">interrupted</Chip>;
 }
 
+/** Return what an item says; an answer that must fit a schema is laid out, also while it comes. */
+export const textOf = (item: Item): string => (item.isStructured ? pretty(item.text, true, item.state === "running") : item.text);
+
 function Inference({ item, isDriven }: { item: Item; isDriven: boolean }): ReactNode {
   const usage = item.completion?.usage;
   return (
@@ -105,7 +108,7 @@ function Inference({ item, isDriven }: { item: Item; isDriven: boolean }): React
         </p>
       ))}
       {item.reasoning && <Text className="thought" text={item.reasoning} most={600} />}
-      {item.text && <Text className="said" text={item.text} />}
+      {item.text && <Text className={item.isStructured ? "arguments" : "said"} text={textOf(item)} />}
       {item.parts.length > 0 && <Parts runId={item.runId} parts={item.parts} />}
     </>
   );
@@ -127,7 +130,7 @@ function Call({ item, onOpen, isOpened, isDriven }: { item: Item } & Opening): R
       <Head item={item}>
         {item.effect === "once" && <Chip title="running it again could do harm">once</Chip>}
         {item.effect === "server" && <Chip title="the model's server made this call">server</Chip>}
-        <Running item={item} isDriven={isDriven} what="running" />
+        <Running item={item} isDriven={isDriven} what={item.seqs.length ? "running" : "being written"} />
         {item.isOpen && <Chip tone="warn" dot>waits for approval</Chip>}
         {result?.error_kind && <Chip tone={TONES[item.state]}>{result.error_kind.replaceAll("_", " ")}</Chip>}
         {result?.is_simulated && <Chip title="a mock or a model made this result up">simulated</Chip>}
@@ -139,7 +142,7 @@ function Call({ item, onOpen, isOpened, isDriven }: { item: Item } & Opening): R
           </>
         )}
       </Head>
-      <Text className="arguments" text={item.arguments.length <= SHORT && !item.arguments.includes("\\n") ? item.arguments : pretty(item.arguments, true)} most={900} />
+      <Text className="arguments" text={item.arguments.length <= SHORT && !item.arguments.includes("\\n") ? item.arguments : pretty(item.arguments, true, item.state === "running")} most={900} />
       {result && <Text className={`result${result.is_error ? " bad" : ""}`} text={result.content || "(empty)"} most={900} />}
       {result?.artifacts && result.artifacts.length > 0 && <Parts runId={item.runId} parts={result.artifacts} />}
     </>
