@@ -174,6 +174,25 @@ def test_a_key_that_is_not_known_is_called_so(browser: Chromium, served: ServedJ
     browser.evaluate("sessionStorage.clear()")
 
 
+def test_a_narrow_screen_has_room_for_what_is_written_and_changed(
+    browser: Chromium, served: ServedJournal
+) -> None:
+    wide = "document.querySelector('{}').getBoundingClientRect().width"
+    show(browser, served.address(f"run/{served.runs['asking']}"), ".ask", width=400)
+    assert browser.evaluate(wide.format(".ask input")) > 150
+    show(browser, served.address(f"run/{served.runs['tidy']}?view=files"), ".difference pre", width=400)
+    assert browser.evaluate(wide.format(".difference pre")) > 300
+    show(browser, served.address(f"run/{served.runs['tidy']}?view=forks"), ".branches a", width=400)
+    assert browser.evaluate("document.querySelector('.branches a').getBoundingClientRect().left") < 200
+
+
+async def test_notes_make_no_difference_between_runs(browser: Chromium, live: str, journal: Journal) -> None:
+    runs = [await Agent(ScriptedModel(["Done."]), journal=journal).run("Do it.") for _ in range(2)]
+    await send(journal, runs[0].run_id, Note(remark="Well done."))
+    await asyncio.to_thread(show, browser, f"{live}compare/{runs[0].run_id}/{runs[1].run_id}", ".pair")
+    assert "These runs are equal" in await asyncio.to_thread(text_of, browser, ".bar")
+
+
 class PausingModel:
     """A model whose second answer stops after its first pieces until it may go on."""
 

@@ -19,8 +19,8 @@ interface Pair { one: Item | null; two: Item | null; isEqual: boolean; hidden: n
 const signature = (item: Item): string =>
   [item.kind, item.depth, item.title, item.text, item.reasoning, item.arguments, item.result?.content ?? "", item.result?.error_kind ?? ""].join("\0");
 
-/** Whether an item says what the run did, and not how it was driven. */
-const isWork = (item: Item): boolean => !(item.kind === "event" && /^(Paused|Resumed|Left open)/.test(item.title));
+/** Whether an item says what the run did, and not how it was driven or what people noted about it. */
+const isWork = (item: Item): boolean => !(item.kind === "event" && /^(Paused|Resumed|Left open|Note|Not done)/.test(item.title));
 
 /** Align the items of two runs. */
 export function align(one: readonly Item[], two: readonly Item[]): Pair[] {
