@@ -12,7 +12,7 @@ from tests.cli.command import Cli
 from tests.server.test_responses import config, journal, serving
 from tests.viewer.conftest import ServedJournal
 from tests.viewer.sample_runs import answer, look
-from tests.viewer.test_pages import show, text_of, wait, write
+from tests.viewer.test_pages import click, press, show, text_of, wait, write
 
 from treadle import Agent, ScriptedModel, open_journal, tool
 from treadle.core.events import TextDelta
@@ -191,6 +191,36 @@ async def test_notes_make_no_difference_between_runs(browser: Chromium, live: st
     await send(journal, runs[0].run_id, Note(remark="Well done."))
     await asyncio.to_thread(show, browser, f"{live}compare/{runs[0].run_id}/{runs[1].run_id}", ".pair")
     assert "These runs are equal" in await asyncio.to_thread(text_of, browser, ".bar")
+
+
+async def test_the_whole_of_a_cut_result_is_shown(browser: Chromium, live: str, journal: Journal) -> None:
+    whole = "\n".join(f"line {number} of all" for number in range(20_000))
+
+    @tool(effect="pure")
+    def read() -> str:
+        """Read all."""
+        return whole
+
+    agent = Agent(
+        ScriptedModel([answer("", call("read", {})), answer("Read.")]), tools=[read], journal=journal
+    )
+    run = await agent.run("Read all.")
+
+    def look_at() -> None:
+        show(browser, f"{live}run/{run.run_id}", "button.chip")
+        assert "line 19999 of all" not in text_of(browser)
+        press(browser, "j", "j", "j", "j", "j")
+        browser.evaluate("document.querySelector('button.chip').focus()")
+        browser.evaluate("document.querySelector('button.chip').click()")
+        wait(browser, "document.querySelector('dialog .kept')")
+        click(browser, f"Show 200,000 of {len(whole):,} characters")
+        wait(browser, "document.querySelector('dialog').innerText.includes('line 9999 of all')")
+        wait(browser, "document.querySelector('dialog a[download]').protocol === 'blob:'")
+        press(browser, "Escape")
+        wait(browser, "!document.querySelector('dialog')")
+        assert browser.complaints == []
+
+    await asyncio.to_thread(look_at)
 
 
 class PausingModel:

@@ -5,7 +5,7 @@ import type { Item } from "../fold/run";
 import { bytes, clock, compact, count, many, oneLine, pretty, seconds, usd } from "../format";
 import { useGet } from "../load";
 import { to } from "../router";
-import { Chip, type Tone } from "./basics";
+import { Chip, Dialog, Status, type Tone } from "./basics";
 import { contentOf, type Content } from "./files";
 import { useVirtual } from "./virtual";
 
@@ -22,7 +22,7 @@ export function Text({ text, className = "", most = LONG }: { text: string; clas
       <pre className={className}>{text.slice(0, limit)}{text.length > limit ? " …" : ""}</pre>
       {text.length > most && (
         <button className="plain more" onClick={(event) => { event.stopPropagation(); setIsWhole(!isWhole); }}>
-          {isWhole ? "Show less" : `Show all ${count(text.length)} characters`}
+          {isWhole ? "Show less" : text.length > MOST ? `Show ${count(MOST)} of ${count(text.length)} characters` : `Show all ${count(text.length)} characters`}
         </button>
       )}
     </>
@@ -44,6 +44,37 @@ function Picture({ runId, part, digest }: { runId: string; part: Artifact; diges
   return data?.base64 === undefined ? <Chip>{name}</Chip> : <img src={`data:${part.mime_type};base64,${data.base64}`} alt={name} />;
 }
 
+const nameOf = (part: Artifact): string => `${part.name ?? part.kind}${part.size_bytes ? `, ${bytes(part.size_bytes)}` : ""}`;
+
+/** A content that is kept beside the events, such as the whole of a cut result, which is shown when it is asked for. */
+function Kept({ runId, part, digest }: { runId: string; part: Artifact; digest: string }): ReactNode {
+  const [isOpen, setIsOpen] = useState(false);
+  return (
+    <span onClick={(event) => event.stopPropagation()}>
+      <button className="chip" title="Show it" onClick={() => setIsOpen(true)}>{nameOf(part)}</button>
+      {isOpen && <KeptDialog runId={runId} part={part} digest={digest} onClose={() => setIsOpen(false)} />}
+    </span>
+  );
+}
+
+function KeptDialog({ runId, part, digest, onClose }: { runId: string; part: Artifact; digest: string; onClose: () => void }): ReactNode {
+  const { data, error } = useGet<Content>(contentOf(runId, digest));
+  const [address, setAddress] = useState("");
+  useEffect(() => {
+    if (!data) return;
+    const content = data.base64 === undefined ? data.text ?? "" : Uint8Array.from(atob(data.base64), (letter) => letter.charCodeAt(0));
+    const made = URL.createObjectURL(new Blob([content]));
+    setAddress(made);
+    return () => URL.revokeObjectURL(made);
+  }, [data]);
+  return (
+    <Dialog title={nameOf(part)} onClose={onClose}>
+      {error || !data ? <Status error={error} /> : data.text === undefined ? <p className="soft">This content is not text.</p> : <Text className="kept" text={data.text} most={20_000} />}
+      <div className="ends">{address && <a href={address} download={part.name ?? `${digest.slice(0, 12)}${data?.text === undefined ? "" : ".txt"}`}>Save as a file</a>}<button onClick={onClose}>Close</button></div>
+    </Dialog>
+  );
+}
+
 function Parts({ runId, parts }: { runId: string; parts: Artifact[] }): ReactNode {
   return (
     <div className="row wrap parts">
@@ -52,7 +83,8 @@ function Parts({ runId, parts }: { runId: string; parts: Artifact[] }): ReactNod
           ? <img key={number} src={`data:${part.mime_type};base64,${part.data}`} alt={part.name ?? "attached image"} />
           : part.digest && part.mime_type?.startsWith("image/")
             ? <Picture key={number} runId={runId} part={part} digest={part.digest} />
-            : <Chip key={number} title={part.uri ?? part.digest ?? ""}>{part.name ?? part.kind}{part.size_bytes ? `, ${bytes(part.size_bytes)}` : ""}</Chip>
+            : part.digest ? <Kept key={number} runId={runId} part={part} digest={part.digest} />
+            : <Chip key={number} title={part.uri ?? ""}>{nameOf(part)}</Chip>
       ))}
     </div>
   );
