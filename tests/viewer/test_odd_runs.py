@@ -92,6 +92,11 @@ async def test_a_group_may_have_any_name(browser: Chromium, live: str, journal: 
         "[...document.querySelectorAll('.facts-line a')].find(one => one.innerText === 'its group').click()",
     )
     await asyncio.to_thread(wait, browser, "document.querySelectorAll('.sidehead section').length === 2")
+    for _ in range(2):
+        await Agent(ScriptedModel(["One."]), journal=journal).run("Hello.", metadata={"group": "alike"})
+    await asyncio.to_thread(show, browser, f"{live}group/alike", ".sideline")
+    assert "All messages are the same" in await asyncio.to_thread(text_of, browser, "main")
+    assert await asyncio.to_thread(browser.evaluate, "document.querySelectorAll('.msg.user').length") == 1
     await asyncio.to_thread(show, browser, f"{live}group/nobody", "main")
     await asyncio.to_thread(wait, browser, "document.body.innerText.includes('No finished run is in this')")
 

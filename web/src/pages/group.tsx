@@ -140,6 +140,7 @@ function SideBySide({ group, bodies }: { group: GroupFacts; bodies: Record<strin
         ))}
       </div>
       {differs > 0 && isLoaded && <p className="soft hiddenones">{differs === 1 ? "The first message is" : `The first ${count(differs)} messages are`} the same in all.</p>}
+      {differs < 0 && isLoaded && shown.length > 1 && conversations[0]?.length ? <p className="soft hiddenones">All messages are the same in all.</p> : null}
       {!isLoaded && <Status />}
       {isLoaded && <SideLines conversations={conversations} />}
     </div>
