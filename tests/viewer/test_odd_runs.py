@@ -198,6 +198,34 @@ async def test_notes_make_no_difference_between_runs(browser: Chromium, live: st
     assert "These runs are equal" in await asyncio.to_thread(text_of, browser, ".bar")
 
 
+async def test_a_file_shows_a_run_as_it_was_when_the_file_was_written(
+    browser: Chromium, tmp_path: Path, journal: Journal
+) -> None:
+    may_end, has_begun = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="pure")
+    async def wait_long() -> str:
+        """Wait."""
+        has_begun.set()
+        await may_end.wait()
+        return "waited"
+
+    agent = Agent(ScriptedModel([[call("wait_long", {})], "Done."]), tools=[wait_long], journal=journal)
+    work = asyncio.ensure_future(agent.run("Wait.", run_id="waits"))
+    await has_begun.wait()
+    made = await asyncio.to_thread(
+        Cli(tmp_path), "report", "waits", "--journal", "runs.db", "--out", "w.html"
+    )
+    may_end.set()
+    await work
+    assert made.code == 0
+    await asyncio.to_thread(show, browser, tmp_path / "w.html", ".block.call")
+    await asyncio.sleep(2.1)
+    assert (await asyncio.to_thread(text_of, browser, ".block.call .chip")) == "running"
+    assert (await asyncio.to_thread(text_of, browser, ".runhead .chip")) == "running"
+    assert " ms\n" in await asyncio.to_thread(text_of, browser, ".facts-line")
+
+
 async def test_the_whole_of_a_cut_result_is_shown(browser: Chromium, live: str, journal: Journal) -> None:
     whole = "\n".join(f"line {number} of all" for number in range(20_000))
 

@@ -48,7 +48,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
     <header className="runhead">
       <div className="row">
         <h1 className="cut" title={title}>{title}</h1>
-        <Chip tone={tone} moves={moves} dot={tone !== ""}>{text}</Chip>
+        <Chip tone={tone} moves={moves && isLive} dot={tone !== ""} title={moves && !isLive ? "when this file was written" : ""}>{text}</Chip>
         {run.error && <Chip tone="bad" dot title={run.error.message}>not connected</Chip>}
         <span className="grow" />
         {isLive && (
@@ -65,7 +65,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
         <span>{fold.model}</span>
         <span>{many(fold.turn, "turn")}, {many(run.info?.steps ?? 0, "step")}</span>
         <Sums run={run} />
-        <span>{seconds(Math.max(0, (moves ? Date.now() / 1000 : fold.lastAt) - first))}</span>
+        <span>{seconds(Math.max(0, (moves && isLive ? Date.now() / 1000 : fold.lastAt) - first))}</span>
         <span title="start">{first ? clock(first) : ""}</span>
         {started?.parent && <a href={to(["run", started.parent.run_id], { at: started.parent.seq })}>forked from {started.parent.run_id.slice(0, 8)} at event {started.parent.seq}</a>}
         {started?.caller && <a href={to(["run", started.caller.run_id])}>called by {started.caller.run_id.slice(0, 8)}</a>}

@@ -30,7 +30,7 @@ const COLUMNS: Column<RunInfo>[] = [
   { name: "Tokens", width: "72px", isNumber: true, order: "tokens", cell: (run) => <span title={`${count(run.input_tokens)} in, ${count(run.cached_input_tokens)} of them cached, ${count(run.output_tokens)} out`}>{compact(run.input_tokens + run.output_tokens)}</span> },
   { name: "Cost", width: "72px", isNumber: true, order: "cost", cell: (run) => (run.cost_usd === null ? <span className="soft">unknown</span> : usd(run.cost_usd)) },
   { name: "Reward", width: "56px", isNumber: true, cell: (run) => (run.reward === null ? "" : run.reward.toFixed(2)) },
-  { name: "Time", width: "80px", isNumber: true, from: 1000, order: "duration", cell: (run) => seconds(Math.max(0, (run.is_turn_open && run.is_driven ? Date.now() / 1000 : run.updated_at) - run.created_at)) },
+  { name: "Time", width: "80px", isNumber: true, from: 1000, order: "duration", cell: (run) => seconds(Math.max(0, (run.is_turn_open && run.is_driven && isLive ? Date.now() / 1000 : run.updated_at) - run.created_at)) },
   { name: "Started", width: "80px", isNumber: true, order: "started", cell: (run) => <span className="soft" title={`${new Date(run.created_at * 1000).toLocaleString()}, newest event ${new Date(run.updated_at * 1000).toLocaleString()}`}>{ago(run.created_at)}</span> },
 ];
 

@@ -5,6 +5,7 @@ import type { Item } from "../fold/run";
 import { bytes, clock, compact, count, many, oneLine, pretty, seconds, usd } from "../format";
 import { useGet } from "../load";
 import { to } from "../router";
+import { isLive } from "../source";
 import { Chip, Dialog, Status, type Tone } from "./basics";
 import { contentOf, type Content } from "./files";
 import { useVirtual } from "./virtual";
@@ -109,13 +110,13 @@ function Running({ item, isDriven, what }: { item: Item; isDriven: boolean; what
   const [, tick] = useReducer((count: number) => count + 1, 0);
   const isRunning = item.state === "running";
   useEffect(() => {
-    if (!isRunning || !isDriven) return;
+    if (!isRunning || !isDriven || !isLive) return;
     const timer = setInterval(tick, 1000);
     return () => clearInterval(timer);
   }, [isRunning, isDriven]);
   if (!isRunning) return null;
   const passed = Math.floor(Date.now() / 1000 - item.at);
-  return isDriven ? <Chip tone="accent" moves>{what}{passed > 1 && ` for ${passed < 60 ? `${passed} s` : seconds(passed)}`}</Chip> : <Chip tone="warn" title="the process that drove the run has ended">interrupted</Chip>;
+  return isDriven ? <Chip tone="accent" moves={isLive} dot title={isLive ? "" : "when this file was written"}>{what}{isLive && passed > 1 && ` for ${passed < 60 ? `${passed} s` : seconds(passed)}`}</Chip> : <Chip tone="warn" title="the process that drove the run has ended">interrupted</Chip>;
 }
 
 /** Return what an item says; an answer that must fit a schema is laid out, also while it comes. */
