@@ -298,6 +298,10 @@ async def test_an_answer_that_fits_a_schema_is_laid_out_while_it_comes(
         partial = f'{{\n  "number": {LONG_NUMBER},\n  "names": [\n    "a",'
         try:
             await asyncio.to_thread(wait, browser, f"{shown} === {json.dumps(partial)}")
+            await asyncio.to_thread(write, browser, "[data-focus=message]", "Thanks.")
+            await asyncio.to_thread(click, browser, "Send")
+            told = "document.querySelector('.toast')?.innerText === 'sent: the model sees it after this turn'"
+            await asyncio.to_thread(wait, browser, told)
         finally:
             model.may_end.set()
             await work

@@ -76,7 +76,7 @@ function Group(): ReactNode {
     { key: "q", about: "Close the tokens", run: () => change({ run: "", branch: "", at: "" }) },
     { key: "u", about: "All groups", run: () => go(to(["groups"])) },
   ]);
-  if (!view || !group) return <main className="page"><Status error={view ? null : error}>{view ? "No finished run is in this group." : "Reading the groups …"}</Status></main>;
+  if (!view || !group) return <main className="page"><h1 className="hidden">A group</h1><Status error={view ? null : error}>{view ? "No finished run is in this group." : "Reading the groups …"}</Status></main>;
   const rewards = group.rollouts.map((item) => item.reward).filter((value) => value !== null);
   return (
     <main className="page">

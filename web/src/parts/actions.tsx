@@ -58,6 +58,9 @@ function Approval({ runId, item }: { runId: string; item: Item }): ReactNode {
   );
 }
 
+/** When the model sees a message that is sent while it works. */
+const DELIVERIES: Record<string, string> = { queue: "after this turn", steer: "at the next step", interrupt: "at once" };
+
 function Talk({ runId, isSession, isOpen }: { runId: string; isSession: boolean; isOpen: boolean }): ReactNode {
   const [text, setText] = useState("");
   const [delivery, setDelivery] = useState(isSession ? "queue" : "steer");
@@ -67,7 +70,8 @@ function Talk({ runId, isSession, isOpen }: { runId: string; isSession: boolean;
     setIsSending(true);
     const body = { input: text, delivery: isOpen ? delivery : "queue" };
     const message = { type: delivery, message: { role: "user", content: text } };
-    const sending = isSession ? attempt(post(runAddress(runId, "turns"), body)) : attempt(mail(runId, message), "sent: the model sees it at its next step");
+    const sent = isOpen ? `sent: the model sees it ${DELIVERIES[delivery]}` : "";
+    const sending = attempt(isSession ? post(runAddress(runId, "turns"), body) : mail(runId, message), sent);
     if (await sending) setText("");
     setIsSending(false);
   };
@@ -80,9 +84,7 @@ function Talk({ runId, isSession, isOpen }: { runId: string; isSession: boolean;
       />
       {isOpen && isSession && (
         <select aria-label="When the model sees it" value={delivery} onChange={(event) => setDelivery(event.target.value)}>
-          <option value="queue">after this turn</option>
-          <option value="steer">at the next step</option>
-          <option value="interrupt">at once</option>
+          {Object.entries(DELIVERIES).map(([name, when]) => <option key={name} value={name}>{when}</option>)}
         </select>
       )}
       <button className="main" disabled={!text.trim() || isSending}>Send</button>
