@@ -97,8 +97,8 @@ async def get_owners(host: TheHost, caller: Reader) -> Response:
     return Fast(await asyncio.to_thread(list_owners, host.journal))
 
 
-@router.get("/v1/view/memories/{persona}/{user:path}")
-async def get_memories(persona: str, user: str, host: TheHost, caller: Reader) -> Response:
+@router.get("/v1/view/memories/entries")
+async def get_memories(host: TheHost, caller: Reader, persona: str, user: str) -> Response:
     """Return what a persona remembers about a user, the newest first."""
     _check_all(caller)
     return Fast(await asyncio.to_thread(list_memories, host.journal, persona, user))
