@@ -346,6 +346,62 @@ def test_reports_are_written_at_the_end(made: Cli) -> None:
     assert made("eval", "report", "one", "--format", "csv").out == (folder / "one.csv").read_text()
 
 
+def test_the_agreement_with_labels_is_measured(made: Cli) -> None:
+    labels = made.folder / "labels.csv"
+    runs = list(csv.DictReader(io.StringIO(made("eval", "report", "one", "--format", "csv").out)))
+    said = ["yes", "No", "", "1"]
+    labels.write_text(
+        "\n".join(["note,run_id,label", *[f"x,{run['run_id']},{said[n % 4]}" for n, run in enumerate(runs)]])
+    )
+    measure = ("eval", "report", "one", "--labels", "labels.csv")
+    found = json.loads(made(*measure, "--format", "json").out)
+    # The check of all 16 samples is 1, and 4 of 12 labels say no.
+    assert (found["check"]["share"]["samples"], found["check"]["share"]["mean"]) == (
+        12,
+        pytest.approx(8 / 12),
+    )
+    assert found["check"]["kappa"] == 0
+    assert re.search(r"^check +12 +0\.667 \[.*\] +0\.000$", made(*measure).out, re.MULTILINE)
+    for text, told in (
+        ("run_id,label\none-1,maybe\n", "line 2: the label is 'maybe'"),
+        ("run,label\none-1,yes\n", "needs the columns 'run_id' and 'label'"),
+        ("run_id,label\nother-1,yes\n", "no sample with a score in 'one' has a label"),
+    ):
+        labels.write_text(text)
+        wrong = made(*measure)
+        assert (wrong.code, told in wrong.err) == (2, True), wrong
+
+
+def test_names_of_scorers_and_models_hide_no_other_figure(tmp_path: Path) -> None:
+    """A scorer may have the name of a column, and the files of two models the same letters."""
+    cli = Cli(tmp_path)
+    (tmp_path / "trips.py").write_text(TRIPS)
+    (tmp_path / "own.py").write_text(
+        "from treadle.scoring.protocol import Score\n\ndef score(subject):\n    return Score(0.25, 'a quarter')\n"
+    )
+    (tmp_path / "eval.yaml").write_text(
+        'models: {"a b": "mock:echo", "a:b": "mock:echo"}\ntasks: [trips.py:trips]\n'
+    )
+    forms = ("csv", "inspect", "json")
+    reports = [part for form in forms for part in ("--report", f"{form}=one.{form}")]
+    done = cli("eval", "eval.yaml", "--reward", "own.py:score", "--reward", "calls", *reports)
+    assert done.code == 0, done
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "one.csv").read_text())))
+    figures = [(line["score"], line["calls_score"], line["score_score"], line["calls"]) for line in lines]
+    assert figures == [("0.625", "1.0", "0.25", "1")] * 2 + [("0.125", "0.0", "0.25", "1")] * 2
+    logs = [json.loads((tmp_path / f"one_a_b{rest}.inspect").read_text()) for rest in ("", "_2")]
+    assert [log["eval"]["model"] for log in logs] == ["a b", "a:b"]
+    scores = logs[0]["samples"][1]["scores"]
+    assert {name: item["value"] for name, item in scores.items()} == {
+        "score": 0.125,
+        "calls": 0.0,
+        "score_score": 0.25,
+    }
+    (evaluation,) = json.loads((tmp_path / "one.json").read_text())["evaluations"]
+    (kind,) = [item for item in evaluation["failures"] if "days" in item["kind"]]
+    assert kind["example"] == "'weather' has the argument 'days', which is 3"
+
+
 def test_a_report_that_cannot_be_written_keeps_no_other_back(made: Cli) -> None:
     again = [*EVAL, *REWARDS, "--epochs", "2", "--seed", "1", "--name", "one", "--out", "one"]
     made.write("taken", "")
@@ -366,3 +422,34 @@ def test_curves_are_written_at_the_end(made: Cli) -> None:
         assert "pip install 'treadle[tensorboard]'" in result.err
     else:
         assert list((made.folder / "curves" / "one").glob("events.*"))
+
+
+def test_a_dry_run_checks_what_needs_no_answer(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    (tmp_path / "desk.py").write_text(
+        "from treadle.tasks import SimpleTask\n"
+        "TASKS = [SimpleTask(task_id='a', input='hi', tools=['mcp:no-such-server x'])]\n"
+    )
+    for command, tasks, planned in (
+        (("eval", "--epochs", "3"), "files:csv_sum-000*", ("samples", 30)),
+        (("rollout", "--groups", "3", "--set", "group_size=5"), "files:csv_sum-000*", ("rollouts", 15)),
+    ):
+        dry = (*command, "--model", "mock:echo", "--out", "out", "--dry-run")
+        shown = cli(*dry, "--task", tasks)
+        assert shown.code == 0, shown
+        assert re.search(rf"^{planned[0]} +{planned[1]}$", shown.out, re.MULTILINE)
+        assert "not checked: whether keys are valid and servers answer" in shown.err
+        (plan,) = [json.loads(line) for line in cli(*dry, "--task", tasks, "--json").out.splitlines()]
+        assert (plan["plan"][planned[0]], plan["plan"]["tools"]) == (planned[1], ["files"])
+        lost = cli(*dry, "--task", "desk.py:TASKS")
+        assert lost.code == 2
+        assert "the command 'no-such-server' of the MCP server" in lost.err
+        own = cli(
+            *command, "--model", "mock:echo", "--task", tasks, "--set", 'agent.tools=["desk.py", "shel"]'
+        )
+        assert own.code == 2
+        assert "--set agent.tools.1: unknown toolset 'shel'; did you mean 'shell'" in own.err
+        assert not (tmp_path / "out").exists()
+    for odd in (("eval", "--rescore"), ("rollout", "--demo"), ("rollout", "--retry-failed")):
+        assert f"out {odd[1]}" in (refused := cli(*odd, "--dry-run")).err or "leave one" in refused.err
+        assert refused.code == 2

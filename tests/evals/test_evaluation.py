@@ -22,7 +22,7 @@ from treadle.evals import Evaluated, EvaluationConfig, evaluate
 from treadle.evals.evaluation import SampleGraded
 from treadle.evals.evaluation_config import choose
 from treadle.evals.evaluation_folder import Sample, read_stored
-from treadle.evals.evaluation_reports import make_rows
+from treadle.evals.evaluation_reports import make_rows, write_csv
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.runs.task import find_tasks
 from treadle.testbed.server.oracle_app import OracleApp, ServerSettings
@@ -70,8 +70,8 @@ def test_an_option_that_is_wrong_is_named_as_in_python() -> None:
         ConfigError, match=r"^agent\.max_step: there is no such key; did you mean 'max_steps'"
     ):
         asyncio.run(evaluate(models=["oracle"], tasks=["files"], agent={"max_step": 3}))
-    named = {"hot": {"model": "openai:gpt-5-mini"}, "cold": {"model": "openai:gpt-5-mini"}}
-    with pytest.raises(ConfigError, match=r"^the model is {'model': 'openai:gpt-5-mini'}; give"):
+    named = {"hot": {"model": "oracle:0.1"}, "cold": {"modl": "oracle"}}
+    with pytest.raises(ConfigError, match=r"models\.cold\.modl: there is no such key; did you mean 'model'"):
         asyncio.run(evaluate(models=named, tasks=["files"]))
     rewards = {"judge": {"model": "mock:teacher"}}
     with pytest.raises(
@@ -263,6 +263,56 @@ def test_samples_are_graded_again_without_a_model(tmp_path: Path) -> None:
     assert [body.name for body in bodies if isinstance(body, Rewarded)] == ["check", "tool_use"]
 
 
+async def test_samples_without_a_grade_are_told_with_their_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an oracle leaves tasks out, so that numbers say nothing about models."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(
+        "from treadle.tasks import SimpleTask\n\n"
+        "class Unsolved(SimpleTask):\n    def find_solver(self, text):\n        return None\n\n"
+        "TASKS = [Unsolved(task_id='open', input='hi', grader=lambda *_: True)]\n"
+    )
+    lost = {"model": "openai:x", "base_url": "http://127.0.0.1:9/v1", "max_attempts": 1}
+    done = await evaluate(
+        models={"best": "oracle", "lost": lost},
+        tasks=["own.py:TASKS", "files:csv_sum-0001"],
+        retries={"attempts": 1},
+        path=tmp_path / "out",
+    )
+    assert {item.model: (item.samples, item.failed) for item in done.results.models} == {
+        "best": (1, 0),
+        "lost": (0, 2),
+    }
+    lines = write_csv(done.results).splitlines()
+    assert [line.split(",")[:3] for line in lines[2:]] == [
+        ["eval-1", "own.py:TASKS:open", "lost"],
+        ["eval-3", "files:csv_sum-0001", "lost"],
+    ]
+    assert all("infrastructure: run " in line for line in lines[2:])
+
+
+async def test_what_a_judge_used_counts_for_the_limits(tmp_path: Path) -> None:
+    rewards = {"judge": {"model": "mock:teacher", "rubric": "The answer is polite."}}
+    asked: dict[str, Any] = {"tasks": ["files:csv_sum-000*"], "models": ["oracle"], "rewards": rewards}
+    asked |= {"path": tmp_path / "out", "max_tasks": 3}
+    done = await evaluate(**asked)
+    with open_journal(done.folder.journal) as journal:
+        used = {info.run_id: info.input_tokens + info.output_tokens for info in journal.runs()}
+    assert len(used) == 6
+    assert done.progress.input_tokens + done.progress.output_tokens == sum(used.values())
+    again = (await evaluate(**asked)).progress
+    assert again.input_tokens + again.output_tokens == sum(used.values())
+    few = {**asked, "path": tmp_path / "few", "limits": {"max_tokens": 3000}, "window": 1}
+    end = (await evaluate(**few)).end
+    assert end.reason == "max_tokens"
+    for _ in range(5):
+        end = (await evaluate(**{**few, "limits": {"max_tokens": 10**6}})).end
+    assert end.reason == "done"
+    with open_journal(tmp_path / "few" / "runs.db") as journal:
+        assert {info.run_id for info in journal.runs()} == set(used)
+
+
 def test_mistakes_of_a_configuration_are_all_named() -> None:
     with pytest.raises(ConfigError) as caught:
         asyncio.run(evaluate(models=["oracle", "oracle", "nobody:x"], rewards={"chek": 1}))
@@ -295,6 +345,26 @@ async def test_models_that_a_program_made_are_evaluated(tmp_path: Path) -> None:
     named: dict[str, Any] = {"a": made("1"), "b": lambda task, seed: made("2")}
     done = await evaluate(models=named, **{**asked, "path": more["path"]})
     assert [item.model for item in done.results.models] == ["program:a", "program:b"]
+
+
+async def test_one_model_is_compared_with_two_settings(tmp_path: Path) -> None:
+    def table(temperature: float) -> dict[str, Any]:
+        return {"model": "mock:echo", "temperature": temperature}
+
+    given = {"warm": table(0.9), "made": ScriptedModel(["1"]), "cold": table(0.1), "best": "oracle"}
+    asked: dict[str, Any] = {"tasks": ["files:csv_sum-0001"], "path": tmp_path / "out"}
+    done = await evaluate(models=given, **asked)
+    assert [item.model for item in done.results.models] == ["warm", "program:made", "cold", "best"]
+    with open_journal(done.folder.journal) as journal:
+        started = [journal.read(f"eval-{number}")[0].body for number in (1, 3)]
+    assert [(body.spec.model.settings or {})["temperature"] for body in started] == [0.9, 0.1]
+    assert (await evaluate(models=given, **asked)).progress.resumed == 4
+    with pytest.raises(
+        ConfigError, match=r"configuration: models.cold.temperature was 0.1 and is now 0.2\. "
+    ):
+        await evaluate(models=given | {"cold": table(0.2)}, **asked)
+    with pytest.raises(ConfigError, match="the name '' cannot be shown"):
+        await evaluate(models={"": "oracle"}, **asked)
 
 
 async def test_two_evaluations_at_once_may_have_models_of_one_name(tmp_path: Path) -> None:

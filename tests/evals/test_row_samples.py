@@ -76,6 +76,8 @@ def test_models_are_asked_once_for_each_answer_and_nothing_is_run(
     assert (right.samples, right.score.mean, right.score.tasks) == (count, 1.0, len(TASKS))
     assert wrong.score.mean < 1
     assert again.results.models == made.results.models
+    # One message was asked for, and no limit cut anything off.
+    assert {sample.details.stop_reason for sample in made.results.samples} == {"completed"}
     with open_journal(made.folder.journal) as journal:
         for info in journal.runs():
             bodies = [event.body for event in journal.read(info.run_id)]

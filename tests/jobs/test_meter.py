@@ -1,6 +1,7 @@
 """The limits of a job count answers that were lost on the way, and with processes that were stopped."""
 
 import asyncio
+import pickle
 import signal
 import subprocess
 from pathlib import Path
@@ -12,16 +13,25 @@ from tests.forks.process import FORKS
 from tests.rollout.students import School
 from tests.rollout.test_rollouts import make
 
-from treadle.core.errors import ConfigError, ProviderError, ServerError, TransportError
+from treadle import Agent
+from treadle.core.errors import (
+    ConfigError,
+    LimitReachedError,
+    ProviderError,
+    ScoringError,
+    ServerError,
+    TransportError,
+)
 from treadle.core.log import Log
 from treadle.core.types import Message, Request, Role
 from treadle.export.groups import Group
 from treadle.jobs.ledger import Ledger
-from treadle.jobs.meter import JobMeter, LimitReachedError, LostUse
+from treadle.jobs.meter import JobMeter, LostUse, explain_limit, is_cut_off
 from treadle.jobs.sections import LimitSection
 from treadle.models import RetryModel, ScriptedModel
 from treadle.models.protocol import Watch
 from treadle.rollout.sinks.protocol import BaseSink, Receipt, SinkMemory
+from treadle.runs.run import Run
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -53,6 +63,23 @@ async def test_an_answer_that_was_lost_counts_for_the_limit_of_tokens(
             await meter.measure(model).infer(request, watch)
     assert (meter.find_limit() == "max_tokens") is is_billed
     assert meter.lost.tokens <= 3000 + 2 * 600
+
+
+async def test_a_limit_is_known_by_its_type() -> None:
+    async def run(model: Any, limit: int) -> Run[Any]:
+        return await Agent(JobMeter(LimitSection(max_tokens=limit)).measure(model)).run("hello")
+
+    text = "the limit max_tokens of the plan is reached"
+    cut_off = await run(ScriptedModel(["hi"]), 1)
+    assert cut_off.error == text
+    assert is_cut_off(cut_off)
+    assert not is_cut_off(await run(ScriptedModel([ServerError(text)]), 10_000))
+    error = pickle.loads(pickle.dumps(explain_limit("max_tokens")))
+    assert (str(error), error.may_be_billed, is_cut_off(error)) == (text, False, True)
+    with pytest.raises(ScoringError) as caught:
+        raise ScoringError("no judgement") from error
+    assert is_cut_off(caught.value)
+    assert not is_cut_off(ScoringError(text))
 
 
 class Hanging(School):

@@ -1,6 +1,10 @@
 """The events and the live output of a run for any number of listeners."""
 
 import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,10 +16,13 @@ from treadle.core.events import VERSION, Ephemeral, Event, Noted, RunFinished, R
 from treadle.core.events.body import TextDelta, ToolProgress
 from treadle.core.events.narrowing import Item
 from treadle.core.policy import Policy
-from treadle.core.types import StopReason
+from treadle.core.types import Completion, FinishReason, Message, Request, Role, StopReason, Usage
 from treadle.journal.hub import KEPT_DELTAS, listen
 from treadle.journal.protocol import Journal
 from treadle.models import call
+from treadle.models.protocol import Watch
+
+WORDS = ("one ", "two ", "two ", "x" * 5000, " four", " \0\ufffe\n", "🚀")
 
 
 @pytest.fixture(params=["memory:", "file"])
@@ -157,3 +164,149 @@ async def test_a_run_that_does_not_exist(journal: Journal) -> None:
     with pytest.raises(RunNotFoundError):
         await anext(listen(journal, "nobody"))
     assert not journal.driven.channels
+
+
+class SlowModel:
+    """A model that calls the tool `work` if it has it and then says a word every 0.1 seconds."""
+
+    name = "slow"
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        if request.tools and request.messages[-1].role is Role.USER:
+            return Completion(
+                Message(Role.ASSISTANT, tool_calls=(call("work"),)), FinishReason.TOOL_CALLS, Usage()
+            )
+        for word in WORDS:
+            if watch.on_delta is not None:
+                watch.on_delta(TextDelta(word))
+            await asyncio.sleep(0.1)
+        return Completion(Message(Role.ASSISTANT, "".join(WORDS)), FinishReason.STOP, Usage())
+
+
+_DRIVER = """
+import asyncio, sys
+from tests.journal.test_hub import SlowModel
+from treadle import Agent, ToolContext, open_journal, tool
+
+@tool(effect="pure")
+async def work(context: ToolContext) -> str:
+    context.progress("half")
+    await asyncio.sleep(0.3)
+    return "done"
+
+async def main() -> None:
+    with open_journal(sys.argv[1]) as journal:
+        async with Agent(SlowModel(), tools=[work], journal=journal).session("r") as session:
+            while text := sys.stdin.readline().strip():
+                await session.send(text)
+                print(text, flush=True)
+
+asyncio.run(main())
+"""
+
+
+class Driver:
+    """Another process that drives the run `r`."""
+
+    process: Process
+
+    async def __aenter__(self) -> "Driver":
+        return self
+
+    async def start(self, address: str) -> None:
+        command = (sys.executable, "-c", _DRIVER, address)
+        self.process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+
+    async def send(self, text: str) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{text}\n".encode())
+        async with asyncio.timeout(60):
+            assert await self.process.stdout.readline() == f"{text}\n".encode()
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+
+
+@pytest.mark.parametrize("store", ["file", "postgres"])
+async def test_a_listener_hears_what_another_process_drives(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    address = str(tmp_path / "runs.db") if store == "file" else request.getfixturevalue("postgres_url")
+    async with Driver() as driver:
+        await driver.start(address)
+        await driver.send("begin")
+        with open_journal(address) as journal:
+            kept = len(journal.read("r"))
+            listening = asyncio.ensure_future(gather(journal, "turn_completed", after_seq=kept))
+            # The driver looks ten times a second who listens; a server tells it.
+            await asyncio.sleep(1)
+            await driver.send("go")
+            found = await listening
+            check(found, journal, "".join(WORDS), after_seq=kept)
+            assert [item.body.text for item in found if isinstance(item.body, ToolProgress)] == ["half"]
+        assert not [path for path in tmp_path.iterdir() if "listeners" in path.name]
+
+
+async def test_a_listener_that_was_killed_leaves_nothing(tmp_path: Path) -> None:
+    address = str(tmp_path / "runs.db")
+    with open_journal(address) as journal:
+        agent = Agent(ScriptedModel(["ready", "one", "two"]), journal=journal)
+        async with agent.session("r") as session:
+            await session.send("begin")
+            program = (
+                "import asyncio, sys; from treadle import open_journal; from treadle.journal.hub import listen\n"
+                "async def main():\n"
+                "    async for item in listen(open_journal(sys.argv[1]), 'r'): print(item.type, flush=True)\n"
+                "asyncio.run(main())"
+            )
+            command = (sys.executable, "-c", program, address)
+            listener = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
+            assert listener.stdout is not None
+            assert await listener.stdout.readline() == b"run_started\n"
+            run = journal.driven.find("r")
+            assert run is not None
+            async with asyncio.timeout(60):
+                while not run.listeners:
+                    await asyncio.sleep(0.05)
+                await session.send("go")
+                os.kill(listener.pid, signal.SIGKILL)
+                await listener.wait()
+                await session.send("go on")
+                while run.listeners:
+                    await asyncio.sleep(0.05)
+            assert not (tmp_path / "runs.db-listeners").exists()
+
+
+async def test_a_folder_that_cannot_be_written_costs_the_output_only(tmp_path: Path) -> None:
+    (tmp_path / "runs.db-listeners").write_text("no folder")
+    address = str(tmp_path / "runs.db")
+    async with Driver() as driver:
+        await driver.start(address)
+        await driver.send("begin")
+        with open_journal(address) as journal:
+            listening = asyncio.ensure_future(gather(journal, "turn_completed", after_seq=5))
+            await driver.send("go")
+            assert all([isinstance(item, Event) for item in await listening])
+
+
+async def test_who_comes_in_the_middle_of_an_answer_gets_its_beginning(tmp_path: Path) -> None:
+    path = str(tmp_path / "runs.db")
+    with open_journal(path) as journal, open_journal(path) as other:
+        listening: list[asyncio.Future[list[Item]]] = []
+        said: list[str] = []
+
+        def on_event(item: Item) -> None:
+            if isinstance(item.body, TextDelta):
+                said.append(item.body.text)
+                # In this process, in another one, and later than another listener.
+                if len(said) > 1 and len(listening) < 4:
+                    place = (journal, other)[len(said) % 2]
+                    listening.append(asyncio.ensure_future(gather(place, "inference_completed")))
+
+        await Agent(SlowModel(), journal=journal).run("go", run_id="r", on_event=on_event)
+        assert len(listening) == 4
+        for found in await asyncio.gather(*listening):
+            check(found, other, "".join(WORDS))

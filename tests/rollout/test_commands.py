@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.models.answers import answer
+from tests.models.server import Reply, serve
 from tests.rollout.test_engines import Engine, sampled_ids
 
 from treadle import Agent, Run, open_journal
@@ -181,3 +183,88 @@ def test_a_command_that_does_not_exist_is_a_mistake(tmp_path: Path) -> None:
         ProgramWorkers("no-such-program --x")
     with pytest.raises(ConfigError, match="needs workers"):
         Rollouts(model="oracle", tasks=["files"], command="python x.py", path=tmp_path)
+
+
+def test_a_program_may_ask_by_the_responses_api(tmp_path: Path, engine: Engine) -> None:
+    """It is the default of openai-agents, and others use it with models of OpenAI."""
+    pytest.importorskip("openai")
+    command = write(
+        tmp_path / "own",
+        """
+import openai
+create = (client := openai.OpenAI()).responses.create
+tools = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
+said = 'call weather {"city": "Bø"}'
+first = create(model="any", input=said, tools=tools, tool_choice="auto", instructions="Be brief.")
+(call,) = first.output
+given = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+second = create(model="any", input=[given], previous_response_id=first.id, tools=tools)
+question = {"role": "user", "content": "thanks"}
+whole = [{"role": "user", "content": said}, call.to_dict(), given, *second.output, question]
+with client.responses.stream(model="any", input=whole, tools=tools) as stream:
+    kinds = [event.type for event in stream]
+    third = stream.get_final_response()
+branch = create(model="any", input="a branch", previous_response_id=second.id)
+refused = []
+for more in ({"previous_response_id": "resp_nope_1_0"}, {"background": True}, {"conversation": "conv_1"}):
+    try:
+        create(model="any", input="x", **more)
+    except openai.APIStatusError as error:
+        refused.append(error.status_code)
+print(json.dumps([call.name, call.arguments, second.output_text, third.output_text, branch.output_text,
+    kinds[:3], kinds[-1], third.usage.total_tokens > 0, refused]))
+""",
+    )
+    model = {"model": "openai:echo", "base_url": engine.url, "api_key_env": ""}
+    asyncio.run(
+        Rollouts(
+            model=model,
+            workers=ProgramWorkers(command),
+            tasks=["files:csv_sum-*"],
+            groups=1,
+            group_size=1,
+            path=tmp_path / "out",
+        ).run()
+    )
+    with open_journal(tmp_path / "out" / "runs.db") as journal:
+        said = json.loads(Run.load("rollout-1-0", journal).output)
+        begun = [info.steps for info in journal.runs() if info.caller_run_id is not None]
+    assert said[:3] == ["weather", '{"city": "Bø"}', "weather: rain"]
+    assert "thanks" in said[3]
+    assert "a branch" in said[4]
+    events = ["response.created", "response.in_progress", "response.output_item.added"]
+    assert said[5:] == [events, "response.completed", True, [404, 400, 400]]
+    assert sorted(begun) == [1, 3]  # the branch, and the conversation however it was sent
+
+
+async def test_what_a_program_asks_is_written_as_its_engine_reads_it(tmp_path: Path) -> None:
+    tool = {"name": "weather", "input_schema": {"type": "object"}}
+    asks = {
+        "messages": {"tools": [tool], "tool_choice": {"type": "any"}, "max_tokens": 9},
+        "responses": {
+            "tools": [{"type": "function", "name": "weather", "parameters": {"type": "object"}}],
+            "tool_choice": {"type": "function", "name": "weather"},
+            "reasoning": {"effort": "low"},
+            "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
+        },
+    }
+    command = write(
+        tmp_path / "own",
+        f"""
+for path, body in {asks!r}.items():
+    body |= {{"model": "any", "messages" if path == "messages" else "input": [{{"role": "user", "content": "x"}}]}}
+    head = {{"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}}
+    url = os.environ["OPENAI_BASE_URL"] + "/" + path
+    urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), head))
+""",
+    )
+    async with serve(lambda _: Reply(answer())) as server:
+        model = {"model": "openai:far", "base_url": server.base_url, "api_key_env": ""}
+        given: Any = {"tasks": ["files:csv_sum-*"], "groups": 1, "group_size": 1, "path": tmp_path / "out"}
+        await Rollouts(model=model, workers=ProgramWorkers(command), **given).run()
+        first, second = [request.json() for request in server.requests if request.body]
+    assert first["tool_choice"] == "required"
+    assert second["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
+    assert second["reasoning_effort"] == "low"
+    named = {"name": "n", "schema": {"type": "object"}}
+    assert second["response_format"] == {"type": "json_schema", "json_schema": named}

@@ -3,13 +3,14 @@
 import pytest
 
 from treadle.agent.agent import Agent
-from treadle.core.errors import UserCodeError
+from treadle.core.errors import ConfigError, UserCodeError
 from treadle.core.events import RunFinished, TurnStarted
 from treadle.core.policy import Policy
 from treadle.core.replay import replay
 from treadle.core.state import Status
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import ScriptedModel
+from treadle.runs.drive import MAX_TURNS
 from treadle.runs.task import Grade, SimpleTask
 from treadle.tasks import load_task
 from treadle.testbed import oracle_for
@@ -64,3 +65,24 @@ async def test_a_mistake_in_the_user_is_the_users_code():
     agent = Agent(ScriptedModel(["Hi."]), journal=MemoryJournal())
     with pytest.raises(UserCodeError, match="the user of the task ':a' failed"):
         await agent.run(task)
+
+
+async def test_a_user_that_never_ends_has_a_hundred_turns_and_one_that_says_no_text_none():
+    class Talking(SimpleTask):
+        async def reply(self, messages):
+            return said
+
+    class Short(Talking):
+        max_turns = 3
+
+    task = Talking(task_id="talk", input="hi", grader=lambda *_: True)
+    for said in ("go on", 5):
+        agent = Agent(ScriptedModel(["yes"] * 200), journal=MemoryJournal())
+        if said == 5:
+            with pytest.raises(ConfigError, match="said 5; let reply return a text, or None"):
+                await agent.run(task, run_id="talk")
+            assert agent.journal.runs()[0].turns == 1
+            continue
+        run = await agent.run(task)
+        assert (run.status, run.steps, run.state.turn.number) == (Status.FINISHED, MAX_TURNS, MAX_TURNS)
+        assert (await agent.run(Short(task_id="short", input="hi", grader=lambda *_: True))).steps == 3

@@ -3,13 +3,16 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from treadle import Agent, Run, ScriptedModel, load_task, tool
 from treadle.core.errors import ConfigError
 from treadle.core.events import Rewarded
-from treadle.core.types import Json
+from treadle.core.types import Completion, Json, Request
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
+from treadle.models.protocol import Watch
+from treadle.models.wrappers.wrapper import Wrapper
 from treadle.runs.task import SimpleTask
 from treadle.scoring.grade import Graded, grade
 from treadle.scoring.registry import RewardSpec, make_scorers
@@ -118,6 +121,19 @@ async def test_arguments_parallel_abstain_recovers_and_policy() -> None:
     assert await score(lost, made(BOOK), scorer="policy", first={"book": "weather"}) == 0
     assert await score(made(ROME), made(BOOK), scorer="policy", first={"book": "weather"}) == 1
     assert await score(made(ROME), made(ROME), scorer="policy", at_most={"weather": 1}) == 0
+    # Calls of one step do not wait for each other.
+    assert await score(made(ROME, BOOK), scorer="policy", first={"book": "weather"}) == 0
+    assert await score([*lost, *made(ROME)], scorer="recovers") == 0
+
+
+async def test_a_misspelt_tool_of_a_rule_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    scorers = make_scorers([RewardSpec("it", "policy", 1.0, {"never": ["boook", "elsewhere", "w*"]})])
+    for _ in range(2):
+        journal, run = await run_steps(made(BOOK))
+        assert (await grade(journal, run.run_id, scorers)).rewards == {"it": 1.0}
+    (told,) = caplog.messages
+    assert "has a rule for the tool 'boook'" in told
+    assert told.endswith("does not have; did you mean 'book'?")
 
 
 async def test_asking() -> None:
@@ -127,6 +143,30 @@ async def test_asking() -> None:
     assert await score(scorer="asks_when_missing", expected={"missing": []}, answer="Are you sure?") == 0
     assert await score(scorer="asks_when_missing", expected={"missing": []}) == 1
     assert await score(scorer="asks_when_missing") is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "value"),
+    [
+        ([["ask", ROME], [BOOK]], 1),
+        ([[ROME], ["ask"], [BOOK]], 1),
+        ([[BOOK], ["ask"]], 0),
+        ([["ask", BOOK]], 0),
+        ([[("book", {"hotl": "Ritz"})], ["ask"], [BOOK]], 1),
+    ],
+)
+async def test_asking_comes_before_acting(steps: list[list[Any]], value: float) -> None:
+    question = "ask_user", {"question": "Which check in date?"}
+    turns = [made(*[question if item == "ask" else item for item in step]) for step in steps]
+    journal, expected = MemoryJournal(), {"missing": ["check_in_date"]}
+    agent = Agent(
+        ScriptedModel([*turns, "done"]),
+        tools=[weather, book, "ask"],
+        journal=journal,
+        asker=lambda question: "tomorrow",
+    )
+    run = await agent.run("go", metadata={"expected": expected})
+    assert (await grade_with(journal, run, "asks_when_missing")).rewards["it"] == value
 
 
 @pytest.mark.parametrize(
@@ -187,6 +227,24 @@ async def test_efficiency_and_trajectories_are_measured_against_the_oracle() -> 
     assert body.metrics == {"steps": best.steps / slow.steps}
     assert body.scorer is not None
     assert body.scorer.name == "efficiency"
+
+
+class Paid(Wrapper):
+    """A model whose tokens cost."""
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        completion = await self.inner.infer(request, watch)
+        return replace(completion, cost_usd=completion.usage.total_tokens * 1e-6)
+
+
+async def test_costs_are_compared_with_those_of_a_free_oracle() -> None:
+    task = load_task("files:csv_sum-0001")
+    journal = MemoryJournal()
+    best = await Agent(oracle_for(task), journal=journal).run(task)
+    slow = await Agent(Paid(oracle_for(task, mistake_rate=0.95)), journal=journal).run(task)
+    assert slow.cost_usd
+    found = await grade_with(journal, slow, "efficiency", measures=["cost"])
+    assert found.rewards["it"] == pytest.approx(best.usage.total_tokens / slow.usage.total_tokens)
 
 
 async def test_a_task_can_have_its_expectation_and_a_wrong_one_is_named() -> None:

@@ -184,3 +184,32 @@ async def test_wrong_parameters_are_named(client: AsyncOpenAI, params: Any, mess
     answer = await client._client.post(f"{client.base_url}a2a/echo", json=body)
     assert message in answer.json()["error"]["message"]
     assert "\n" not in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("part", "configuration", "headers", "code"),
+    [
+        ({"raw": "aGk=", "mediaType": "image/png", "filename": "a.png"}, {}, {}, -32005),
+        ({"url": "https://example.com/a.png"}, {}, {}, -32005),
+        ({"data": {"a": 1}}, {}, {}, -32005),
+        (None, {"taskPushNotificationConfig": {"url": "https://example.com"}}, {}, -32003),
+        (None, {"historyLength": -1}, {}, -32602),
+        (None, {}, {"a2a-version": "2.0"}, -32009),
+        (None, {}, {"a2a-version": "1.0"}, None),
+    ],
+)
+async def test_what_an_agent_would_not_see_is_refused(
+    client: AsyncOpenAI,
+    journal: Journal,
+    part: dict[str, Any] | None,
+    configuration: dict[str, Any],
+    headers: dict[str, str],
+    code: int | None,
+) -> None:
+    parts = [{"text": "what is this?"}, *([] if part is None else [part])]
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": parts}
+    params = {"message": message, "configuration": configuration}
+    body = {"jsonrpc": "2.0", "id": 7, "method": "SendMessage", "params": params}
+    answer = await client._client.post(f"{client.base_url}a2a/echo", json=body, headers=headers)
+    assert answer.json().get("error", {}).get("code") == code
+    assert len(journal.runs()) == (1 if code is None else 0)

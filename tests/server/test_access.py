@@ -4,17 +4,22 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from openai import AsyncOpenAI
+from tests.models.answers import answer, chunk
+from tests.models.server import Received, Reply, sse, stream
+from tests.server.test_relay import relaying
 from tests.server.test_responses import CONFIG, journal, serving
 
 from treadle import Run
 from treadle.core.errors import ConfigError
 from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 from treadle.server.access import hash_key
 from treadle.server.api_server import load_served, serve_api
 
@@ -165,6 +170,89 @@ async def test_a_key_may_ask_so_often(url: str) -> None:
     assert statuses[:5] == [200] * 5
     assert 429 in statuses[5:]
     assert status_of(await send(url, request("/v1/models", KIM))) == 200
+
+
+@pytest.mark.parametrize("kind", ["answer", "stream", "background", "chat", "run"])
+async def test_a_key_has_so_many_runs_under_way(kind: str, tmp_path: Path, journal: Journal) -> None:
+    """A run counts from its request on, before it is stored."""
+    may_answer = asyncio.Event()
+
+    def reply(request: Received) -> Reply:
+        made = (
+            stream(sse(chunk(content="hi"), chunk("stop")))
+            if request.json().get("stream")
+            else Reply(answer())
+        )
+        return replace(made, before=may_answer)
+
+    key = f'[serve.keys.kim]\nsha256 = "{hash_key("any")}"\nmax_open_runs = 1\n'
+    async with relaying(reply, tmp_path, journal, key) as (client, _):
+
+        async def ask(kind: str) -> None:
+            given: Any = {"model": "far", "input": "hello"}
+            if kind == "chat":
+                messages: Any = [{"role": "user", "content": "hello"}]
+                await client.chat.completions.create(model="far", messages=messages)
+            elif kind == "run":
+                await client.post("/runs", body=given, cast_to=object)
+            elif kind == "stream":
+                [event async for event in await client.responses.create(stream=True, **given)]
+            else:
+                await client.responses.create(background=kind == "background", **given)
+
+        asked = [asyncio.ensure_future(ask(kind)) for _ in range(6)]
+        refused: set[asyncio.Future[None]] = set()
+        try:
+            async with asyncio.timeout(20):
+                while len(refused) < 5:
+                    refused = {it for it in asked if it.done() and it.exception()}
+                    await asyncio.sleep(0.01)
+        finally:
+            may_answer.set()
+        for it in refused:
+            with pytest.raises(openai.RateLimitError, match="1 runs of this key are under way"):
+                await it
+        await asyncio.gather(*[it for it in asked if it not in refused])
+        while journal.runs(RunFilter(is_turn_open=True)):
+            await asyncio.sleep(0.01)
+        await ask("answer")
+
+
+async def test_a_page_is_told_why_it_was_refused(url: str) -> None:
+    asked = request("/v1/models", "Authorization: Bearer wrong", "Origin: https://app.example")
+    refused = await send(url, asked)
+    assert status_of(refused) == 401
+    assert b"access-control-allow-origin: https://app.example" in refused.lower()
+
+
+def test_an_origin_that_no_browser_sends_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "treadle.toml"
+    for origin in ("*", "https://app.example/", "app.example"):
+        path.write_text(f'{CONFIG}\n[serve]\nallow_origins = ["{origin}"]\n')
+        with pytest.raises(ConfigError, match="is no origin; give it as a browser sends it"):
+            load_served(path, None)
+
+
+def test_a_key_has_one_owner(tmp_path: Path) -> None:
+    path = tmp_path / "treadle.toml"
+    path.write_text(
+        f'{CONFIG}\n[serve.keys.kim]\nsha256 = "{"a" * 64}"\n[serve.keys.bo]\nsha256 = "{"a" * 64}"\n'
+    )
+    with pytest.raises(ConfigError, match="'kim' and 'bo' have the same key"):
+        load_served(path, None)
+
+
+async def test_names_of_hosts_have_no_case_and_rates_may_be_below_one(
+    tmp_path: Path, journal: Journal
+) -> None:
+    path = tmp_path / "treadle.toml"
+    key = f'[serve.keys.kim]\nsha256 = "{hash_key("kims-key")}"\nrequests_per_minute = 0.01\n'
+    path.write_text(f'{CONFIG}\n[serve]\nallow_hosts = ["App.Example"]\n{key}')
+    async with serving(path, journal) as url:
+        assert status_of(await send(url, request("/v1/models", KIM, host="app.example"))) == 200
+        refused = await send(url, request("/v1/models", KIM, host="APP.example"))
+        assert status_of(refused) == 429
+        assert int(refused.lower().split(b"retry-after: ")[1].split(b"\r")[0]) > 5000
 
 
 async def test_pages_of_other_origins_may_not_ask(url: str) -> None:

@@ -47,6 +47,7 @@ async def test_a_question_is_answered_with_the_next_call(client: AsyncOpenAI) ->
         )
         found = asked.structured_content
         (question_id,) = found["waits_for"]["questions"]
+        assert json.loads(asked.content[0].text.partition("answers: ")[2]) == found["waits_for"]
         refused: Any = await mcp.call_tool("curious", {"run_id": found["run_id"]})
         assert refused.is_error
         last: Any = await mcp.call_tool(
@@ -61,6 +62,9 @@ async def test_a_question_is_answered_with_the_next_call(client: AsyncOpenAI) ->
         ("nobody", {"message": "a"}, "there is no model"),
         ("echo", {}, "give a message"),
         ("echo", {"message": "a", "run_id": "nope"}, "has no run"),
+        ("echo", {"mesage": "a"}, "did you mean 'message'?"),
+        ("echo", {"message": "a", "answers": "yes"}, "answers"),
+        ("echo", {"message": 5}, "message"),
     ],
 )
 async def test_what_cannot_be_called_is_an_error(

@@ -292,6 +292,29 @@ async def test_a_batch_of_files(client: AsyncOpenAI) -> None:
     assert 60 < len(pieces) < 90
 
 
+async def test_a_file_that_is_attached_again_gets_what_is_given(client: AsyncOpenAI) -> None:
+    """What is given the second time counts: attributes, the batch, and how the file is cut."""
+    store = await client.vector_stores.create()
+    file = await upload(client, "a.txt", "owl " * 3000)
+    of_store = client.vector_stores.files
+    await of_store.create_and_poll(file, vector_store_id=store.id, attributes={"year": 1})
+    assert (await of_store.create(store.id, file_id=file, attributes={"year": 2})).attributes == {"year": 2}
+    assert (await of_store.create(store.id, file_id=file)).attributes == {"year": 2}
+    before = len([it async for it in of_store.content(file, vector_store_id=store.id)])
+    batch = await client.vector_stores.file_batches.create_and_poll(
+        store.id,
+        file_ids=[file],
+        chunking_strategy={
+            "type": "static",
+            "static": {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 50},
+        },
+    )
+    assert (batch.file_counts.completed, batch.file_counts.total) == (1, 1)
+    assert len([it async for it in of_store.content(file, vector_store_id=store.id)]) > before
+    again = await client.vector_stores.file_batches.create_and_poll(store.id, file_ids=[file])
+    assert (again.file_counts.completed, again.file_counts.total) == (1, 1)
+
+
 SEARCH = 'call file_search {"queries": ["secret codename"]}\nthen\nsay It is BLUE_FALCON [%s] and [file-%s].'
 
 

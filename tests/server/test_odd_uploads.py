@@ -6,6 +6,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from openai import AsyncOpenAI
 from tests.server.test_access import CONFIG, request, send, status_of
@@ -143,6 +144,19 @@ async def test_odd_uploads_are_refused(
     for item in (await client.files.list()).data:
         assert "/" not in item.filename
         assert item.filename.isprintable()
+
+
+async def test_a_refused_field_of_a_form_is_named(client: AsyncOpenAI) -> None:
+    for purpose, seconds, said in (
+        ("made up", 3600, r"purpose: 'made up' is not possible"),
+        ("assistants", 3, r"expires_after\[seconds\]: '3' is not possible; it should be greater than"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=said):
+            await client.files.create(
+                file=("a.txt", b"x"),
+                purpose=purpose,  # type: ignore[arg-type]
+                expires_after={"anchor": "created_at", "seconds": seconds},
+            )
 
 
 async def test_half_an_upload_leaves_nothing(client: AsyncOpenAI) -> None:

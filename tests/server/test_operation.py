@@ -98,10 +98,16 @@ async def test_answers_of_openai_are_as_the_document_says(client: AsyncOpenAI, s
     if not stored:
         talk = await ask("POST", "/v1/conversations", json={})
         in_talk = {"name": talk["id"]}
+        await ask("POST", "/v1/conversations/{name}", in_talk, json={"metadata": {"a": "b"}})
+        said = {"items": [{"role": "user", "content": "hi"}]}
+        added = await ask("POST", "/v1/conversations/{name}/items", in_talk, json=said)
+        first = in_talk | {"item_id": added["data"][0]["id"]}
+        await ask("DELETE", "/v1/conversations/{name}/items/{item_id}", first)
         asked = {"model": "echo", "input": "hello", "conversation": talk["id"]}
         made = {"response_id": (await ask("POST", "/v1/responses", json=asked))["id"]}
         for method, place in (("GET", ""), ("GET", "/input_items"), ("POST", "/cancel")):
             await ask(method, f"/v1/responses/{{response_id}}{place}", made)
+        assert (await ask("GET", "/v1/responses"))["data"]
         items = await ask("GET", "/v1/conversations/{name}/items", in_talk)
         item = in_talk | {"item_id": items["data"][0]["id"]}
         await ask("GET", "/v1/conversations/{name}/items/{item_id}", item)

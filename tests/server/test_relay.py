@@ -100,6 +100,32 @@ async def test_what_the_client_sends_reaches_the_engine(tmp_path: Path, journal:
         assert not engine.requests[-1].json().keys() & {"tools", "tool_choice"}
 
 
+async def test_names_of_those_who_speak_reach_the_engine(tmp_path: Path, journal: Journal) -> None:
+    messages: Any = [
+        {"role": "user", "name": "kim", "content": "hi"},
+        {"role": "assistant", "name": "clerk", "content": "yes?"},
+        {"role": "user", "name": "ola", "content": "and me"},
+    ]
+    async with relaying(lambda _: Reply(answer()), tmp_path, journal) as (client, engine):
+        await client.chat.completions.create(model="far", messages=messages)
+        assert engine.requests[-1].json()["messages"] == messages
+        messages += [{"role": "assistant", "content": "Sunny."}, {**messages[0], "content": "more"}]
+        await client.chat.completions.create(model="far", messages=messages)
+        assert engine.requests[-1].json()["messages"] == messages
+    assert [info.turns for info in journal.runs()] == [2]
+    await assert_replays(journal)
+
+
+async def test_tools_that_are_all_strict_are_so_for_the_engine(tmp_path: Path, journal: Journal) -> None:
+    strict: Any = {"type": "function", "function": {**ADD_FUNCTION["function"], "strict": True}}
+    other: Any = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
+    async with relaying(lambda _: Reply(answer()), tmp_path, journal) as (client, engine):
+        for tools, wanted in (([strict], [True]), ([strict, other], [None, None])):
+            await client.chat.completions.create(model="far", messages=HELLO, tools=tools)
+            sent = engine.requests[-1].json()["tools"]
+            assert [tool["function"].get("strict") for tool in sent] == wanted
+
+
 async def test_calls_reach_the_client_as_they_were_written(tmp_path: Path, journal: Journal) -> None:
     written = [("c1", "add", '{"a": 1'), ("c1", "nothing_like_it", "{}"), ("c1", "add", '{"a": 1, "b": 2}')]
     replies = [*[Reply(calls(item)) for item in written], Reply(answer("done"))]
@@ -234,7 +260,11 @@ async def test_headers_name_the_run_and_its_labels(tmp_path: Path, journal: Jour
         await ask(model="far", messages=more, extra_headers=headers)
         with pytest.raises(openai.ConflictError, match="another conversation"):
             await ask(model="far", messages=HELLO, extra_headers=headers)
-        for wrong in ({"x-treadle-run": "../x"}, {"x-treadle-labels": "treadle.owner=kim"}):
+        for wrong in (
+            {"x-treadle-run": "../x"},
+            {"x-treadle-labels": "treadle.owner=kim"},
+            {"x-treadle-labels": "team"},
+        ):
             with pytest.raises(openai.BadRequestError):
                 await ask(model="far", messages=HELLO, extra_headers=wrong)
     (info,) = journal.runs()
@@ -335,3 +365,92 @@ async def test_rows_have_what_was_said(tmp_path: Path, journal: Journal) -> None
         "tool",
         "assistant",
     ]
+
+
+async def test_a_streamed_call_is_named_once(tmp_path: Path, journal: Journal) -> None:
+    """Clients join the ids and names of all pieces, as they join the arguments."""
+
+    def piece(index: int, text: str, **head: Any) -> dict[str, Any]:
+        function = {"arguments": text, **({"name": head.pop("name")} if "name" in head else {})}
+        return chunk(tool_calls=[{"index": index, "function": function, **head}])
+
+    made = [
+        piece(0, "", id="c1", type="function", name="ad"),
+        piece(0, "", name="d"),
+        piece(0, '{"a": 1, '),
+        piece(1, "", id="c2", type="function", name="add"),
+        piece(0, '"b": 2}'),
+        piece(1, "{}"),
+    ]
+    replies = [stream(sse(*made, chunk("tool_calls")))]
+    async with (
+        relaying(replies, tmp_path, journal) as (client, _),
+        client.chat.completions.stream(model="far", messages=HELLO, tools=[ADD_FUNCTION]) as got,
+    ):
+        said = (await got.get_final_completion()).choices[0].message
+    told = [(call.id, call.function.name, call.function.arguments) for call in said.tool_calls or ()]
+    assert told == [("c1", "add", '{"a": 1, "b": 2}'), ("c2", "add", "{}")]
+
+
+async def test_each_answer_has_an_id_of_its_own(tmp_path: Path, journal: Journal) -> None:
+    """Clients keep messages by the ids of answers, and engines may give all of theirs the same."""
+    async with relaying(lambda _: Reply(answer()), tmp_path, journal) as (client, _):
+        told, messages = [], list(HELLO)
+        for _ in range(2):
+            got = await client.chat.completions.create(model="far", messages=messages)
+            told.append(got.id)
+            messages += [got.choices[0].message.model_dump(exclude_none=True), *HELLO]
+            chunks = await client.chat.completions.create(model="far", messages=messages, stream=True)
+            said = [item async for item in chunks]
+            told += {item.id for item in said}
+            text = "".join([item.choices[0].delta.content or "" for item in said])
+            messages += [{"role": "assistant", "content": text}, *HELLO]
+    (info,) = journal.runs()
+    assert info.turns == 4
+    assert told == [f"chatcmpl-{info.run_id}_{turn}_{turn - 1}" for turn in (1, 2, 3, 4)]
+
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+AGENT = '[agents.clerk]\nmodel = "far"\n'
+
+
+def echo(received: Received) -> Reply:
+    return Reply(answer(received.json()["messages"][-1]["content"]))
+
+
+async def test_the_form_of_an_answer_may_change_within_a_conversation(
+    tmp_path: Path, journal: Journal
+) -> None:
+    """It was ignored in a conversation that had begun without it."""
+    async with relaying(echo, tmp_path, journal, AGENT) as (client, engine):
+        first = await client.responses.create(model="clerk", input="hi")
+        form: Any = {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}
+        asked: Any = {"model": "clerk", "text": form}
+        good = await client.responses.create(input='{"n": 1}', previous_response_id=first.id, **asked)
+        assert (good.status, json.loads(good.output_text)) == ("completed", {"n": 1})
+        assert "response_format" in engine.requests[-1].json()
+        free = await client.responses.create(input="hi", previous_response_id=good.id, model="clerk")
+        assert (free.status, free.output_text) == ("completed", "hi")
+        assert "response_format" not in engine.requests[-1].json()
+        bad = await client.responses.create(input="no", previous_response_id=free.id, **asked)
+        assert bad.status == "failed"
+    assert len(journal.runs()) == 1
+    await assert_replays(journal)
+
+
+async def test_a_request_with_another_form_does_not_repeat_one_that_failed(
+    tmp_path: Path, journal: Journal
+) -> None:
+    messages: Any = [{"role": "user", "content": "no"}]
+    form: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+    async with relaying(echo, tmp_path, journal, AGENT) as (client, _):
+        for _again in range(2):
+            with pytest.raises(openai.APIStatusError, match="no answer that fits the schema"):
+                await client.chat.completions.create(model="clerk", messages=messages, response_format=form)
+        assert len(journal.runs()) == 1
+        got = await client.chat.completions.create(model="clerk", messages=messages)
+        assert got.choices[0].message.content == "no"
+        messages += [{"role": "assistant", "content": "no"}, {"role": "user", "content": '{"n": 2}'}]
+        told = await client.chat.completions.create(model="clerk", messages=messages, response_format=form)
+        assert json.loads(told.choices[0].message.content or "") == {"n": 2}
+    assert sorted([info.turns for info in journal.runs()]) == [1, 2]

@@ -12,6 +12,9 @@ from typing import Any
 import httpx
 import pytest
 from openai import APIStatusError, AsyncOpenAI
+from tests.models.answers import answer, chunk
+from tests.models.server import Received, Reply, sse, stream
+from tests.server.test_relay import relaying
 from tests.server.test_responses import ADD, client, config, journal, serving
 from tests.server.test_runs import read_stream
 
@@ -190,6 +193,12 @@ async def test_a_cancelled_turn_is_over_and_a_cancelled_run_is_resumed(
     run_id = (await post(client, "/runs", agent="curious", input=asked, wait=True))["id"]
     await post(client, f"/runs/{run_id}/inbox", type="cancel", reason="enough")
     assert not (await ask(client, f"/runs/{run_id}"))["is_turn_open"]
+    # To resume it would do nothing, and say that it did.
+    with pytest.raises(
+        APIStatusError, match=r"the turn was cancelled, and is over.* fork the run at 2"
+    ) as over:
+        await post(client, f"/runs/{run_id}/resume", wait=True)
+    assert over.value.status_code == 409
     again = await post(client, f"/runs/{run_id}/turns", input="say hi", wait=True)
     assert (again["is_turn_open"], again["turns"]) == (False, 2)
     # A run that is no session keeps its turn open when it is cancelled.
@@ -324,3 +333,73 @@ async def test_what_nobody_reads_is_not_kept(client: AsyncOpenAI, journal: Journ
         await asyncio.sleep(0.01)
     await asyncio.gather(*asked)
     assert most < 50
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("delivery", ["queue", "steer", "interrupt"])
+async def test_a_message_that_comes_while_a_turn_is_driven_is_answered(
+    delivery: str, is_streamed: bool, tmp_path: Path, journal: Journal
+) -> None:
+    """It stayed in the queue until somebody sent the run another request."""
+    is_free = asyncio.Event()
+
+    def handle(received: Received) -> Reply:
+        said = received.json()["messages"]
+        text = stream(sse(chunk(content=f"heard {said[-1]['content']}"), chunk("stop")))
+        text.before = is_free if len(said) == 1 else None
+        return text
+
+    async with relaying(handle, tmp_path, journal) as (client, engine):
+        run_id = (await post(client, "/runs", model="far", input="one"))["id"]
+        async with asyncio.timeout(20):
+            while not engine.requests:
+                await asyncio.sleep(0.01)
+        body = {"input": "two", "delivery": delivery, "wait": True, "stream": is_streamed}
+        url = f"{client.base_url}runs/{run_id}/turns"
+        asking = asyncio.ensure_future(client._client.post(url, json=body))
+        async with asyncio.timeout(20):
+            while not journal.inbox(run_id) and len(journal.read(run_id)) < 4:
+                await asyncio.sleep(0.01)
+        is_free.set()
+        async with asyncio.timeout(20):
+            told = (await asking).text
+        found = await ask(client, f"/runs/{run_id}")
+        assert (found["output"], found["is_turn_open"]) == ("heard two", False)
+        assert found["turns"] == (1 if delivery == "steer" else 2)
+        assert "heard two" in told
+
+
+@pytest.mark.parametrize("kind", ["queue", "steer", "interrupt"])
+async def test_a_message_to_an_idle_session_begins_its_turn(client: AsyncOpenAI, kind: str) -> None:
+    run_id = (await post(client, "/runs", model="echo", input="say one", wait=True))["id"]
+    await post(client, f"/runs/{run_id}/inbox", type=kind, message={"role": "user", "content": "say two"})
+    async with asyncio.timeout(20):
+        while (await ask(client, f"/runs/{run_id}"))["output"] != "two":
+            await asyncio.sleep(0.02)
+
+
+async def test_a_message_that_comes_while_a_response_is_made_is_answered(
+    tmp_path: Path, journal: Journal
+) -> None:
+    is_free = asyncio.Event()
+
+    def handle(received: Received) -> Reply:
+        said = received.json()["messages"]
+        return Reply(answer(f"heard {said[-1]['content']}"), before=is_free if len(said) == 3 else None)
+
+    async with relaying(handle, tmp_path, journal) as (client, engine):
+        first = await client.responses.create(model="far", input="one")
+        making = asyncio.ensure_future(
+            client.responses.create(model="far", input="two", previous_response_id=first.id)
+        )
+        async with asyncio.timeout(20):
+            while len(engine.requests) < 2:
+                await asyncio.sleep(0.01)
+        (info,) = journal.runs()
+        message = {"role": "user", "content": "three"}
+        await post(client, f"/runs/{info.run_id}/inbox", type="queue", message=message)
+        is_free.set()
+        async with asyncio.timeout(20):
+            assert (await making).output_text == "heard two"
+            while (await ask(client, f"/runs/{info.run_id}"))["output"] != "heard three":
+                await asyncio.sleep(0.02)

@@ -291,3 +291,45 @@ async def test_a_server_that_is_told_twice_to_stop_does_not_wait_and_says_nothin
     writer.close()
     other.close()
     assert (process.returncode, errors) == (0, "")
+
+
+async def test_a_message_that_says_what_nobody_can_mean_is_refused(
+    client: AsyncOpenAI, journal: Journal
+) -> None:
+    """A mistyped key was ignored, so that a call ran with arguments that the user had changed."""
+    asked = 'call write_file {"file_path": "a.txt", "content": "x"}\nthen\nsay ok'
+    await client.responses.create(model="careful", input=asked)
+    (info,) = journal.runs()
+    (call_id,) = Run.load(info.run_id, journal).approvals
+
+    async def tell(**body: Any) -> Any:
+        return await client.post(f"/runs/{info.run_id}/inbox", body=body, cast_to=dict)
+
+    decision: dict[str, Any] = {"type": "decide", "call_id": call_id, "is_approved": True}
+    for more, why in (
+        ({"argumnts": "{}"}, "did you mean 'arguments'"),
+        ({"arguments": "{bad"}, "arguments is not JSON"),
+        ({"arguments": "[1]"}, "give an object"),
+    ):
+        with pytest.raises(APIStatusError, match=why) as refused:
+            await tell(**decision, **more)
+        assert refused.value.status_code == 400
+    for message, why in (
+        ({"role": "assistant", "content": "I am done."}, "message.role is 'assistant'"),
+        ({"role": "user", "content": ""}, "message.content is empty"),
+    ):
+        for kind in ("steer", "queue", "interrupt"):
+            with pytest.raises(APIStatusError, match=why):
+                await tell(type=kind, message=message)
+    assert Run.load(info.run_id, journal).approvals
+    await tell(**decision, arguments={"file_path": "b.txt", "content": "y"})
+    async with asyncio.timeout(20):
+        while journal.runs(RunFilter(is_turn_open=True)):
+            await asyncio.sleep(0.02)
+    assert Run.load(info.run_id, journal).files == {"b.txt": b"y"}
+
+
+async def test_a_cursor_that_does_not_exist_says_nothing_about_the_server(client: AsyncOpenAI) -> None:
+    with pytest.raises(APIStatusError, match="there is no run 'nope'") as refused:
+        await client.get("/runs?after=nope", cast_to=dict)
+    assert "runs.db" not in refused.value.message

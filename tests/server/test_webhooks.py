@@ -108,8 +108,14 @@ async def test_a_receiver_is_told_of_turns_and_waits(
         assert (await client.responses.retrieve(last.data.id)).output_text == "ok"
         await post(client, f"/runs/{run['id']}/turns", input="say more", wait=True)
         assert (await receiver.until(4))[3].type == "response.completed"
+        # A fork has the two turns before it, of which the receiver knows.
+        forked = await post(client, f"/runs/{run['id']}/fork", input="say third", wait=True)
+        await post(client, f"/runs/{forked['id']}/turns", input="say fourth", wait=True)
+        told = [event.data.model_dump() for event in (await receiver.until(6))[4:]]
+        assert [(data["run_id"], data["turn"]) for data in told] == [(forked["id"], 3), (forked["id"], 4)]
+        assert (await client.responses.retrieve(told[0]["id"])).output_text == "third"
     ids = [headers["webhook-id"] for headers, _ in receiver.heard]
-    assert len(set(ids)) == 4
+    assert len(set(ids)) == 6
     assert SECRET not in "".join([event.to_json().decode() for event in journal.read(run["id"])])
     headers, body = receiver.heard[0]
     for name, value in (

@@ -9,7 +9,8 @@ TreadleError
 │   ├── ServerError                     5xx, 529, or an answer that cannot be read
 │   ├── TransportError (ConnectionError) no answer, or an incomplete one
 │   │   ├── ProviderTimeoutError (TimeoutError)
-│   │   └── HandshakeError              no TLS: the certificate is not trusted, …
+│   │   ├── HandshakeError              no TLS: the certificate is not trusted, …
+│   │   └── LimitReachedError           a limit of a job leaves no room for the request
 │   ├── AuthenticationError             401, 403
 │   ├── RequestError                    any other 4xx
 │   ├── UnavailableError                402, 404: no credit is left, or there is no such model
@@ -109,6 +110,18 @@ class HandshakeError(TransportError):
     """Raised if a server is not trusted or does not speak TLS, which no other attempt changes."""
 
     is_retryable = False
+
+
+class LimitReachedError(TransportError):
+    """Raised instead of sending a request that would exceed a limit of its job."""
+
+    is_retryable = False
+
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after_seconds: float | None = None
+    ) -> None:
+        super().__init__(message, status=status, retry_after_seconds=retry_after_seconds)
+        self.was_sent = False
 
 
 class AuthenticationError(ProviderError):

@@ -500,7 +500,8 @@ def _on_run_resumed(state: State, body: e.RunResumed) -> None:
         state.policy = body.agent.policy
         state.window = body.window
         shown.can_compact = shown.can_compact or body.window is not None
-        known, state.output_spec = state.output_spec, body.output or state.output_spec
+        known = state.output_spec
+        state.output_spec = None if body.drops_output else body.output or known
         if state.output_spec is not None and state.output_spec != known:
             shown.is_schema_untold = state.output_spec.mode is OutputMode.TEXT
         if body.tools != state.tools:

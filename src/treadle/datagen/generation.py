@@ -36,7 +36,7 @@ from treadle.datagen.topics.topic_graph import TopicGraph
 from treadle.datagen.topics.topic_writer import RUN_PREFIX as TOPIC_RUN_PREFIX
 from treadle.jobs.job import LOSSES, Job, JobEnd, JobOptions, JobSettings, open_job
 from treadle.jobs.ledger import ItemStatus, Ledger, PlannedItem
-from treadle.jobs.meter import LimitReachedError
+from treadle.jobs.meter import explain_limit
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.models.protocol import Model
@@ -219,7 +219,7 @@ async def _find_topics(
         )
         if (limit := job.meter.reached) is not None:
             # Topics that did not fit in the limit would be left out for ever.
-            raise LimitReachedError(limit)
+            raise explain_limit(limit)
     save_topics(graph, folder.topics)
     job.ledger.set("topics", "done")
     return graph

@@ -45,6 +45,7 @@ from treadle.export.row_formats.treadle_rows import TREADLE
 from treadle.export.rows import Lineage, Row
 from treadle.jobs.job import CutOffError, Expected, Job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, PlannedItem
+from treadle.jobs.meter import is_cut_off
 from treadle.tasks.draws import Draw
 
 
@@ -154,7 +155,7 @@ class SampleWork:
             topic, kind = tuple(item.spec["topic"]), item.spec.get("kind")
             self._job.tell(SampleBegun(sample_id=sample_id_of(item.number), topic=topic, kind=kind))
             made = await self._make(item, attempt)
-        if made.fault is Fault.INFRASTRUCTURE and self._job.meter.has_cut_off(made.error):
+        if made.is_cut_off:
             raise CutOffError
         return made
 
@@ -184,7 +185,7 @@ class SampleWork:
                 verdicts = await self._check(dialogue, made.row, made.events)
         except ProviderError as error:
             failed = replace(made, row=None, error=str(error), fault=Fault.INFRASTRUCTURE)
-            return self._add_judge(failed)
+            return self._add_judge(replace(failed, is_cut_off=is_cut_off(error)))
         return self._add_judge(replace(made, verdicts=verdicts))
 
     def _has_repairs(self, events: Sequence[Event]) -> bool:
@@ -197,7 +198,7 @@ class SampleWork:
         try:
             verdicts = await self._check(dialogue, row, held.events, is_whole=False)
         except ProviderError as error:
-            raise SampleError(str(error), Fault.INFRASTRUCTURE) from error
+            raise SampleError(str(error), Fault.INFRASTRUCTURE, is_cut_off(error)) from error
         reasons = find_repairs(verdicts) if self._has_repairs(held.events) else ()
         return AnswerFindings(reasons, is_good(verdicts))
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -11,12 +11,14 @@ from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
-from treadle.core.types import Json
+from treadle.core.types import Json, StopReason
 from treadle.evals.evaluation_config import (
     PROGRAM,
     READER,
+    ROWS,
     EvaluationConfig,
     EvaluationPlan,
     EvaluationSpec,
@@ -37,15 +39,16 @@ from treadle.jobs.attempt import (
     AttemptDriver,
     AttemptFailedError,
     AttemptRetried,
-    MakeModel,
-    SeededAgents,
-    find_model,
+    ids_of,
+    judges_of,
     outcome_of,
 )
 from treadle.jobs.job import Expected, Job, JobEnd, JobSettings, open_job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, PlannedItem
 from treadle.jobs.progress import Average, JobListener, JobNotice, JobProgress, JobWords
+from treadle.jobs.seeded_agents import MakeModel, SeededAgents, find_model
 from treadle.journal.run_info import RunFilter
+from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 from treadle.runs.task import find_tasks, load_task
 from treadle.scoring.expectations import LABEL, Expectation
@@ -143,6 +146,10 @@ class EvaluationWork:
         except AttemptFailedError as failed:
             return outcome_of(failed)
         details = describe_sample(run, self._driver.rewards, self._config.solved_at)
+        if answer is not None and run.stop_reason is StopReason.MAX_STEPS:
+            details = replace(details, stop_reason=StopReason.COMPLETED)  # it is asked for one message only
+        if run.run_id != planned.run_id:
+            details = replace(details, run_id=run.run_id)
         return outcome_of(run, label=item.label, details=msgspec.to_builtins(details))
 
     def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> ItemOutcome:
@@ -158,7 +165,7 @@ class EvaluationWork:
         self._job.progress.note_score(spec.model, details.get("score"))
         self._job.tell(
             SampleGraded(
-                run_id=find_run_id(self._config, item),
+                run_id=details.get("run_id") or find_run_id(self._config, item),
                 task=spec.task,
                 model=spec.model,
                 epoch=spec.epoch,
@@ -181,14 +188,18 @@ def _name_models(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Mod
     """
     given: Any = options.get("models")
     if isinstance(given, Mapping):
-        found = {f"{PROGRAM}{name}": model for name, model in given.items()}
-        return options | {"models": [*found]}, found
+        is_made = {name: not isinstance(item, str | Mapping | ModelTable) for name, item in given.items()}
+        found = {f"{PROGRAM}{name}": item for name, item in given.items() if is_made[name]}
+        named = {f"{PROGRAM}{name}" if is_made[name] else name: item for name, item in given.items()}
+        return options | {"models": named | {name: name for name in found}}, found
     models = [item for item in given if hasattr(item, "infer")] if isinstance(given, list | tuple) else []
     found = {f"{PROGRAM}{item.name}": item for item in models}
     if len(found) < len(models):
-        raise ConfigError("two models of the program have the same name; give one of them another name")
-    names = [f"{PROGRAM}{item.name}" if item in models else item for item in given] if models else given
-    return options | ({"models": names} if models else {}), found
+        raise ConfigError(
+            "two models of the program have the same name; give models as a mapping of names to them"
+        )
+    listed = [f"{PROGRAM}{item.name}" if item in models else item for item in given] if models else given
+    return options | ({"models": listed} if models else {}), found
 
 
 async def evaluate(
@@ -209,8 +220,8 @@ async def evaluate(
     samples in flight are finished and no new ones begun. A cancellation stops at once; the same call goes on.
     The counts are kept in `progress` if it is given.
 
-    `models` may also have models that the program made, or be a mapping of names to such models or to functions
-    of a task and a seed that return one; their names are then `program:NAME`.
+    `models` may also have models that the program made, and as a mapping of names also functions of a task and a
+    seed that return one; their names are then `program:NAME`.
 
     Raises: `ConfigError` if another process works in the folder, or if a key was changed that cannot change;
     `ProviderError` for a fault of the user, such as a wrong key; `JournalError`.
@@ -224,7 +235,8 @@ async def evaluate(
         folder, progress = EvaluationFolder(config.path), progress or EvaluationProgress()
         given = folder.options(config, workers=workers, stop=stop, listener=listener)
         check = partial(check_continued, config, is_rescored=is_rescored)
-        job = open_job(stack, given, progress, partial(_runs_of, config), check=check)
+        judges = judges_of(config)
+        job = open_job(stack, given, progress, partial(_runs_of, config), others=judges, check=check)
         agents = {
             name: SeededAgents(config.agent, model, job.journal, wrap=job.meter.measure)
             for name, model in models.items()
@@ -237,10 +249,9 @@ async def evaluate(
             rewards=config.scorers(),
             is_grading_again=is_grading_again(job.ledger),
         )
-        answers = await asyncio.to_thread(read_answers, config.rows, config.max_tasks)
-        tasks = await asyncio.to_thread(lambda: choose(find_tasks(config.tasks), config.max_tasks))
+        tasks, answers = await asyncio.to_thread(find_samples, config)
         folder.check_tasks(job.ledger, [*tasks, *answers], rows=config.rows)
-        plan = await asyncio.to_thread(_make_plan, config, tasks, answers)
+        plan = await asyncio.to_thread(make_plan, config, [*tasks, *answers])
         work = EvaluationWork(config, job, driver, plan, answers)
         progress.wanted = plan.wanted
         job.ledger.set("wanted", str(plan.wanted))
@@ -250,10 +261,17 @@ async def evaluate(
     return Evaluated(end, progress, folder, read_results(config.path))
 
 
-def _make_plan(config: EvaluationConfig, tasks: Sequence[str], answers: Iterable[str]) -> EvaluationPlan:
-    """Return the plan, and warn of tasks that oracles leave out. Raises: `ConfigError`."""
+def find_samples(config: EvaluationConfig) -> tuple[list[str], dict[str, RowAnswer]]:
+    """Return the tasks of an evaluation and its answers of rows by name. Raises: as `read_answers` does."""
+    answers = read_answers(config.rows, config.max_tasks)
+    return choose(find_tasks(config.tasks), config.max_tasks), answers
+
+
+def make_plan(config: EvaluationConfig, names: Sequence[str]) -> EvaluationPlan:
+    """Return the plan of tasks and answers, and warn of tasks that oracles leave out. Raises: `ConfigError`."""
+    tasks = [name for name in names if not name.startswith(ROWS)]
     unsolved = find_unsolved(tasks) if find_oracles(config) else []
-    plan = EvaluationPlan(config, [*tasks, *answers], unsolved)
+    plan = EvaluationPlan(config, names, unsolved)
     if unsolved:
         logging.getLogger("treadle").warning(
             "%d of %d tasks have no reference solution, and the oracle leaves them out: %s",
@@ -263,4 +281,4 @@ def _make_plan(config: EvaluationConfig, tasks: Sequence[str], answers: Iterable
 
 
 def _runs_of(config: EvaluationConfig, item: PlannedItem) -> RunFilter:
-    return RunFilter(run_ids=[find_run_id(config, item)])
+    return RunFilter(run_ids=ids_of(find_run_id(config, item)))

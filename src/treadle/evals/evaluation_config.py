@@ -4,7 +4,7 @@ Field docstrings are the descriptions in the JSON Schema.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,9 +16,9 @@ from treadle.core.places import KeyPath, Problem
 from treadle.core.registry import name_known
 from treadle.core.types import Json
 from treadle.evals.deepfabric_evaluations import map_deepfabric_evaluation
-from treadle.jobs.attempt import find_model
 from treadle.jobs.ledger import PlannedItem
-from treadle.jobs.sections import AttemptSection, ConfigReader, Count, JobName, find_mistakes
+from treadle.jobs.sections import AttemptSection, ConfigReader, Count, JobName, find_mistakes, tool_checks
+from treadle.jobs.seeded_agents import find_model
 from treadle.models.config.presets import is_oracle
 from treadle.models.config.recipe import load_config
 from treadle.models.config.tables import ModelTable
@@ -42,9 +42,9 @@ class EvaluationConfig(AttemptSection):
 
     name: JobName = "eval"
     """The beginning of the ids of all runs."""
-    models: list[str | ModelTable] = []
-    """The models: each `provider:name`, a name of treadle.toml, `oracle`, or a mapping with `model` and
-    settings."""
+    models: list[str | ModelTable] | dict[str, str | ModelTable] = []
+    """The models: each `provider:name`, a name of treadle.toml, `oracle`, or a mapping with `model` and settings.
+    Instead of a list, a mapping of names to such models, so that one model can be compared with two settings."""
     tasks: list[str] = []
     """The tasks: a task set, `SET:ID`, `SET:SPLIT` such as `files:test`, or a pattern such as `files:csv_sum-*`.
     `SET` is the name of an installed set, or `file.py:ATTRIBUTE` or `package.module:ATTRIBUTE`, which may be a
@@ -70,6 +70,8 @@ class EvaluationConfig(AttemptSection):
 
     def model_names(self) -> dict[str, str | ModelTable]:
         """Return the models by the names that tables show."""
+        if isinstance(self.models, dict):
+            return dict(self.models)
         return {model if isinstance(model, str) else model.model: model for model in self.models}
 
     def scorers(self) -> tuple[RewardSpec, ...]:
@@ -93,7 +95,9 @@ class EvaluationSpec(Struct, frozen=True):
 class EvaluationPlan:
     """The plan of the samples of an evaluation. All tasks are attempted once before one is attempted again."""
 
-    def __init__(self, config: EvaluationConfig, tasks: list[str], unsolved: Collection[str] = ()) -> None:
+    def __init__(
+        self, config: EvaluationConfig, tasks: Sequence[str], unsolved: Collection[str] = ()
+    ) -> None:
         """Make a plan. `unsolved` are the tasks that oracles do not attempt.
 
         Raises: `ConfigError` if none is left.
@@ -169,9 +173,14 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
     if not config.models:
         text = "give a model (--model), such as 'openai:gpt-5-mini', or 'oracle', which needs no key"
         problems.append(Problem(("models",), text))
-    names = Counter([item if isinstance(item, str) else item.model for item in config.models])
-    if twice := [name for name, count in names.items() if count > 1]:
-        text = f"{twice[0]!r} is given twice; give each model once, with another name in treadle.toml"
+    named = config.models.items() if isinstance(config.models, dict) else enumerate(config.models)
+    given: dict[str | int, str | ModelTable] = dict(named)
+    names = Counter([item if isinstance(item, str) else item.model for item in given.values()])
+    if isinstance(config.models, list) and (twice := [name for name, count in names.items() if count > 1]):
+        text = f"{twice[0]!r} is given twice; give models as a mapping, each with a name of its own"
+        problems.append(Problem(("models",), text))
+    if odd := [name for name in given if isinstance(name, str) and (not name or name != name.strip())]:
+        text = f"the name {odd[0]!r} cannot be shown; give one that neither begins nor ends with a space"
         problems.append(Problem(("models",), text))
     if config.rows and (solvers := [name for name in names if name.partition(":")[0] == "oracle"]):
         text = (
@@ -186,8 +195,9 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
         ("rewards",): lambda: make_scorers(config.scorers()),
         ("reports",): lambda: check_reports(config.reports),
         ("workers",): lambda: WORKERS.load(config.workers.partition(":")[0]),
+        **tool_checks(config.agent.tools, "agent", "tools"),
     }
-    for place, model in enumerate(config.models):
+    for place, model in given.items():
         if isinstance(model, str) and model.startswith(PROGRAM):
             continue
         checks["models", place] = lambda model=model: find_model(model)  # type: ignore[misc]

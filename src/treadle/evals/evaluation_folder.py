@@ -43,6 +43,8 @@ class SampleDetails(Struct, frozen=True, omit_defaults=True):
     steps: int = 0
     calls: int = 0
     seconds: float = 0.0
+    run_id: str | None = None
+    """The run, if it was made anew because one before it lost a tool."""
 
 
 class Sample(Struct, frozen=True):
@@ -62,6 +64,8 @@ class StoredEvaluation(StoredJob[EvaluationConfig], frozen=True):
     samples: list[Sample]
     failed: dict[str, str]
     """The runs without a grade, with the reason."""
+    failed_specs: dict[str, EvaluationSpec]
+    """The plans of these runs."""
     planned: int
     """How many samples are wanted."""
 
@@ -69,19 +73,20 @@ class StoredEvaluation(StoredJob[EvaluationConfig], frozen=True):
 def read_stored(path: Path) -> StoredEvaluation:
     """Return what is stored in the folder `path`. Raises: `ConfigError` if it is no folder of an evaluation."""
     with EvaluationFolder(path).read() as (ledger, found):
-        samples, failed = [], {}
+        samples, failed, specs = [], {}, {}
         for entry in ledger.entries():
             run_id = f"{found.config.name}-{entry.number}"
+            spec = specs[run_id] = msgspec.convert(entry.spec, EvaluationSpec)
             if entry.status != ItemStatus.KEPT:
                 failed[run_id] = entry.reasons[0] if entry.reasons else ""
                 continue
             failed.pop(run_id, None)
-            spec = msgspec.convert(entry.spec, EvaluationSpec)
             details = msgspec.convert(entry.details, SampleDetails)
             tokens = entry.input_tokens, entry.output_tokens
-            samples.append(Sample(run_id, spec, details, *tokens, entry.cost_usd))
+            samples.append(Sample(details.run_id or run_id, spec, details, *tokens, entry.cost_usd))
         wanted = int(ledger.get("wanted") or 0)
-        return StoredEvaluation(found.config, found.is_trusted, samples, failed, wanted)
+        lost = {run_id: specs[run_id] for run_id in failed}
+        return StoredEvaluation(found.config, found.is_trusted, samples, failed, lost, wanted)
 
 
 def check_continued(

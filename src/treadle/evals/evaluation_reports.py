@@ -3,7 +3,7 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -149,24 +149,23 @@ def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+_BEFORE = ("run_id", "task", "model", "epoch", "score")
+_AFTER = ("stop_reason", "failure", "steps", "calls", "input_tokens", "output_tokens", "cost_usd", "seconds")
+_FIGURES = ("score", "solved", "tokens", "steps")
+"""The names of the figures of a model that are not those of a scorer."""
+
+
+def _name_scorers(names: Iterable[str], taken: Collection[str]) -> list[str]:
+    """Return the names of scorers beside other names: the scorer `calls` is `calls_score` beside the calls."""
+    return [f"{name}_score" if name in taken else name for name in names]
+
+
 def write_csv(results: Results) -> str:
-    """Return a line for each sample, with its scores and what it took."""
+    """Return a line for each sample, with its scores and what it took; if it has no grade, with the reason."""
     scorers = list(dict.fromkeys([name for sample in results.samples for name in sample.details.scores]))
-    heads = [
-        "run_id",
-        "task",
-        "model",
-        "epoch",
-        "score",
-        *scorers,
-        "stop_reason",
-        "failure",
-        "steps",
-        "calls",
-    ]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow([*heads, "input_tokens", "output_tokens", "cost_usd", "seconds"])
+    table.writerow([*_BEFORE, *_name_scorers(scorers, (*_BEFORE, *_AFTER)), *_AFTER])
     for sample in results.samples:
         spec, details = sample.spec, sample.details
         table.writerow(
@@ -177,6 +176,9 @@ def write_csv(results: Results) -> str:
                 *(sample.input_tokens, sample.output_tokens, sample.cost_usd, details.seconds),
             ]
         )
+    for run_id, spec in results.failed_specs.items():
+        given = run_id, spec.task, spec.model, spec.epoch + 1, *[None] * (len(scorers) + 1)
+        table.writerow([*given, None, results.failed[run_id], *[None] * (len(_AFTER) - 2)])
     return text.getvalue()
 
 
@@ -185,7 +187,9 @@ def read_curves(results: Results) -> dict[str, float]:
     found: dict[str, float] = {}
     for item in results.models:
         place = f"{item.model}/" if len(results.models) > 1 else ""
-        estimates = {"score": item.score, "solved": item.pass_at.get(1), **item.scorers}
+        names = _name_scorers(item.scorers, _FIGURES)
+        estimates = {"score": item.score, "solved": item.pass_at.get(1)}
+        estimates |= dict(zip(names, item.scorers.values(), strict=True))
         found |= {f"{place}{name}": made.mean for name, made in estimates.items() if made is not None}
         found |= {f"{place}tokens": item.tokens, f"{place}steps": item.steps}
     return found
@@ -276,7 +280,8 @@ def make_inspect_log(results: Results, model: ModelResult, journal: Journal) -> 
     usage = Counter[str]()
     for item in written:
         usage.update(item["model_usage"][model.model])
-    estimates = {**({"score": model.score} if model.score is not None else {}), **model.scorers}
+    estimates = {} if model.score is None else {"score": model.score}
+    estimates |= dict(zip(_name_scorers(model.scorers, ("score",)), model.scorers.values(), strict=True))
     return {
         "version": 2,
         "status": "success" if len(results.samples) >= results.planned else "cancelled",
@@ -294,7 +299,7 @@ def make_inspect_log(results: Results, model: ModelResult, journal: Journal) -> 
             "config": {"epochs": 1 + max([sample.spec.epoch for sample in samples], default=0)},
         },
         "results": {
-            "total_samples": len(samples),
+            "total_samples": model.samples + model.failed,
             "completed_samples": len(samples),
             "scores": [
                 {
@@ -329,7 +334,11 @@ def _write_sample(sample: Sample, run: Run[Any]) -> dict[str, Any]:
     limit = None
     if details.stop_reason is not StopReason.COMPLETED:
         limit = {"type": _LIMITS.get(details.stop_reason, "custom"), "limit": 0}
-    scores = {} if details.score is None else {"score": details.score}
+    scores: dict[str, tuple[float, str | None]] = {}
+    if details.score is not None:
+        scores["score"] = details.score, None
+    for name, shown in zip(details.scores, _name_scorers(details.scores, ("score",)), strict=True):
+        scores[shown] = details.scores[name], details.reasons.get(name)
     return {
         "id": sample.spec.task,
         "epoch": sample.spec.epoch + 1,
@@ -338,8 +347,8 @@ def _write_sample(sample: Sample, run: Run[Any]) -> dict[str, Any]:
         "messages": messages,
         "output": {"model": sample.spec.model, "choices": choices, "usage": usage},
         "scores": {
-            name: {"value": value, "answer": run.output, "explanation": details.reasons.get(name)}
-            for name, value in {**scores, **details.scores}.items()
+            name: {"value": value, "answer": run.output, "explanation": reason}
+            for name, (value, reason) in scores.items()
         },
         "metadata": {"run_id": sample.run_id, "stop_reason": details.stop_reason.value},
         "model_usage": {sample.spec.model: usage},

@@ -17,7 +17,8 @@ from treadle.core.inbox import GiveResult
 from treadle.core.types import Delivery, Json, Message, Role
 from treadle.evals.evaluation_config import ROWS, choose
 from treadle.export.rows import Row
-from treadle.jobs.attempt import Attempt, SeededAgents
+from treadle.jobs.attempt import Attempt
+from treadle.jobs.seeded_agents import SeededAgents
 from treadle.runs.begin import Beginning, begin
 from treadle.runs.drive import drive
 from treadle.runs.ensure import IfExists, ensure_begun, waits_for_user

@@ -6,9 +6,10 @@ transaction in which its results are handed over. Runs have fixed ids, so interr
 nothing is paid for twice.
 
 Read first: `job` (`Job`, `JobWork`, which a job implements, the window `Slots` and `open_job`), then `attempt` (the
-one way from an attempt to its graded run), `ledger`, `meter` (use and limits), `progress` (counts and notices; a
-command shows them with `cli/terminal/job_view`), `sections` (the keys that configurations share) and `job_folder`
-(the files of a job that attempts tasks, and the check that it is continued as it was begun).
+one way from an attempt to its graded run; `seeded_agents` makes its agent), `ledger`, `meter` (use and limits),
+`progress` (counts and notices; a command shows them with `cli/terminal/job_view`), `sections` (the keys that
+configurations share) and `job_folder` (the files of a job that attempts tasks, and the check that it is continued
+as it was begun).
 
 To add a job, write a configuration (a subclass of `AttemptSection`), a `JobWork` that plans items and says what an
 attempt means, a `JobProgress` with its words, and a function that opens the job with `open_job` and runs it.

@@ -1,189 +1,37 @@
 """Attempts: task x model x seed, each driven to a graded run or a fault of the infrastructure.
 
 After a fault of the infrastructure, an attempt is made again; the fault is never a grade. An attempt that cannot be
-completed fails with the reason. Each attempt has an agent of its own, whose model has the attempt's seed.
+completed fails with the reason.
 """
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeAlias, cast
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.agent.agent import Agent
-from treadle.core.errors import ConfigError, ProviderError, ScoringError
+from treadle.core.errors import ConfigError, NoResultError, ProviderError, ScoringError
 from treadle.core.lineage import Parent
 from treadle.core.state import Status
 from treadle.core.types import Fault, Json, StopReason
 from treadle.jobs.job import CutOffError, Expected, Job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus
+from treadle.jobs.meter import is_cut_off
 from treadle.jobs.progress import JobNotice
-from treadle.jobs.sections import AgentSection, AttemptSection
-from treadle.journal.protocol import Journal
-from treadle.loop.listener import Hook
-from treadle.models.config.presets import is_oracle
-from treadle.models.config.probe import check_vocabulary, find_logprobs_mode, find_token_settings, settings_of
-from treadle.models.config.recipe import Config as ModelFile
-from treadle.models.config.recipe import JobUse, load_config
-from treadle.models.config.tables import ModelTable
-from treadle.models.protocol import Model
-from treadle.models.tokens.weights import Weights
+from treadle.jobs.sections import AttemptSection
+from treadle.jobs.seeded_agents import SeededAgents
+from treadle.journal.run_info import RunFilter
 from treadle.runs.ensure import ensure_run
-from treadle.runs.retries import find_infrastructure_fault
+from treadle.runs.retries import find_infrastructure_fault, find_lost_tool
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.grade import grade
 from treadle.scoring.registry import RewardSpec, make_scorers, read_rewards
+from treadle.scoring.scorers import JUDGE_LABELS
 from treadle.tools.user_code import FirstFailures, blame, is_from_user
-
-MakeModel: TypeAlias = Callable[[Task, int], Model]
-"""A function of a task and a sampling seed that returns the model of a rollout."""
-
-
-class SeededAgent(Agent[Any]):
-    """The agent of one attempt."""
-
-    vary: Callable[[Mapping[str, Any]], Model]
-    """A function that returns its model with further options of `treadle.model`."""
-
-
-class SeededAgents:
-    """The agents of a job, one for each attempt, which differ in the seed of their model."""
-
-    def __init__(
-        self,
-        settings: AgentSection,
-        model: str | ModelTable | Model | MakeModel | None,
-        journal: Journal,
-        hooks: Iterable[Hook] = (),
-        wrap: Callable[[Model], Model] = lambda model: model,
-        weights: Weights | None = None,
-    ) -> None:
-        """Make agents whose runs are kept in `journal`.
-
-        `model` is a model, its name or settings, or a function that makes one for each run. `wrap` is applied to
-        each model, and `weights` are those of the models behind servers. Raises: `ConfigError` if the model cannot
-        be made.
-        """
-        self.journal = journal
-        self._settings = settings
-        self._policy = replace(settings.policy(), charges_lost=False)
-        self._failures = FirstFailures()
-        self._hooks = tuple(hooks)
-        self._wrap = wrap
-        self._weights = weights
-        self._make_model = (
-            find_model(model) if model is None or isinstance(model, str | ModelTable) else _maker(model)
-        )
-
-    async def prepare(self) -> None:
-        """Find out whether the model's server returns token ids, and has the vocabulary of the renderer.
-
-        Raises: `TransportError`; `ConfigError` for the renderer of another model.
-        """
-        if isinstance(self._make_model, ConfiguredModel):
-            await self._make_model.ask_for_tokens()
-
-    def make(
-        self,
-        task: Task,
-        seed: int,
-        *,
-        toolsets: Sequence[Any] | None = None,
-        instructions: str | None = None,
-        max_steps: int | None = None,
-    ) -> SeededAgent:
-        """Return the agent of a rollout. What is given takes the place of the settings; for the instructions, only
-        where these have none. Raises: `ConfigError` if it cannot be made."""
-        settings = self._settings
-        agent = SeededAgent(
-            self._make(task, seed, {}),
-            instructions=settings.instructions or instructions,
-            tools=settings.tools if toolsets is None else toolsets,
-            policy=self._policy if max_steps is None else replace(self._policy, max_steps=max_steps),
-            journal=self.journal,
-            hooks=self._hooks,
-        )
-        agent.failures = self._failures
-        agent.vary = partial(self._make, task, seed)
-        return agent
-
-    def _make(self, task: Task, seed: int, options: Mapping[str, Any]) -> Model:
-        if isinstance(self._make_model, ConfiguredModel):
-            model = self._make_model(task, seed, options)
-        else:
-            model = self._make_model(task, seed)  # a model that the program made keeps its settings
-        if self._weights is not None:
-            with contextlib.suppress(ConfigError):  # models in this process have no server
-                self._weights.attach(model)
-        return self._wrap(model)
-
-
-def find_model(given: str | ModelTable | None) -> MakeModel:
-    """Return the function that makes the models of a configuration. Raises: `ConfigError` if it cannot make one."""
-    file = load_config()
-    table = file.table_of(given)
-    if is_oracle(table.model, {"base_url": table.base_url}):
-        if isinstance(given, ModelTable):
-            raise ConfigError(
-                f"the model {table.model!r} takes no settings and no renderer; give its name alone"
-            )
-        return lambda task, seed: file.model(table.model, task=task, job=JobUse(seed=seed))
-    if table.seed is not None:
-        raise ConfigError(
-            f"the model has the seed {table.seed!r}, which would make the rollouts of a group equal; "
-            "remove it, and give the seed of the rollouts"
-        )
-    return ConfiguredModel(given, table, file)
-
-
-class ConfiguredModel:
-    """The function that makes the models of a configuration."""
-
-    def __init__(self, given: str | ModelTable | None, table: ModelTable, file: ModelFile) -> None:
-        """Keep the name and the settings. Raises: `ConfigError` if no model can be made from them."""
-        self._given = given
-        self._table = table
-        self._file = file
-        self._options: dict[str, Any] = {}
-        self._first = file.model(given, job=JobUse(seed=0))
-
-    def __call__(self, task: Task, seed: int, options: Mapping[str, Any] = {}) -> Model:
-        """Return the model of a rollout with further `options`. It samples with `seed` if its server takes one."""
-        return self._file.model(self._given, job=JobUse(seed=seed), **{**self._options, **options})
-
-    async def ask_for_tokens(self) -> None:
-        """Ask the server which engine it is. If it is known to return token ids, models ask for them from now on,
-        unless the configuration says otherwise, and record what their logprobs are of. Raises: `TransportError`;
-        `ConfigError` for the renderer of another model."""
-        table = self._table
-        await check_vocabulary(self._first)
-        is_open = table.renderer is None and table.logprobs is None and table.return_token_ids is None
-        asked = await find_token_settings(self._first)
-        self._options = asked if is_open else {}
-        if asked and table.logprobs_mode is None and (is_open or table.renderer or table.logprobs):
-            mode = await find_logprobs_mode(self._make, settings_of(self._first))
-            self._options |= {} if mode is None else {"logprobs_mode": mode}
-
-    def _make(self, **options: Any) -> Model:
-        return self._file.model(self._given, job=JobUse(seed=0), **options)
-
-
-def _maker(model: Model | MakeModel) -> MakeModel:
-    if not hasattr(model, "infer"):
-        if not callable(model):
-            raise ConfigError(
-                f"the model is {model!r:.100}; give a name, a mapping of settings, a Model, or a function of a "
-                "task and a seed that returns one"
-            )
-        return model
-    made = cast("Model", model)
-    return lambda task, seed: made
-
 
 _ATTEMPT = "attempt"
 _BUDGETS = frozenset((StopReason.MAX_TOKENS, StopReason.MAX_COST))
@@ -211,6 +59,28 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
 DriveAttempt: TypeAlias = Callable[[SeededAgents, Attempt], Awaitable[Run[Any]]]
 """A function of the agents of the attempt's model and of the attempt that returns the run, driven to its end."""
+
+
+_MOST_RUNS = 12
+"""How many runs an attempt has at most."""
+
+
+def ids_of(run_id: str) -> list[str]:
+    """Return the ids that the runs of an attempt may have: one that is lost is made anew under the next id."""
+    return [run_id, *[f"{run_id}~{number}" for number in range(2, _MOST_RUNS + 1)]]
+
+
+def judges_of(config: AttemptSection) -> RunFilter:
+    """Return the runs of judges, whose use is in no outcome of the ledger."""
+    return RunFilter(id_prefix=f"{config.name}-", labels=JUDGE_LABELS)
+
+
+class LostRunError(NoResultError):
+    """A run that ended and cannot have a grade, so that it is made anew."""
+
+    def __init__(self, text: str, run: Run[Any]) -> None:
+        super().__init__(text)
+        self.run = run
 
 
 class AttemptFailedError(Exception):
@@ -261,9 +131,12 @@ class AttemptDriver:
         self.rewards = read_rewards(config.rewards) if rewards is None else tuple(rewards)
         self._is_grading_again = is_grading_again
         self._scorers = make_scorers(self.rewards)
+        for scorer in self._scorers:
+            scorer.measure(job.meter.measure)
         self._retries = config.retries.policy()
         self._retried = retried
         self._failures = FirstFailures()
+        self._began_at = time.time()
 
     async def drive(self, attempt: Attempt, expected: Expected) -> Run[Any]:
         """Return the graded run of an attempt, which is made in one of the `expected` slots.
@@ -271,23 +144,38 @@ class AttemptDriver:
         Raises: `AttemptFailedError` if there is none; `CutOffError`; `ProviderError` for a fault of the user;
         `ConfigError`; `JournalError`.
         """
-        number = 1
+        number, meter = 1, self._job.meter
+        lost: list[Run[Any]] = []
+        later = iter(ids_of(attempt.run_id)[1:])
         while True:
-            async with expected.slot(is_again=number > 1):
+            async with expected.slot(is_again=number > 1 or bool(lost)):
                 outcome = await self._try(attempt)
             fault = find_infrastructure_fault(outcome)
             if isinstance(outcome, Run):
                 self._failures.succeed(_ATTEMPT)
                 if fault is None:
+                    for run in lost:
+                        meter.lose(run)
                     return outcome
-            elif (wrong := self._failures.blame_again(_ATTEMPT, outcome)) is not None:
+            elif not is_cut_off(outcome) and (
+                (wrong := self._failures.blame_again(_ATTEMPT, outcome)) is not None
+            ):
                 raise wrong from outcome
+            pause = self._retries.pause_after(number, outcome)
+            if is_cut_off(outcome) or (pause is not None and meter.find_limit() is not None):
+                raise CutOffError
             if fault is None:
                 raise outcome  # type: ignore[misc]
-            pause = self._retries.pause_after(number, outcome)
-            meter = self._job.meter
-            if meter.has_cut_off(fault) or (pause is not None and meter.find_limit() is not None):
-                raise CutOffError
+            again = attempt
+            if isinstance(outcome, LostRunError):
+                lost.append(outcome.run)
+                if (run_id := next(later, None)) is None:
+                    pause = None
+                else:
+                    again = replace(attempt, run_id=run_id)
+                    if outcome.run.state.at < self._began_at:
+                        attempt = again  # an earlier process lost it, and this one has not tried yet
+                        continue
             if pause is None:
                 times = "" if number == 1 else f" {number} times, at last"
                 text = f"run {attempt.run_id} failed{times} with: {fault}"
@@ -295,7 +183,7 @@ class AttemptDriver:
             self._job.progress.retried += 1
             self._job.tell(self._retried(run_id=attempt.run_id, attempt=number, error=fault))
             await asyncio.sleep(pause)
-            number += 1
+            attempt, number = again, number + 1
 
     async def _try(self, attempt: Attempt) -> Run[Any] | Exception:
         """Return the run, graded unless it ended with a fault of the infrastructure, or the error of the attempt.
@@ -318,7 +206,14 @@ class AttemptDriver:
             if isinstance(error, ConfigError):
                 return error if reference in str(error) else blame(error, what) or error
             return (blame(error, what) if is_from_user(error) else None) or error
-        check_ended(run)
+        try:
+            check_ended(run)
+        except AttemptFailedError as failed:
+            if run.status is Status.FINISHED and run.state.at < self._began_at:
+                return LostRunError(str(failed), run)  # another attempt is asked for
+            raise
+        if (lost := await asyncio.to_thread(find_lost_tool, run)) is not None:
+            return LostRunError(lost, run)
         known = () if self._is_grading_again else run.state.turn.rewards
         missing = [item for item in self._scorers if item.name not in known]
         if missing and find_infrastructure_fault(run) is None:

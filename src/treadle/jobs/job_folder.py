@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.core.masking import MASK, hide_password
+from treadle.core.types import Json
 from treadle.jobs.job import JobOptions
 from treadle.jobs.ledger import Ledger
 from treadle.jobs.progress import JobListener
@@ -148,13 +149,10 @@ class JobFolder(Struct, Generic[C], frozen=True):
         before = described if known is None else msgspec.json.decode(known)
         if before["journal"] is not None:  # folders of earlier versions have its password
             before["journal"] = hide_password(before["journal"])
-        if changed := [key for key in described if before.get(key) != described[key]]:
-            told = "; ".join(
-                [f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed]
-            )
+        if changed := list(_find_changes("", {key: before.get(key) for key in described}, described)):
             raise ConfigError(
-                f"the work in {str(config.path)!r} was begun with another configuration: {told}. Give the same "
-                "values, or another folder (--out)"
+                f"the work in {str(config.path)!r} was begun with another configuration: {'; '.join(changed)}. "
+                "Give the same values, or another folder (--out)"
             )
         settings = public.model_dump_json()
         facts = {"config": msgspec.json.encode(described).decode(), "settings": settings}
@@ -181,12 +179,29 @@ class JobFolder(Struct, Generic[C], frozen=True):
         ledger.set(_TASKS, msgspec.json.encode(before | facts).decode())
 
 
+def _find_changes(key: str, before: Json, now: Json) -> Iterator[str]:
+    """Yield a text for each innermost value that differs, with dots between the keys that lead to it."""
+    if before == now:
+        return
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in dict.fromkeys([*before, *now]):
+            yield from _find_changes(f"{key}.{name}".lstrip("."), before.get(name), now.get(name))
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for number, pair in enumerate(zip(before, now, strict=True)):
+            yield from _find_changes(f"{key}[{number}]", *pair)
+    else:
+        yield f"{key} was {before!r:.100} and is now {now!r:.100}"
+
+
 def hide_secrets(config: C) -> C:
     """Return a configuration without what may be secret, for a file that others may read."""
     changes: dict[str, Any] = {}
     for name, hide in _HIDDEN.items():
         if (given := getattr(config, name, None)) is not None:
-            changes[name] = list(map(hide, given)) if isinstance(given, list) else hide(given)
+            if isinstance(given, dict):
+                changes[name] = {key: hide(value) for key, value in given.items()}
+            else:
+                changes[name] = list(map(hide, given)) if isinstance(given, list) else hide(given)
     return config.model_copy(update=changes)
 
 

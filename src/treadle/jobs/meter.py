@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import ProviderError, TransportError
+from treadle.core.errors import LimitReachedError, ProviderError
 from treadle.core.limits import guess_cost_usd
 from treadle.core.prompting import guess_next_tokens
 from treadle.core.types import Completion, Message, Request, Usage
@@ -19,24 +19,13 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, part_of
 from treadle.models.wrappers.wrapper import Wrapper
+from treadle.runs.retries import Outcome
 from treadle.runs.run import Run
-
-
-class LimitReachedError(TransportError):
-    """Raised instead of sending a request that would exceed a limit of the plan."""
-
-    is_retryable = False
-
-    def __init__(self, limit: str) -> None:
-        super().__init__(
-            "the cost of an answer is unknown, so the limit max_cost_usd of the plan cannot be kept"
-            if limit == UNKNOWN_COST
-            else f"the limit {limit} of the plan is reached"
-        )
-
 
 UNKNOWN_COST = "unknown_cost"
 """The name of the limit that is reached if the cost is limited and the cost of an answer is unknown."""
+_LIMIT_TEXT = "the limit {} of the plan is reached"
+_UNKNOWN_TEXT = "the cost of an answer is unknown, so the limit max_cost_usd of the plan cannot be kept"
 _CHARS_PER_TOKEN = 3
 _MIN_OUTPUT_TOKENS = 500
 """The least number of tokens that an answer is expected to have."""
@@ -73,6 +62,8 @@ class JobMeter:
         """`None` if the cost of an answer is unknown."""
         self.lost = LostUse()
         """What counts for the limits besides the use: answers that were lost."""
+        self._thrown = _Need()
+        """What the runs have used that were thrown away. It is counted in this process."""
         self.reached: str | None = None
         """The limit that a request did not fit in."""
         self._reserved = _Need()
@@ -118,10 +109,10 @@ class JobMeter:
         """Return the limit that is reached; `None` if there is none. Requests in flight do not count."""
         return self.reached or self._find_limit(_Need())
 
-    def has_cut_off(self, fault: str | None) -> bool:
-        """Return whether `fault`, the text of what ended some work, is a limit of the plan."""
-        limit = self.find_limit()
-        return limit is not None and str(LimitReachedError(limit)) in (fault or "")
+    def lose(self, run: Run[Any]) -> None:
+        """Let later processes count the use of a run that was thrown away, which is in no outcome of the ledger."""
+        self._thrown.tokens += run.usage.total_tokens
+        self._thrown.cost_usd += run.cost_usd or 0.0
 
     def _find_limit(self, need: _Need) -> str | None:
         limits = self.limits
@@ -188,7 +179,12 @@ class JobMeter:
 
     def facts(self) -> dict[str, str]:
         """Return what a ledger keeps for the meters of later processes."""
-        return {"worked_seconds": repr(self.worked_seconds), "lost": msgspec.json.encode(self.lost).decode()}
+        lost = replace(
+            self.lost,
+            tokens=self.lost.tokens + self._thrown.tokens,
+            cost_usd=self.lost.cost_usd + self._thrown.cost_usd,
+        )
+        return {"worked_seconds": repr(self.worked_seconds), "lost": msgspec.json.encode(lost).decode()}
 
     def charge_interrupted(self, journal: Journal, infos: Iterable[RunInfo]) -> None:
         """Count what was reserved for the requests that were in flight when the processes of runs ended."""
@@ -211,7 +207,7 @@ class JobMeter:
         while True:
             if (limit := self._find_limit(need)) is not None:
                 self.reached = limit
-                raise LimitReachedError(limit)
+                raise explain_limit(limit)
             tokens, cost_usd = self._reserved.tokens + need.tokens, self._reserved.cost_usd + need.cost_usd
             if not self._in_flight or self._find_limit(_Need(tokens, cost_usd)) is None:
                 break
@@ -252,6 +248,22 @@ class MeteredModel(Wrapper):
         if self._is_free and completion.cost_usd is None:
             completion = replace(completion, cost_usd=0.0)
         return completion
+
+
+def explain_limit(limit: str) -> LimitReachedError:
+    """Return the error of a request that does not fit in a limit, given the name of the limit."""
+    return LimitReachedError(_UNKNOWN_TEXT if limit == UNKNOWN_COST else _LIMIT_TEXT.format(limit))
+
+
+def is_cut_off(outcome: Outcome) -> bool:
+    """Return whether work ended because a request did not fit in a limit of the job."""
+    if isinstance(outcome, Exception):
+        cause: BaseException | None = outcome
+        while cause is not None and not isinstance(cause, LimitReachedError):
+            cause = cause.__cause__
+        return cause is not None
+    failure = (outcome.state if isinstance(outcome, Run) else outcome).ending.failure
+    return failure is not None and failure.error_type == LimitReachedError.__name__
 
 
 def is_free(model: Model) -> bool:

@@ -5,8 +5,8 @@ Field docstrings are the descriptions in the published JSON Schemas.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from select import select
 from typing import Annotated, Any, Generic, TypeVar
@@ -19,10 +19,12 @@ from treadle.core.mistakes import Keys
 from treadle.core.overrides import apply_changes
 from treadle.core.places import OPTIONS, Document, KeyPath, Mapped, Problem, parse_document
 from treadle.core.policy import Policy
+from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 from treadle.journal.named_files import explain_unread
 from treadle.models.config.described import Described
 from treadle.runs.retries import RetryPolicy
+from treadle.tools.resolve import check_part
 
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[int, Field(ge=0)]
@@ -67,7 +69,8 @@ class AgentSection(ConfigSection):
 
 class RetrySection(ConfigSection):
     """What happens after a fault of the infrastructure: a server that fails, a lost connection, a grader that
-    cannot reach its service. Such a fault never counts as a reward of 0.
+    cannot reach its service. Such a fault never counts as a reward of 0. A run in which the server or the sandbox
+    of a tool was lost is made anew, with `~2` after its id.
 
     A mistake in a task, or in the code of a grader, a reward or a tool, stops the job in all its processes with an
     error that names the task, or the file and the line. Once it is mended, the same command continues the job.
@@ -86,7 +89,8 @@ class RetrySection(ConfigSection):
 
 
 class LimitSection(ConfigSection):
-    """The limits of the whole job. At a limit, the work stops; what it cuts off is made when the job goes on."""
+    """The limits of the whole job, judges included. At a limit, the work stops; what it cuts off is made when the
+    job goes on."""
 
     max_cost_usd: Annotated[float, Field(ge=0)] | None = None
     """The most that all requests together may cost. Each model then needs a price."""
@@ -263,6 +267,12 @@ def find_mistakes(checks: Mapping[KeyPath, Callable[[], object]]) -> list[Proble
         except ConfigError as error:
             problems.append(Problem(key, str(error)))
     return problems
+
+
+def tool_checks(tools: Sequence[str], *keys: str) -> dict[KeyPath, Callable[[], object]]:
+    """Return the checks of toolsets, by their keys below `keys`: each exists, and its command is installed. Nothing
+    is imported or started."""
+    return {(*keys, number): partial(check_part, PartSpec(name=name)) for number, name in enumerate(tools)}
 
 
 def read_document(path: str | Path | None) -> Document:

@@ -1,9 +1,10 @@
-"""The events and the live output of a run, for any number of listeners in the process that drives the run.
+"""The events and the live output of a run, for any number of listeners in any process.
 
 The listeners of a run in one event loop share a channel: it follows the journal once for all of them, so that an
 event costs each of them an entry in a list and a wake-up. Events come from the journal, so that none is lost: a
 listener that comes later or falls behind reads what it lacks from there. Pieces of output are passed on while they
-come and are never stored: a listener that is slower than the run loses some of them.
+come and are never stored: a listener that is slower than the run loses some of them. They come from this process
+or from the one that drives the run; see `treadle.journal.driven`.
 """
 
 import asyncio
@@ -34,12 +35,11 @@ class Heard(Struct):
 
 
 async def listen(journal: Journal, run_id: str, after_seq: int | None = 0) -> AsyncIterator[Item]:
-    """Yield the stored events of a run, then new ones, and between them the pieces of output of a run that this
-    process drives.
+    """Yield the stored events of a run, then new ones, and between them the pieces of output.
 
-    `after_seq` is as for `Journal.follow`, and the iteration ends when that of `follow` ends. A listener that comes
-    while the model answers gets the output from the next answer on, because a model is only asked for pieces if
-    somebody listens. Raises: `RunNotFoundError`.
+    `after_seq` is as for `Journal.follow`, and the iteration ends when that of `follow` ends. A model is only asked
+    for pieces if somebody listens: the first listener, if it comes while the model answers, gets the output from
+    the next answer on, and others get what was said of this answer. Raises: `RunNotFoundError`.
     """
     async with aclosing(listen_together(journal, run_id, after_seq)) as groups:
         async for group in groups:
@@ -67,7 +67,7 @@ async def listen_together(
         await asyncio.shield(channel.opening)
         newest = channel.newest if after_seq is None else after_seq
         while True:
-            reached, inlet.heard, inlet.has_lost = channel.newest, [], False
+            reached, inlet.heard, inlet.has_lost = channel.newest, channel.said.copy(), False
             while newest < reached:
                 until = min(reached, newest + _READ_AT_ONCE)
                 found = await asyncio.to_thread(journal.read, run_id, newest, until)
@@ -129,6 +129,8 @@ class _Channel:
         self._loop = loop
         self._deltas: deque[tuple[int, Delta]] = deque(maxlen=KEPT_DELTAS)
         """The pieces of output that were not passed on, each with the number of the event before it."""
+        self.said: list[Heard] = []
+        """The pieces of output since the newest event, for those who come later."""
         self._is_called = False
         """True if `_pass_deltas` will be called soon."""
         self._stop_hearing: Callable[[], None] | None = None
@@ -181,6 +183,10 @@ class _Channel:
 
     def _put(self, item: Any) -> None:
         heard = Heard(item)
+        if item.seq is not None:
+            self.said.clear()
+        elif len(self.said) < KEPT_DELTAS:
+            self.said.append(heard)
         for inlet in self.inlets:
             inlet.put(heard)
 

@@ -58,7 +58,8 @@ class ResourceFilter(Struct, frozen=True, kw_only=True):
     """Which resources are listed, and in which order."""
 
     kind: str
-    parent: str = ""
+    parent: str | None = ""
+    """The resource that they belong to; empty: none. `None`: any, where no two of the kind have the same id."""
     owner: str | None = None
     """The owner; `None`: any."""
     label: str | None = None
@@ -147,19 +148,19 @@ class ResourceTable:
 
     def page(self, chosen: ResourceFilter, now: float) -> list[Resource]:
         """Return the resources of a selection, in order of creation."""
-        terms, values = (
-            ["kind=?", "parent=?", "(expires_at IS NULL OR expires_at > ?)"],
-            [chosen.kind, chosen.parent, now],
+        terms, values = ["kind=?", "(expires_at IS NULL OR expires_at > ?)"], [chosen.kind, now]
+        key = (
+            ("kind=? AND id=?", chosen.kind) if chosen.parent is None else (_KEY, chosen.kind, chosen.parent)
         )
-        for name in ("owner", "label", "state"):
+        for name in ("parent", "owner", "label", "state"):
             if (value := getattr(chosen, name)) is not None:
                 terms.append(f"{name}=?")
                 values.append(value)
         for edge, is_later in ((chosen.after, not chosen.newest_first), (chosen.before, chosen.newest_first)):
             if edge is not None:
-                place = f"(SELECT created_at, id FROM resources WHERE {_KEY})"
+                place = f"(SELECT created_at, id FROM resources WHERE {key[0]})"
                 terms.append(f"(created_at, id) {'>' if is_later else '<'} {place}")
-                values += [chosen.kind, chosen.parent, edge]
+                values += [*key[1:], edge]
         # A page before another one is read backwards from it.
         is_down = chosen.newest_first != (chosen.before is not None)
         order = "created_at DESC, id DESC" if is_down else "created_at, id"

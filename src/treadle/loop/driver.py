@@ -79,7 +79,7 @@ class Driver:
         self.recorder.listen(listener)
         self._inference.on_delta = None if listener is None else listener.tell_delta
         self.bench.report = None if listener is None else Progress(listener, asyncio.get_running_loop())
-        if self._driven.listeners and self._loop is not None:
+        if self._loop is not None:
             self._publish(self._loop)
 
     def pass_deltas(self, on_delta: DeltaListener) -> None:
@@ -87,12 +87,13 @@ class Driver:
         self._own_deltas = self._inference.on_delta = on_delta
 
     def _publish(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Pass deltas to those who listen to the run in this process, too, as long as there are any."""
-        hearer: Listener | Publisher | None = self.recorder.listener
-        if self._driven.listeners:
-            own = self._own_deltas if hearer is None else hearer.tell_delta
+        """Pass deltas to those who listen to the run by its journal, too. Without any listener, no model is asked
+        for them."""
+        own = self._own_deltas if self.recorder.listener is None else self.recorder.listener.tell_delta
+        hearer: Publisher | None = None
+        if own is not None or self._driven.listeners:
             hearer = Publisher(self.state, self._driven, own)
-        self._inference.on_delta = self._own_deltas if hearer is None else hearer.tell_delta
+        self._inference.on_delta = None if hearer is None else hearer.tell_delta
         self.bench.report = None if hearer is None else Progress(hearer, loop)
 
     def give_up_listener(self) -> None:
@@ -129,7 +130,7 @@ class Driver:
         loop = self._loop = driven.loop = asyncio.get_running_loop()
         mail.attend(loop)
         driven.on_listen = partial(self._publish, loop)
-        if driven.listeners:
+        if driven.listeners or self._inference.on_delta is not None:
             self._publish(loop)
         try:
             while True:

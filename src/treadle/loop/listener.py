@@ -219,7 +219,7 @@ class Listener:
 
 
 class Publisher(Struct, eq=False):
-    """A function that passes deltas to the listener of a run, and to those who listen to it in this process."""
+    """A function that passes deltas to the listener of a run, and to those who listen to it by its journal."""
 
     _state: State
     _driven: DrivenRun
@@ -229,8 +229,7 @@ class Publisher(Struct, eq=False):
         """Pass a delta on."""
         if self._own is not None:
             self._own(delta)
-        for listener in self._driven.listeners:
-            listener(self._state.seq, delta)
+        self._driven.say(self._state.seq, delta)
 
 
 class Progress(Struct, eq=False):

@@ -161,7 +161,7 @@ def part_of(model: Model) -> PartSpec:
     return PartSpec(name=model.name, missing="it is an object of the program")
 
 
-def pass_on(message: Message, on_delta: Callable[[Delta], None]) -> None:
+def pass_on(message: Message, on_delta: Callable[[Delta], object]) -> None:
     """Call `on_delta` with a whole message, for callers that stream an answer which came in one piece."""
     if message.reasoning:
         on_delta(ReasoningDelta(message.reasoning))

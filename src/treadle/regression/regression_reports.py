@@ -9,7 +9,9 @@ from treadle.core.errors import ConfigError
 from treadle.regression.live_scores import ThresholdVerdict
 from treadle.regression.regression_suite import RecordingOutcome
 
-_ILLEGAL = {code: "�" for code in range(32) if code not in (9, 10, 13)}
+_ILLEGAL = {
+    code: "�" for code in (*range(32), *range(0xD800, 0xE000), 0xFFFE, 0xFFFF) if code not in (9, 10, 13)
+}
 """The characters that XML cannot have."""
 
 

@@ -271,10 +271,12 @@ class GroupReader:
             weight_version=weight_version,
         )
 
-    def load(self, spec: GroupSpec, weight_version: str | None) -> Group:
-        """Return a group that was delivered, from the journal. Raises: `RunNotFoundError`."""
-        runs = [Run.load(spec.run_id(self.config.name, index), self.journal) for index in spec.rollouts]
-        return self.make_group(spec, [self.read(run) for run in runs], weight_version)
+    def load(self, spec: GroupSpec, details: Mapping[str, Any]) -> Group:
+        """Return a group that was delivered, from the journal, given what the ledger has about it. Raises:
+        `RunNotFoundError`."""
+        first = [spec.run_id(self.config.name, index) for index in spec.rollouts]
+        rolled = [self.read(Run.load(run_id, self.journal)) for run_id in details.get("run_ids", first)]
+        return self.make_group(spec, rolled, details["weight_version"])
 
 
 def rewards_of(rolled: Iterable[Rolled]) -> list[float | None]:

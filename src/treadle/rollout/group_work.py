@@ -236,6 +236,7 @@ class GroupWork:
         graded = [reward for reward in rewards if reward is not None]
         branches = [branch for one in made.rolled for branch in one.rollout.trajectories]
         return {
+            "run_ids": [one.rollout.run_id for one in made.rolled],
             "rewards": rewards,
             "graded": len(graded),
             "solved": sum([reward >= self._config.solved_at for reward in graded]),

@@ -13,7 +13,7 @@ import msgspec
 
 from treadle.core.types import Json
 from treadle.export.groups import EVALUATION, PHASE_LABEL
-from treadle.jobs.attempt import Attempt, AttemptDriver, AttemptFailedError
+from treadle.jobs.attempt import Attempt, AttemptDriver, AttemptFailedError, ids_of
 from treadle.jobs.job import Expected
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
 from treadle.jobs.progress import JobNotice
@@ -219,4 +219,5 @@ def _find_run_id(config: RolloutConfig, number: int, index: int) -> str:
 def runs_of_round(config: RolloutConfig, item: PlannedItem) -> RunFilter:
     """Return the runs of an evaluation."""
     spec = msgspec.convert(item.spec, HeldOutRound)
-    return RunFilter(run_ids=[_find_run_id(config, item.number, index) for index in range(len(spec.places))])
+    begun = [_find_run_id(config, item.number, index) for index in range(len(spec.places))]
+    return RunFilter(run_ids=[run_id for first in begun for run_id in ids_of(first)])

@@ -16,7 +16,6 @@ from pydantic import Field
 
 from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.places import KeyPath, Problem
-from treadle.jobs.attempt import find_model
 from treadle.jobs.ledger import JobCounts, LedgerEntry, PlannedItem
 from treadle.jobs.sections import (
     AttemptSection,
@@ -27,7 +26,9 @@ from treadle.jobs.sections import (
     Number,
     Share,
     find_mistakes,
+    tool_checks,
 )
+from treadle.jobs.seeded_agents import find_model
 from treadle.models.config.tables import ModelTable
 from treadle.renderers.registry import load_renderer
 from treadle.rollout.sinks.registry import make_sinks
@@ -210,6 +211,7 @@ def find_conflicts(config: RolloutConfig, *, is_model_given: bool = False) -> li
         ("loss",): lambda: make_mask(config.loss),
         ("rewards",): lambda: make_scorers(read_rewards(config.rewards)),
         ("workers",): lambda: WORKERS.load(config.workers.partition(":")[0]),
+        **tool_checks(config.agent.tools, "agent", "tools"),
     }
     if config.held_out is not None:
         checks["held_out", "tasks"] = partial(_check_held_out, config.tasks, config.held_out.tasks)

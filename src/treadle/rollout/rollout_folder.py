@@ -66,9 +66,8 @@ def read_groups(path: Path, stored: Stored, journal: str | None = None) -> Itera
 
 def rebuild(config: RolloutConfig, journal: Journal, entry: LedgerEntry) -> Group:
     """Return a delivered group again, from the journal. Blocks. Raises: `RunNotFoundError`."""
-    collector = GroupReader(config, journal)
     spec = msgspec.convert(entry.spec, GroupSpec)
-    return collector.load(spec, entry.details["weight_version"])
+    return GroupReader(config, journal).load(spec, entry.details)
 
 
 def check_continued(

@@ -14,10 +14,11 @@ from msgspec import Struct
 from treadle.agent.sync import iterate_blocking
 from treadle.core.errors import ConfigError
 from treadle.export.groups import Group
-from treadle.jobs.attempt import AttemptDriver, MakeModel, SeededAgents
+from treadle.jobs.attempt import AttemptDriver, ids_of, judges_of
 from treadle.jobs.job import Job, JobEnd, JobSettings, open_job
 from treadle.jobs.ledger import PlannedItem
 from treadle.jobs.progress import JobNotice, TokenRate
+from treadle.jobs.seeded_agents import MakeModel, SeededAgents
 from treadle.journal.run_info import RunFilter
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import UpdateMode, Weights
@@ -213,6 +214,7 @@ class Rollouts:
             options,
             self.progress,
             partial(_runs_of, config),
+            others=judges_of(config),
             check=partial(check_continued, config, retry_failed=self._retry_failed),
         )
         self._retry_failed = False
@@ -353,4 +355,5 @@ def _runs_of(config: RolloutConfig, item: PlannedItem) -> RunFilter:
     if item.number < 0:
         return runs_of_round(config, item)
     spec = msgspec.convert(item.spec, GroupSpec)
-    return RunFilter(run_ids=[spec.run_id(config.name, index) for index in spec.rollouts])
+    begun = [spec.run_id(config.name, index) for index in spec.rollouts]
+    return RunFilter(run_ids=[run_id for first in begun for run_id in ids_of(first)])

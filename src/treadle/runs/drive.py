@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from treadle.routing.judging import Judgement, MessageJudge
 
 
+MAX_TURNS = 100
+"""How many turns a run with a simulated user has at most, if its task does not say: a user who never ends would
+cost without end."""
+
+
 class Terms(Struct, frozen=True):
     """The conditions under which a run is driven from now on."""
 
@@ -102,10 +107,12 @@ def _is_between_turns(state: State) -> bool:
 
 
 async def _find_reply(driver: Driver, task: Task | None) -> str | None:
-    """Return what the simulated user of a run's task says now; `None` if there is no user, or nothing to say.
-    Raises: `UserCodeError` if the code of the user has a mistake."""
+    """Return what the simulated user of a run's task says now; `None` if there is no user, or nothing to say, or if
+    the run has had its turns. Raises: `UserCodeError` if the code of the user has a mistake."""
     state = driver.state
     if not _is_between_turns(state) or state.ending.stop_reason is not StopReason.COMPLETED:
+        return None
+    if state.turn.number >= getattr(task, "max_turns", MAX_TURNS):
         return None
     try:
         return await find_reply(task, list(state.transcript))
@@ -138,7 +145,10 @@ def resumed(
     if find_readers(driver.state.tools):
         driver.bench.offer_reading()
     tools, window = driver.bench.toolbox.specs, terms.window
-    return e.RunResumed(agent=spec, tools=tools, output=output, window=window, instructions=told)
+    drops = output is None and driver.state.output_spec is not None
+    return e.RunResumed(
+        agent=spec, tools=tools, output=output, drops_output=drops, window=window, instructions=told
+    )
 
 
 async def leave(driver: Driver, reason: str | None) -> None:

@@ -182,8 +182,8 @@ class SessionOptions(TypedDict, total=False):
     """The messages of the conversation so far, if another program has led it: they stand before the first turn of a
     new session. Each call in them needs its result, in the order of the calls."""
     renews_instructions: bool
-    """True if the agent's instructions replace the system message of a session that exists. By default, a session
-    keeps the message that it began with."""
+    """True if the agent's instructions replace the system message of a session that exists, and its schema that of
+    the answers. By default, a session keeps the message and the schema that it began with."""
     deps: object
     trust: bool
     """True to use a run that comes from elsewhere, as in `ResumeOptions`."""
@@ -224,7 +224,8 @@ class Given(Struct, frozen=True):
     keeps_events: bool = False
     """True if the driver keeps the events that it appends in memory."""
     renews_instructions: bool = False
-    """True if the agent's instructions replace the system message of a run that it resumes."""
+    """True if the agent's instructions replace the system message of a run that it resumes, and its schema that of
+    the answers."""
     is_relayed: bool = False
     """True if a new run is one whose answers another program decides about; see `RunStarted.is_relayed`."""
     on_driver: Callable[[Driver], object] | None = None

@@ -103,8 +103,11 @@ async def go_on(
     await warm_up(agent)
     policy = agent.policy if agent.has_policy else state.policy
     recorded = state.output_spec
+    schema = None if recorded is None else recorded.schema
+    if given.renews_instructions:
+        schema = agent.answer.schema
     # Another model may have to be asked in another way.
-    output = agent.kit.output(None if recorded is None else recorded.schema, task)
+    output = agent.kit.output(schema, task)
     terms = Terms(task, output, policy, await agent.kit.window(policy))
     driver = make_driver(agent, state, writer, sandbox, given, terms)
     if state.status is not Status.FINISHED or state.ending.stop_reason is StopReason.ERROR:

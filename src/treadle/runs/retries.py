@@ -18,7 +18,7 @@ from treadle.core.errors import (
     RunExistsError,
 )
 from treadle.core.state import State
-from treadle.core.types import Fault
+from treadle.core.types import Fault, ToolErrorKind
 from treadle.runs.run import Run
 
 T = TypeVar("T")
@@ -82,6 +82,13 @@ def find_infrastructure_fault(outcome: Outcome) -> str | None:
         if state.has_failed_turn and state.ending.fault is Fault.INFRASTRUCTURE
         else None
     )
+
+
+def find_lost_tool(run: Run) -> str | None:
+    """Return the first call of a run that has no result because what runs its tool was lost, as a text; `None` if
+    all have one. What the model did afterwards is not its own work. Reads the events from the journal."""
+    lost = [result for result in run.results if result.error_kind is ToolErrorKind.IN_DOUBT]
+    return f"the tool {lost[0].name!r} gave no result: {lost[0].content}" if lost else None
 
 
 def _may_pass(error: Exception) -> bool:

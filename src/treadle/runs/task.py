@@ -40,8 +40,8 @@ class Task(Protocol):
     """A task for an agent: its input, its files, and a check of the outcome.
 
     A task with a simulated user has a method `reply`, which may be a coroutine function. It is given the transcript
-    after each answer and returns
-    what the user says next; `None` if the user has no more to say. A task that rewards single steps has a method
+    after each answer and returns what the user says next; `None` if the user has no more to say. A run has at most
+    `max_turns` turns, which is 100 if the task has no such attribute. A task that rewards single steps has a method
     `score_steps`, which is given the transcript and returns a reward for each assistant message. A task that is
     graded by what was said and called has a method `check_transcript`, which is given the transcript and is called
     in place of `check`. A task that comes with an environment, a program with a loop of its own that plays and
@@ -96,10 +96,19 @@ async def check_task(
 
 
 async def find_reply(task: Task | None, messages: Sequence[Message]) -> str | None:
-    """Return what the simulated user of a task says after `messages`; `None` if there is no user, or no reply."""
+    """Return what the simulated user of a task says after `messages`; `None` if there is no user, or no reply.
+
+    Raises: `ConfigError` if it is no text.
+    """
     reply = getattr(task, "reply", None)
-    said: Awaitable[str | None] | str | None = None if reply is None else reply(messages)
-    return said if said is None or isinstance(said, str) else await said
+    said: Any = None if reply is None else reply(messages)
+    if isinstance(said, Awaitable):
+        said = await said
+    if not isinstance(said, str | None):
+        raise ConfigError(
+            f"the simulated user of a task said {said!r:.100}; let reply return a text, or None"
+        )
+    return said
 
 
 def find_environment(task: Task) -> tuple[str, ...] | None:

@@ -12,10 +12,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
-from treadle.core.events import QuestionAsked
-from treadle.core.types import Json
+from treadle.core.events import InferenceCompleted, QuestionAsked
+from treadle.core.types import Effect, Json
 from treadle.scoring.call_matching import ExpectedCall, MatchRules, count_in_order, find_call_fault, pair_up
-from treadle.scoring.expectations import CallMade, Expectation, find_expectation, find_made_calls, schemas_of
+from treadle.scoring.expectations import (
+    CallMade,
+    Expectation,
+    NamedTools,
+    find_expectation,
+    find_made_calls,
+    schemas_of,
+)
 from treadle.scoring.protocol import Score, Subject
 from treadle.scoring.reference_runs import find_reference
 from treadle.tools.schema.validation import ArgumentChecker
@@ -263,22 +270,47 @@ class AskingScorer:
         missing = find_expectation(subject).missing
         if missing is None:
             return None
-        asked = [body.text for body in subject.bodies if isinstance(body, QuestionAsked)]
+        asked = [body for body in subject.bodies if isinstance(body, QuestionAsked)]
+        texts = [body.text for body in asked]
         made = find_made_calls(subject.bodies)
         if not asked and not made and "?" in subject.run.output:
-            asked = [subject.run.output]
+            texts = [subject.run.output]
         if not missing:
-            return Score(float(not asked), f"it asked {asked[0]!r:.100}" if asked else "nothing was asked")
-        if not asked:
+            return Score(float(not texts), f"it asked {texts[0]!r:.100}" if texts else "nothing was asked")
+        if not texts:
             return Score(0.0, f"it did not ask for {missing[0]!r}", {"named": 0.0})
-        text = " ".join(asked).casefold()
+        text = " ".join(texts).casefold()
         named = fmean([item.casefold().replace("_", " ") in text for item in missing])
-        return Score(1.0, f"it asked {asked[0]!r:.100}", {"named": named})
+        if asked and (acted := self._find_acted(subject, made, asked[0])) is not None:
+            return Score(
+                0.0, f"{acted!r} was called before the answer to {texts[0]!r:.100}", {"named": named}
+            )
+        return Score(1.0, f"it asked {texts[0]!r:.100}", {"named": named})
+
+    @staticmethod
+    def _find_acted(subject: Subject, made: Sequence[CallMade], first: QuestionAsked) -> str | None:
+        """Return the tool with an effect that was called before the answer to the first question; `None` if none
+        was. Calls of one step do not wait for each other."""
+        place = next(place for place, body in enumerate(subject.bodies) if body is first)
+        step = sum([isinstance(body, InferenceCompleted) for body in subject.bodies[:place]])
+        acting = {spec.name for spec in subject.run.state.tools if spec.effect is not Effect.PURE}
+        asking = {body.call_id for body in subject.bodies if isinstance(body, QuestionAsked)}
+        return next(
+            (
+                call.call.name
+                for call in made
+                if call.step <= step
+                and call.call.name in acting
+                and call.call.call_id not in asking
+                and not (call.result is not None and call.result.is_models_fault)
+            ),
+            None,
+        )
 
 
 class RecoveryScorer:
-    """The share of the failed calls after which a later call of the same tool succeeded. It says nothing about runs
-    without failed calls."""
+    """The share of the failed calls after which a call of the same tool succeeded in a later step. It says nothing
+    about runs without failed calls."""
 
     def __init__(self, name: str = "recovers") -> None:
         self.name = name
@@ -292,7 +324,10 @@ class RecoveryScorer:
             made[place].call.name
             for place in failed
             if not any(
-                later.call.name == made[place].call.name and later.result and not later.result.is_error
+                later.call.name == made[place].call.name
+                and later.step > made[place].step
+                and later.result
+                and not later.result.is_error
                 for later in made[place + 1 :]
             )
         ]
@@ -304,7 +339,7 @@ class PolicyScorer:
     """1 if the run kept rules about its calls, and else 0.
 
     `never` are tools that must not be called, by name or pattern such as `delete_*`. `first` says which tool must
-    have succeeded before another is called. `at_most` says how often a tool may be called.
+    have succeeded in an earlier step before another is called. `at_most` says how often a tool may be called.
     """
 
     def __init__(
@@ -319,27 +354,33 @@ class PolicyScorer:
             raise ConfigError(
                 f"the reward {name!r} has no rule; give 'never' (a list of names), 'first' or 'at_most'"
             )
+        if wrong := [tool for tool, most in (at_most or {}).items() if most < 0]:
+            raise ConfigError(
+                f"at_most of the reward {name!r} has {wrong[0]!r}: {(at_most or {})[wrong[0]]}; give 0 or more"
+            )
         self.name = name
         self._never = tuple(never)
         self._first = dict(first or {})
         self._at_most = dict(at_most or {})
+        self._named = NamedTools(name, [*never, *self._first, *self._first.values(), *self._at_most])
 
     async def score(self, subject: Subject) -> Score | None:
+        self._named.check(subject)
         broken = self._find_broken(find_made_calls(subject.bodies))
         return Score(float(broken is None), broken or "the rules were kept")
 
     def _find_broken(self, made: list[CallMade]) -> str | None:
         counts: dict[str, int] = {}
-        done: set[str] = set()
+        done: dict[str, int] = {}
         for call in made:
             name = call.call.name
             counts[name] = counts.get(name, 0) + 1
             if any(fnmatchcase(name, pattern) for pattern in self._never):
                 return f"{name!r} was called, which is forbidden"
-            if (before := self._first.get(name)) is not None and before not in done:
+            if (before := self._first.get(name)) is not None and done.get(before, call.step) >= call.step:
                 return f"{name!r} was called before {before!r} had succeeded"
             if counts[name] > self._at_most.get(name, counts[name]):
                 return f"{name!r} was called more than {self._at_most[name]} times"
             if call.result is None or not call.result.is_error:
-                done.add(name)
+                done.setdefault(name, call.step)
         return None

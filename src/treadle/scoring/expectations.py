@@ -4,6 +4,7 @@ An expectation comes from the run's own labels (`expected`, as the samples of ro
 its task. Without one, scorers of trajectories compare with a run of the oracle on the same task.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.core.events import DurableBody, InferenceCompleted, ToolCompleted
+from treadle.core.registry import did_you_mean
 from treadle.core.types import Json, ToolCall, ToolResult
 from treadle.scoring.call_matching import ExpectedCall
 from treadle.scoring.protocol import Subject
@@ -93,3 +95,23 @@ def find_made_calls(bodies: Iterable[DurableBody]) -> list[CallMade]:
 def schemas_of(subject: Subject) -> dict[str, Mapping[str, Any]]:
     """Return the schemas of the parameters of the run's tools, by name."""
     return {spec.name: spec.parameters for spec in subject.run.state.tools}
+
+
+class NamedTools:
+    """The names of tools in the settings of a scorer. A misspelt name would make a rule that is never broken."""
+
+    def __init__(self, scorer: str, names: Iterable[str]) -> None:
+        self._scorer = scorer
+        self._unseen = {name for name in names if not set("*?[") & set(name)}
+
+    def check(self, subject: Subject) -> None:
+        """Warn once of each name that is not that of a tool of the run and similar to one."""
+        tools = [spec.name for spec in subject.run.state.tools]
+        for name in sorted(self._unseen.difference(tools)):
+            if hint := did_you_mean(name, tools, cutoff=0.75):
+                self._unseen.discard(name)
+                logging.getLogger("treadle").warning(
+                    "the reward %r has a rule for the tool %r, which run %r does not have%s",
+                    *(self._scorer, name, subject.run.run_id, hint),
+                )
+        self._unseen.difference_update(tools)

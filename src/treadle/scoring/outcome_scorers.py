@@ -14,7 +14,7 @@ from treadle.runs.task import Task, check_task
 from treadle.scoring.call_matching import MatchRules, is_same_value
 from treadle.scoring.expectations import find_expectation
 from treadle.scoring.protocol import Score, Subject
-from treadle.scoring.reference_runs import find_reference
+from treadle.scoring.reference_runs import ReferenceRun, find_reference
 
 _ANSWER_LINE = re.compile(
     r"^[\s>*_#`-]*answer[\s*_`]*[:=][\s*_`]*(.*?)[\s*_`]*$", re.IGNORECASE | re.MULTILINE
@@ -39,7 +39,9 @@ class FinalAnswerScorer:
         tolerance: float = 1e-6,
     ) -> None:
         """Make a scorer. `answer` is right for all tasks that expect no answer of their own. `tolerance` is
-        relative and for numbers."""
+        relative and for numbers. Raises: `ConfigError`."""
+        if not tolerance >= 0:
+            raise ConfigError(f"tolerance of the reward {name!r} is {tolerance!r}; give 0 or more")
         self.name = name
         self._answer = answer
         self._contains = contains
@@ -54,6 +56,8 @@ class FinalAnswerScorer:
         lines = _ANSWER_LINE.findall(subject.run.output)
         said = lines[-1] if lines else subject.run.output
         rights = expected if isinstance(expected, list) else [expected]
+        if not rights:
+            raise ConfigError(f"no answer is right for the reward {self.name!r}, as 'answer' is []; give one")
         is_right = any(self._is_right(said, right) for right in rights)
         detail = (
             "the answer is right"
@@ -134,7 +138,8 @@ class EfficiencyScorer:
     """How little a run needed against a reference such as the oracle: the mean over `measures` of what the
     reference needed divided by what the run needed, at most 1. A run that its task's check does not pass has 0.
 
-    It says nothing about runs whose task the reference cannot do. The metrics are the quotients by measure.
+    It says nothing about runs whose task the reference cannot do. The metrics are the quotients by measure. The
+    tokens of a reference that is free, such as the oracle, cost what those of the run did.
     """
 
     def __init__(
@@ -159,7 +164,7 @@ class EfficiencyScorer:
         pairs: dict[str, tuple[float | None, float | None]] = {
             "steps": (reference.steps, run.steps),
             "tokens": (reference.tokens, tokens),
-            "cost": (reference.cost_usd, run.cost_usd),
+            "cost": (_find_cost(reference, run, tokens), run.cost_usd),
             "seconds": (reference.seconds, run.state.work_seconds),
         }
         metrics = {}
@@ -172,3 +177,10 @@ class EfficiencyScorer:
         return Score(
             fmean(metrics.values()), f"it took {run.steps} steps, and {reference.steps} are enough", metrics
         )
+
+
+def _find_cost(reference: ReferenceRun, run: Run[Any], tokens: int) -> float | None:
+    """Return what a reference cost; `None` if it is not known. `tokens` are those of the run."""
+    if reference.cost_usd == 0 and run.cost_usd and tokens:
+        return run.cost_usd * reference.tokens / tokens
+    return reference.cost_usd

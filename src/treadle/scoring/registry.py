@@ -5,12 +5,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry, did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
+from treadle.models.protocol import Model
 from treadle.scoring.protocol import Score, Scorer, Subject
 
 MakeScorer: TypeAlias = Callable[..., Scorer]
@@ -127,7 +129,7 @@ def mean_reward(rewards: Mapping[str, float], specs: Sequence[RewardSpec]) -> fl
     return total if total is None or weight <= 0 else total / weight
 
 
-def make_scorers(specs: Iterable[RewardSpec]) -> tuple[Scorer, ...]:
+def make_scorers(specs: Iterable[RewardSpec]) -> tuple["ConfiguredScorer", ...]:
     """Return a scorer for each reward. Raises: `ConfigError` for an unknown scorer, function or setting."""
     return tuple([ConfiguredScorer(_make(spec), spec) for spec in specs])
 
@@ -144,6 +146,11 @@ class ConfiguredScorer:
             for key, value in spec.settings.items()
         }
         self.part = PartSpec(name=spec.scorer, settings=settings or None)
+
+    def measure(self, wrap: Callable[[Model], Model]) -> None:
+        """Apply `wrap` to the model that the scorer asks, if it asks one."""
+        if hasattr(self._inner, "model"):
+            self._inner.model = wrap(self._inner.model)
 
     async def score(self, subject: Subject) -> Score | None:
         return await self._inner.score(subject)
@@ -181,8 +188,25 @@ def _make(spec: RewardSpec) -> Scorer:
                 f"the reward {spec.name!r} needs the setting {name!r}; give it in a configuration, as "
                 f"'{spec.name}: {{{name}: ...}}', or as --set rewards.{spec.name}.{name}=..."
             )
+    for name, value in settings.items():
+        _check_setting(spec, name, value, parameters[name].annotation)
     try:
         return make(name=spec.name, **settings)
     except TypeError as error:
         told = ", ".join([f"{key}={value!r}" for key, value in settings.items()])
         raise ConfigError(f"the reward {spec.name!r} cannot be made with {told}: {error}") from error
+
+
+def _check_setting(spec: RewardSpec, name: str, value: Any, wanted: Any) -> None:
+    """Check that a setting is of the type that its scorer declares. Raises: `ConfigError`."""
+    try:
+        msgspec.convert(value, wanted)
+    except msgspec.ValidationError as error:
+        said = (
+            str(error).replace("`", "'").partition(" - at")[0].replace("Expected 'array'", "Expected 'list'")
+        )
+        raise ConfigError(
+            f"{name} of the reward {spec.name!r} is {value!r}: {said[0].lower()}{said[1:]}"
+        ) from None
+    except (TypeError, NotImplementedError, NameError):
+        return  # a class of a program, or a name that only its module knows

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -10,7 +10,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from treadle.agent.agent import Agent
-from treadle.core.errors import ConfigError, ServerError
+from treadle.core.errors import ConfigError, LimitReachedError, ServerError
 from treadle.core.fence import fence
 from treadle.core.types import Effect, Fault, Json, Message, Role, ToolCall, ToolErrorKind
 from treadle.journal.protocol import Journal
@@ -18,7 +18,7 @@ from treadle.models.protocol import Model, identity_of
 from treadle.runs.ensure import ensure_run
 from treadle.runs.options import StreamOptions
 from treadle.runs.run import Run
-from treadle.scoring.expectations import find_made_calls
+from treadle.scoring.expectations import NamedTools, find_made_calls
 from treadle.scoring.outcome_scorers import check_run
 from treadle.scoring.protocol import Score, Subject
 from treadle.tools.threads import THREADS
@@ -65,19 +65,16 @@ class ToolUseScorer:
         forbidden: Sequence[str] = (),
         max_calls: int | None = None,
     ) -> None:
-        for setting, value in (("required", required), ("forbidden", forbidden)):
-            if isinstance(value, str) or not all(isinstance(item, str) for item in value):
-                raise ConfigError(
-                    f"{setting} of the reward {name!r} is {value!r}; give a list of names of tools"
-                )
-        if max_calls is not None and (not isinstance(max_calls, int) or max_calls < 1):
+        if max_calls is not None and max_calls < 1:
             raise ConfigError(f"max_calls of the reward {name!r} is {max_calls!r}; give a number from 1")
         self.name = name
         self._required = frozenset(required)
         self._forbidden = frozenset(forbidden)
         self._max_calls = max_calls
+        self._named = NamedTools(name, forbidden)
 
     async def score(self, subject: Subject) -> Score | None:
+        self._named.check(subject)
         made = find_made_calls(subject.bodies)
         calls = [one.call for one in made]
         called = {call.name for call in calls}
@@ -171,6 +168,10 @@ _MAX_CHARS = 4000
 """How much of each message the judge reads."""
 
 
+JUDGE_LABELS: Mapping[str, str] = {"role": "judge"}
+"""The labels of the runs of judges."""
+
+
 class RubricJudgement(BaseModel):
     """A judge's answer."""
 
@@ -185,22 +186,17 @@ def make_judge(model: Model, journal: Journal) -> Agent[RubricJudgement]:
     return Agent(model, instructions=_INSTRUCTIONS, schema=RubricJudgement, journal=journal)
 
 
-def read_judgement(run: Run[RubricJudgement]) -> RubricJudgement:
-    """Return the judgement of a judge's run. Raises: as `check_judgement` does."""
-    return check_judgement(run)
-
-
 def check_judgement(run: Run[T]) -> T:
     """Return the value of a judge's run.
 
-    Raises: `ServerError` if the run has no judgement; `ConfigError` if no request to the judge can succeed.
+    Raises: `ServerError` if the run has no judgement; `LimitReachedError` if a limit of the job is the reason;
+    `ConfigError` if no request to the judge can succeed.
     """
     if run.fault is Fault.USER:
         raise ConfigError(f"the judge of run {run.run_id!r} cannot be asked: {run.error}")
     if run.error is not None or run.stop_reason != "completed":
-        raise ServerError(
-            f"the judge gave no judgement in run {run.run_id!r}: {run.error or run.stop_reason}"
-        )
+        kind = LimitReachedError if run.error_type == LimitReachedError.__name__ else ServerError
+        raise kind(f"the judge gave no judgement in run {run.run_id!r}: {run.error or run.stop_reason}")
     return run.value
 
 
@@ -230,17 +226,18 @@ class JudgeScorer:
                 f"the model of the reward {name!r} is {model!r:.100}; give its name, such as 'openai:gpt-5-mini', "
                 "or that of a model in treadle.toml, which may have settings such as base_url"
             )
-        self._model = model
+        self.model = model
+        """The model that is asked."""
         self._rubric = rubric
-        self._key = hashlib.sha256(f"{identity_of(self._model)}\n{rubric}".encode()).hexdigest()[:8]
+        self._key = hashlib.sha256(f"{identity_of(model)}\n{rubric}".encode()).hexdigest()[:8]
 
     async def score(self, subject: Subject) -> Score | None:
         """See `Scorer.score`. Raises: `ServerError` if the judge gave no judgement."""
         run = subject.run
         run_id = f"{run.run_id}-{self.name}-{self._key}"
-        options: StreamOptions = {"metadata": {"role": "judge", "run": run.run_id}}
-        judge = make_judge(self._model, subject.journal)
-        found = read_judgement(await ensure_run(judge, run_id, self._write(subject), options=options))
+        options: StreamOptions = {"metadata": {**JUDGE_LABELS, "run": run.run_id}}
+        judge = make_judge(self.model, subject.journal)
+        found = check_judgement(await ensure_run(judge, run_id, self._write(subject), options=options))
         return Score(found.score, found.reason)
 
     def _write(self, subject: Subject) -> str:

@@ -93,7 +93,7 @@ class Gate:
     def __init__(self, app: Any, table: ServeTable, host: str) -> None:
         self._app = app
         self._table = table
-        self._hosts = frozenset((*LOCAL_HOSTS, host, *table.allow_hosts))
+        self._hosts = frozenset([name.lower() for name in (*LOCAL_HOSTS, host, *table.allow_hosts)])
         self._buckets: dict[str, tuple[float, float]] = {}
         """How many requests each key may make at once, and when that was counted."""
 
@@ -111,6 +111,9 @@ class Gate:
                 scope.setdefault("state", {})["caller"] = self._find_caller(headers)
             await self._app(scope, self._bound(receive, headers), send)
         except RequestRefused as refused:
+            if (origin := headers.get("origin")) in self._table.allow_origins:
+                # Without it, a page is not told why it was refused.
+                refused.headers = {**(refused.headers or {}), "access-control-allow-origin": str(origin)}
             await refuse(send, refused)
 
     def _check_place(self, headers: Mapping[str, str]) -> None:
@@ -181,11 +184,12 @@ class Gate:
         """Count a request. Raises: `RequestRefused` if the key has made too many."""
         if table.requests_per_minute is None:
             return
-        most, now = max(1.0, table.requests_per_minute), time.monotonic()
+        rate, now = table.requests_per_minute / 60, time.monotonic()
+        most = max(1.0, table.requests_per_minute)
         left, at = self._buckets.get(name, (most, now))
-        left = min(most, left + (now - at) * most / 60)
+        left = min(most, left + (now - at) * rate)
         if left < 1:
-            wait = (1 - left) * 60 / most
+            wait = (1 - left) / rate
             raise RequestRefused(
                 429,
                 "this key has made too many requests",

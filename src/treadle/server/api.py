@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import TypeAdapter, ValidationError
+from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 
 from treadle import __version__
@@ -126,7 +127,8 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
     direct = {response_routes.router.prefix: partial(response_routes.answer_directly, api, host)}
     app: Any = Gateway(api, host, _answer_any, direct)
     if table.allow_origins:
-        app = CORSMiddleware(app, allow_origins=table.allow_origins, allow_methods=["*"], allow_headers=["*"])
+        anything = ["*"]
+        app = CORSMiddleware(app, table.allow_origins, anything, anything, expose_headers=anything)
     api.openapi = partial(describe_api, api)  # type: ignore[method-assign]
     metrics = Metrics(GatewayErrors(Gate(Idempotency(app, host), table, name)), host)
     api.state.metrics = metrics
@@ -197,7 +199,11 @@ def _answer_invalid(request: Request, error: Exception) -> JSONResponse:
 def _explain_faults(request: Request, error: Any, place: Any) -> Problem:
     """Return the first mistake in one place of a request, such as `body`, as its client knows it."""
     faults = [fault | {"loc": fault["loc"][1:]} for fault in error.errors() if fault["loc"][0] == place]
-    given = {"query": dict(request.query_params), "body": getattr(error, "body", None)}.get(place)
+    body = getattr(error, "body", None)
+    given = {
+        "query": dict(request.query_params),
+        "body": dict(body) if isinstance(body, FormData) else body,
+    }.get(place)
     field = getattr(request.scope.get("route"), "body_field", None)
     keys = Keys(lambda: {} if field is None else TypeAdapter(field.field_info.annotation).json_schema(), {})
     return keys.explain(faults, given)[0]

@@ -147,12 +147,22 @@ class AgentCatalog:
 
     def dialect_of(self, name: str) -> str | None:
         """Return the dialect of the model with this name; `None` for an agent, or if no server is asked."""
+        return None if self.is_agent(name) else self.model_dialect(name)
+
+    def model_dialect(self, name: str) -> str | None:
+        """Return the dialect of a model or of an agent's model; `None` if no server is asked, or none is known."""
         if name not in self._dialects:
-            if self.is_agent(name) or name not in self.names:
+            model = self._model_of(name)
+            if name not in self.names or model is None:
                 return None
-            preset = find_preset(split_name(self.config.table_of(name).model)[0])
+            preset = find_preset(split_name(self.config.table_of(model).model)[0])
             self._dialects[name] = None if preset is None else preset.dialect
         return self._dialects[name]
+
+    def _model_of(self, name: str) -> str | None:
+        """Return the model of an agent, or the model with this name; `None`: the one of the agent's persona."""
+        table = self.config.file.agents.get(name) or AgentTable(model=name)
+        return table.model if table.model or table.persona is not None else self.config.default_model
 
     def _instructions(self, name: str, wish: ClientWish) -> str | None:
         table = self.config.file.agents.get(name)
@@ -181,10 +191,12 @@ class AgentCatalog:
         policy = _policy_of(table, wish)
         if policy is not None:
             options["policy"] = policy
-        model = (
-            table.model if table.model is not None or table.persona is not None else self.config.default_model
-        )
-        made = None if model is None else self.config.model(model, **wish.settings)
+        model, settings = self._model_of(name), dict(wish.settings)
+        if model is not None and self.config.table_of(model).renderer is not None:
+            settings.pop("strict_tools", None)  # only chat endpoints decode calls within schemas
+        if "extra" in settings and (known := self.config.file.models.get(model or "")) is not None:
+            settings["extra"] = {**(known.extra or {}), **wish.settings["extra"]}
+        made = None if model is None else self.config.model(model, **settings)
         return Agent(made, schema=wish.schema, **options)
 
     async def close(self) -> None:

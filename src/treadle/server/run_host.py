@@ -6,10 +6,15 @@ next one, continues what this one has left: after a crash, at a graceful end, an
 
 import asyncio
 import contextlib
+import itertools
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from treadle.core.errors import RunNotFoundError
+from msgspec import Struct
+
+from treadle.core.errors import LeaseHeldError, RunNotFoundError, TreadleError
 from treadle.core.events.narrowing import Item
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource
@@ -19,7 +24,10 @@ from treadle.knowledge.files.vector_stores import VectorStores
 from treadle.knowledge.memory.namespace import make_embedder
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
+from treadle.runs.drive import next_queued
+from treadle.runs.options import Given
 from treadle.runs.recording import take_in_rest
+from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused, no_such
 from treadle.server.budgets import OWNER, Budgets
@@ -39,6 +47,18 @@ VIEWED = "view"
 """The queue in which the runs wait that were begun in the page of `treadle view`."""
 AGENT = "treadle.agent"
 """The label with the name of the agent or model that a client asked for."""
+_log = logging.getLogger("treadle.server")
+
+
+class _Place(Struct, eq=False):
+    """The place that a request takes among the runs of its key that are under way."""
+
+    run_id: str | None = None
+    """The run of the request; `None` until it is known."""
+
+
+_PLACE: ContextVar[_Place | None] = ContextVar("_PLACE", default=None)
+"""The place of the request that is being answered; `None` if its key has no limit of open runs."""
 
 
 class BegunTurn:
@@ -95,6 +115,8 @@ class RunHost(GatewayHost):
         self._working: asyncio.Task[None] | None = None
         self._ends: set[Callable[[], object]] = set()
         """The functions that end the streams of those who follow runs."""
+        self._places: dict[str, dict[_Place, None]] = {}
+        """The places of the requests that are being answered, the oldest first, by the name of their key."""
 
     async def open(self) -> None:
         """Begin to continue the runs that wait in the queue."""
@@ -145,10 +167,36 @@ class RunHost(GatewayHost):
         turn = BegunTurn()
         turn.task = self.start(drive(turn.put))
         turn.task.add_done_callback(lambda _: turn.put(None))
+        turn.task.add_done_callback(self._end_turn)
         await turn.has_news.wait()
         if not turn.has_emitted:
             await result_of(turn.task)  # raises what prevented the run
         return turn
+
+    async def do(self, work: Coroutine[Any, Any, T]) -> T:
+        done = await super().do(work)
+        if isinstance(done, Run):
+            self._go_on(done)
+        return done
+
+    def _end_turn(self, task: "asyncio.Task[Run[Any]]") -> None:
+        if not task.cancelled() and task.exception() is None:
+            self._go_on(task.result())
+
+    def _go_on(self, run: Run[Any]) -> None:
+        """Answer the messages that came for the next turns while a turn was driven."""
+        if next_queued(run.state) is not None:
+            self.start_quietly(self.answer_queued(run.run_id))
+
+    async def answer_queued(self, run_id: str) -> None:
+        """Answer the messages that wait for the next turns of a session, unless somebody drives it."""
+        try:
+            _, agent = await asyncio.to_thread(self.worker.prepare, run_id)
+            await resume_run(agent, run_id, Given(agent.answer, agent.deps))
+        except LeaseHeldError:
+            pass  # whoever drives it answers them
+        except TreadleError as error:
+            _log.warning("the messages that wait for run %r are not answered: %s", run_id, error)
 
     @contextlib.contextmanager
     def following(self, end: Callable[[], object]) -> Iterator[None]:
@@ -220,12 +268,36 @@ class RunHost(GatewayHost):
         most = caller.max_open_runs
         if most is None:
             return
+        place = self._take_place(caller.name)
         condition = RunFilter(labels={OWNER: caller.name}, is_turn_open=True, is_waiting=False)
-        found = await asyncio.to_thread(self.journal.runs, condition, limit=most)
-        if len(found) >= most:
+        found = {info.run_id for info in await asyncio.to_thread(self.journal.runs, condition, limit=most)}
+        places = self._places[caller.name]
+        before = itertools.takewhile(lambda it: it is not place, places)
+        others = [it for it in before if it.run_id not in found]
+        if len(found) + len(others) >= most:
+            del places[place]
             raise RequestRefused(
                 429, f"{most} runs of this key are under way already", "too_many_runs", {"retry-after": "5"}
             )
+
+    def _take_place(self, name: str) -> _Place:
+        """Return a place that a request has until it is answered. A short run is stored at its end only, so that no
+        listing has it before."""
+        place, places = _Place(), self._places.setdefault(name, {})
+        places[place] = None
+        _PLACE.set(place)
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(lambda _: places.pop(place, None))
+        return place
+
+    def note_run(self, run_id: str) -> None:
+        """Note the run of the request that is being answered, so that it is not counted twice."""
+        if (place := _PLACE.get()) is not None:
+            place.run_id = run_id
+
+    def note_asked(self, caller: ApiCaller, run_id: str) -> None:
+        self.note_run(run_id)
 
     async def close(self) -> None:
         """Pause the runs that are under way; the next server continues them."""

@@ -2,8 +2,8 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -11,7 +11,8 @@ from treadle.agent.agent import Agent
 from treadle.core.asking import open_questions
 from treadle.core.calls import external_calls, waiting_calls
 from treadle.core.errors import ConfigError
-from treadle.core.events import RunFinished, RunPaused, TurnCompleted
+from treadle.core.events import MessageInjected, Noted, RunFinished, RunPaused, TurnCompleted, TurnStarted
+from treadle.core.events.narrowing import Item
 from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
 from treadle.core.state import State
 from treadle.core.types import Delivery, Json, Message, Role, ToolCall
@@ -23,7 +24,7 @@ from treadle.loop.listener import Emit
 from treadle.runs.begin import Beginning, run_first_turn
 from treadle.runs.drive import takes_time
 from treadle.runs.options import Given, SessionOptions, check_history
-from treadle.runs.recording import user_message
+from treadle.runs.recording import Sent, user_message
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
@@ -31,6 +32,8 @@ from treadle.server.idempotency import KeyedRequest
 from treadle.server.run_host import BegunTurn, RunHost
 
 Drive = Callable[[Emit], Coroutine[Any, Any, Run[Any]]]
+_WAITS = ("question", "approval", "result")
+"""The reasons of pauses in which a run waits for somebody."""
 _YES = frozenset(("yes", "y", "approve", "approved", "ok", "true"))
 """The texts that approve a call, in lower case."""
 
@@ -169,6 +172,7 @@ async def start_turn(
     `drive` drives it in a way of its own. If the same request has begun the turn before its process died, that turn
     is followed, whoever drives it. Raises: what prevents the turn.
     """
+    host.note_run(order.run_id)
     if keyed is not None and keyed.kept.place is None:
         # Before the turn is stored, so that nothing is begun of which the key does not know.
         await keyed.note(str(seq))
@@ -191,11 +195,40 @@ async def _follow_turn(journal: Journal, run_id: str, seq: int, emit: Emit) -> R
         async for item in listen(journal, run_id, run.state.seq):
             emit(item)
             body = item.body
-            is_waiting = isinstance(body, RunPaused) and body.reason in ("question", "approval", "result")
+            is_waiting = isinstance(body, RunPaused) and body.reason in _WAITS
             if is_waiting or isinstance(body, TurnCompleted | RunFinished):
                 break
         run = await asyncio.to_thread(Run.load, run_id, journal)
     return run
+
+
+async def follow_message(journal: Journal, run_id: str, seq: int, sent: Sent) -> AsyncIterator[Item]:
+    """Yield what happens to a run after event `seq`, until the turn that answers a message of its inbox is over.
+
+    It also ends if the message has no effect, or the run waits for somebody.
+    """
+    if not sent.is_driven:  # it waits
+        for event in await asyncio.to_thread(journal.read, run_id, seq):
+            yield cast("Item", event)
+        return
+    injected, taken, is_answering = 0, 0, False
+    async for item in listen(journal, run_id, seq):
+        yield item
+        body = item.body
+        if isinstance(body, MessageInjected):
+            injected = item.seq or 0
+        if getattr(body, "inbox", None) == sent.number:
+            if isinstance(body, Noted):
+                return
+            taken = injected
+            is_answering = isinstance(body, MessageInjected) and body.delivery is Delivery.STEER
+        elif isinstance(body, TurnStarted) and taken:
+            is_answering = is_answering or body.queued_seq == taken
+        is_waiting = isinstance(body, RunPaused) and body.reason in _WAITS
+        if isinstance(body, RunFinished) or (taken and is_waiting):
+            return
+        if is_answering and isinstance(body, TurnCompleted):
+            return
 
 
 def run_id_of(caller: ApiCaller, kind: str, name: str) -> str:

@@ -276,17 +276,25 @@ def _kind_of(body: e.DurableBody) -> str | None:
 
 
 def _payloads(events: Iterable[e.Event]) -> Iterator[tuple[int, dict[str, Json]]]:
-    """Yield what receivers are told of the events of a run, with the numbers of these events."""
-    turn = step = first_step = 0
+    """Yield what receivers are told of the events of a run, with the numbers of these events.
+
+    They were told of the events that a fork has in common with another run when these happened.
+    """
+    turn = step = first_step = copied = 0
     for event in events:
         body = event.body
-        if isinstance(body, e.TurnStarted):
+        if isinstance(body, e.RunStarted) and body.parent is not None:
+            copied = body.parent.seq
+        elif isinstance(body, e.TurnStarted):
             turn, first_step = body.turn, step
         elif isinstance(body, e.InferenceCompleted):
             step = body.step
         kind = _kind_of(body)
         if kind is not None:
             place = ResponseId(event.run_id, turn, first_step)
+            first_step = step
+            if event.seq <= copied:
+                continue
             yield (
                 event.seq,
                 {
@@ -297,7 +305,6 @@ def _payloads(events: Iterable[e.Event]) -> Iterator[tuple[int, dict[str, Json]]
                     "data": {"id": str(place), "run_id": event.run_id, "turn": turn},
                 },
             )
-            first_step = step
 
 
 @contextlib.contextmanager

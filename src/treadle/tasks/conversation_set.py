@@ -162,6 +162,7 @@ class ConversationTask:
         is_told = first.role is Role.SYSTEM
         self.instructions = first.content if is_told else None
         self._turns = list(_split_turns(rest if is_told else row.messages))
+        self.max_turns = len(self._turns)
         if not self._turns:
             raise ConfigError(f"the row of {owner}:{task_id} does not begin with a message of the user")
         self.input = self._turns[0][0]

@@ -174,7 +174,9 @@ def test_live_scores_and_thresholds(project: Cli) -> None:
     change(project, '"mock:echo"', '"mock:mediocre"')
     low = project("test", "--live", "--min-score", "0.9", "--annotate", "github")
     assert low.code == 1
+    assert "\nFAIL  mean score" in low.out
     assert "below min_score 0.9" in low.out
+    assert "1 threshold not reached, " in low.out
     assert "::error title=treadle test::mean score" in low.out
 
 

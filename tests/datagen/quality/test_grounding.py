@@ -503,6 +503,31 @@ def read_answer(code: str, result: str, answer: str) -> list[Finding]:
     return filter.read(messages, (ToolSpec(made.name, "", {}, effect=Effect.PURE),), None)
 
 
+LOST = "item,days_kept,box\nraincoat,71,C\npadlock,21,A\ntowel,57,B\ntowel,40,A\n"
+QUIZ = '{"quiz":"Q9","teams":[{"team":"Quiz Pro Quo"},{"team":"Norfolk and Chance"},{"team":"Bottom"}]}'
+
+
+@pytest.mark.parametrize(
+    ("result", "answer", "is_open"),
+    [
+        (LOST, "The rows are raincoat, padlock and towel.", False),
+        (LOST, "The rows are raincoat, padlock and umbrella.", True),
+        (QUIZ, "I found Quiz Pro Quo, Norfolk and Chance and Bottom.", False),
+        (QUIZ, "I found Quiz Pro Quo, Norfolk and Chance and Agatha.", True),
+        (LOST, "✓ All tests pass after the change.", True),
+        (LOST, "The build succeeded.", True),
+        ("12 tests collected\n12 passed", "All tests pass.", False),
+        (LOST, "✓ Committed and pushed to main.", True),
+        (LOST, "OK, I've turned on notifications for that.", True),
+        (LOST, "Historically this figure stays under 2901.", True),
+        (LOST, "It is important to note that results can vary depending on various factors.", False),
+    ],
+)
+def test_lists_and_states(result: str, answer: str, is_open: bool) -> None:
+    found = read_answer("open('lost.csv').read()", result, answer)
+    assert any(item.doubt.degree >= 0.24 for item in found) is is_open
+
+
 CODE = "before = [9, 4]\nafter = [5, 2]\nprint('old_best:', min(before))\nprint('new_best:', min(after))"
 BOARDS = '{"round": "R5", "boards": [{"player": "Ada"}, {"player": "Bo"}, {"player": "Cy"}], "state": "open"}'
 SPAN = (

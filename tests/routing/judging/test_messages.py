@@ -10,7 +10,7 @@ LEAST = {
     "fresh": {"ambiguity": 0.91, "task": 0.81, "boilerplate": 0.89, "identity": 0.79, "refusal": 0.84},
 }
 """The least F1. `test` and `fresh` are in no training data."""
-LEAST_HELD_OUT = {"ambiguity": 0.77, "task": 0.86, "boilerplate": 0.92, "identity": 0.82, "refusal": 0.83}
+LEAST_HELD_OUT = {"ambiguity": 0.77, "task": 0.83, "boilerplate": 0.92, "identity": 0.82, "refusal": 0.83}
 """The least F1 on messages of other writers, by labels of two others."""
 
 

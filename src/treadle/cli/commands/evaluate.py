@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 
 from treadle.cli.options import common as o
 from treadle.cli.options.option_groups import OptionGroup
+from treadle.core.errors import ConfigError
 
 
 class EvalOptions(OptionGroup, frozen=True, kw_only=True):
@@ -34,6 +35,7 @@ def evaluate(
     options: EvalOptions,
     settings: list[str] | None = None,
     is_rescored: bool = False,
+    is_dry: bool = False,
     shown: o.ViewOptions,
 ) -> int:
     """Evaluate models on tasks or on rows of a dataset, and say how sure the scores are.
@@ -49,9 +51,12 @@ def evaluate(
     from treadle.cli.jobs import evaluating
     from treadle.cli.jobs.job_command import read_changes
 
-    return evaluating.run(
-        config, read_changes(options.given_values, settings or ()), shown, is_rescored=is_rescored
-    )
+    changes = read_changes(options.given_values, settings or ())
+    if is_dry and is_rescored:
+        raise ConfigError("--dry-run plans samples, and --rescore makes none; leave one of them out")
+    if is_dry:
+        return evaluating.print_dry_run(config, changes, is_json=shown.is_json)
+    return evaluating.run(config, changes, shown, is_rescored=is_rescored)
 
 
 def report(
@@ -60,6 +65,7 @@ def report(
     format: ReportFormat = "table",
     out: Path | None = None,
     journal: str | None = None,
+    labels: Path | None = None,
 ) -> None:
     """Report on an evaluation, or compare two: in a terminal, as a page, or as a file of another format.
 
@@ -70,5 +76,10 @@ def report(
     from treadle.cli.jobs import evaluating
     from treadle.cli.terminal.output import print_line
 
+    if labels is not None:
+        if other is not None or out is not None or format not in ("table", "json"):
+            raise ConfigError("--labels is about one evaluation; give only --format table or json beside it")
+        evaluating.print_agreement(folder, labels, is_json=format == "json")
+        return
     for path in evaluating.write_report(folder, other, format, out, journal):
         print_line(str(path))

@@ -216,15 +216,20 @@ def _print(outcome: "RecordingOutcome", *, is_json: bool) -> None:
 
 def _print_end(outcomes: "list[RecordingOutcome]", verdicts: "list[ThresholdVerdict]") -> None:
     for verdict in verdicts:
-        print_line(verdict.text, "" if verdict.is_kept else "bold red")
+        print_line(
+            verdict.text if verdict.is_kept else f"FAIL  {verdict.text}",
+            "" if verdict.is_kept else "bold red",
+        )
+    missed = sum([not verdict.is_kept for verdict in verdicts])
     failed, updated = (
         sum(found) for found in zip(*[(item.has_failed, item.is_updated) for item in outcomes], strict=True)
     )
     counts = [f"{failed:,} failed"] if failed else []
+    counts += [write_count(missed, "threshold") + " not reached"] if missed else []
     counts += [f"{updated:,} updated"] if updated else []
     counts.append(f"{len(outcomes) - failed - updated:,} passed")
     seconds = write_seconds(sum([item.seconds for item in outcomes]))
-    print_line(f"{', '.join(counts)} in {seconds}", "bold red" if failed else "bold green")
+    print_line(f"{', '.join(counts)} in {seconds}", "bold red" if failed or missed else "bold green")
 
 
 def _print_advice(paths: list[Path], keyword: str | None, options: TestOptions) -> None:

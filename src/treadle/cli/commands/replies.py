@@ -1,6 +1,5 @@
 """`treadle answer`, `approve`, `cancel` and `label`: tell a run something, whoever drives it."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TypeVar
@@ -23,6 +22,7 @@ from treadle.core.asking import Answer, Answerable, Question
 from treadle.core.errors import ConfigError
 from treadle.core.inbox import Cancel, DecideCall, InboxMessage, Note
 from treadle.core.types import ToolCall
+from treadle.journal.hub import listen
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.recording import answer_message, send
@@ -197,7 +197,7 @@ def follow(
     journal: str | None = None,
     shown: o.ViewOptions,
 ) -> int:
-    """Show a run that another process drives, live.
+    """Show a run that another process drives, live, with the words of its answers.
 
     It ends when the run is finished, cancelled or set aside. Ctrl-C ends it too, and leaves the run alone.
 
@@ -208,10 +208,9 @@ def follow(
     with open_existing(journal) as opened:
         run_id = find_run(opened, run)
         view = make_view(is_json=shown.is_json, is_quiet=shown.is_quiet, calls=())
-        begin = time.monotonic()
 
         async def show() -> None:
-            async for event in opened.follow(run_id, None if is_new else 0):
+            async for event in listen(opened, run_id, None if is_new else 0):
                 waiting = view.on_event(event)  # type: ignore[func-returns-value]
                 if waiting is not None:
                     await waiting
@@ -222,7 +221,7 @@ def follow(
         except KeyboardInterrupt:
             return ExitCode.INTERRUPTED
         found = Run.load(run_id, opened)
-        view.finish(found, time.monotonic() - begin, None)
+        view.finish(found, found.events[-1].at - found.events[0].at)
         return exit_code(found)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from treadle.cli.options import common as o
 from treadle.cli.options.option_groups import OptionGroup
 from treadle.cli.terminal.output import bar, print_json, print_line, print_note
+from treadle.core.errors import ConfigError
 
 
 class RolloutOptions(OptionGroup, frozen=True, kw_only=True):
@@ -38,6 +39,7 @@ def rollout(
     settings: list[str] | None = None,
     is_demo: bool = False,
     retry_failed: bool = False,
+    is_dry: bool = False,
     shown: o.ViewOptions,
 ) -> int:
     """Run groups of agents on tasks, and hand trainers what the model sampled.
@@ -51,6 +53,8 @@ def rollout(
     """
     # The modules of the work are not needed for the help.
     given = options.given_values
+    if is_dry and (is_demo or retry_failed):
+        raise ConfigError(f"--dry-run plans groups; leave out {'--demo' if is_demo else '--retry-failed'}")
     if is_demo:
         from treadle.cli.commands.demo import GROUPS, SIZE, run_rollout_demo
 
@@ -60,6 +64,8 @@ def rollout(
     from treadle.cli.jobs.job_command import read_changes
 
     changes = read_changes(given, settings or ())
+    if is_dry:
+        return rolling.print_dry_run(config, changes, is_json=shown.is_json)
     return rolling.run(config, changes, shown, retry_failed=retry_failed)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.job_command import ConfigChanges, JobCommand, find_program_workers
+from treadle.cli.jobs.job_command import ConfigChanges, JobCommand, find_program_workers, print_job_plan
 from treadle.cli.options import common as o
 from treadle.cli.terminal.job_view import NewestFeed
 from treadle.cli.terminal.output import (
@@ -28,7 +28,7 @@ from treadle.cli.terminal.output import (
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.masking import hide_password
 from treadle.core.types import Json
-from treadle.evals.evaluation import EvaluationProgress, SampleGraded, evaluate
+from treadle.evals.evaluation import EvaluationProgress, SampleGraded, evaluate, find_samples, make_plan
 from treadle.evals.evaluation_config import READER, REPORTS, EvaluationConfig
 from treadle.evals.evaluation_folder import EvaluationFolder, read_stored
 from treadle.evals.evaluation_reports import (
@@ -43,6 +43,7 @@ from treadle.evals.evaluation_reports import (
     write_markdown,
 )
 from treadle.evals.evaluation_results import ModelPair, Results, read_results
+from treadle.evals.label_agreement import measure_labels, read_labels
 from treadle.export.whole import write_whole
 from treadle.journal.registry import open_journal
 from treadle.telemetry.curves import open_curves
@@ -85,6 +86,21 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
         print_note(f"journal: {hide_password(config.journal or str(result.folder.journal))}")
         print_note(f"look at the samples: {write_command('view', folder)}")
     return code
+
+
+def print_dry_run(path: Path | None, changes: ConfigChanges, *, is_json: bool) -> int:
+    """Check a configuration, print the plan, and return the exit code. No model is asked. Raises: `ConfigError`."""
+    config = READER.load(path, changes.by_key(), changes.flags, print_note)
+    find_program_workers(config.tasks)
+    tasks, answers = find_samples(config)
+    facts: dict[str, Json] = {"answers": len(answers)} if config.rows else {}
+    facts |= {
+        "models": list(config.model_names()),
+        "epochs": config.epochs,
+        "samples": make_plan(config, [*tasks, *answers]).wanted,
+        "scorers": [spec.name for spec in config.scorers()],
+    }
+    return print_job_plan(config, tasks, facts, is_json=is_json)
 
 
 def _write_reports(config: EvaluationConfig, results: Results) -> ExitCode:
@@ -163,6 +179,19 @@ def print_pairs(pairs: list[ModelPair]) -> None:
         )
 
 
+def print_agreement(folder: Path, labels: Path, *, is_json: bool) -> None:
+    """Print how far the scorers of an evaluation agree with labels. Raises: `ConfigError`."""
+    found = measure_labels(read_results(folder), read_labels(labels))
+    if is_json:
+        print_json(found)
+        return
+    table = make_table("scorer", "labels", "agreement", "kappa", numbers=("labels", "kappa"))
+    for name, agreement in found.items():
+        kappa = "–" if agreement.kappa is None else f"{agreement.kappa:.3f}"
+        table.add_row(clean(name), f"{agreement.share.samples:,}", str(agreement.share), kappa)
+    print_table(table)
+
+
 def write_report(
     folder: Path, other: Path | None, format: str, out: Path | None, journal: str | None
 ) -> list[Path]:
@@ -215,6 +244,8 @@ def _write_by_model(
         for model in results.models:
             safe = re.sub(r"[^\w.-]+", "_", model.model)
             path = out if len(results.models) == 1 else out.with_stem(f"{out.stem}_{safe}")
+            if path in written:  # names may differ only in signs
+                path = path.with_stem(f"{path.stem}_{len(written) + 1}")
             write_whole([msgspec.json.encode(make(results, model, opened))], path)
             written.append(path)
     return written

@@ -15,15 +15,19 @@ from treadle.cli.terminal.output import (
     OptionValue,
     print_error,
     print_interrupted,
+    print_json,
+    print_line,
     print_note,
     write_command,
     write_count,
 )
+from treadle.core.errors import ConfigError
 from treadle.core.overrides import read_change
 from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.jobs.job import JobEnd
 from treadle.jobs.progress import JobNotice, JobProgress
+from treadle.jobs.sections import AttemptSection, find_mistakes, tool_checks
 from treadle.runs.task import find_environment, find_tasks, load_task, split_reference
 from treadle.scoring.registry import read_rewards
 
@@ -66,6 +70,37 @@ def find_program_workers(tasks: Sequence[str], command: str | None = None) -> "P
     from treadle.server.gateway.programs import ProgramWorkers
 
     return ProgramWorkers(command)
+
+
+def print_job_plan(
+    config: AttemptSection, tasks: Sequence[str], facts: Mapping[str, Json], *, is_json: bool
+) -> ExitCode:
+    """Check the toolsets that the tasks come with, print the plan of a job, and return the exit code.
+
+    Raises: `ConfigError` after the plan for toolsets that do not exist.
+    """
+    given = [name for task in tasks for name in load_task(task).tools]
+    tools = config.agent.tools or list(dict.fromkeys(given))
+    known: dict[str, Json] = {
+        "tasks": len(tasks),
+        **facts,
+        "tools": list(tools),
+        "workers": config.workers,
+        "window": config.window,
+        "out": str(config.path),
+    }
+    if is_json:
+        print_json({"plan": known})
+    else:
+        for name, value in known.items():
+            shown = ", ".join(map(str, value)) or "none" if isinstance(value, list) else value
+            print_line(f"{name:9} {shown}")
+        print_note(
+            "not checked: whether keys are valid and servers answer, because nothing was asked or started"
+        )
+    if problems := find_mistakes(tool_checks([] if config.agent.tools else tools, "tools of the tasks")):
+        raise ConfigError("\n".join(map(str, problems)))
+    return ExitCode.DONE
 
 
 class ConfigChanges(Struct, frozen=True):

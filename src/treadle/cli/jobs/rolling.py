@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.job_command import ConfigChanges, JobCommand, find_program_workers
+from treadle.cli.jobs.job_command import ConfigChanges, JobCommand, find_program_workers, print_job_plan
 from treadle.cli.options import common as o
 from treadle.cli.terminal.job_view import NewestFeed
 from treadle.cli.terminal.output import (
@@ -18,9 +18,11 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
+from treadle.core.types import Json
 from treadle.rollout.rollout_config import READER
 from treadle.rollout.rollout_progress import GroupEnded
 from treadle.rollout.rollouts import Rollouts
+from treadle.runs.task import find_tasks
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -73,6 +75,26 @@ def run(
         print_note(f"groups: {folder.groups}   journal: {journal}")
         print_note(f"look at them: {write_command('rollout', 'report', str(folder.path))}")
     return code
+
+
+def print_dry_run(path: Path | None, changes: ConfigChanges, *, is_json: bool) -> int:
+    """Check a configuration, print the plan, and return the exit code. No model is asked. Raises: `ConfigError`."""
+    config = READER.load(path, changes.by_key(), changes.flags)
+    find_program_workers(config.tasks, config.command)
+    held_out = [] if config.held_out is None else find_tasks(config.held_out.tasks)
+    facts: dict[str, Json] = {
+        "model": config.model
+        if config.model is None or isinstance(config.model, str)
+        else config.model.model,
+        "groups": config.groups,
+        "rollouts": config.groups * config.group_size,
+        "rewards": list(config.rewards),
+        "held out": len(held_out),
+        "sinks": [hide_password(name) for name in config.sinks],
+    }
+    if config.command is not None:
+        facts["command"] = config.command
+    return print_job_plan(config, [*find_tasks(config.tasks), *held_out], facts, is_json=is_json)
 
 
 def write_group(group: GroupEnded) -> "Text":

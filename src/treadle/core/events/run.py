@@ -114,6 +114,8 @@ class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
     """The tools that are offered to the model from here on; ignored if `agent` is `None`."""
     output: OutputSpec | None = None
     """How the model is asked for answers that fit a schema from now on; `None`: as before."""
+    drops_output: bool = False
+    """True if answers need not fit the schema any more that they had to fit before."""
     window: Window | None = None
     """The context window of the model from here on; `None` if it is not known."""
     instructions: str | None = None

@@ -19,6 +19,7 @@ from treadle.core.types import Fault, Json, Message, Role, StopReason, Usage
 from treadle.datagen.conversations.studio import Studio, UserTurn, is_farewell, read_answer, user_instructions
 from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario
 from treadle.datagen.scenarios.scenario_writer import PROMPTS
+from treadle.jobs.meter import is_cut_off
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
@@ -40,9 +41,11 @@ def tally_of(journal: Journal, prefix: str) -> Tally:
 class SampleError(TreadleError):
     """Raised if a sample could not be made. `fault` says who is responsible."""
 
-    def __init__(self, error: str, fault: Fault = Fault.MODEL) -> None:
-        super().__init__(error, fault)
+    def __init__(self, error: str, fault: Fault = Fault.MODEL, is_cut_off: bool = False) -> None:
+        super().__init__(error, fault, is_cut_off)
         self.fault = fault
+        self.is_cut_off = is_cut_off
+        """True if a limit of the job left no room for a request."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -61,7 +64,7 @@ def check_run(run: Run[Any], who: str, *, needs_answer: bool = True) -> None:
     """Check that a run did not fail. `who` names the model's role in the error. Without `needs_answer`, a limit is
     not a failure. Raises: `SampleError`."""
     if run.error is not None:
-        raise SampleError(f"{who} failed: {run.error}", run.fault or Fault.MODEL)
+        raise SampleError(f"{who} failed: {run.error}", run.fault or Fault.MODEL, is_cut_off(run))
     if needs_answer and run.stop_reason is not StopReason.COMPLETED:
         raise SampleError(f"{who} gave no answer ({run.stop_reason})")
 

@@ -61,6 +61,8 @@ class MadeSample(Struct, frozen=True, kw_only=True):
     fault: Fault | None = None
     """Who is responsible for the error. If it is not the sample's, for example because a server did not answer, the
     same attempt can be made again, and continues what is there. `None` if there is no error."""
+    is_cut_off: bool = False
+    """True if a limit of the job left no room for a request."""
     verdicts: tuple[FilterVerdict, ...] = ()
     """The verdicts about the sample; empty until it was judged."""
 
@@ -124,7 +126,7 @@ async def _make(
         held = await hold_dialogue(studio, dialogue, tally, check)
         made = replace(made, row=await show_dialogue(studio, dialogue, held, tally), events=held.events)
     except SampleError as error:
-        made = replace(made, error=str(error), fault=error.fault)
+        made = replace(made, error=str(error), fault=error.fault, is_cut_off=error.is_cut_off)
     return replace(made, usage=tally.usage, cost_usd=tally.cost_usd)
 
 
@@ -138,7 +140,9 @@ async def repair_sample(studio: Studio, made: MadeSample, reasons: Sequence[str]
         row = await show_dialogue(studio, made.dialogue, held, tally)
         made = replace(made, row=row, events=held.events)
     except SampleError as error:
-        made = replace(made, row=None, events=(), error=str(error), fault=error.fault)
+        made = replace(
+            made, row=None, events=(), error=str(error), fault=error.fault, is_cut_off=error.is_cut_off
+        )
     return replace(made, usage=tally.usage, cost_usd=tally.cost_usd)
 
 

@@ -212,9 +212,9 @@ class RelationRules:
         items = [item.strip(" *`\"'") for item in inner]
         for cells in self._texts.values() if len(items) > 1 else ():
             texts = {plain(cell.text) for _, cell in cells}
-            new = [item for item in items if not any(text in item for text in texts)]
+            new = [item for item in items if not any(_has(item, text) or _has(text, item) for text in texts)]
             is_short = all(item.replace(" ", "").isalpha() and item.count(" ") < 3 for item in new)
-            is_list = sum([any(text in part for text in texts) for part in (first, *items)]) > 1
+            is_list = sum([any(_has(part, text) for text in texts) for part in (first, *items)]) > 1
             if (
                 WORDS["en"].isdisjoint(" ".join(new).split())
                 and new
@@ -426,6 +426,11 @@ class RelationRules:
             if is_checked
             else Doubt(DoubtKind.UNCOUNTED)
         )
+
+
+def _has(text: str, words: str) -> bool:
+    """Return whether a text has these words, and not only these letters."""
+    return words in text and re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
 
 
 def _cells_of(cells: list[tuple[Record, Cell]], names: frozenset[str]) -> list[Cell]:

@@ -123,6 +123,8 @@ class Support:
                 return SEEN
             if not re.search(r"[^\d ()+-]", said):
                 return new
+        if statement.is_advice and shape("answers", "proposed").search(statement.sentence[: statement.place]):
+            return Doubt(DoubtKind.REWORDED, "is a name that is proposed")
         if statement.kind is StatementKind.PATH:
             name, _, field = said.rpartition(".")
             is_key = (
@@ -331,18 +333,25 @@ class Support:
         gone."""
         name = next(reversed(_objects(statement.clause.partition(statement.text)[0])), "")
         calls = [item for item in self._seen.calls if self._mentions(item, name)]
-        if topic == "send":
+        if topic in ("send", "run"):
             nouns = [
                 word for word in statement.sentence[: statement.place].casefold().split() if len(word) > 3
             ]
+            made = [item for item in self._seen.calls if not item.is_error]
             is_shown = any(
-                not item.is_error and self._can(item, topic, topic) for item in self._seen.calls
-            ) or any(noun in item.result.casefold() for item in self._seen.calls for noun in nouns)
+                noun in item.result.casefold() for item in self._seen.calls for noun in nouns
+            ) or any(
+                self._can(item, topic, topic)
+                and (topic == "send" or any(noun in item.call.arguments.casefold() for noun in nouns))
+                for item in made
+            )
         elif topic == "delete":
             is_shown = not calls or any(item.is_error or self._can(item, topic, topic) for item in calls)
         else:
             is_shown = not name or any(not item.is_error for item in calls)
-        reason = f"says that something was done to {name!r}, but no successful call did it"
+        reason = (
+            f"says that something was done{f' to {name!r}' if name else ''}, but no successful call did it"
+        )
         return SEEN if is_shown else Doubt(DoubtKind.UNDONE, reason)
 
     def _missing_words(self, text: str) -> list[str]:

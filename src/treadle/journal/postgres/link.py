@@ -41,6 +41,10 @@ QUEUE_CHANNEL = "treadle_queue"
 MAIL_CHANNEL = "treadle_inbox"
 """The channel of NOTIFY for messages to runs. A notification has a message's number, its tag and the run's id, or
 nothing if these are too long."""
+LISTENERS_CHANNEL = "treadle_listeners"
+"""The channel of NOTIFY on which processes name the runs whose output they want."""
+OUTPUT_CHANNEL = "treadle_output"
+"""The channel of NOTIFY for output of runs that others listen to."""
 NOTICE_BYTES = 7999
 """The longest notification that PostgreSQL takes."""
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')".encode()

@@ -13,8 +13,17 @@ from treadle.http.locks import new_lock
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes
 from treadle.journal.postgres.arrays import unescape
-from treadle.journal.postgres.link import CHANNEL, MAIL_CHANNEL, QUEUE_CHANNEL, Db, Link
+from treadle.journal.postgres.link import (
+    CHANNEL,
+    LISTENERS_CHANNEL,
+    MAIL_CHANNEL,
+    OUTPUT_CHANNEL,
+    QUEUE_CHANNEL,
+    Db,
+    Link,
+)
 from treadle.journal.postgres.postgres_reader import run_query
+from treadle.journal.postgres.postgres_relay import PostgresRelay
 
 _PAUSE_SECONDS = 0.5
 """How long to wait before a lost connection is made again."""
@@ -29,8 +38,9 @@ class PostgresListener:
         self._link = link
         self.driven = driven
         """The runs that this process drives, which are told of messages."""
+        self._relay = driven.relay = PostgresRelay(driven, self._rouse, changes.look)
         self._wanted: set[str] = set()
-        """The channels that somebody wants to hear, besides that of messages."""
+        """The channels that somebody wants to hear, besides those of messages and of output."""
         self._writing = writing
         """The connection whose commits this process knows anyway."""
         self._changes = changes
@@ -59,6 +69,13 @@ class PostgresListener:
                     target=self._run, name="treadle-journal-listener", daemon=True
                 )
                 self._thread.start()
+
+    def _rouse(self) -> None:
+        """Make the thread look at what the relay has to send. Any thread may call this."""
+        self.start()
+        with self._lock:
+            if self._thread is not None:
+                os.write(self._wake, b"x")
 
     def count(self, channels: Iterable[str]) -> None:
         """Note that there is news on channels. Any thread may call this."""
@@ -98,19 +115,21 @@ class PostgresListener:
         # A statement reads the notifications that come with its answer.
         self._notices.clear()
         db.pgconn.notify_handler = self._notices.append
-        db.execute(f"LISTEN {MAIL_CHANNEL}".encode())
+        db.execute(f"LISTEN {MAIL_CHANNEL}; LISTEN {LISTENERS_CHANNEL}".encode())
         self._find_mail(db)  # messages may have been stored while nobody listened
         heard: set[str] = set()
         with selectors.DefaultSelector() as waiting:
             waiting.register(self._woken, selectors.EVENT_READ)
             waiting.register(db.fileno(), selectors.EVENT_READ)
             while not self._is_closed:
-                for channel in self._wanted - heard:
+                wanted = self._wanted | {OUTPUT_CHANNEL} if self._relay.wanted else self._wanted
+                for channel in wanted - heard:
                     db.execute(f"LISTEN {channel}".encode())
                     heard.add(channel)
-                    self._tell({channel})
+                    self._tell({channel} & self.versions.keys())
+                self._relay.send(db)
                 self._tell(self._hear(db))
-                found = waiting.select(_ASK_SECONDS)
+                found = waiting.select(self._relay.pause_seconds(_ASK_SECONDS))
                 if not found:
                     db.execute("SELECT 1")  # this fails if the server has stopped answering
                 for key, _ in found:
@@ -136,6 +155,9 @@ class PostgresListener:
                 self.driven.deliver([(unescape(run_id), int(number), kind)])
             elif channel == MAIL_CHANNEL:
                 self._find_mail(db)
+            elif channel in (LISTENERS_CHANNEL, OUTPUT_CHANNEL):
+                if notice.be_pid != db.pgconn.backend_pid:
+                    self._relay.hear(channel, notice.extra.decode())
             elif notice.be_pid != own_pid:
                 heard.add(channel)
         return heard

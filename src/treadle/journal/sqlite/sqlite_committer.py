@@ -278,12 +278,14 @@ class FileCommitter(Committer[sqlite3.Connection]):
         changes: Changes,
         pending: Pending,
         driven: DrivenRuns,
+        look_for_listeners: Callable[[], None],
         *,
         learns: bool,
     ) -> None:
         super().__init__(str(path), leases, changes, pending, driven)
         self._db = db
         self._path = path
+        self._look_for_listeners = look_for_listeners
         # SQLite must neither wait for a lock (`_begin` does) nor make a checkpoint within a commit.
         db.execute("PRAGMA busy_timeout=0")
         db.execute("PRAGMA wal_autocheckpoint=0")
@@ -362,6 +364,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
         # If it fails, the next look finds the messages.
         with contextlib.suppress(Exception), self.db_lock:
             self._find_mail()
+        self._look_for_listeners()
 
     def _checkpoint(self) -> None:
         """Copy the log into the file, so that the next commit starts the log again."""

@@ -23,6 +23,7 @@ from treadle.journal.sqlite.packing import forget_run
 from treadle.journal.sqlite.sqlite_committer import FileCommitter, query_in
 from treadle.journal.sqlite.sqlite_layout import LEVELS, back_up, connect, read_meta, sync_folders
 from treadle.journal.sqlite.sqlite_reader import FileReader
+from treadle.journal.sqlite.sqlite_relay import FileRelay
 from treadle.journal.tables.journal import TableJournal, check_level
 from treadle.journal.tables.leases import IS_QUEUED, Leases, this_owner
 from treadle.journal.tables.reader import Unused
@@ -87,7 +88,9 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         self._file_reader = reader = FileReader(connect(self.path, level), self.path, leases)
         pending, changes = Pending(str(self.path)), Changes(RunWatch(reader, leases).look)
         driven = DrivenRuns(reader.inbox)
-        hooks = (leases, changes, pending, driven)
+        relay = FileRelay(self.path.resolve(), driven, changes.look)
+        driven.relay = self._attached[FileRelay] = relay
+        hooks = (leases, changes, pending, driven, relay.look)
         committer = self._file_committer = FileCommitter(writing, self.path, *hooks, learns=packs)
         super().__init__(str(self.path), leases, reader, committer, pending, changes)
 

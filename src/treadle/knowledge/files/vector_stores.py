@@ -164,9 +164,10 @@ class VectorStores:
     ) -> tuple[Resource | None, list[Resource]]:
         """Attach files, each with its attributes, to a store. Return the batch, if it is one, and the new files.
 
-        A file that is attached already stays as it is, unless it could not be read. `batch_id` is the id of the
-        batch, new or not. Raises: `ConfigError` for wrong
-        attributes.
+        A file that is attached already gets what is given, and belongs to the newest batch that names it. It is
+        read anew if it could not be read, or is cut in another way. `batch_id` is the id of the batch, new or not.
+
+        Raises: `ConfigError` for wrong attributes.
         """
         now, batch = self._clock.time(), None
         if is_batch:
@@ -196,10 +197,18 @@ class VectorStores:
             for number, (file, attributes) in enumerate(files)
         ]
         self.table.add(made if batch is None else [batch, *made], now)
-        for item in made:
+        for item, (_, attributes) in zip(made, files, strict=True):
             known = self.attached(item.parent, item.resource_id)
-            if known is not None and known.state in ("failed", "cancelled"):
+            if known is None or known.created_at == item.created_at:
+                continue
+            is_cut_otherwise = chunking is not None and chunking != attached_facts(known).chunking
+            if is_cut_otherwise or known.state in ("failed", "cancelled"):
                 self.table.replace(known, replace(item, expires_at=known.expires_at))
+            else:
+                kept = (
+                    attached_facts(known).attributes if attributes is None else check_attributes(attributes)
+                )
+                self.change_attached(known, label=item.label or known.label, attributes=kept)
         self.change(store)
         return batch, made
 
@@ -207,12 +216,15 @@ class VectorStores:
         """Return a file of a store; `None` if the store does not have it."""
         return self.table.get(ATTACHED, file_id, self._clock.time(), store_id)
 
-    def change_attached(self, item: Resource, *, is_cancelled: bool = False, **facts: object) -> Resource:
-        """Change facts of a file of a store, or cancel its reading, and return it."""
+    def change_attached(
+        self, item: Resource, *, is_cancelled: bool = False, label: str | None = None, **facts: object
+    ) -> Resource:
+        """Change facts of a file of a store or its batch, which is its label, or cancel its reading; return it."""
         for _ in range(_TRIES):
             state = "cancelled" if is_cancelled and item.state == "in_progress" else item.state
             new = replace(attached_facts(item), **facts)
-            if self.table.replace(item, replace(item, state=state, body=_encode(new))):
+            batch = item.label if label is None else label
+            if self.table.replace(item, replace(item, state=state, label=batch, body=_encode(new))):
                 break
             item = self.attached(item.parent, item.resource_id) or item
         return self.attached(item.parent, item.resource_id) or item

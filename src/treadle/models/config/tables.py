@@ -1,5 +1,6 @@
 """The tables of treadle.toml."""
 
+import re
 from datetime import date, datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -265,7 +266,21 @@ class ServeTable(Table):
         # A client without a name is one of a server without keys, which sees all runs.
         if "" in keys:
             raise ValueError("the name of a key's owner is empty")
+        owners: dict[str, str] = {}
+        for name, key in keys.items():
+            if (other := owners.setdefault(key.sha256, name)) != name:
+                raise ValueError(f"{other!r} and {name!r} have the same key; make one for each")
         return keys
+
+    @field_validator("allow_origins")
+    @classmethod
+    def _check_origins(cls, origins: list[str]) -> list[str]:
+        for origin in origins:
+            if not re.fullmatch(r"https?://[^/?#*@]+", origin):
+                raise ValueError(
+                    f"{origin!r} is no origin; give it as a browser sends it: https://app.example"
+                )
+        return origins
 
 
 class RegressionTable(Table):

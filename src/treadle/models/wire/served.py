@@ -54,6 +54,10 @@ class ServedRequest(Struct, kw_only=True):
     """True if a stream ends with the token counts."""
     labels: dict[str, str] = field(default_factory=dict)
     """What the client wants to keep with the run."""
+    previous: str | None = None
+    """The id of the answer that the request continues; `None` if the conversation comes with it."""
+    echo: dict[str, Json] = field(default_factory=dict)
+    """The fields that the answer repeats."""
 
     def settings_for(self, dialect: str | None) -> Settings:
         """Return the options of a model of this dialect (`None`: of no server) for the request.
@@ -75,24 +79,33 @@ class ServedRequest(Struct, kw_only=True):
         if self.tools and (self.tool_choice != AUTO or self.is_parallel is not None):
             fields = _choose(dialect or self.dialect, self.tool_choice, self.is_parallel)
             if fields is None:
+                name = "parallel_tool_calls" if self.tool_choice == AUTO else "tool_choice"
                 raise ConfigError(
-                    f"tool_choice cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
+                    f"{name} cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
                 )
             extra |= fields
-        return {**self.settings, **({"extra": extra} if extra else {})}
+        settings = {**self.settings, **({"extra": extra} if extra else {})}
+        if (
+            dialect == "openai_chat"
+            and self.tools
+            and all([tool.get("strict") is True for tool in self.tools])
+        ):
+            settings["strict_tools"] = True
+        return settings
 
 
 def _choose(dialect: str, choice: str, is_parallel: bool | None) -> Settings | None:
     """Return the fields that say which calls an answer may have; `None` if a dialect has none."""
     if dialect == "anthropic":
-        kinds = {AUTO: {"type": "auto"}, REQUIRED: {"type": "any"}}
+        kinds = {AUTO: {"type": "auto"}, REQUIRED: {"type": "any"}, NONE: {"type": "none"}}
         named = kinds.get(choice, {"type": "tool", "name": choice})
-        more = {"disable_parallel_tool_use": True} if is_parallel is False else {}
+        more = {"disable_parallel_tool_use": True} if is_parallel is False and choice != NONE else {}
         return {"tool_choice": {**named, **more}}
     if dialect not in ("openai_chat", "openai_responses"):
         return None
     function: Json = {"name": choice} if dialect == "openai_responses" else {"function": {"name": choice}}
-    fields = {"tool_choice": choice if choice in (AUTO, REQUIRED) else {"type": "function", **function}}
+    is_kind = choice in (AUTO, REQUIRED, NONE)
+    fields = {"tool_choice": choice if is_kind else {"type": "function", **function}}
     return fields if is_parallel is None else {**fields, "parallel_tool_calls": is_parallel}
 
 

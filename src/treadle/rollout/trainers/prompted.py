@@ -15,6 +15,7 @@ from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Json
 from treadle.export.groups import GROUP_LABEL, PHASE_LABEL, Rollout, load_rollout
 from treadle.export.token_exporter import Branch, LossMask, read_branch
+from treadle.jobs.attempt import ids_of
 from treadle.jobs.sections import AgentSection, ConfigSection, RetrySection
 from treadle.journal.registry import open_journal
 from treadle.renderers.protocol import Renderer
@@ -22,7 +23,8 @@ from treadle.rollout.trainers.trainer_engine import TrainerEngine
 from treadle.runs.begin import make_run_id
 from treadle.runs.ensure import ensure_run
 from treadle.runs.options import Given
-from treadle.runs.retries import Outcome, RetryPolicy, find_infrastructure_fault
+from treadle.runs.retries import Outcome, RetryPolicy, find_infrastructure_fault, find_lost_tool
+from treadle.runs.run import Run
 from treadle.runs.task import TASK_SETS, Task, load_task, split_reference
 from treadle.trajectory.tokens.masks import make_mask
 from treadle.trajectory.tokens.trajectories import TokenGrade
@@ -107,20 +109,24 @@ async def roll(
     """Return the rollout of an agent on a task, or what kept it from being made.
 
     If the journal has it from an earlier time that the trainer was at this step, it is not made again. A run that
-    ends with a fault of the infrastructure is continued as `retries` says.
+    ends with a fault of the infrastructure is continued as `retries` says, and one that lost a tool is made anew.
     """
-    given = Given(agent.answer, agent.deps, retries=retries)
-    run_id = place.run_id
-    try:
-        outcome: Outcome = await ensure_run(agent, run_id, task, given, {"metadata": place.metadata})
-    except Exception as error:
-        outcome = error
-    if (fault := find_infrastructure_fault(outcome)) is not None:
-        return FailedRollout(run_id, fault)
-    if isinstance(outcome, Exception):
-        raise outcome
-    rollout, _ = await asyncio.to_thread(load_rollout, agent.journal, run_id)
-    return rollout
+    given, fault = Given(agent.answer, agent.deps, retries=retries), None
+    ids = ids_of(place.run_id)[: retries.attempts]
+    for run_id in ids:
+        try:
+            outcome: Outcome = await ensure_run(agent, run_id, task, given, {"metadata": place.metadata})
+        except Exception as error:
+            outcome = error
+        if (fault := find_infrastructure_fault(outcome)) is not None:
+            break
+        if not isinstance(outcome, Run):
+            assert isinstance(outcome, Exception)
+            raise outcome
+        if (fault := await asyncio.to_thread(find_lost_tool, outcome)) is None:
+            rollout, _ = await asyncio.to_thread(load_rollout, agent.journal, run_id)
+            return rollout
+    return FailedRollout(run_id, fault or "")
 
 
 class PromptedRollouts:

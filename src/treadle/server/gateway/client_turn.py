@@ -108,8 +108,16 @@ class ClientTurn:
         """True if the lease is taken with the first events."""
         self.run_id = ""
         """The run that records the request; empty before it is known."""
+        self.answer_id = ""
+        """The id of the answer, which names the run; no other answer has it. Empty before the run is known."""
         self.on_delta: OnDelta | None = None
         """The function that gets the pieces of the answer; `None`: it is not streamed."""
+
+    @property
+    def _schema(self) -> dict[str, Json] | None:
+        """The JSON Schema that an agent's answer must fit; `None`: any text. A model's own server is sent it."""
+        form = self._asked.form
+        return _schema_of(form) if self._is_agent and form is not None else None
 
     def _agent(self) -> tuple[AgentParts, Given]:
         host, asked = self._host, self._asked
@@ -117,7 +125,7 @@ class ClientTurn:
             instructions=asked.instructions,
             tools=asked.tools,
             settings=asked.settings_for(host.offered.dialect_of(asked.model)),
-            schema=_schema_of(asked.form) if self._is_agent and asked.form is not None else None,
+            schema=self._schema,
             is_relayed=not self._is_agent,
             client=self._caller.name if not self._is_agent else "",
         )
@@ -146,7 +154,7 @@ class ClientTurn:
             except BaseException:
                 await see_through(writer.release)
                 raise
-        self.run_id = driver.run_id
+        self._name_answer(driver.run_id, driver.state.turn.number, driver.state.step)
         self._host.note_asked(self._caller, self.run_id)
         if (keyed := self._named.keyed) is not None:
             # Before the request is stored, so that nothing is begun of which the key does not know.
@@ -154,6 +162,10 @@ class ClientTurn:
         if self.on_delta is not None:
             driver.pass_deltas(self._pass_delta if self._is_agent else self.on_delta)
         return driver
+
+    def _name_answer(self, run_id: str, turn: int, step: int) -> None:
+        """Note which run has the answer, and after which of its steps."""
+        self.run_id, self.answer_id = run_id, f"{run_id}_{turn}_{step}"
 
     def _pass_delta(self, delta: e.Delta) -> None:
         """Pass a piece of the answer on. The calls of an agent are those of its own tools, or come at the end."""
@@ -221,6 +233,9 @@ class ClientTurn:
         if not state.is_session or state.is_relayed is self._is_agent:
             return False
         if said == whole:
+            spec = state.output_spec
+            if (None if spec is None else spec.schema) != self._schema:
+                return False  # another answer is asked for
             return (state.turn.is_open or state.has_failed_turn) and not state.turn.calls
         if self._is_agent and self._fresh and self._fresh[0].role is Role.TOOL:
             return state.turn.is_open  # its calls name the run, and clients do not know what it did besides
@@ -360,7 +375,9 @@ class ClientTurn:
             if state.seq <= int(seq):
                 return None
             if not state.turn.is_open or run.external_calls or run.open_questions or run.approvals:
-                self.run_id, events = run_id, run.events[int(seq) :]
+                events = run.events[int(seq) :]
+                done = [event.body.step for event in events if isinstance(event.body, e.InferenceCompleted)]
+                self._name_answer(run_id, state.turn.number, min(done, default=state.step + 1) - 1)
                 for event in events if self.on_delta is not None else ():
                     if isinstance(event.body, e.InferenceCompleted):
                         pass_on(event.body.completion.message, self._pass_delta)

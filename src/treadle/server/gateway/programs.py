@@ -32,7 +32,7 @@ from treadle.core.lineage import Caller
 from treadle.core.policy import Policy
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, Fault, FinishReason, Message, Request, Role, Usage
-from treadle.jobs.attempt import SeededAgent
+from treadle.jobs.seeded_agents import SeededAgent
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER
 from treadle.loop.driver import Driver
@@ -62,7 +62,7 @@ from treadle.workers.registry import HereWorkers
 TEMPORARY_FAILURE = 75
 """The exit status of a program that failed through no fault of the model, so that it is started again. It is
 `EX_TEMPFAIL` of sysexits.h."""
-_SAMPLING = frozenset(("temperature", "top_p", "seed", "logprobs", "return_token_ids"))
+_SAMPLING = frozenset(("temperature", "top_p", "seed", "logprobs", "return_token_ids", "strict_tools"))
 """The settings of requests that a rollout's own take the place of."""
 _MAX_OUTPUT_CHARS = 100_000
 _MAX_FILE_BYTES = 50_000_000
@@ -178,7 +178,7 @@ class _ProgramHost(GatewayHost):
 
     def dialect_of(self, name: str) -> str | None:
         """See `AgentCatalog.dialect_of`. Programs are given models of OpenAI's chat, or none of a server."""
-        return None
+        return "openai_chat"
 
     def _find(self, caller: ApiCaller) -> Program:
         """Return the program of a client. Raises: `RequestRefused` if it has ended."""

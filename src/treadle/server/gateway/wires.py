@@ -18,6 +18,7 @@ from treadle.core.inbox import check_labels
 from treadle.core.types import Completion, Json
 from treadle.models.dialects.anthropic import served as anthropic
 from treadle.models.dialects.openai_chat import served as openai_chat
+from treadle.models.dialects.openai_responses import served as openai_responses
 from treadle.models.wire.served import ServedRequest
 from treadle.server.access import (
     LeavingWatch,
@@ -32,6 +33,7 @@ from treadle.server.access import (
     send_whole,
 )
 from treadle.server.event_stream import EventStream, to_sse, write_named
+from treadle.server.gateway import response_wire
 from treadle.server.gateway.client_turn import AskedModelError, ClientTurn, RunNaming
 from treadle.server.gateway.gateway_host import GatewayHost, result_of
 from treadle.server.idempotency import KeyedRequest
@@ -64,8 +66,10 @@ class Wire(Struct, frozen=True):
     """A wire format of the gateway."""
 
     read: Callable[[bytes], ServedRequest]
-    write: Callable[[Completion, ServedRequest], dict[str, Json]]
+    write: Callable[[str, Completion, ServedRequest], dict[str, Json]]
+    """A function of the answer's id, the answer and its request that returns the body of the response."""
     stream: Callable[[str, ServedRequest], Stream]
+    """A function of the answer's id and its request that returns the stream of the answer."""
     frame: Callable[[dict[str, Json]], bytes]
     """A function that returns an event of a stream as bytes."""
     error: Callable[[int, str, str], dict[str, Json]]
@@ -90,8 +94,15 @@ WIRES = {
         write_named,
         lambda status, message, code: anthropic.write_error(status, message),
     ),
+    "/v1/responses": Wire(
+        response_wire.read_request,
+        openai_responses.write_answer,
+        openai_responses.ResponseStream.of,
+        write_named,
+        lambda status, message, code: {"type": "error", "code": code, "message": message, "param": None},
+    ),
 }
-"""The wire formats, by the path of their requests."""
+"""The wire formats, by the path of their requests. `treadle serve` has an API of its own for `/v1/responses`."""
 
 
 class Gateway:
@@ -141,6 +152,8 @@ class Gateway:
         host, caller = self._host, check_scope(scope["state"]["caller"], "run")
         asked = _read(wire, await read_body(receive))
         named = _read_headers(scope["headers"], scope["state"].get("keyed"))
+        if asked.previous is not None:
+            await response_wire.recall(host, caller, asked)
         turn = ClientTurn(host, caller, asked, named)
         with LeavingWatch(scope, lambda: host.start_quietly(turn.cancel())):
             if asked.is_stream:
@@ -152,7 +165,8 @@ class Gateway:
                 await stream(scope, receive, send)
                 return
             try:
-                body = wire.write(await host.do(turn.answer()), asked)
+                completion = await host.do(turn.answer())
+                body = wire.write(turn.answer_id, completion, asked)
                 await send_whole(send, 200, body, {RUN_HEADER: turn.run_id})
             finally:
                 # The client cannot go on before it has the answer, and need not wait for this.
@@ -176,7 +190,7 @@ class _Outlet:
 
     def _open(self) -> Stream:
         if self._stream is None:
-            self._stream = self._wire.stream(self._turn.run_id, self._asked)
+            self._stream = self._wire.stream(self._turn.answer_id, self._asked)
             self._put(self._stream.begin())
         return self._stream
 
@@ -283,7 +297,11 @@ def _read_headers(headers: Iterable[tuple[bytes, bytes]], keyed: KeyedRequest | 
                 raise ConfigError(f"{RUN_HEADER} is {text!r:.150}; give letters, digits and -_.: alone")
             run_id = text
         elif name == LABELS_HEADER.encode():
-            pairs = [item.partition("=") for item in text.split(",") if item.strip()]
+            # Clients write other characters than those of ASCII as UTF-8, as far as they can.
+            given = value.decode("utf-8", "replace")
+            pairs = [item.partition("=") for item in given.split(",") if item.strip()]
+            if wrong := next((key for key, equals, _ in pairs if not equals), None):
+                raise ConfigError(f"{LABELS_HEADER} has {wrong.strip()!r:.100}; give NAME=VALUE, NAME=VALUE")
             labels = {key.strip(): said.strip() for key, _, said in pairs}
             check_labels(labels)
     return RunNaming(run_id, labels, keyed)

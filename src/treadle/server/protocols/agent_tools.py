@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from treadle.core.errors import TreadleError
+import msgspec
+
+from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.events import InferenceStarted, ToolStarted
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel
@@ -18,6 +20,7 @@ from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.mcp_tools import make_server
 from treadle.server.run_host import AGENT, BegunTurn, RunHost
 from treadle.server.turn_order import TurnOrder, find_before, plan_text, start_turn, write_needs
+from treadle.tools.schema.validation import ArgumentChecker
 
 _PARAMETERS: dict[str, Json] = {
     "type": "object",
@@ -46,6 +49,7 @@ _OUTPUT: dict[str, Json] = {
 def serve_agents(host: RunHost) -> Any:
     """Return the SDK's server of a host's agents. Raises: `ConfigError` if the SDK is not installed."""
 
+    checker = ArgumentChecker(_PARAMETERS)
     names = {re.sub("[^A-Za-z0-9_.-]", "_", name): name for name in host.catalog.names}
 
     def specs() -> Iterator[ToolSpec]:
@@ -59,6 +63,8 @@ def serve_agents(host: RunHost) -> Any:
         try:
             if "run" not in caller.scopes:
                 raise RequestRefused(403, "this key does not have the scope 'run'", "forbidden")
+            if (fault := checker.find_fault(arguments)) is not None:
+                raise ConfigError(fault)
             order, seq = await _order_of(host, caller, names.get(name, name), arguments, keyed)
             return _to_result(name, await _drive(host, order, seq, context))
         except (RequestRefused, TreadleError) as error:
@@ -119,7 +125,8 @@ def _to_result(name: str, run: Run[Any]) -> ToolResult:
     is_waiting = any(waits.values())
     text = ending.output if not run.state.turn.is_open else ""
     if is_waiting:
-        text = f"The run {run.run_id} waits. Call {name} again with this run_id and answers: {waits}"
+        needs = msgspec.json.encode(waits).decode()
+        text = f"The run {run.run_id} waits. Call {name} again with this run_id and answers: {needs}"
     elif ending.error is not None:
         text = ending.error
     structured: dict[str, Json] = {

@@ -5,17 +5,21 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Struct, field
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from treadle.core.errors import ConfigError
 from treadle.core.parts import make_part
 from treadle.core.types import Artifact, Json, Message, Role, ToolCall
 from treadle.models.config.described import Described
-from treadle.models.wire.served import read_data_url
+from treadle.models.wire.served import AUTO, NONE, REQUIRED, read_data_url
 from treadle.server.responses.response_ids import run_named_by
 
 Item = dict[str, Any]
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+
+
+_SKIPPED = ("mcp_approval_request", "mcp_list_tools", "mcp_call", "web_search_call", "file_search_call")
+"""The types of items that say nothing to the model: the answers to them do."""
 
 
 class TextFormat(BaseModel):
@@ -33,6 +37,7 @@ class TextOptions(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     format: TextFormat = TextFormat()
+    verbosity: str | None = None
 
 
 class ConversationReference(BaseModel):
@@ -83,11 +88,42 @@ class CreateResponse(AskedTurn):
     safety_identifier: str | None = None
     service_tier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
     stream_options: dict[str, Any] | None = None
-    top_logprobs: int | None = None
-    truncation: str | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     guardrails: list[Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, value: Any) -> Any:
+        return {key: it for key, it in value.items() if it is not None} if isinstance(value, dict) else value
+
+    @property
+    def has_logprobs(self) -> bool:
+        """True if the answer has the log probabilities of its tokens."""
+        return bool(self.top_logprobs) or "message.output_text.logprobs" in (self.include or ())
+
+    @property
+    def choice(self) -> str:
+        """Which calls the answer must have: `auto`, `none`, `required` or the name of a tool.
+
+        Raises: `ConfigError`.
+        """
+        choice = self.tool_choice
+        if choice in (None, AUTO, NONE, REQUIRED):
+            return choice or AUTO
+        if (
+            isinstance(choice, dict)
+            and choice.get("type") == "function"
+            and isinstance(choice.get("name"), str)
+        ):
+            return str(choice["name"])
+        raise ConfigError(
+            f"tool_choice is {choice!r:.100}; give 'auto', 'none', 'required', or the name of a function as "
+            "{'type': 'function', 'name': NAME}"
+        )
 
     @property
     def schema_of_answer(self) -> dict[str, Any] | None:
@@ -153,9 +189,8 @@ def read_items(given: str | list[Item], files: Mapping[str, GivenFile] | None = 
 
     Raises: `ConfigError` that names the item.
     """
-    items: list[Item] = [{"role": "user", "content": given}] if isinstance(given, str) else given
     reader = _Reader(files or {})
-    for number, item in enumerate(items):
+    for number, item in enumerate(items_in(given)):
         try:
             reader.read(item)
         except (ConfigError, KeyError, TypeError, AttributeError) as error:
@@ -164,12 +199,19 @@ def read_items(given: str | list[Item], files: Mapping[str, GivenFile] | None = 
     return reader.finish()
 
 
+def items_in(given: str | list[Item]) -> list[Item]:
+    """Return the input of a request as items."""
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+
+
 class _Reader:
     def __init__(self, files: Mapping[str, GivenFile]) -> None:
         self.asked = RequestItems()
         self._files = files
         self._known: dict[str, str] = {}
         """The names of the calls in the history, by id."""
+        self._decided = 0
+        """How many messages of the history come before the newest decision."""
 
     def read(self, item: Item) -> None:
         kind = item.get("type", "message" if "role" in item else None)
@@ -183,16 +225,17 @@ class _Reader:
             self._say(Message(Role.ASSISTANT, "", (call,)))
         elif kind == "function_call_output":
             self._read_output(
-                _word(item, "call_id"), _text_of(item["output"]), is_error=item.get("is_error") is True
+                _word(item, "call_id"), _text_of_output(item["output"]), is_error=item.get("is_error") is True
             )
         elif kind == "mcp_approval_response":
             is_approved = item["approve"] is True
             reason = None if item.get("reason") is None else str(item["reason"])
             self.asked.approvals[_word(item, "approval_request_id")] = (is_approved, reason)
+            self._decided = len(self.asked.history)
         elif kind == "reasoning":
             texts = [*(item.get("content") or ()), *(item.get("summary") or ())]
             self._say(Message(Role.ASSISTANT, "", reasoning=_text_of(texts) or None))
-        elif kind == "mcp_call":
+        elif kind == "mcp_call" and (item.get("output"), item.get("error")) != (None, None):
             call = ToolCall(_word(item, "id"), _word(item, "name"), str(item.get("arguments") or ""))
             self._say(Message(Role.ASSISTANT, "", (call,)))
             text, fault = item.get("output"), item.get("error")
@@ -202,7 +245,7 @@ class _Reader:
             self._put(
                 Message(Role.TOOL, said, call_id=call.call_id, name=call.name, is_error=fault is not None)
             )
-        elif kind not in ("mcp_approval_request", "mcp_list_tools", "web_search_call", "file_search_call"):
+        elif kind not in _SKIPPED:
             raise ConfigError(f"items of the type {kind!r} are not supported")
 
     def _read_message(self, item: Item) -> None:
@@ -267,11 +310,14 @@ class _Reader:
     def finish(self) -> RequestItems:
         """Return the request. Its newest message of the user, or the results at its end, are no history."""
         asked = self.asked
+        if any([message.role is not Role.USER for message in asked.history[self._decided :]]):
+            asked.approvals = {}  # the conversation has gone on after them
         while asked.history and asked.history[-1].role is Role.TOOL:
             result = asked.history.pop()
-            asked.results = {result.call_id or "": result.content, **asked.results}
+            if result.call_id in self._known:  # else the server has made the call
+                asked.results = {result.call_id: result.content, **asked.results}
         last = asked.history[-1] if asked.history else None
-        if last is not None and last.role is Role.USER:
+        if last is not None and last.role is Role.USER and len(asked.history) > self._decided:
             asked.message = asked.history.pop()
         return asked
 
@@ -290,4 +336,20 @@ def _text_of(content: Json) -> str:
         return content
     if not isinstance(content, list):
         return msgspec.json.encode(content).decode()
-    return "\n".join([str(part["text"]) for part in content if part.get("type") in _TEXTS])
+    texts = [
+        part.get("refusal") if part.get("type") == "refusal" else part["text"]
+        for part in content
+        if part.get("type") in (*_TEXTS, "refusal")
+    ]
+    return "\n".join([str(text) for text in texts])
+
+
+def _text_of_output(output: Json) -> str:
+    """Return the text of a call's output. Raises: `ConfigError` if it has something else."""
+    kinds = (
+        [part.get("type") for part in output if isinstance(part, dict)] if isinstance(output, list) else []
+    )
+    for kind in kinds:
+        if kind not in _TEXTS:
+            raise ConfigError(f"parts of the type {kind!r:.100} are not supported in an output; give texts")
+    return _text_of(output)

@@ -2,7 +2,8 @@
 
 Invariants: each item that is added is done before the next one is added, except calls of tools, which may overlap;
 `sequence_number` counts up without gaps; the last event is `response.completed`, `response.incomplete` or
-`response.failed`. Without the deltas, the response is the same.
+`response.failed`. Without the deltas, the response is the same. A call of the client's tools is told once it waits
+for the client, so that no client answers a call that was refused here.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,10 +13,28 @@ import msgspec
 from msgspec import Struct, field
 
 from treadle.core import events as e
-from treadle.core.types import FinishReason, Json, ServerCall, StopReason, ToolCall, ToolSpec, Usage
+from treadle.core.types import (
+    FinishReason,
+    Json,
+    OutputSpec,
+    ServerCall,
+    StopReason,
+    ToolCall,
+    ToolSpec,
+    Usage,
+)
 from treadle.knowledge.files.file_search import NAME as FILE_SEARCH
+from treadle.models.dialects.openai_chat.served import to_logprobs
+from treadle.server.responses.item_parts import (
+    citations_in,
+    error_of,
+    names_of_found,
+    queries_in,
+    reasoning_part,
+    results_of,
+    write_usage,
+)
 from treadle.server.responses.response_ids import ResponseId, conversation_id, wire_call_id
-from treadle.server.responses.search_items import citations_in, names_of_found, queries_in, results_of
 
 Event: TypeAlias = dict[str, Json]
 SERVER_LABEL = "treadle"
@@ -39,9 +58,13 @@ class Echo(Struct, kw_only=True):
     tools: list[Json] = field(default_factory=list)
     metadata: dict[str, Json] = field(default_factory=dict)
     previous_response_id: str | None = None
+    system: list[str] = field(default_factory=list)
+    """The system messages among the items of the conversation until then. They also hold for later responses."""
     is_background: bool = False
     shows_results: bool = True
     """True if the items of file searches have their results."""
+    shows_logprobs: bool = False
+    """True if the texts of answers have the log probabilities of their tokens, as far as they are known."""
     rest: dict[str, Json] = field(default_factory=dict)
     """Other fields, such as `temperature`."""
 
@@ -79,10 +102,20 @@ class ResponseFold:
         """The items of calls, by the call's id in the run."""
         self._streamed: dict[int, str] = {}
         """The ids of the calls that are being streamed, by position."""
+        self.said: dict[str, ToolCall] = {}
+        """The calls of the newest answer of the model, by id, as far as they may be shown."""
+        self._pieces: dict[str, list[str]] = {}
+        """The arguments of the client's calls as they were streamed, by the call's id."""
+        self._approved: set[str] = set()
+        """The ids of the calls that were approved."""
         self._external: frozenset[str] = frozenset()
+        self._logprobs: Json = []
+        """The log probabilities of the newest answer, if they are shown."""
         self._found: dict[str, str] = {}
         """The names of the files that were found, by id."""
         self._answer_tool: str | None = None
+        self._has_form = False
+        """True if an answer may be thrown away because it does not fit the schema."""
         self._count = 0
         self.step = response_id.step
         """The number of the newest step that belongs to the response."""
@@ -96,10 +129,15 @@ class ResponseFold:
         self._say_all("response.in_progress")
         return self._out
 
-    def offer(self, tools: Iterable[ToolSpec], answer_tool: str | None) -> None:
-        """Note the tools that the run has from now on."""
+    def offer(self, tools: Iterable[ToolSpec], output: OutputSpec | None) -> None:
+        """Note the tools that the run has from now on, and the form of its answers."""
         self._external = frozenset([tool.name for tool in tools if tool.is_external])
-        self._answer_tool = answer_tool
+        self._answer_tool = None if output is None else output.tool
+        self._has_form = output is not None
+
+    def note_calls(self, calls: Iterable[ToolCall]) -> None:
+        """Note the calls of an answer of the model, also of one before the response."""
+        self.said = {call.call_id: call for call in calls}
 
     def take(self, item: e.DurableBody | e.Delta) -> list[Event]:
         """Return the events that follow from an event or delta of the run."""
@@ -110,13 +148,16 @@ class ResponseFold:
         return self._out
 
     def on_run_started(self, body: e.RunStarted) -> None:
-        self.offer(body.tools, None if body.output is None else body.output.tool)
+        self.offer(body.tools, body.output)
 
     def on_run_resumed(self, body: e.RunResumed) -> None:
         if body.agent is not None:
-            self.offer(body.tools, None if body.output is None else body.output.tool)
+            self.offer(body.tools, body.output)
 
     def on_inference_started(self, body: e.InferenceStarted) -> None:
+        if self._message is not None:  # the answer did not fit the schema
+            self._drop(self._message)
+            self._message = None
         self.step = body.step
 
     def on_reasoning_delta(self, delta: e.ReasoningDelta) -> None:
@@ -139,12 +180,24 @@ class ResponseFold:
             if delta.call_id is None or delta.name is None:
                 return  # the whole call follows with the answer
             call_id = self._streamed[delta.index] = delta.call_id
-            if delta.name != self._answer_tool:
+            if delta.name in self._external:
+                self._pieces[call_id] = []
+            elif not self._is_hidden(delta.name):
                 self._open_call(ToolCall(delta.call_id, delta.name, ""))
+        if call_id in self._pieces and delta.arguments:
+            self._pieces[call_id].append(delta.arguments)
         if (item := self._calls.get(call_id)) is not None and delta.arguments:
             item.text += delta.arguments
             if item.item["type"] != "file_search_call":
                 self._say_of(item, f"{_arguments_of(item)}.delta", delta=delta.arguments)
+
+    def is_answered_by_client(self, name: str) -> bool:
+        """Return whether the client gives the results of a tool."""
+        return name in self._external or name == ASK
+
+    def _is_hidden(self, name: str) -> bool:
+        """Return whether a call of a tool is shown as something else: as the answer, or as a question."""
+        return name == self._answer_tool or (name == ASK and name not in self._external)
 
     def on_inference_completed(self, body: e.InferenceCompleted) -> None:
         completion = body.completion
@@ -157,24 +210,38 @@ class ResponseFold:
             self._add_served(served)
         if message.content:
             self._settle_text(message.content, is_reasoning=False)
+        if self.echo.shows_logprobs:
+            self._logprobs = (to_logprobs(completion) or {}).get("content") or []
         is_refused = completion.finish_reason is FinishReason.CONTENT_FILTER
-        self._close_message(message.content if is_refused else None)
+        if is_refused or message.tool_calls or not self._has_form:
+            self._close_message(message.content if is_refused else None)
+        self.note_calls(message.tool_calls)
         for call in message.tool_calls:
-            if call.name != self._answer_tool:
+            if call.name not in self._external and not self._is_hidden(call.name):
                 self._settle_call(call)
         self._streamed = {}
+
+    def on_tool_started(self, body: e.ToolStarted) -> None:
+        call = self.said.get(body.call_id)
+        if call is None or call.name not in self._external or call.call_id in self._calls:
+            return
+        item = self._open_call(call)
+        for piece in self._pieces.pop(call.call_id, ()):
+            item.text += piece
+            self._say_of(item, f"{_arguments_of(item)}.delta", delta=piece)
+        self._settle_call(call)
 
     def on_inference_failed(self, body: e.InferenceFailed) -> None:
         if body.usage is not None:
             self.usage = self.usage + body.usage
         for item in self._items:
-            if not item.is_done and item is not None and item.item.get("_step") == self.step:
+            if not item.is_done and item.item["_step"] == self.step:
                 self._drop(item)
         self._message = self._reasoning = None
-        self._streamed = {}
+        self._streamed, self._pieces = {}, {}
 
     def on_tool_completed(self, body: e.ToolCompleted) -> None:
-        item = self._calls.get(body.result.call_id)
+        item = self._calls.get(body.result.call_id) or self._take_up(body.result.call_id)
         if item is None or item.is_done or item.item["type"] == "function_call":
             return
         item.item["status"] = "failed" if body.result.is_error else "completed"
@@ -185,9 +252,18 @@ class ResponseFold:
             self._say_of(item, "response.file_search_call.completed")
         else:
             said = body.result.content
-            item.item |= {"error": _error_of(said)} if body.result.is_error else {"output": said}
+            item.item |= {"error": error_of(said)} if body.result.is_error else {"output": said}
             self._say_of(item, f"response.mcp_call.{item.item['status']}")
         self._done(item)
+
+    def _take_up(self, call_id: str) -> _Item | None:
+        """Return the item of a call that waited for the client when the response before was over; `None` if it is
+        not shown."""
+        call = self.said.get(call_id)
+        if call is None or call.name in self._external or self._is_hidden(call.name):
+            return None
+        self._settle_call(call)
+        return self._calls[call_id]
 
     def on_question_asked(self, body: e.QuestionAsked) -> None:
         arguments: dict[str, Json] = {"question": body.text}
@@ -208,22 +284,28 @@ class ResponseFold:
         self._finish_call(item, msgspec.json.encode(arguments).decode())
 
     def on_approval_requested(self, body: e.ApprovalRequested) -> None:
-        asked = self._calls.get(body.call_id)
+        asked = self.said.get(body.call_id)
         self._done(
             self._add(
                 "mcpr",
                 {
                     "type": "mcp_approval_request",
                     "id": wire_call_id(self.response_id.run_id, body.call_id),
-                    "name": "" if asked is None else asked.item["name"],
-                    "arguments": "" if asked is None else asked.item["arguments"],
+                    "name": "" if asked is None else asked.name,
+                    "arguments": "" if asked is None else asked.arguments,
                     "server_label": SERVER_LABEL,
                 },
             )
         )
 
+    def on_approval_decided(self, body: e.ApprovalDecided) -> None:
+        if body.is_approved:
+            self._approved.add(body.call_id)
+        else:
+            self.said.pop(body.call_id, None)  # it is not run, so that there is nothing to show
+
     def on_run_paused(self, body: e.RunPaused) -> None:
-        if body.reason in _WAITS:
+        if is_wait(body):
             self._end("completed")
         elif body.inbox is not None:  # somebody has cancelled it
             self._end("cancelled")
@@ -271,7 +353,7 @@ class ResponseFold:
             "previous_response_id": echo.previous_response_id,
             "conversation": {"id": conversation_id(self.response_id.run_id)},
             "tools": echo.tools,
-            "usage": _write_usage(usage) if self.is_over else None,
+            "usage": write_usage(usage) if self.is_over else None,
         }
 
     def _say(self, kind: str, **fields: Json) -> None:
@@ -324,28 +406,44 @@ class ResponseFold:
         item, self._message = self._message, None
         if item is None:
             return
-        part: dict[str, Json] = {"type": "output_text", "text": item.text, "annotations": [], "logprobs": []}
+        logprobs, self._logprobs = self._logprobs, []
+        part: dict[str, Json] = {
+            "type": "output_text",
+            "text": item.text,
+            "annotations": [],
+            "logprobs": logprobs,
+        }
         for number, note in enumerate(citations_in(item.text, self._found)):
             part["annotations"].append(note)
             told: dict[str, Json] = {"content_index": 0, "annotation_index": number, "annotation": note}
             self._say_of(item, "response.output_text.annotation.added", **told)
-        self._say_of(item, "response.output_text.done", content_index=0, text=item.text, logprobs=[])
-        if refusal is not None:
+        if refusal is None:
+            told = {"text": item.text, "logprobs": logprobs}
+            self._say_of(item, "response.output_text.done", content_index=0, **told)
+        else:
             part = {"type": "refusal", "refusal": refusal}
+            self._say_of(item, "response.refusal.done", content_index=0, refusal=refusal)
         self._say_of(item, "response.content_part.done", content_index=0, part=part)
         item.item["content"] = [part]
         item.item["status"] = "completed"
         self._done(item)
 
     def _open_reasoning(self) -> _Item:
-        return self._add("rs", {"type": "reasoning", "summary": [], "content": [], "status": "in_progress"})
+        content: list[Json] = []
+        item = self._add(
+            "rs", {"type": "reasoning", "summary": [], "content": content, "status": "in_progress"}
+        )
+        self._say_of(item, "response.content_part.added", content_index=0, part=reasoning_part(""))
+        return item
 
     def _close_reasoning(self) -> None:
         item, self._reasoning = self._reasoning, None
         if item is None:
             return
+        part = reasoning_part(item.text)
         self._say_of(item, "response.reasoning_text.done", content_index=0, text=item.text)
-        item.item["content"] = [{"type": "reasoning_text", "text": item.text}]
+        self._say_of(item, "response.content_part.done", content_index=0, part=part)
+        item.item["content"] = [part]
         item.item["status"] = "completed"
         self._done(item)
 
@@ -353,15 +451,14 @@ class ResponseFold:
         """Say the part of a text that was not streamed. A text that differs from what was streamed replaces it."""
         found = self._reasoning if is_reasoning else self._message
         told = "" if found is None else found.text
-        if (
-            not is_reasoning
-            and found is None
-            and any(
-                item.item["type"] == "message" and item.item.get("_step") == self.step and not item.is_dropped
+        kind = "reasoning" if is_reasoning else "message"
+        if found is None and any(
+            [
+                item.item["type"] == kind and item.item["_step"] == self.step and not item.is_dropped
                 for item in self._items
-            )
+            ]
         ):
-            return  # the server's calls stood between its pieces
+            return  # it was streamed, and something else after it
         if not self._is_told and is_reasoning:
             self._close_message()
             self._reasoning = found or self._open_reasoning()
@@ -395,16 +492,16 @@ class ResponseFold:
             item = self._add("fs", asked | {"results": None})
             self._say_of(item, "response.file_search_call.in_progress")
         else:
-            item = self._add(
-                "mcp",
-                {
-                    "type": "mcp_call",
-                    "name": call.name,
-                    "arguments": "",
-                    "server_label": SERVER_LABEL,
-                    "status": "in_progress",
-                },
-            )
+            shown: dict[str, Json] = {
+                "type": "mcp_call",
+                "name": call.name,
+                "arguments": "",
+                "server_label": SERVER_LABEL,
+                "status": "in_progress",
+            }
+            if call.call_id in self._approved:
+                shown["approval_request_id"] = wire_call_id(self.response_id.run_id, call.call_id)
+            item = self._add("mcp", shown)
             self._say_of(item, "response.mcp_call.in_progress")
         self._calls[call.call_id] = item
         return item
@@ -434,22 +531,28 @@ class ResponseFold:
 
     def _add_served(self, call: ServerCall) -> None:
         """Add a call that the model's own server made and answered."""
-        kept: dict[str, Json] = {"type": "mcp_call", "name": call.name, "server_label": "model"}
-        if call.name == "web_search":
-            kept = {"type": "web_search_call", "action": {"type": "search", "query": call.arguments}}
+        is_search = call.name == "web_search"
+        kind = "web_search_call" if is_search else "mcp_call"
+        shown: dict[str, Json] = {"name": call.name, "server_label": "model", "arguments": call.arguments}
+        if is_search:
+            shown = {"action": {"type": "search", "query": call.arguments}}
+        item = self._add("ws" if is_search else "mcp", {"type": kind, "status": "in_progress", **shown})
+        self._say_of(item, f"response.{kind}.in_progress")
+        if is_search:
+            self._say_of(item, f"response.{kind}.searching")
         else:
-            said = {"error": _error_of(call.result)} if call.is_error else {"output": call.result}
-            kept |= {"arguments": call.arguments, **said}
-        kept["status"] = "failed" if call.is_error else "completed"
-        self._done(self._add("ws" if call.name == "web_search" else "mcp", kept))
+            self._say_of(item, "response.mcp_call_arguments.done", arguments=call.arguments)
+            item.item |= {"error": error_of(call.result)} if call.is_error else {"output": call.result}
+        item.item["status"] = "failed" if call.is_error else "completed"
+        # A search has no event that says that it has failed.
+        self._say_of(item, f"response.{kind}.{'completed' if is_search else item.item['status']}")
+        self._done(item)
 
     def _end(self, status: str) -> None:
         self._close_reasoning()
         self._close_message()
         for item in self._items:
-            if not item.is_done:
-                if item.item["type"] in ("mcp_call", "file_search_call") and status == "completed":
-                    continue  # it waits for an approval or an answer, and is done in the next response
+            if not item.is_done:  # a call that waits for the client is shown by the response in which it ends
                 self._drop(item)
         self.status, self.is_over = status, True
         kind = {"cancelled": "incomplete"}.get(status, status)
@@ -467,17 +570,14 @@ _READ: dict[type, Callable[[ResponseFold, Any], None]] = {
     e.ToolCallDelta: ResponseFold.on_tool_call_delta,
     e.InferenceCompleted: ResponseFold.on_inference_completed,
     e.InferenceFailed: ResponseFold.on_inference_failed,
+    e.ToolStarted: ResponseFold.on_tool_started,
     e.ToolCompleted: ResponseFold.on_tool_completed,
     e.QuestionAsked: ResponseFold.on_question_asked,
     e.ApprovalRequested: ResponseFold.on_approval_requested,
+    e.ApprovalDecided: ResponseFold.on_approval_decided,
     e.RunPaused: ResponseFold.on_run_paused,
     e.TurnCompleted: ResponseFold.on_turn_completed,
 }
-
-
-def _error_of(text: str) -> Json:
-    """Return the error of an `mcp_call` whose tool has failed."""
-    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
 
 
 def _arguments_of(item: _Item) -> str:
@@ -490,52 +590,6 @@ def _shown(item: dict[str, Json]) -> dict[str, Json]:
     return {name: value for name, value in item.items() if name != "_step"}
 
 
-def _write_usage(usage: Usage) -> dict[str, Json]:
-    return {
-        "input_tokens": usage.input_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_input_tokens},
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.total_tokens,
-    }
-
-
-class PartReader:
-    """The reader of one response among the events of its run. It uses no deltas, so that the events of the response
-    and their numbers are the same whenever and wherever they are read."""
-
-    def __init__(self, response_id: ResponseId, echo: Echo, *, is_told: bool = True) -> None:
-        """Make a reader; see `ResponseFold` for `is_told`."""
-        self.fold = ResponseFold(response_id, echo, is_told=is_told)
-        self.has_begun = False
-        self._turn = self._step = 0
-
-    def take(self, event: e.Event) -> list[Event]:
-        """Return the events of the response that follow from an event of the run."""
-        body, fold, place = event.body, self.fold, self.fold.response_id
-        is_new, told = not self.has_begun, []
-        if isinstance(body, e.RunStarted):
-            fold.take(body)
-        elif isinstance(body, e.TurnStarted):
-            self._turn = body.turn
-            self.has_begun = self.has_begun or (self._turn == place.turn and self._step == place.step)
-        elif isinstance(body, e.InferenceStarted) and self._turn == place.turn and self._step == place.step:
-            self.has_begun = True
-        elif isinstance(body, e.RunResumed) and not self.has_begun:
-            fold.take(body)
-        if self.has_begun:
-            told = [*(fold.begin() if is_new else ()), *fold.take(body)]
-            fold.seq = event.seq
-        if isinstance(body, e.InferenceCompleted):
-            self._step = body.step
-        return told
-
-
-def part_of_run(events: Iterable[e.Event], response_id: ResponseId, echo: Echo) -> ResponseFold | None:
-    """Return the fold of a response from the events of its run; `None` if the run has no such response."""
-    reader = PartReader(response_id, echo, is_told=False)
-    for event in events:
-        reader.take(event)
-        if reader.fold.is_over:
-            break
-    return reader.fold if reader.has_begun else None
+def is_wait(body: e.DurableBody) -> bool:
+    """Return whether an event says that the run waits for its client, so that a response is over."""
+    return isinstance(body, e.RunPaused) and body.reason in _WAITS

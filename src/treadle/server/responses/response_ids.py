@@ -15,13 +15,17 @@ class ResponseId(Struct, frozen=True):
     """The number of its turn."""
     step: int
     """How many steps of the run came before it."""
+    waits: int = 0
+    """How many responses before it also began with answers of the client in this step."""
 
     def __str__(self) -> str:
-        return f"resp_{self.run_id}_{self.turn}_{self.step}"
+        waits = f"w{self.waits}" if self.waits else ""
+        return f"resp_{self.run_id}_{self.turn}_{self.step}{waits}"
 
 
-_RESPONSE = re.compile(r"resp_(.+)_(\d{1,9})_(\d{1,9})")
-_CONVERSATION = "conv_"
+_RESPONSE = re.compile(r"resp_(.+)_(\d{1,9})_(\d{1,9})(?:w(\d{1,9}))?")
+CONVERSATION = "conv_"
+"""What the ids of conversations begin with."""
 
 
 def read_response_id(text: str) -> ResponseId:
@@ -29,17 +33,17 @@ def read_response_id(text: str) -> ResponseId:
     found = _RESPONSE.fullmatch(text)
     if found is None:
         raise RunNotFoundError(f"there is no response {text!r:.100}; ids are such as resp_019a2b3c_1_0")
-    return ResponseId(found[1], int(found[2]), int(found[3]))
+    return ResponseId(found[1], int(found[2]), int(found[3]), int(found[4] or 0))
 
 
 def conversation_id(run_id: str) -> str:
     """Return the id of the conversation that a session is."""
-    return f"{_CONVERSATION}{run_id}"
+    return f"{CONVERSATION}{run_id}"
 
 
 def read_conversation_id(text: str) -> str:
     """Return the id of the session that a conversation is. Raises: `RunNotFoundError` if it is no such id."""
-    run_id = text.removeprefix(_CONVERSATION)
+    run_id = text.removeprefix(CONVERSATION)
     if not run_id or run_id == text:
         raise RunNotFoundError(f"there is no conversation {text!r:.100}; ids are such as conv_019a2b3c")
     return run_id
@@ -50,7 +54,7 @@ def wire_call_id(run_id: str, call_id: str) -> str:
     return f"call_{run_id}_{call_id}"
 
 
-_NAMED = re.compile(r"(?:call|msg_resp|fc_resp|mcp_resp)_([0-9a-f]{19})_.+")
+_NAMED = re.compile(r"(?:call|msg|(?:msg|fc|mcp|fs|ws|rs)_resp)_([0-9a-f]{19})_.+")
 
 
 def run_named_by(wire_id: str) -> str | None:

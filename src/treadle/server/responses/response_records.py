@@ -1,30 +1,38 @@
-"""What is kept of each request for a response, and the stream of a response that anybody can read again.
+"""What is kept of each request for a response and of conversations, and the stream of a response that anybody can
+read again.
 
 The events of such a stream are a fold of the journal, so that they and their numbers are the same in every process
 and after every restart.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
-from treadle.core.errors import JournalError
+from treadle.core.errors import JournalError, LeaseHeldError
 from treadle.core.events import Event
 from treadle.core.types import Json
 from treadle.journal.hub import listen_together
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource, ResourceFilter
 from treadle.runs.recording import delete_session
-from treadle.server.responses.response_fold import Echo, PartReader
+from treadle.server.access import RequestRefused
+from treadle.server.responses.response_fold import Echo
 from treadle.server.responses.response_ids import ResponseId
+from treadle.server.responses.response_part import PartReader
 from treadle.server.webhooks import WEBHOOK
 
 if TYPE_CHECKING:
     from treadle.server.run_host import RunHost
 
 _KIND = "response"
+CONVERSATION = "conversation"
+"""The kind of the resources that stand for conversations; each has the id of its run."""
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Echo).decode
 
@@ -36,6 +44,7 @@ def record_of(place: ResponseId, echo: Echo, owner: str) -> Resource:
         parent=place.run_id,
         resource_id=str(place),
         owner=owner,
+        label=echo.model,
         created_at=echo.created_at,
         body=_encode(echo).decode(),
     )
@@ -47,6 +56,11 @@ def read_request(journal: Journal, place: ResponseId) -> Echo | None:
     return None if found is None else _decode(found.body)
 
 
+def page_of_responses(journal: Journal, chosen: ResourceFilter) -> list[Resource]:
+    """Return what is kept of the requests for responses of all runs. Blocks."""
+    return journal.resources.page(replace(chosen, kind=_KIND, parent=None), 0.0)
+
+
 def newest_response(journal: Journal, run_id: str) -> str | None:
     """Return the id of the newest response of a run; `None` if it has none. Blocks."""
     chosen = ResourceFilter(kind=_KIND, parent=run_id, newest_first=True, limit=1)
@@ -54,11 +68,52 @@ def newest_response(journal: Journal, run_id: str) -> str | None:
     return found[0].resource_id if found else None
 
 
+class KeptConversation(Struct):
+    """What a conversation has besides its run, which begins with its first response."""
+
+    metadata: dict[str, str] = {}
+    items: list[dict[str, Json]] = []
+    """The items that it had before its first response, as they were given, with ids."""
+
+
+_decode_kept = msgspec.json.Decoder(KeptConversation).decode
+
+
+def conversation_of(run_id: str, owner: str, kept: KeptConversation) -> Resource:
+    """Return what is stored of a conversation."""
+    body = _encode(kept).decode()
+    return Resource(kind=CONVERSATION, resource_id=run_id, owner=owner, created_at=time.time(), body=body)
+
+
+def find_conversation(journal: Journal, run_id: str, owner: str | None) -> Resource | None:
+    """Return what is stored of a conversation; `None` if nothing is, or it is not the owner's. Blocks."""
+    found = journal.resources.get(CONVERSATION, run_id, 0.0)
+    return found if found is not None and owner in (None, found.owner) else None
+
+
+def read_kept(stored: Resource | None) -> KeptConversation:
+    """Return what a conversation has besides its run."""
+    return KeptConversation() if stored is None else _decode_kept(stored.body)
+
+
+def change_conversation(journal: Journal, stored: Resource, kept: KeptConversation) -> None:
+    """Store a change of a conversation. Blocks. Raises: `RequestRefused` if another request has changed it."""
+    if not journal.resources.replace(stored, replace(stored, body=_encode(kept).decode())):
+        raise RequestRefused(409, "another request has changed the conversation; ask again", "conflict")
+
+
 def delete_run(journal: Journal, run_id: str) -> list[str]:
-    """Delete a run as `delete_session` does, with the requests for its responses and its webhooks. Blocks."""
-    deleted = delete_session(journal, run_id)
+    """Delete a run as `delete_session` does, and what else is stored of it: its conversation, its webhooks and the
+    requests for its responses.
+
+    It blocks. Raises: `RequestRefused` if a response is under way.
+    """
+    try:
+        deleted = delete_session(journal, run_id)
+    except LeaseHeldError:
+        raise RequestRefused(409, "it is under way; cancel it first", "conversation_locked") from None
     for name in deleted:
-        journal.resources.delete(_KIND, name, children=(_KIND, WEBHOOK))
+        journal.resources.delete(_KIND, name, children=(_KIND, WEBHOOK), namesakes=(CONVERSATION,))
     return deleted
 
 

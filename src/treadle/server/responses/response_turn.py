@@ -4,249 +4,46 @@ turn that waited for the client."""
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Iterator
 
-from treadle.agent.agent import Agent
-from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
-from treadle.core.inbox import Cancel, InboxMessage
+from treadle.core.errors import JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
+from treadle.core.inbox import Cancel
 from treadle.core.state import State
-from treadle.core.state import fold as fold_events
-from treadle.core.types import Json, Message, Role
-from treadle.knowledge.files.file_store import facts_of
+from treadle.core.types import Json
 from treadle.loop.driver import Driver
-from treadle.runs.begin import make_run_id
-from treadle.runs.options import Given, SessionOptions
-from treadle.runs.resume import fork_run
-from treadle.server.access import ApiCaller, RequestRefused, no_such
-from treadle.server.catalog import ClientWish, client_tools
+from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.gateway.conversations import digest_of
-from treadle.server.responses.request_items import (
-    AskedTurn,
-    CreateResponse,
-    GivenFile,
-    RequestItems,
-    file_ids_in,
-    read_items,
-)
-from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
+from treadle.server.responses.response_fold import Echo, ResponseFold
 from treadle.server.responses.response_ids import (
     ResponseId,
-    read_call_id,
-    read_conversation_id,
-    read_response_id,
-    wire_call_id,
 )
-from treadle.server.responses.response_records import newest_response, record_of
+from treadle.server.responses.response_part import part_of_run
+from treadle.server.responses.response_records import (
+    record_of,
+)
 from treadle.server.run_host import BegunTurn, RunHost
-from treadle.server.turn_order import Reply, TurnOrder, begin_options, drive_turn, write_mail
+from treadle.server.turn_order import TurnOrder, drive_turn
 
 METADATA = "metadata"
 """The entry of a run's metadata with what the client wants to keep with it."""
-_REPEATED = (
-    *("temperature", "top_p", "max_output_tokens", "max_tool_calls", "parallel_tool_calls", "reasoning"),
-    *("user", "truncation", "service_tier", "tool_choice", "top_logprobs"),
-)
-"""The fields of a request that its response repeats as they are."""
 _PAUSED = "the run was paused; it goes on when the server starts again"
 _UNSTORED_SECONDS = 0.05
 """How long a run whose client has left may take to be stored before it is cancelled again."""
-_NOTHING_SAID = "input has no message of the user, and no output of a call that waits"
 
 
-async def plan_response(
-    host: RunHost, caller: ApiCaller, body: CreateResponse, new_run_id: str | None = None
-) -> "ResponseTurn":
-    """Return the turn that a request asks for. `new_run_id` is the id of the run, if it begins one.
-
-    Raises: `ConfigError`, `RequestRefused`.
-    """
-    asked, wish = await read_asked(host, caller, body, body.schema_of_answer, body.max_infer_iters)
-    agent = host.catalog.agent(body.model, wish)
-    run_id, state, mail = await _find_run(host, caller, agent, body, asked)
-    if state is None and (asked.results or asked.approvals):
-        known = next(iter([*asked.results, *asked.approvals]))
-        raise ConfigError(
-            f"no call {known!r:.100} waits for an output; give previous_response_id or conversation"
-        )
-    if state is None and asked.message is None:
-        raise ConfigError(_NOTHING_SAID)
-    is_new = state is None
-    run_id = run_id or new_run_id or make_run_id()
-    turn, step = (0, 0) if state is None else (state.turn.number, state.step)
-    history, message = [] if mail else asked.history, asked.message
-    if not is_new and history and message is not None:
-        message, history = _join([*history, message]), []
-    echo = echo_of(body, wish.instructions)
-    if body.conversation is not None:
-        echo.previous_response_id = await asyncio.to_thread(newest_response, host.journal, run_id)
-    options: SessionOptions = {"renews_instructions": True}
-    if is_new:
-        labels = {METADATA: dict(body.metadata or {})}
-        options |= begin_options(host, caller, body.model, labels, tuple(history))
-    place = ResponseId(run_id, turn if mail else turn + 1, step)
-    order = TurnOrder(
-        agent=agent, run_id=run_id, message=message, mail=mail, options=options, blobs=asked.blobs
-    )
-    return ResponseTurn(host, caller, place, echo, order)
-
-
-async def read_asked(
-    host: RunHost,
-    caller: ApiCaller,
-    body: AskedTurn,
-    schema: dict[str, Json] | None = None,
-    max_steps: int | None = None,
-) -> tuple[RequestItems, ClientWish]:
-    """Return the items of a request, and what it wants of the agent, whose answers fit `schema`.
-
-    Raises: `ConfigError`, `RequestRefused`.
-    """
-    file_ids = file_ids_in(body.input)
-    asked = read_items(body.input, await _find_files(host, caller, file_ids) if file_ids else None)
-    functions, searches = client_tools(body.tools)
-    for store_id in [name for search in searches for name in search["vector_store_ids"]]:
-        await host.get_store(caller, str(store_id))
-    texts = [text for text in (body.instructions, *asked.instructions) if text]
-    settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
-    wish = ClientWish(
-        instructions="\n\n".join(texts) or None,
-        tools=functions,
-        searches=searches,
-        settings={name: value for name, value in settings.items() if value is not None},
-        schema=schema,
-        max_tool_calls=body.max_tool_calls,
-        max_steps=max_steps,
-    )
-    return asked, wish
-
-
-async def _find_files(host: RunHost, caller: ApiCaller, file_ids: list[str]) -> dict[str, GivenFile]:
-    """Return uploaded files by id. Raises: `RequestRefused` if the client sees no such file."""
-    found: dict[str, GivenFile] = {}
-    for file_id in file_ids:
-        item, content = await host.read_file(caller, file_id)
-        facts = facts_of(item)
-        found[file_id] = GivenFile(content, facts.mime_type, facts.name)
-    return found
-
-
-def _join(messages: list[Message]) -> Message:
-    """Return one message of the user for several. Raises: `ConfigError` if one is not of the user."""
-    if any([message.role is not Role.USER for message in messages]):
-        raise ConfigError("a conversation goes on with messages of the user only; it has the others already")
-    texts = [message.content for message in messages if message.content]
-    return Message(
-        Role.USER, "\n\n".join(texts), parts=tuple([part for item in messages for part in item.parts])
-    )
-
-
-async def _find_run(
-    host: RunHost, caller: ApiCaller, agent: Agent[Any], body: CreateResponse, asked: RequestItems
-) -> tuple[str | None, State | None, list[InboxMessage]]:
-    """Return the run that a request continues, its state, and the messages for its inbox; a new conversation has
-    no state."""
-    given = body.conversation
-    if given is not None and body.previous_response_id is not None:
-        raise ConfigError("give previous_response_id or conversation, not both")
-    if given is not None:
-        run_id = read_conversation_id(given if isinstance(given, str) else given.id)
-        state = (await host.get_run(caller, run_id)).state
-        return run_id, state, _read_mail(run_id, state, asked)
-    if body.previous_response_id is None:
-        found, known = await _find_named(host, caller, asked)
-        return found, known, [] if found is None or known is None else _read_mail(found, known, asked)
-    before = read_response_id(body.previous_response_id)
-    run = await host.get_run(caller, before.run_id)
-    fold = await asyncio.to_thread(
-        lambda: part_of_run(host.journal.read(before.run_id), before, Echo(model="", created_at=0))
-    )
-    if fold is None:
-        raise no_such("response", body.previous_response_id)
-    if not fold.is_over:
-        raise RequestRefused(409, f"{body.previous_response_id!r} is not over", "conversation_locked")
-    if run.state.turn.number == before.turn and run.state.step <= fold.step:
-        return before.run_id, run.state, _read_mail(before.run_id, run.state, asked)
-    # It was continued before, so that this is another branch. A request that is refused leaves no fork.
-    events = await asyncio.to_thread(host.journal.read, before.run_id, until_seq=fold.seq)
-    mail = _read_mail(before.run_id, fold_events([event.body for event in events]), asked)
-    forked = await fork_run(agent, before.run_id, fold.seq, Given(agent.answer, agent.deps), {})
-    return forked.run_id, forked.state, mail
-
-
-async def _find_named(
-    host: RunHost, caller: ApiCaller, asked: RequestItems
-) -> tuple[str | None, State | None]:
-    """Return the run that the history of a request belongs to: it waits for the results, or has this history.
-
-    Clients that keep the history themselves send all of it with each request."""
-    if asked.run_id is None and not asked.history:
-        return None, None
-    said = digest_of(asked.history)
-    run_id = asked.run_id or (host.conversations.take(_client(caller), said) if asked.history else None)
-    if run_id is None:
-        return None, None
-    run = await host.find_run(caller, run_id)
-    if run is None:
-        return None, None
-    state = run.state
-    if asked.results:
-        return run_id, state
-    if state.turn.is_open or digest_of(state.transcript) != said:
-        return None, None
-    asked.history = []
-    return run_id, state
-
-
-def _client(caller: ApiCaller) -> str:
+def client_name(caller: ApiCaller) -> str:
     """Return the name under which the responses of a client are known; its chats are others."""
     return f"responses/{caller.name}"
 
 
-def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMessage]:
-    """Return the messages for the inbox that answer what a run waits for. Raises: `ConfigError` if a call of the
-    client has no output, or an output no call; if there is neither a message nor an output, or both."""
-    replies = {
-        read_call_id(run_id, wire): Reply(text, is_error=wire in asked.failed, is_declined=not text)
-        for wire, text in asked.results.items()
-    }
-    for wire, (is_approved, reason) in asked.approvals.items():
-        replies[read_call_id(run_id, wire)] = Reply(reason or "", is_approved)
-    missing = f"no tool output found for the function call {wire_call_id(run_id, '')}"
-    mail = write_mail(state, replies, missing, is_whole=asked.message is not None)
-    if asked.message is None and not mail:
-        raise ConfigError(_NOTHING_SAID)
-    if asked.message is not None and mail:
-        raise ConfigError(
-            "give the outputs of calls and the next message in two requests, one after the other"
-        )
-    return mail
-
-
-def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
-    """Return the fields of a response that repeat its request."""
-    given = body.__dict__
-    rest = {name: given[name] for name in _REPEATED}
-    rest["text"] = (
-        {"format": {"type": "text"}}
-        if body.text is None
-        else body.text.model_dump(by_alias=True, exclude_none=True)
-    )
-    rest["tool_choice"] = rest["tool_choice"] or "auto"
-    rest["parallel_tool_calls"] = rest["parallel_tool_calls"] is not False
-    rest["store"] = True
-    include = body.include or ()
-    return Echo(
-        model=body.model,
-        created_at=time.time(),
-        instructions=instructions,
-        tools=list(body.tools),
-        metadata=dict(body.metadata or {}),
-        previous_response_id=body.previous_response_id,
-        is_background=body.background,
-        shows_results=not include or "file_search_call.results" in include,
-        rest=rest,
-    )
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Say it in the words of the API if another response of the conversation is under way."""
+    try:
+        yield
+    except (LeaseHeldError, RunExistsError):
+        said = "another response of this conversation is under way; ask again when it is over"
+        raise RequestRefused(409, said, "conversation_locked") from None
 
 
 class ResponseTurn:
@@ -287,8 +84,9 @@ class ResponseTurn:
         """
         order, agent = self._order, self._order.agent
         output = agent.kit.output(agent.answer.schema, None)
-        self.fold.offer([tool.spec for tool in agent.tools.values()], None if output is None else output.tool)
-        self._turn = await self._host.begin(lambda emit: drive_turn(self._host.journal, order, emit))
+        self.fold.offer([tool.spec for tool in agent.tools.values()], output)
+        with _one_at_a_time():
+            self._turn = await self._host.begin(lambda emit: drive_turn(self._host.journal, order, emit))
 
     async def events(self) -> AsyncIterator[dict[str, Json]]:
         """Yield the events of the response's stream until the response is over."""
@@ -313,13 +111,14 @@ class ResponseTurn:
     def _note_history(self, state: State) -> None:
         """Note the conversation so far, so that a client that sends it continues this run."""
         said = digest_of(state.transcript)
-        self._host.conversations.note(_client(self._caller), said, self.run_id, state)
+        self._host.conversations.note(client_name(self._caller), said, self.run_id, state)
 
     async def answer(self) -> dict[str, Json]:
         """Drive the run until the response is over, and return it. Raises: as `start` and `events` do."""
         self._is_answering = True
         try:
-            run = await self._host.do(drive_turn(self._host.journal, self._order, None))
+            with _one_at_a_time():
+                run = await self._host.do(drive_turn(self._host.journal, self._order, None))
         except RequestRefused:
             if self._host.is_closing:
                 raise JournalError(_PAUSED) from None

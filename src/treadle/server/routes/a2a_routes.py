@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Request
 from fastapi.responses import Response
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from treadle import __version__
@@ -40,6 +40,9 @@ B = TypeVar("B", bound=ClientBody)
 
 router = APIRouter(prefix="/v1/a2a", tags=["a2a"])
 _NO_TASK, _NOT_CANCELABLE, _NO_METHOD, _BAD_PARAMS, _INTERNAL = -32001, -32002, -32601, -32602, -32603
+_NO_PUSH, _NO_SUCH_CONTENT, _OTHER_VERSION = -32003, -32005, -32009
+_VERSION = "1."
+"""The beginning of the versions of the protocol that are spoken here."""
 
 
 class RpcError(Exception):
@@ -57,6 +60,8 @@ class _Params(ClientBody):
 class A2aPart(_Params):
     text: str | None = None
     data: Any = None
+    raw: Any = None
+    url: Any = None
 
 
 class A2aMessage(_Params):
@@ -67,8 +72,9 @@ class A2aMessage(_Params):
 
 
 class A2aConfiguration(_Params):
-    history_length: int | None = None
+    history_length: Annotated[int, Field(ge=0)] | None = None
     return_immediately: bool = False
+    task_push_notification_config: Any = None
 
 
 class SendMessage(_Params):
@@ -78,7 +84,7 @@ class SendMessage(_Params):
 
 class NamedTask(_Params):
     id: str
-    history_length: int | None = None
+    history_length: Annotated[int, Field(ge=0)] | None = None
 
 
 @router.get("/{agent}/.well-known/agent-card.json")
@@ -114,8 +120,10 @@ async def call_agent(
     method, number = str(body.get("method")), body.get("id")
     params, keyed = body.get("params") or {}, keyed_request(request)
     try:
+        _check_version(request)
         if method in ("SendMessage", "SendStreamingMessage"):
             asked = _read(SendMessage, params)
+            _check_content(asked)
             run, turn, task_id = await _begin(host, caller, agent, asked.message, keyed)
             if method == "SendStreamingMessage":
                 context = asked.message.context_id or (task_id.run_id if run is None else context_of(run))
@@ -128,7 +136,9 @@ async def call_agent(
             return Fast(_result(number, {"task": task}))
         if method in ("GetTask", "CancelTask", "SubscribeToTask"):
             named = _read(NamedTask, params)
-            task_id = TaskId.read(named.id) or TaskId("", 0)
+            if (found := TaskId.read(named.id)) is None:
+                raise RpcError(_NO_TASK, f"there is no task {named.id!r:.100}")
+            task_id = found
             if method == "CancelTask":
                 await _cancel(host, caller, task_id)
             # What happens while the task is read must reach those who follow it.
@@ -152,6 +162,29 @@ def _read(kind: type[B], params: Json) -> B:
     except ValidationError as error:
         problem = Keys(kind.model_json_schema, {}).explain(error.errors(), params)[0]
         raise ConfigError(f"{problem.key or 'params'}: {problem.text}") from None
+
+
+def _check_version(request: Request) -> None:
+    """Refuse a client that speaks another version. Raises: `RpcError`."""
+    asked = request.headers.get("a2a-version") or request.query_params.get("A2A-Version") or _VERSION
+    if not asked.startswith(_VERSION):
+        raise RpcError(_OTHER_VERSION, f"version {asked!r:.50} of A2A is not spoken here; 1.0 is")
+
+
+def _check_content(asked: SendMessage) -> None:
+    """Refuse what an agent would not see, and what would not be done. Raises: `RpcError`."""
+    for number, part in enumerate(asked.message.parts):
+        if part.raw is not None or part.url is not None:
+            raise RpcError(
+                _NO_SUCH_CONTENT, f"parts[{number}] is a file; the agent takes text, as its card says"
+            )
+        if part.data is not None and not asked.message.task_id:
+            raise RpcError(
+                _NO_SUCH_CONTENT,
+                f"parts[{number}] is data, which only answers a task that waits; give a text",
+            )
+    if asked.configuration.task_push_notification_config is not None:
+        raise RpcError(_NO_PUSH, "tasks are not pushed; webhooks of the server tell of the end of a turn")
 
 
 def _result(number: Json, result: Json) -> dict[str, Json]:

@@ -61,7 +61,7 @@ async def run_agent(
     fold = ResponseFold(place, Echo(model=agent, created_at=0))
     external = [tool.spec.name for tool in made.tools.values() if tool.spec.is_external]
     output = made.kit.output(made.answer.schema, None)
-    fold.offer([tool.spec for tool in made.tools.values()], None if output is None else output.tool)
+    fold.offer([tool.spec for tool in made.tools.values()], output)
     stream = AgUiStream(fold, body.thread_id, body.run_id, external)
 
     async def leave() -> None:

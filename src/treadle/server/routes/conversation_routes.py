@@ -1,35 +1,62 @@
-"""`/v1/conversations`: sessions, as OpenAI's Conversations API shows them."""
+"""`/v1/conversations`: sessions, as OpenAI's Conversations API shows them.
+
+A conversation is stored with its metadata and items. Its run begins with its first response, which has the items as
+its history.
+"""
 
 import asyncio
-import time
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict
 
+from treadle.core.errors import ConfigError
 from treadle.core.types import Json
-from treadle.runs.options import SessionOptions
-from treadle.server.access import no_such
+from treadle.journal.resources import Resource
+from treadle.runs.run import Run
+from treadle.server.access import ApiCaller, no_such
 from treadle.server.idempotency import keyed_request, new_run_id
-from treadle.server.responses.request_items import read_items
+from treadle.server.responses.conversation_items import choose_page, items_of_run, page_of
+from treadle.server.responses.request_items import AskedTurn
 from treadle.server.responses.response_ids import conversation_id, read_conversation_id
-from treadle.server.responses.response_records import delete_run
+from treadle.server.responses.response_plan import read_asked
+from treadle.server.responses.response_records import (
+    KeptConversation,
+    change_conversation,
+    conversation_of,
+    delete_run,
+    find_conversation,
+    read_kept,
+)
 from treadle.server.responses.response_turn import METADATA
-from treadle.server.routes.response_routes import page_of, write_items
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost
+from treadle.server.run_host import RunHost
 
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
+Items = list[dict[str, Any]]
 
 
-class CreateConversation(BaseModel):
-    """The body of `POST /v1/conversations`."""
+class ChangeConversation(BaseModel):
+    """The body of `POST /v1/conversations/{name}`."""
 
     model_config = ConfigDict(extra="forbid")
 
     metadata: dict[str, str] | None = None
-    items: list[dict[str, Any]] = []
+
+
+class CreateConversation(ChangeConversation):
+    """The body of `POST /v1/conversations`."""
+
+    items: Items | None = None
+
+
+class AddItems(BaseModel):
+    """The body of `POST /v1/conversations/{name}/items`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    items: Items
 
 
 @router.post("")
@@ -38,45 +65,94 @@ async def create_conversation(
 ) -> Response:
     """Begin a conversation. `items` are the messages that it had before."""
     run_id = new_run_id(keyed_request(request))
-    if await host.find_info(caller, run_id) is not None:
-        return await get_conversation(conversation_id(run_id), host, caller)
-    asked = read_items(body.items)
-    history = [*asked.history, *([] if asked.message is None else [asked.message])]
-    agent = await asyncio.to_thread(host.catalog.agent, host.catalog.names[0])
-    options: SessionOptions = {
-        "metadata": {**host.labels(caller), METADATA: dict(body.metadata or {})},
-        "history": history,
-        "expects_new": True,
-    }
-    async with agent.session(run_id, **options):
-        pass
-    return Fast(_write(run_id, options["metadata"] or {}, time.time()))
+    kept = KeptConversation(dict(body.metadata or {}))
+    await _add_items(host, caller, run_id, kept, body.items or [])
+    made = conversation_of(run_id, caller.name, kept)
+    await asyncio.to_thread(host.journal.resources.add, [made], made.created_at)
+    return await get_conversation(conversation_id(run_id), host, caller)
 
 
-def _write(run_id: str, metadata: Mapping[str, Json], created_at: float) -> dict[str, Json]:
-    kept = metadata.get(METADATA)
+async def _add_items(
+    host: RunHost, caller: ApiCaller, run_id: str, kept: KeptConversation, items: Items
+) -> list[dict[str, Json]]:
+    """Add items, and return them with their ids. Raises: `ConfigError` if a model cannot be told them."""
+    await read_asked(host, caller, AskedTurn(input=[*kept.items, *items]))
+    used = {item["id"] for item in kept.items}
+    added: list[dict[str, Json]] = []
+    for item in items:
+        item_id = item.get("id")
+        if not isinstance(item_id, str) or item_id in used:
+            item_id = f"msg_{run_id}_{len(kept.items) + len(added)}"
+        used.add(item_id)
+        content = item.get("content")
+        if isinstance(content, str):
+            kind = "output_text" if item.get("role") == "assistant" else "input_text"
+            item = {**item, "content": [{"type": kind, "text": content}]}
+        added.append({"type": "message", "status": "completed", **item, "id": item_id})
+    kept.items = [*kept.items, *added]
+    return added
+
+
+async def _find(host: RunHost, caller: ApiCaller, name: str) -> tuple[str, Resource | None, Run[Any] | None]:
+    """Return the id of a conversation's run, what is stored of it, and its run, if it has begun.
+
+    Raises: `RequestRefused` if there is no such conversation.
+    """
+    run_id = read_conversation_id(name)
+    stored = await asyncio.to_thread(find_conversation, host.journal, run_id, caller.sees_only)
+    run = await host.find_run(caller, run_id)
+    if stored is None and run is None:
+        raise no_such("conversation", name)
+    return run_id, stored, run
+
+
+def _write(run_id: str, stored: Resource | None, run: Run[Any] | None) -> dict[str, Json]:
+    metadata, created_at = read_kept(stored).metadata, 0.0
+    if stored is not None:
+        created_at = stored.created_at
+    elif run is not None:
+        created_at = 0.0 if run.state.started is None else run.state.started.at
+        told = run.metadata.get(METADATA)
+        metadata = told if isinstance(told, dict) else {}
     return {
         "id": conversation_id(run_id),
         "object": "conversation",
         "created_at": int(created_at),
-        "metadata": kept if isinstance(kept, dict) else {},
+        "metadata": dict(metadata),
     }
 
 
 @router.get("/{name}")
 async def get_conversation(name: str, host: TheHost, caller: Reader) -> Response:
     """Return a conversation."""
-    run = await host.get_run(caller, read_conversation_id(name))
-    started = run.state.started
-    return Fast(_write(run.run_id, run.metadata, 0.0 if started is None else started.at))
+    return Fast(_write(*await _find(host, caller, name)))
+
+
+@router.post("/{name}")
+async def change_conversation_metadata(
+    name: str, body: ChangeConversation, host: TheHost, caller: Runner
+) -> Response:
+    """Replace the metadata of a conversation."""
+    run_id, stored, run = await _find(host, caller, name)
+    metadata = dict(body.metadata or {})
+    if stored is None:
+        stored = conversation_of(run_id, caller.name, KeptConversation(metadata))
+        await asyncio.to_thread(host.journal.resources.add, [stored], stored.created_at)
+    else:
+        kept = read_kept(stored)
+        kept.metadata = metadata
+        await asyncio.to_thread(change_conversation, host.journal, stored, kept)
+    return Fast({**_write(run_id, stored, run), "metadata": metadata})
 
 
 @router.delete("/{name}")
 async def delete_conversation(name: str, host: TheHost, caller: Runner) -> Response:
     """Delete a conversation, with what memories have of it."""
-    run_id = read_conversation_id(name)
-    await host.get_run(caller, run_id)
-    await asyncio.to_thread(delete_run, host.journal, run_id)
+    run_id, stored, run = await _find(host, caller, name)
+    if run is not None:
+        await asyncio.to_thread(delete_run, host.journal, run_id)
+    elif stored is not None:
+        await asyncio.to_thread(host.journal.resources.delete, stored.kind, run_id)
     return Fast({"id": name, "object": "conversation.deleted", "deleted": True})
 
 
@@ -86,28 +162,59 @@ async def list_items(
     host: TheHost,
     caller: Reader,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    order: str = "desc",
+    order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
 ) -> Response:
-    """Return the messages of a conversation, the newest first unless `order` is `asc`."""
-    items = await _items_of(name, host, caller)
-    if order != "asc":
-        items.reverse()
-    if after is not None:
-        found = [number for number, item in enumerate(items) if item["id"] == after]
-        items = items[found[0] + 1 :] if found else []
-    return Fast(page_of(items[:limit], has_more=len(items) > limit))
+    """Return the items of a conversation, the newest first unless `order` is `asc`."""
+    return Fast(choose_page(await _items_of(name, host, caller), limit, order, after))
+
+
+@router.post("/{name}/items")
+async def add_items(name: str, body: AddItems, host: TheHost, caller: Runner) -> Response:
+    """Add items to a conversation that has no response yet."""
+    run_id, stored = await _find_changeable(name, host, caller)
+    kept = read_kept(stored)
+    added = await _add_items(host, caller, run_id, kept, body.items)
+    await asyncio.to_thread(change_conversation, host.journal, stored, kept)
+    return Fast(page_of(added))
+
+
+async def _find_changeable(name: str, host: RunHost, caller: ApiCaller) -> tuple[str, Resource]:
+    run_id, stored, run = await _find(host, caller, name)
+    if stored is None or run is not None:
+        raise ConfigError(
+            "the items of a conversation with a response cannot be changed; what is new is the input of its next "
+            "response"
+        )
+    return run_id, stored
 
 
 @router.get("/{name}/items/{item_id}")
 async def get_item(name: str, item_id: str, host: TheHost, caller: Reader) -> Response:
-    """Return one message of a conversation."""
+    """Return one item of a conversation."""
     for item in await _items_of(name, host, caller):
         if item["id"] == item_id:
             return Fast(item)
     raise no_such("item", item_id)
 
 
-async def _items_of(name: str, host: TheHost, caller: Reader) -> list[dict[str, Json]]:
-    run = await host.get_run(caller, read_conversation_id(name))
-    return write_items(run.messages, run.run_id)
+@router.delete("/{name}/items/{item_id}")
+async def delete_item(name: str, item_id: str, host: TheHost, caller: Runner) -> Response:
+    """Delete an item of a conversation that has no response yet, and return the conversation."""
+    run_id, stored = await _find_changeable(name, host, caller)
+    kept = read_kept(stored)
+    left = [item for item in kept.items if item["id"] != item_id]
+    if len(left) == len(kept.items):
+        raise no_such("item", item_id)
+    kept.items = left
+    await asyncio.to_thread(change_conversation, host.journal, stored, kept)
+    return Fast(_write(run_id, stored, None))
+
+
+async def _items_of(name: str, host: RunHost, caller: ApiCaller) -> list[dict[str, Json]]:
+    run_id, stored, run = await _find(host, caller, name)
+    kept = read_kept(stored).items
+    if run is None:
+        return kept
+    made = await asyncio.to_thread(lambda: items_of_run(run.events, run_id, has_history=not kept))
+    return [*kept, *made]

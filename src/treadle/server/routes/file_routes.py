@@ -12,7 +12,7 @@ from treadle.core.types import Json
 from treadle.journal.resources import Resource, ResourceFilter
 from treadle.knowledge.files.file_store import FILE, facts_of
 from treadle.server.idempotency import new_id
-from treadle.server.routes.response_routes import page_of
+from treadle.server.responses.conversation_items import page_of
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost
 
 router = APIRouter(prefix="/v1/files", tags=["files"])

@@ -1,17 +1,18 @@
 """`/v1/responses`: OpenAI's Responses API."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import Annotated, Any
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
 from treadle.core.errors import ConfigError
-from treadle.core.events import InferenceStarted, RunStarted
+from treadle.core.events import RunStarted
 from treadle.core.inbox import Cancel
-from treadle.core.types import Json, Message, Role
+from treadle.core.types import Json
+from treadle.journal.resources import ResourceFilter
 from treadle.runs.recording import send
 from treadle.server.access import (
     ApiCaller,
@@ -27,11 +28,19 @@ from treadle.server.access import (
 from treadle.server.event_stream import EventStream, write_named
 from treadle.server.gateway.gateway_host import result_of
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
+from treadle.server.responses.conversation_items import choose_page, items_of_run, page_of
 from treadle.server.responses.request_items import CreateResponse
-from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
-from treadle.server.responses.response_ids import ResponseId, read_response_id, wire_call_id
-from treadle.server.responses.response_records import delete_run, follow_response, read_request
-from treadle.server.responses.response_turn import METADATA, plan_response
+from treadle.server.responses.response_fold import Echo, ResponseFold
+from treadle.server.responses.response_ids import ResponseId, read_response_id
+from treadle.server.responses.response_part import part_of_run
+from treadle.server.responses.response_plan import plan_response
+from treadle.server.responses.response_records import (
+    delete_run,
+    follow_response,
+    page_of_responses,
+    read_request,
+)
+from treadle.server.responses.response_turn import METADATA
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, RunHost
 
@@ -138,6 +147,32 @@ async def write_lines(events: AsyncIterator[dict[str, Json]], last: Json = -1) -
     yield _DONE
 
 
+@router.get("")
+async def list_responses(
+    host: TheHost,
+    caller: Reader,
+    limit: Annotated[int, Query(ge=1, le=100)] = 50,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+    model: str | None = None,
+) -> Response:
+    """Return the responses of the client, the newest first unless `order` is `asc`."""
+    chosen = ResourceFilter(
+        kind="",
+        owner=caller.sees_only,
+        label=model,
+        after=after,
+        limit=limit + 1,
+        newest_first=order == "desc",
+    )
+    found = await asyncio.to_thread(page_of_responses, host.journal, chosen)
+    shown = []
+    for kept in found[:limit]:
+        fold = await asyncio.to_thread(_read_part, host, read_response_id(kept.resource_id))
+        shown += [] if fold is None else [fold.response()]
+    return Fast(page_of(shown, has_more=len(found) > limit))
+
+
 @router.get("/{response_id}")
 async def get_response(
     response_id: str,
@@ -206,13 +241,20 @@ async def cancel_response(response_id: str, host: TheHost, caller: Runner) -> Re
 
 
 @router.get("/{response_id}/input_items")
-async def list_input_items(response_id: str, host: TheHost, caller: Reader) -> Response:
-    """Return the messages that the conversation had before the answer of this response."""
-    place = read_response_id(response_id)
-    run = await host.get_run(caller, place.run_id)
-    asked = [event.body for event in run.events if isinstance(event.body, InferenceStarted)]
-    before = next((body.messages for body in asked if body.step > place.step), None)
-    return Fast(page_of(write_items(run.messages[:before], place.run_id)))
+async def list_input_items(
+    response_id: str,
+    host: TheHost,
+    caller: Reader,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+) -> Response:
+    """Return the items that the conversation had before those of this response, the newest first unless `order` is
+    `asc`."""
+    place = (await _fold(host, caller, response_id)).response_id
+    events = await asyncio.to_thread(host.journal.read, place.run_id)
+    items = await asyncio.to_thread(items_of_run, events, place.run_id, place)
+    return Fast(choose_page(items, limit, order, after))
 
 
 @router.delete("/{response_id}")
@@ -222,39 +264,3 @@ async def delete_response(response_id: str, host: TheHost, caller: Runner) -> Re
     await host.get_run(caller, place.run_id)
     await asyncio.to_thread(delete_run, host.journal, place.run_id)
     return Fast({"id": response_id, "object": "response.deleted", "deleted": True})
-
-
-def write_items(messages: Iterable[Message], run_id: str) -> list[dict[str, Json]]:
-    """Return the messages of a run as items of a conversation. System messages are left out, and a message with
-    calls becomes an item for its text and one for each call."""
-    items: list[dict[str, Json]] = []
-    for number, message in enumerate(messages):
-        said: list[dict[str, Json]] = []
-        if message.role is Role.USER:
-            text: dict[str, Json] = {"type": "input_text", "text": message.content}
-            said.append({"type": "message", "role": "user", "content": [text]})
-        elif message.role is Role.TOOL:
-            call_id = wire_call_id(run_id, message.call_id or "")
-            said.append({"type": "function_call_output", "call_id": call_id, "output": message.content})
-        elif message.role is Role.ASSISTANT:
-            if message.content or not message.tool_calls:
-                text = {"type": "output_text", "text": message.content, "annotations": []}
-                said.append({"type": "message", "role": "assistant", "content": [text]})
-            for call in message.tool_calls:
-                named = {"name": call.name, "arguments": call.arguments}
-                said.append({"type": "function_call", "call_id": wire_call_id(run_id, call.call_id), **named})
-        for part, item in enumerate(said):
-            item_id = f"msg_{run_id}_{number}" + (f"_{part}" if part else "")
-            items.append({"id": item_id, "status": "completed", **item})
-    return items
-
-
-def page_of(items: list[dict[str, Json]], *, has_more: bool = False) -> dict[str, Json]:
-    """Return a list of the API with all `items`."""
-    return {
-        "object": "list",
-        "data": items,
-        "first_id": items[0]["id"] if items else None,
-        "last_id": items[-1]["id"] if items else None,
-        "has_more": has_more,
-    }

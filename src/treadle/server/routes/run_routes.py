@@ -14,14 +14,23 @@ from treadle.agent.overview import find_lines
 from treadle.core.errors import ConfigError
 from treadle.core.events import Ephemeral
 from treadle.core.events.narrowing import Item
-from treadle.core.inbox import Cancel, InboxMessage, Note, Withdraw
+from treadle.core.inbox import (
+    Cancel,
+    DecideCall,
+    Enqueue,
+    InboxMessage,
+    Interrupt,
+    Note,
+    Steer,
+    Withdraw,
+)
 from treadle.core.registry import did_you_mean
 from treadle.core.state import Status
-from treadle.core.types import Json
+from treadle.core.types import Json, Role
 from treadle.journal.hub import Heard, listen_together
 from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo, RunOrder
 from treadle.runs.recording import send
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.access import ApiCaller, RequestRefused, no_such
 from treadle.server.event_stream import EventStream, to_sse
 from treadle.server.export_form import ExportForm, read_form
 from treadle.server.responses import response_records
@@ -34,8 +43,8 @@ MAX_SEQ = 2**53
 """More than any number of an event."""
 router = APIRouter(prefix="/v1/runs", tags=["runs"], dependencies=[Checked])
 _decode_message = msgspec.json.Decoder(InboxMessage).decode
-_MESSAGES = [str(kind.__struct_config__.tag) for kind in get_args(InboxMessage)]
-"""The types of the messages to a run."""
+_MESSAGES = {str(kind.__struct_config__.tag): kind for kind in get_args(InboxMessage)}
+"""The messages to a run, by their types."""
 
 
 _PAGE = 200
@@ -54,7 +63,7 @@ class ListedRuns(Struct):
     """The options of `Journal.runs` that say in which order."""
 
 
-def read_listed(
+async def read_listed(
     host: TheHost,
     caller: Reader,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
@@ -82,7 +91,9 @@ def read_listed(
     is_ascending: bool = False,
     label: Annotated[list[str] | None, Query(description="NAME=VALUE; may be given several times")] = None,
 ) -> ListedRuns:
-    """Return which runs the parameters of a request ask for. Raises: `ConfigError`."""
+    """Return which runs the parameters of a request ask for. Raises: `ConfigError`, `RequestRefused`."""
+    if after is not None and await host.find_info(caller, after) is None:
+        raise no_such("run", after)
     known = [*[item.value for item in Status], DAMAGED]
     if status is not None and status not in known:
         hint = did_you_mean(status, known, f"known are {', '.join(known)}")
@@ -245,14 +256,7 @@ async def post_message(
     if it waited for it.
     """
     await host.get_info(caller, run_id)
-    kind = body.get("type")
-    if kind not in _MESSAGES:
-        hint = did_you_mean(str(kind or ""), _MESSAGES, f"known are {', '.join(_MESSAGES)}")
-        raise ConfigError(f"there is no message of the type {kind!r:.100}{hint}")
-    try:
-        message = _decode_message(encode(body))
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:
-        raise ConfigError(f"the message cannot be read: {error}") from None
+    message = _read_message(body)
     if not isinstance(message, Cancel | Note | Withdraw):
         await host.budgets.check(caller.name)
     if isinstance(message, Note) and caller.name:
@@ -260,9 +264,47 @@ async def post_message(
     sent = await send(host.journal, run_id, message)
     if sent.refused is not None:
         raise RequestRefused(409, sent.refused, "refused")
+    if isinstance(message, Steer | Enqueue | Interrupt) and not sent.is_driven:
+        host.start_quietly(host.answer_queued(run_id))
     return Fast(
         {"object": "inbox_message", "number": sent.number, "is_driven": sent.is_driven}, status_code=202
     )
+
+
+def _read_message(body: dict[str, Any]) -> InboxMessage:
+    """Return the message to a run. Raises: `ConfigError` if it cannot be read, or says what no client can mean."""
+    kind = body.get("type")
+    if kind not in list(_MESSAGES):
+        hint = did_you_mean(str(kind or ""), _MESSAGES, f"known are {', '.join(_MESSAGES)}")
+        raise ConfigError(f"there is no message of the type {kind!r:.100}{hint}")
+    keys = ["type", *[field.encode_name for field in msgspec.structs.fields(_MESSAGES[kind])]]
+    for name in body:
+        if name not in keys:
+            hint = did_you_mean(name, keys, f"known are {', '.join(keys)}")
+            raise ConfigError(f"{name:.100}: a message of the type {kind!r} has no such key{hint}")
+    if isinstance(body.get("arguments"), dict):
+        body = {**body, "arguments": encode(body["arguments"]).decode()}
+    try:
+        message: InboxMessage = _decode_message(encode(body))
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        raise ConfigError(f"the message cannot be read: {error}") from None
+    if isinstance(message, Steer | Enqueue | Interrupt):
+        if message.message.role is not Role.USER:
+            raise ConfigError(f"message.role is {message.message.role.value!r}; only the user's can be sent")
+        if not (message.message.content or message.message.parts):
+            raise ConfigError("message.content is empty; give a text")
+    if isinstance(message, DecideCall) and message.arguments is not None:
+        _check_arguments(message.arguments)
+    return message
+
+
+def _check_arguments(text: str) -> None:
+    try:
+        arguments = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ConfigError(f"arguments is not JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise ConfigError(f"arguments is {text!r:.100}; give an object with the arguments of the call")
 
 
 @router.delete("/{run_id}")

@@ -5,6 +5,7 @@ run's events.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
@@ -13,8 +14,9 @@ from pydantic import Field
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
+from treadle.core.events import TurnStarted
 from treadle.core.inbox import check_labels
-from treadle.core.types import Delivery, Message
+from treadle.core.types import Delivery, Message, StopReason
 from treadle.loop.listener import Emit
 from treadle.runs.options import ForkOptions, Given
 from treadle.runs.recording import send, user_message
@@ -24,11 +26,11 @@ from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.event_stream import EventStream
 from treadle.server.idempotency import keyed_request, new_run_id
 from treadle.server.responses.request_items import AskedTurn, Item
-from treadle.server.responses.response_turn import read_asked
+from treadle.server.responses.response_plan import read_asked
 from treadle.server.routes.route_context import Checked, ClientBody, Fast, Runner, TheHost
 from treadle.server.routes.run_routes import MAX_SEQ, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
-from treadle.server.turn_order import TurnOrder, begin_options, seq_before, start_turn
+from treadle.server.turn_order import TurnOrder, begin_options, follow_message, seq_before, start_turn
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], dependencies=[Checked])
 
@@ -128,6 +130,11 @@ async def _answer(
     return Fast(await write_run(host, caller, run_id), status_code=status_code)
 
 
+async def _read_all(items: AsyncIterator[Any]) -> None:
+    async for _ in items:
+        pass
+
+
 async def _agent_of(host: RunHost, run_id: str) -> Agent[Any]:
     """Return the agent that the journal of a run describes. Raises: `ConfigError`, `UntrustedError`."""
     _, agent = await asyncio.to_thread(host.worker.prepare, run_id)
@@ -155,6 +162,11 @@ async def begin_turn(
         if sent.refused is not None:
             raise RequestRefused(409, sent.refused, "refused")
         if sent.is_driven or info.is_turn_open:
+            items = follow_message(host.journal, run_id, info.events, sent)
+            if body.stream:
+                return EventStream(write_events(items), host=host)
+            if body.wait:
+                await host.do(_read_all(items))
             return Fast(await write_run(host, caller, run_id), status_code=202)
         message = None  # the turn before has just ended, so that nobody answers what waits in the inbox
     agent = await _agent_of(host, run_id)
@@ -163,12 +175,29 @@ async def begin_turn(
     return await _answer(host, caller, run_id, body, turn)
 
 
+async def _check_cancelled(host: RunHost, caller: ApiCaller, run_id: str) -> None:
+    """Refuse to resume a session whose newest turn was cancelled, because nothing would happen.
+
+    Raises: `RequestRefused`.
+    """
+    run = await host.get_run(caller, run_id)
+    if run.state.turn.is_open or run.state.ending.stop_reason is not StopReason.CANCELLED:
+        return
+    begun = max([event.seq for event in run.events if isinstance(event.body, TurnStarted)], default=1)
+    raise RequestRefused(
+        409,
+        f"the turn was cancelled, and is over: send the next message, or fork the run at {begun} to try it again",
+        "not_resumable",
+    )
+
+
 @router.post("/{run_id}/resume", status_code=202)
 async def resume(
     run_id: str, request: Request, host: TheHost, caller: Runner, body: RunWork = RunWork()
 ) -> Response:
-    """Go on with a run that was cancelled, was set aside, or failed."""
+    """Go on with a run that was cancelled, was set aside, or failed. A cancelled turn of a session is over."""
     info, keyed = await host.get_info(caller, run_id), keyed_request(request)
+    await _check_cancelled(host, caller, run_id)
     await host.check_room(caller)
     order = TurnOrder(agent=await _agent_of(host, run_id), run_id=run_id)
     turn = await start_turn(host, order, seq_before(info, keyed), keyed)

@@ -17,7 +17,7 @@ from treadle.knowledge.files.file_store import ATTACHED, Chunking, attached_fact
 from treadle.knowledge.files.vector_stores import BATCH, STORE, read_chunking, store_facts
 from treadle.server.access import RequestRefused, no_such
 from treadle.server.idempotency import new_id
-from treadle.server.routes.response_routes import page_of
+from treadle.server.responses.conversation_items import page_of
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, get_caller
 from treadle.server.run_host import RunHost
 

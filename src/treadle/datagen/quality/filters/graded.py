@@ -25,7 +25,7 @@ from treadle.models.protocol import Model
 from treadle.runs.task import Grade, check_task, load_task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.sandbox.protocol import RunFiles
-from treadle.scoring.scorers import make_judge, read_judgement, write_messages
+from treadle.scoring.scorers import check_judgement, make_judge, write_messages
 from treadle.trajectory.run_verification import Implementations, verify_events
 from treadle.workers.registry import HereWorkers
 
@@ -192,7 +192,7 @@ class JudgeFilter(Filter[FilterSettings]):
             _write_request(candidate, self._section.rubric),
             metadata=metadata,
         )
-        found = read_judgement(run)
+        found = check_judgement(run)
         if found.score < self._section.min_score:
             reason = f"the score is {found.score:g}, below {self._section.min_score:g}: {found.reason}"
             verdict = self.reject(reason, score=found.score)

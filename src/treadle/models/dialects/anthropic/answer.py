@@ -115,12 +115,12 @@ def message_of(blocks: list[Json]) -> Message:
         "".join(texts),
         tuple(calls),
         reasoning="\n\n".join([text for text in thoughts if text]) or None,
-        opaque=_opaque(blocks),
+        opaque=opaque_of(blocks),
         server_calls=tuple(uses.values()),
     )
 
 
-def _opaque(blocks: list[Json]) -> dict[str, Json] | None:
+def opaque_of(blocks: list[Json]) -> dict[str, Json] | None:
     """Return the blocks that the fields of a message cannot hold: often none, or the signature of a single
     thought."""
     kept = [block for block in blocks if block["type"] != "text" or block["text"] or block.get("citations")]

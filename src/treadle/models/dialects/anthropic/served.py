@@ -11,6 +11,7 @@ import msgspec
 from treadle.core.errors import ConfigError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Artifact, Completion, Json, Message, Role, ToolCall, Usage
+from treadle.models.dialects.anthropic.answer import KEY, opaque_of
 from treadle.models.wire.served import (
     AUTO,
     NONE,
@@ -30,7 +31,9 @@ STOP_REASONS = {
     "content_filter": "refusal",
 }
 """The names of finish reasons."""
-
+_OTHER_REASONS = frozenset(("stop_sequence", "pause_turn", "model_context_window_exceeded"))
+"""The API's reasons for which `FinishReason` has no word of their own."""
+_THOUGHTS = ("thinking", "redacted_thinking")
 
 _SETTINGS = {
     "temperature": "temperature",
@@ -110,8 +113,13 @@ def _read_blocks(role: str, content: Any, blobs: dict[str, bytes]) -> list[Messa
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     parts: list[Artifact] = []
+    signed: list[Block] = []
     for block in [{"type": "text", "text": content}] if isinstance(content, str) else content:
         kind = block["type"]
+        if kind in ("text", "tool_use", "redacted_thinking") or (
+            kind == "thinking" and block.get("signature")
+        ):
+            signed.append(block)
         if kind == "text":
             texts.append(_text_of(block["text"], "text"))
         elif kind in ("image", "document"):
@@ -135,8 +143,15 @@ def _read_blocks(role: str, content: Any, blobs: dict[str, bytes]) -> list[Messa
             )
         elif kind != "redacted_thinking":
             raise ConfigError(f"blocks of the type {kind!r:.100} are not supported")
+    has_signed = role == "assistant" and any([block["type"] in _THOUGHTS for block in signed])
     said = Message(
-        Role(role), "\n".join(texts), tuple(calls), reasoning="\n".join(thoughts) or None, parts=tuple(parts)
+        Role(role),
+        ("" if has_signed else "\n").join(texts),
+        tuple(calls),
+        reasoning="\n".join(thoughts) or None,
+        parts=tuple(parts),
+        # The API wants its thoughts back as it has signed them.
+        opaque=opaque_of(signed) if has_signed else None,
     )
     return results if results and not texts and not parts else [*results, said]
 
@@ -170,33 +185,67 @@ def write_usage(usage: Usage) -> dict[str, Json]:
 
 
 def write_message(
-    response_id: str, model: str, content: list[Block], reason: str | None, usage: Usage
+    answer_id: str, model: str, content: list[Block], ending: dict[str, Json], usage: Usage
 ) -> dict[str, Json]:
-    """Return a response. `reason` is a finish reason, or `None` while the answer comes."""
+    """Return a response. `ending` says why the answer ended."""
     return {
-        "id": f"msg_{response_id}",
+        "id": f"msg_{answer_id}",
         "type": "message",
         "role": "assistant",
         "model": model,
         "content": content,
-        "stop_reason": None if reason is None else STOP_REASONS.get(reason, "end_turn"),
-        "stop_sequence": None,
+        **ending,
         "usage": write_usage(usage),
     }
 
 
-def write_answer(completion: Completion, asked: ServedRequest) -> dict[str, Json]:
+def write_answer(answer_id: str, completion: Completion, asked: ServedRequest) -> dict[str, Json]:
     """Return the body of the answer to a request."""
     said = completion.message
-    content: list[Block] = []
-    if said.reasoning:
-        content.append({"type": "thinking", "thinking": said.reasoning, "signature": ""})
-    if said.content:
-        content.append({"type": "text", "text": said.content})
-    for call in said.tool_calls:
-        content.append({"type": "tool_use", "id": call.call_id, "name": call.name, "input": _input_of(call)})
-    reason = completion.finish_reason.value
-    return write_message(str(completion.response_id), asked.model, content, reason, completion.usage)
+    calls = [
+        {"type": "tool_use", "id": call.call_id, "name": call.name, "input": _input_of(call)}
+        for call in said.tool_calls
+    ]
+    kept = _kept_of(said).get("content")
+    if isinstance(kept, list):
+        remaining = iter(calls)
+        content = [
+            next(remaining) if block["type"] == "tool_use" else block
+            for block in kept
+            if block["type"] in ("text", "tool_use", *_THOUGHTS)  # what a client can send back
+        ]
+    else:
+        content = []
+        if said.reasoning or _signatures_of(said):
+            signature = (_signatures_of(said) or [""])[0]
+            content.append({"type": "thinking", "thinking": said.reasoning or "", "signature": signature})
+        if said.content:
+            content.append({"type": "text", "text": said.content})
+        content += calls
+    return write_message(answer_id, asked.model, content, _ending_of(completion), completion.usage)
+
+
+def _kept_of(message: Message) -> dict[str, Json]:
+    """Return what a message of this API has besides its fields."""
+    kept = (message.opaque or {}).get(KEY)
+    return kept if isinstance(kept, dict) else {}
+
+
+def _signatures_of(message: Message) -> list[str]:
+    """Return the signatures of the thoughts in a message, in their order."""
+    kept = _kept_of(message)
+    if isinstance(kept.get("content"), list):
+        return [block.get("signature") or "" for block in kept["content"] if block["type"] == "thinking"]
+    return [kept["signature"]] if kept.get("signature") else []
+
+
+def _ending_of(completion: Completion) -> dict[str, Json]:
+    """Return why an answer ended, in the words of this API, or of the server if it speaks them."""
+    opaque = completion.opaque or {}
+    told = opaque.get("finish_reason")
+    if told not in _OTHER_REASONS:
+        told = STOP_REASONS.get(completion.finish_reason.value, "end_turn")
+    return {"stop_reason": told, "stop_sequence": opaque.get("stop_sequence")}
 
 
 _ERROR_TYPES = {
@@ -233,21 +282,24 @@ class MessageStream:
     """The events of one streamed answer."""
 
     @classmethod
-    def of(cls, response_id: str, asked: ServedRequest) -> "MessageStream":
+    def of(cls, answer_id: str, asked: ServedRequest) -> "MessageStream":
         """Return the stream of the answer to a request."""
-        return cls(response_id, asked.model)
+        return cls(answer_id, asked.model)
 
-    def __init__(self, response_id: str, model: str) -> None:
-        self._id, self._model = response_id, model
+    def __init__(self, answer_id: str, model: str) -> None:
+        self._id, self._model = answer_id, model
         self._index = -1
         """The index of the newest block."""
         self._is_open = False
         self._key: Json = None
         """What the open block belongs to."""
+        self._thoughts: list[int] = []
+        """The indexes of the blocks with thoughts."""
 
     def begin(self) -> list[dict[str, Json]]:
         """Return the first event."""
-        message = write_message(self._id, self._model, [], None, Usage())
+        not_ended: dict[str, Json] = {"stop_reason": None, "stop_sequence": None}
+        message = write_message(self._id, self._model, [], not_ended, Usage())
         return [{"type": "message_start", "message": message}]
 
     def add(self, piece: Delta) -> list[dict[str, Json]]:
@@ -257,6 +309,8 @@ class MessageStream:
             return [*told, self._delta({"type": "text_delta", "text": piece.text})]
         if isinstance(piece, ReasoningDelta):
             told = self._open("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            if told:
+                self._thoughts.append(self._index)
             return [*told, self._delta({"type": "thinking_delta", "thinking": piece.text})]
         if not isinstance(piece, ToolCallDelta):
             return []
@@ -267,11 +321,16 @@ class MessageStream:
         return told
 
     def end(self, completion: Completion) -> list[dict[str, Json]]:
-        """Return the last events."""
-        reason = STOP_REASONS.get(completion.finish_reason.value, "end_turn")
-        delta = {"stop_reason": reason, "stop_sequence": None}
-        end = {"type": "message_delta", "delta": delta, "usage": write_usage(completion.usage)}
-        return [*self._close(), end, {"type": "message_stop"}]
+        """Return the last events. Signatures come with the whole answer, and clients join them by the index."""
+        signatures = _signatures_of(completion.message)
+        places = self._thoughts if len(self._thoughts) == len(signatures) else []
+        signed = [
+            self._delta({"type": "signature_delta", "signature": signature}, index)
+            for index, signature in zip(places, signatures, strict=False)
+        ]
+        usage = write_usage(completion.usage)
+        end = {"type": "message_delta", "delta": _ending_of(completion), "usage": usage}
+        return [*self._close(), *signed, end, {"type": "message_stop"}]
 
     def _open(self, key: Json, block: Block) -> list[dict[str, Json]]:
         if self._is_open and self._key == key:
@@ -287,5 +346,6 @@ class MessageStream:
         self._is_open = False
         return [{"type": "content_block_stop", "index": self._index}]
 
-    def _delta(self, delta: Block) -> dict[str, Json]:
-        return {"type": "content_block_delta", "index": self._index, "delta": delta}
+    def _delta(self, delta: Block, index: int | None = None) -> dict[str, Json]:
+        where = self._index if index is None else index
+        return {"type": "content_block_delta", "index": where, "delta": delta}

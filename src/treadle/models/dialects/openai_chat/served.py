@@ -134,6 +134,8 @@ def read_request(body: bytes) -> ServedRequest:
 
 _INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "refusal", "audio", "reasoning_content", "reasoning")
 """The fields of an assistant message that may have no content."""
+_KEPT = ("name", "reasoning_details")
+"""The fields of messages that servers are sent as they are."""
 
 
 def _read_message(item: Any, blobs: dict[str, bytes]) -> Message:
@@ -154,15 +156,20 @@ def _read_message(item: Any, blobs: dict[str, bytes]) -> Message:
         raise ConfigError(f"content is {content!r:.100}; give a text or a list of parts")
     if role is Role.TOOL:
         return Message(role, content or "", call_id=_text(item, "tool_call_id"), parts=parts)
+    kept = {key: item[key] for key in _KEPT if item.get(key)} or None
     if role is not Role.ASSISTANT:
-        return Message(role, content or "", parts=parts)
+        return Message(role, content or "", parts=parts, opaque=kept)
     calls = [
         ToolCall(_text(call, "id"), _text(call["function"], "name"), _text(call["function"], "arguments"))
         for call in item.get("tool_calls") or ()
     ]
     reasoning = item.get("reasoning_content") or item.get("reasoning")
     return Message(
-        role, content or "", tuple(calls), reasoning=reasoning if isinstance(reasoning, str) else None
+        role,
+        content or "",
+        tuple(calls),
+        reasoning=reasoning if isinstance(reasoning, str) else None,
+        opaque=kept,
     )
 
 
@@ -251,9 +258,10 @@ def to_wire(completion: Completion, model: str, *, has_logprobs: bool = False) -
     }
 
 
-def write_answer(completion: Completion, asked: ServedRequest) -> dict[str, Json]:
+def write_answer(answer_id: str, completion: Completion, asked: ServedRequest) -> dict[str, Json]:
     """Return the body of the answer to a request."""
-    return to_wire(completion, asked.model, has_logprobs=bool(asked.settings.get("logprobs")))
+    wire = to_wire(completion, asked.model, has_logprobs=bool(asked.settings.get("logprobs")))
+    return {**wire, "id": f"chatcmpl-{answer_id}"}
 
 
 class ChatStream:
@@ -263,9 +271,9 @@ class ChatStream:
     """True if the last events have the log probabilities of the answer."""
 
     @classmethod
-    def of(cls, response_id: str, asked: ServedRequest) -> "ChatStream":
+    def of(cls, answer_id: str, asked: ServedRequest) -> "ChatStream":
         """Return the stream of the answer to a request."""
-        made = cls(response_id, asked.model, has_usage=asked.has_usage)
+        made = cls(answer_id, asked.model, has_usage=asked.has_usage)
         made.has_logprobs = bool(asked.settings.get("logprobs"))
         return made
 
@@ -277,6 +285,8 @@ class ChatStream:
             "model": model,
         }
         self._has_usage = has_usage
+        self._called: dict[int, tuple[str | None, str]] = {}
+        """The id and the name of each call, as far as the client has them."""
 
     def begin(self) -> list[dict[str, Json]]:
         """Return the first event."""
@@ -290,10 +300,14 @@ class ChatStream:
             return [self._choice({"reasoning_content": piece.text})]
         if not isinstance(piece, ToolCallDelta):
             return []
+        call_id, name = self._called.get(piece.index, (None, ""))
+        self._called[piece.index] = call_id or piece.call_id, piece.name or name
         call: dict[str, Json] = {"index": piece.index}
-        if piece.call_id is not None:
+        if call_id is None and piece.call_id is not None:
             call |= {"id": piece.call_id, "type": "function"}
-        call["function"] = _to_function(piece.name, piece.arguments)
+        # Clients join the pieces of a name, as those of the arguments.
+        rest = (piece.name or "").removeprefix(name)
+        call["function"] = _to_function(rest or None, piece.arguments)
         return [self._choice({"tool_calls": [call]})]
 
     def end(self, completion: Completion) -> list[dict[str, Json]]:

@@ -1,11 +1,11 @@
-"""Searches of files in the items of a response, and the places where an answer cites what they found."""
+"""Parts of the items of a response: searches of files, the places where an answer cites what they found, errors."""
 
 import re
 from collections.abc import Mapping
 
 import msgspec
 
-from treadle.core.types import Json
+from treadle.core.types import Json, Usage
 from treadle.knowledge.files.file_search import SearchResults
 
 _MARK = re.compile(r"\[(file-[0-9a-f]{24})\]")
@@ -45,3 +45,24 @@ def citations_in(text: str, found: Mapping[str, str]) -> list[Json]:
         for mark in _MARK.finditer(text)
         if mark[1] in found
     ]
+
+
+def reasoning_part(text: str) -> Json:
+    """Return the content of an item of reasoning."""
+    return {"type": "reasoning_text", "text": text}
+
+
+def error_of(text: str) -> Json:
+    """Return the error of an `mcp_call` whose tool has failed."""
+    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
+
+
+def write_usage(usage: Usage) -> dict[str, Json]:
+    """Return the tokens of a response."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_input_tokens},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }

@@ -1,0 +1,368 @@
+"""Which turn a request of the Responses API asks for: of which run, by which agent, with what the run waits for."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from treadle.agent.agent import Agent
+from treadle.core.errors import ConfigError
+from treadle.core.inbox import InboxMessage
+from treadle.core.state import State
+from treadle.core.state import fold as fold_events
+from treadle.core.types import Json, Message, Role
+from treadle.journal.protocol import Journal
+from treadle.knowledge.files.file_store import facts_of
+from treadle.models.wire.served import AUTO, NONE, REQUIRED, ServedRequest, Settings
+from treadle.runs.begin import make_run_id
+from treadle.runs.options import Given, SessionOptions
+from treadle.runs.resume import fork_run
+from treadle.runs.run import Run
+from treadle.server.access import ApiCaller, RequestRefused, no_such
+from treadle.server.catalog import ClientWish, client_tools
+from treadle.server.gateway.conversations import digest_of
+from treadle.server.responses.conversation_items import items_of_run
+from treadle.server.responses.request_items import (
+    AskedTurn,
+    CreateResponse,
+    GivenFile,
+    Item,
+    RequestItems,
+    file_ids_in,
+    items_in,
+    read_items,
+)
+from treadle.server.responses.response_fold import Echo
+from treadle.server.responses.response_ids import (
+    CONVERSATION,
+    ResponseId,
+    read_call_id,
+    read_conversation_id,
+    read_response_id,
+    run_named_by,
+    wire_call_id,
+)
+from treadle.server.responses.response_part import count_waits, part_of_run
+from treadle.server.responses.response_records import (
+    KeptConversation,
+    find_conversation,
+    newest_response,
+    read_kept,
+    read_request,
+)
+from treadle.server.responses.response_turn import METADATA, ResponseTurn, client_name
+from treadle.server.run_host import RunHost
+from treadle.server.turn_order import Reply, TurnOrder, begin_options, write_mail
+
+_REPEATED = (
+    *("temperature", "top_p", "max_output_tokens", "max_tool_calls", "parallel_tool_calls", "reasoning"),
+    *("user", "truncation", "service_tier", "tool_choice", "top_logprobs"),
+)
+"""The fields of a request that its response repeats as they are."""
+_NOTHING_SAID = "input has no message of the user, and no output of a call that waits"
+
+
+async def plan_response(
+    host: RunHost, caller: ApiCaller, body: CreateResponse, new_run_id: str | None = None
+) -> "ResponseTurn":
+    """Return the turn that a request asks for. `new_run_id` is the id of the run, if it begins one.
+
+    Raises: `ConfigError`, `RequestRefused`.
+    """
+    begun = await _find_unbegun(host, caller, body)
+    given = (
+        body if begun is None else body.model_copy(update={"input": [*begun.items, *items_in(body.input)]})
+    )
+    asked, wish = await read_asked(host, caller, given, body.schema_of_answer, body.max_infer_iters)
+    before: str | None = None
+    system: list[str] = []
+    if body.previous_response_id is not None or body.conversation is not None:
+        before, system = await asyncio.to_thread(_find_before, host.journal, body)
+    system += asked.instructions
+    wish = replace(wish, instructions=_join_texts([body.instructions, *system]))
+    agent = host.catalog.agent(body.model, replace(wish, settings=_settings_for(host, body, wish)))
+    _check_choice(body, agent)
+    run, mail = await _find_run(host, caller, agent, body, asked) if begun is None else (None, [])
+    state = None if run is None else run.state
+    if state is None and (asked.results or asked.approvals):
+        known = next(iter([*asked.results, *asked.approvals]))
+        raise ConfigError(
+            f"no call {known!r:.100} waits for an output; give previous_response_id or conversation"
+        )
+    if state is None and asked.message is None:
+        raise ConfigError(_NOTHING_SAID)
+    is_new = state is None
+    run_id = (new_run_id or make_run_id()) if run is None else run.run_id
+    metadata = body.metadata or {}
+    if begun is not None:
+        run_id, metadata = _conversation_run(body), begun.metadata
+    turn, step = (0, 0) if state is None else (state.turn.number, state.step)
+    history, message = [] if mail else asked.history, asked.message
+    if not is_new and history and message is not None:
+        message, history = _join([*history, message]), []
+    echo = echo_of(body, wish.instructions)
+    echo.previous_response_id, echo.system = before, system
+    options: SessionOptions = {"renews_instructions": True}
+    if is_new:
+        labels = {METADATA: dict(metadata)}
+        options |= begin_options(host, caller, body.model, labels, tuple(history))
+    place = ResponseId(run_id, turn + 1, step)
+    if run is not None and mail:
+        waits = await asyncio.to_thread(lambda: count_waits(run.events))
+        place = ResponseId(run_id, turn, step, max(0, waits - 1))
+    order = TurnOrder(
+        agent=agent, run_id=run_id, message=message, mail=mail, options=options, blobs=asked.blobs
+    )
+    host.note_run(run_id)
+    made = ResponseTurn(host, caller, place, echo, order)
+    if state is not None:
+        made.fold.note_calls([item.call for item in state.turn.calls.values()])
+    return made
+
+
+def _conversation_run(body: CreateResponse) -> str:
+    """Return the id of the run of the conversation that a request names. Raises: `RunNotFoundError`."""
+    given = body.conversation
+    assert given is not None
+    return read_conversation_id(given if isinstance(given, str) else given.id)
+
+
+async def _find_unbegun(host: RunHost, caller: ApiCaller, body: CreateResponse) -> KeptConversation | None:
+    """Return what is stored of the conversation that a request begins; `None` if it begins none that is stored."""
+    if body.conversation is None or body.previous_response_id is not None:
+        return None
+    run_id = _conversation_run(body)
+    stored = await asyncio.to_thread(find_conversation, host.journal, run_id, caller.sees_only)
+    if stored is None or await host.find_info(caller, run_id) is not None:
+        return None
+    return read_kept(stored)
+
+
+def _find_before(journal: Journal, body: CreateResponse) -> tuple[str | None, list[str]]:
+    """Return the id of the response that a request continues, and the system messages of the items until then."""
+    before = body.previous_response_id
+    if before is None and body.conversation is not None:
+        before = newest_response(journal, _conversation_run(body))
+    echo = None if before is None else read_request(journal, read_response_id(before))
+    return before, [] if echo is None else list(echo.system)
+
+
+def _join_texts(texts: Iterable[str | None]) -> str | None:
+    return "\n\n".join([text for text in texts if text]) or None
+
+
+def _settings_for(host: RunHost, body: CreateResponse, wish: ClientWish) -> Settings:
+    """Return the settings of the model that a request asks for, in the words of its server.
+
+    Raises: `ConfigError`.
+    """
+    dialect = host.catalog.model_dialect(body.model)
+    verbosity = None if body.text is None else body.text.verbosity
+    effort = (body.reasoning or {}).get("effort")
+    extra: Settings = {"reasoning": body.reasoning, "text": verbosity and {"verbosity": verbosity}}
+    if dialect == "openai_chat":
+        extra = {"reasoning_effort": effort, "verbosity": verbosity}
+    elif dialect != "openai_responses" and not effort:
+        extra["reasoning"] = None  # what is thought is shown whether it is asked for or not
+    extra["top_logprobs"] = body.top_logprobs
+    is_agent = host.catalog.is_agent(body.model)
+    served = ServedRequest(
+        model=body.model,
+        dialect="openai_chat" if dialect == "openai_chat" else "openai_responses",
+        instructions=None,
+        messages=[],
+        blobs={},
+        tools=(*wish.tools, *wish.searches, *([{}] if is_agent else [])),
+        tool_choice=body.choice,
+        is_parallel=False if body.parallel_tool_calls is False else None,
+        settings={**wish.settings, "logprobs": True} if body.has_logprobs else wish.settings,
+        extra={name: value for name, value in extra.items() if value and dialect is not None},
+    )
+    return served.settings_for(dialect)
+
+
+def _check_choice(body: CreateResponse, agent: Agent[Any]) -> None:
+    """Check that a model which must call a tool can answer at some time. Raises: `ConfigError`."""
+    choice = body.choice
+    if choice in (AUTO, NONE):
+        return
+    tools = {tool.spec.name: tool.spec.is_external for tool in agent.tools.values()}
+    if choice == REQUIRED and all(tools.values()) and tools:
+        return
+    if choice == REQUIRED or (choice in tools and not tools[choice]):
+        raise ConfigError(
+            f"tool_choice {choice!r:.100} needs tools of the client, and none that run here: the model would call "
+            "them and never answer"
+        )
+    if choice not in tools:
+        raise ConfigError(f"tool_choice names {choice!r:.100}, which is none of the tools")
+
+
+async def read_asked(
+    host: RunHost,
+    caller: ApiCaller,
+    body: AskedTurn,
+    schema: dict[str, Json] | None = None,
+    max_steps: int | None = None,
+) -> tuple[RequestItems, ClientWish]:
+    """Return the items of a request, and what it wants of the agent, whose answers fit `schema`.
+
+    Raises: `ConfigError`, `RequestRefused`.
+    """
+    items = await _find_items(host, caller, body.input)
+    file_ids = file_ids_in(items)
+    asked = read_items(items, await _find_files(host, caller, file_ids) if file_ids else None)
+    functions, searches = client_tools(body.tools)
+    for store_id in [name for search in searches for name in search["vector_store_ids"]]:
+        await host.get_store(caller, str(store_id))
+    settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
+    wish = ClientWish(
+        instructions=_join_texts([body.instructions, *asked.instructions]),
+        tools=functions,
+        searches=searches,
+        settings={name: value for name, value in settings.items() if value is not None},
+        schema=schema,
+        max_tool_calls=body.max_tool_calls,
+        max_steps=max_steps,
+    )
+    return asked, wish
+
+
+async def _find_items(host: RunHost, caller: ApiCaller, given: str | list[Item]) -> str | list[Item]:
+    """Return the input of a request, with the items that it only refers to. Raises: `RequestRefused`."""
+    if isinstance(given, str) or not any([item.get("type") == "item_reference" for item in given]):
+        return given
+    known: dict[str, dict[Json, Item]] = {}
+    found = []
+    for item in given:
+        if item.get("type") != "item_reference":
+            found.append(item)
+            continue
+        name = str(item.get("id"))
+        run_id = run_named_by(name) or ""
+        if run_id not in known:
+            run = await host.find_run(caller, run_id)
+            shown = [] if run is None else await asyncio.to_thread(items_of_run, run.events, run_id)
+            known[run_id] = {it["id"]: it for it in shown}
+        if name not in known[run_id]:
+            raise no_such("item", name)
+        found.append(known[run_id][name])
+    return found
+
+
+async def _find_files(host: RunHost, caller: ApiCaller, file_ids: list[str]) -> dict[str, GivenFile]:
+    """Return uploaded files by id. Raises: `RequestRefused` if the client sees no such file."""
+    found: dict[str, GivenFile] = {}
+    for file_id in file_ids:
+        item, content = await host.read_file(caller, file_id)
+        facts = facts_of(item)
+        found[file_id] = GivenFile(content, facts.mime_type, facts.name)
+    return found
+
+
+def _join(messages: list[Message]) -> Message:
+    """Return one message of the user for several. Raises: `ConfigError` if one is not of the user."""
+    if any([message.role is not Role.USER for message in messages]):
+        raise ConfigError("a conversation goes on with messages of the user only; it has the others already")
+    texts = [message.content for message in messages if message.content]
+    return Message(
+        Role.USER, "\n\n".join(texts), parts=tuple([part for item in messages for part in item.parts])
+    )
+
+
+async def _find_run(
+    host: RunHost, caller: ApiCaller, agent: Agent[Any], body: CreateResponse, asked: RequestItems
+) -> tuple[Run[Any] | None, list[InboxMessage]]:
+    """Return the run that a request continues, and the messages for its inbox; a new conversation has no run."""
+    if body.conversation is not None and body.previous_response_id is not None:
+        raise ConfigError("give previous_response_id or conversation, not both")
+    if body.conversation is not None:
+        run_id = _conversation_run(body)
+        if (found := await host.find_run(caller, run_id)) is None:
+            raise no_such("conversation", f"{CONVERSATION}{run_id}")
+        return found, _read_mail(run_id, found.state, asked)
+    if body.previous_response_id is None:
+        found = await _find_named(host, caller, asked)
+        return found, [] if found is None else _read_mail(found.run_id, found.state, asked)
+    before = read_response_id(body.previous_response_id)
+    run = await host.get_run(caller, before.run_id)
+    fold = await asyncio.to_thread(
+        lambda: part_of_run(host.journal.read(before.run_id), before, Echo(model="", created_at=0))
+    )
+    if fold is None:
+        raise no_such("response", body.previous_response_id)
+    if not fold.is_over:
+        raise RequestRefused(409, f"{body.previous_response_id!r} is not over", "conversation_locked")
+    if run.state.turn.number == before.turn and run.state.step <= fold.step:
+        return run, _read_mail(before.run_id, run.state, asked)
+    # It was continued before, so that this is another branch. A request that is refused leaves no fork.
+    events = await asyncio.to_thread(host.journal.read, before.run_id, until_seq=fold.seq)
+    mail = _read_mail(before.run_id, fold_events([event.body for event in events]), asked)
+    forked = await fork_run(agent, before.run_id, fold.seq, Given(agent.answer, agent.deps), {})
+    return forked, mail
+
+
+async def _find_named(host: RunHost, caller: ApiCaller, asked: RequestItems) -> Run[Any] | None:
+    """Return the run that the history of a request belongs to: it waits for the results, or has this history.
+
+    Clients that keep the history themselves send all of it with each request."""
+    if asked.run_id is None and not asked.history:
+        return None
+    said = digest_of(asked.history)
+    run_id = asked.run_id or (host.conversations.take(client_name(caller), said) if asked.history else None)
+    run = None if run_id is None else await host.find_run(caller, run_id)
+    if run is None or asked.results or asked.approvals:
+        return run
+    if run.state.turn.is_open or digest_of(run.state.transcript) != said:
+        return None
+    asked.history = []
+    return run
+
+
+def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMessage]:
+    """Return the messages for the inbox that answer what a run waits for. Raises: `ConfigError` if a call of the
+    client has no output, or an output no call; if there is neither a message nor an output, or both."""
+    replies = {
+        read_call_id(run_id, wire): Reply(text, is_error=wire in asked.failed, is_declined=not text)
+        for wire, text in asked.results.items()
+    }
+    for wire, (is_approved, reason) in asked.approvals.items():
+        replies[read_call_id(run_id, wire)] = Reply(reason or "", is_approved)
+    missing = f"no tool output found for the function call {wire_call_id(run_id, '')}"
+    mail = write_mail(state, replies, missing, is_whole=asked.message is not None)
+    if asked.message is None and not mail:
+        raise ConfigError(_NOTHING_SAID)
+    if asked.message is not None and mail:
+        raise ConfigError(
+            "give the outputs of calls and the next message in two requests, one after the other"
+        )
+    return mail
+
+
+def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
+    """Return the fields of a response that repeat its request."""
+    given = body.__dict__
+    rest = {name: given[name] for name in _REPEATED}
+    rest["text"] = (
+        {"format": {"type": "text"}}
+        if body.text is None
+        else body.text.model_dump(by_alias=True, exclude_none=True)
+    )
+    rest["tool_choice"] = rest["tool_choice"] or "auto"
+    rest["parallel_tool_calls"] = rest["parallel_tool_calls"] is not False
+    rest["store"] = True
+    include = body.include or ()
+    return Echo(
+        model=body.model,
+        created_at=time.time(),
+        instructions=instructions,
+        tools=list(body.tools),
+        metadata=dict(body.metadata or {}),
+        previous_response_id=body.previous_response_id,
+        is_background=body.background,
+        shows_logprobs=body.has_logprobs,
+        shows_results=not include or "file_search_call.results" in include,
+        rest=rest,
+    )

@@ -1,0 +1,221 @@
+"""Conversations, and the items of responses, as OpenAI's SDK lists and changes them."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from tests.models.answers import answer, chunk
+from tests.models.server import Received, Reply, sse, stream
+from tests.server.test_access import KEYS, client_of
+from tests.server.test_relay import relaying
+from tests.server.test_response_items import calling, respond, talking
+from tests.server.test_responses import ADD, client, config, journal, serving
+
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
+
+__all__ = ["client", "config", "journal"]
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+
+async def listed(client: AsyncOpenAI, conversation_id: str) -> list[Any]:
+    return [item async for item in client.conversations.items.list(conversation_id, order="asc", limit=2)]
+
+
+async def test_a_conversation_is_changed_until_its_first_response(tmp_path: Path, journal: Journal) -> None:
+    async with talking(tmp_path, journal, {"content": "blue"}, {"content": "red"}) as (client, engine):
+        made = await client.conversations.create(
+            metadata={"a": "b"},
+            items=[{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "wrong"}],
+        )
+        assert journal.runs() == []
+        items = await client.conversations.items.create(
+            made.id,
+            items=[
+                {"role": "user", "content": "1 + 2?"},
+                {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c1", "output": "3"},
+            ],
+        )
+        assert [item.type for item in items.data] == ["message", "function_call", "function_call_output"]
+        _, wrong, *_others = before = await listed(client, made.id)
+        await client.conversations.items.delete(wrong.id, conversation_id=made.id)
+        assert await listed(client, made.id) == [item for item in before if item.id != wrong.id]
+        assert (await client.conversations.update(made.id, metadata={"c": "d"})).metadata == {"c": "d"}
+        first = await client.responses.create(model="far", input="And the sky?", conversation=made.id)
+        sent = engine.requests[-1].json()["messages"]
+        assert [message["role"] for message in sent] == ["system", "user", "assistant", "tool", "user"]
+        await client.responses.create(model="far", input="And a rose?", conversation=made.id)
+        # What a developer has said holds for the whole conversation, and instructions for one response.
+        assert engine.requests[-1].json()["messages"][0]["content"] == "Be brief."
+        after = await listed(client, made.id)
+        assert after[: len(before) - 1] == [item for item in before if item.id != wrong.id]
+        (item,) = first.output
+        assert await client.conversations.items.retrieve(item.id, conversation_id=made.id)
+        assert (await client.conversations.retrieve(made.id)).metadata == {"c": "d"}
+        for change in (
+            client.conversations.items.create(made.id, items=[{"role": "user", "content": "x"}]),
+            client.conversations.items.delete(item.id, conversation_id=made.id),
+        ):
+            with pytest.raises(
+                openai.BadRequestError, match="a conversation with a response cannot be changed"
+            ):
+                await change
+        await client.conversations.delete(made.id)
+        assert journal.runs() == []
+        with pytest.raises(openai.NotFoundError, match="there is no conversation 'conv_"):
+            await client.conversations.retrieve(made.id)
+
+
+async def test_items_are_those_of_the_responses(tmp_path: Path, journal: Journal) -> None:
+    """Items have the ids that the responses gave them, and input items end before the response's own."""
+    said = [
+        calling(("c1", "add", '{"a": 1}'), ("c2", "add", '{"a": 1, "b": 2}')),
+        {"content": "three", "reasoning_content": "hm"},
+        calling(("c3", "pay", '{"amount": 3}')),
+        {"content": "paid"},
+    ]
+    async with talking(tmp_path, journal, *said) as (client, _):
+        conversation = (await client.conversations.create()).id
+        content: Any = [{"type": "input_text", "text": "1 + 2?"}, {"type": "input_image", "image_url": PIXEL}]
+        asked: Any = {"role": "user", "content": content}
+        given: Any = {"model": "far", "tools": [ADD], "conversation": conversation}
+        first = await client.responses.create(input=[asked], instructions="Add.", **given)
+        (call,) = first.output
+        output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "3"}  # type: ignore[union-attr]
+        second = await client.responses.create(input=[output], **given)
+        third = await client.responses.create(model="clerk", input="pay", conversation=conversation)
+        decision: Any = {
+            "type": "mcp_approval_response",
+            "approval_request_id": third.output[0].id,
+            "approve": True,
+        }
+        last = await client.responses.create(model="clerk", input=[decision], conversation=conversation)
+        items = await listed(client, conversation)
+        assert [item.type for item in items] == [
+            *("message", "function_call", "function_call_output", "reasoning", "message"),
+            *("message", "mcp_approval_request", "mcp_approval_response", "mcp_call", "message"),
+        ]
+        assert [part.type for part in items[0].content] == ["input_text", "input_image"]
+        made = [item.id for response in (first, second, third, last) for item in response.output]
+        assert [item.id for item in items if item.id in made] == made
+        page = await client.responses.input_items.list(second.id, order="asc", limit=1)
+        assert [item.id async for item in page] == [item.id for item in items[:3]]
+        newest = (await client.responses.input_items.list(last.id)).data[0]
+        assert newest.type == "mcp_approval_response"
+        with pytest.raises(openai.NotFoundError, match="there is no item 'nope'"):
+            await client.responses.input_items.list(last.id, after="nope")
+
+
+async def test_a_conversation_belongs_to_its_key(tmp_path: Path, journal: Journal) -> None:
+    path = tmp_path / "treadle.toml"
+    path.write_text(KEYS)
+    async with serving(path, journal) as url:
+        made = await client_of(url, "kims-key").conversations.create(items=[{"role": "user", "content": "x"}])
+        (item,) = await listed(client_of(url, "roots-key"), made.id)
+        other = client_of(url, "bos-key").conversations
+        for attempt in (
+            other.retrieve(made.id),
+            other.update(made.id, metadata={}),
+            other.items.create(made.id, items=[]),
+            other.items.delete(item.id, conversation_id=made.id),
+        ):
+            with pytest.raises(openai.NotFoundError):
+                await attempt
+        with pytest.raises(openai.NotFoundError):
+            await client_of(url, "readers-key").responses.input_items.list(f"resp_{made.id[5:]}_1_0")
+
+
+async def test_responses_are_listed(tmp_path: Path, journal: Journal) -> None:
+    path = tmp_path / "treadle.toml"
+    path.write_text(KEYS)
+    async with serving(path, journal) as url:
+        kim, root = client_of(url, "kims-key"), client_of(url, "roots-key")
+        made = [await kim.responses.create(model="echo", input=f"say {number}") for number in range(3)]
+        made.append(await kim.responses.create(model="clerk", input="x", previous_response_id=made[0].id))
+        await root.responses.create(model="echo", input="mine")
+
+        async def names(client: AsyncOpenAI, **asked: Any) -> list[str]:
+            page: Any = await client.get("/responses", options={"params": asked}, cast_to=object)
+            assert not page["data"] or page["last_id"] == page["data"][-1]["id"]
+            return [item["id"] for item in page["data"]]
+
+        ids = [item.id for item in made]
+        assert await names(kim) == ids[::-1]
+        assert await names(kim, order="asc", limit=2) == ids[:2]
+        assert await names(kim, order="asc", limit=2, after=ids[1]) == ids[2:]
+        assert await names(kim, model="clerk") == ids[3:]
+        assert len(await names(root)) == 5
+        page: Any = await kim.get("/responses", options={"params": {"limit": 1}}, cast_to=object)
+        assert (page["has_more"], page["data"][0]["status"]) == (True, "completed")
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_conversation_has_one_response_at_a_time(
+    is_stream: bool, tmp_path: Path, journal: Journal
+) -> None:
+    may_answer = asyncio.Event()
+
+    def reply(request: Received) -> Reply:
+        said = (
+            stream(sse(chunk(content="hi"), chunk("stop")))
+            if request.json().get("stream")
+            else Reply(answer())
+        )
+        return replace(said, before=may_answer)
+
+    async with relaying(reply, tmp_path, journal) as (client, _):
+        name = (await client.conversations.create(items=[{"role": "user", "content": "old"}])).id
+        for turn in (1, 2):
+            asked = [
+                asyncio.ensure_future(respond(client, is_stream, model="far", input="x", conversation=name))
+                for _ in range(3)
+            ]
+            refused: list[Any] = []
+            try:
+                async with asyncio.timeout(20):
+                    while len(refused) < 2:
+                        refused = [it for it in asked if it.done()]
+                        await asyncio.sleep(0.01)
+            finally:
+                may_answer.set()
+            for it in refused:
+                with pytest.raises(openai.ConflictError, match="another response of this conversation is"):
+                    await it
+            await asyncio.gather(*[it for it in asked if it not in refused])
+            may_answer.clear()
+            (info,) = journal.runs()
+            assert info.turns == turn
+
+
+async def test_what_is_under_way_is_cancelled_before_it_is_deleted(tmp_path: Path, journal: Journal) -> None:
+    has_asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    def reply(_: Received) -> Reply:
+        has_asked.set()
+        return Reply(answer("late"), before=may_answer)
+
+    async with relaying(reply, tmp_path, journal) as (client, _):
+        made = await client.responses.create(model="far", input="x", background=True)
+        await has_asked.wait()
+        with pytest.raises(openai.ConflictError, match="it is under way; cancel it first"):
+            await client.responses.delete(made.id)
+        assert (await client.responses.cancel(made.id)).status == "cancelled"
+        may_answer.set()
+        while journal.runs(RunFilter(is_driven=True)):
+            await asyncio.sleep(0.01)
+        await client.responses.delete(made.id)
+    assert journal.runs() == []
+
+
+async def test_items_that_no_model_can_be_told_are_refused(client: AsyncOpenAI) -> None:
+    odd: Any = {"type": "drawing"}
+    with pytest.raises(openai.BadRequestError, match=r"input\[0\]: items of the type 'drawing'"):
+        await client.conversations.create(items=[odd])
+    made = await client.conversations.create(items=[{"role": "user", "content": "x"}])
+    with pytest.raises(openai.BadRequestError, match=r"input\[1\]: items of the type 'drawing'"):
+        await client.conversations.items.create(made.id, items=[odd])
