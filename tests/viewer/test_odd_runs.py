@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel
 from tests.browser.chromium import Chromium
 from tests.cli.command import Cli
+from tests.models.server import free_port
 from tests.server.test_responses import config, journal, serving
 from tests.viewer.conftest import ServedJournal
 from tests.viewer.sample_runs import answer, look
@@ -19,10 +20,12 @@ from treadle.core.events import TextDelta
 from treadle.core.events.body import Delta, ToolCallDelta
 from treadle.core.inbox import Note
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
+from treadle.journal.hub import listen
 from treadle.journal.protocol import Journal
 from treadle.models import call
 from treadle.models.protocol import Watch
 from treadle.runs.recording import send
+from treadle.server.api_server import load_served, serve_api
 from treadle.tools.protocol import ToolOutput
 
 __all__ = ["config", "journal"]
@@ -307,6 +310,53 @@ async def test_an_answer_that_fits_a_schema_is_laid_out_while_it_comes(
             await work
     end = partial + '\n    "b"\n  ]\n}'
     await asyncio.to_thread(wait, browser, f"{shown} === {json.dumps(end)}")
+
+
+async def _hear(journal: Journal) -> None:
+    async for _ in listen(journal, "live"):
+        pass
+
+
+async def test_pieces_are_not_doubled_when_a_stream_begins_again(
+    browser: Chromium, config: Path, journal: Journal
+) -> None:
+    port = free_port()
+    said = Message(Role.ASSISTANT, "The first half and the other.")
+    model = PausingModel([TextDelta("The first half")], Message(Role.ASSISTANT, "Hello."), said)
+    text = "document.querySelectorAll('.block.inference .said')[1]?.innerText"
+
+    async def serve() -> "asyncio.Task[None]":
+        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        served = load_served(config, None)
+        task = asyncio.ensure_future(serve_api(served, journal, "127.0.0.1", port, ready.set_result))
+        await ready
+        return task
+
+    server = await serve()
+    async with Agent(model, journal=journal).session("live") as session:
+        await session.send("Hello.")
+        await _follow(browser, f"http://127.0.0.1:{port}/view#/", journal)
+        other = asyncio.ensure_future(_hear(journal))
+        work = asyncio.ensure_future(session.send("Say something."))
+        try:
+            await asyncio.to_thread(wait, browser, f"{text} === 'The first half'")
+            server.cancel()
+            await asyncio.wait([server])
+            lost = "document.querySelector('.runhead .bad')?.innerText === 'not connected'"
+            await asyncio.to_thread(wait, browser, lost)
+            server = await serve()
+            await asyncio.to_thread(wait, browser, f"!({lost})")
+            await asyncio.to_thread(journal.post, "live", Note(remark="It is followed again."))
+            await asyncio.sleep(1)
+            assert (await asyncio.to_thread(browser.evaluate, f"{text} ?? ''")) in ("", "The first half")
+        finally:
+            model.may_end.set()
+            await work
+    await asyncio.to_thread(wait, browser, f"{text} === 'The first half and the other.'")
+    await asyncio.to_thread(browser.open, "about:blank")
+    other.cancel()
+    server.cancel()
+    await asyncio.wait([server, other])
 
 
 async def test_the_arguments_of_a_call_are_shown_while_they_come(

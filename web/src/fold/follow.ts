@@ -97,6 +97,7 @@ export class FollowedRun {
         this.tell();
         if (!isLive) return;
         const address = `/v1/runs/${encodeURIComponent(this.runId)}/events?stream=true`;
+        this.fold.forgetPieces();
         for await (const items of listen(address, this.fold.seq, this.stop.signal)) {
           for (const item of items) this.takeItem(readJson<RunEvent | Piece>(item.data));
           this.tell();

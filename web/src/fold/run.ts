@@ -149,6 +149,16 @@ export class RunFold {
     this.version += 1;
   }
 
+  /** Forget the pieces of an answer that is not complete, because a new listener gets them from its beginning. */
+  forgetPieces(): void {
+    const item = this.inference;
+    if (!item || item.completion || item.state !== "running") return;
+    this.dropPieces();
+    Object.assign(item, { text: "", reasoning: "" });
+    item.version += 1;
+    this.version += 1;
+  }
+
   private add(kind: Kind, event: RunEvent, title: string, depth: number, more: Partial<Item> = {}): Item {
     const item: Item = {
       id: `${event.seq}`, runId: event.run_id ?? this.started?.run_id ?? "", kind, depth, version: 0, seqs: [event.seq], at: event.at, end: event.at, step: this.step, turn: this.turn, title,
