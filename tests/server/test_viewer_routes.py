@@ -62,7 +62,7 @@ async def test_the_page_is_for_anybody_and_its_data_is_not(
         assert (await client.get(address)).status_code == 401
         # The run of somebody else is not there.
         assert (await client.get(address, headers=by("kim"))).status_code == 404
-    for address in ("/v1/view/memories", "/v1/view/memories/default/kim"):
+    for address in ("/v1/view/memories", "/v1/view/memories/entries?persona=default&user=kim"):
         assert (await client.get(address)).status_code == 401
         assert (await client.get(address, headers=by("kim"))).status_code == 403
         assert (await client.get(address, headers=by("boss"))).status_code == 200
@@ -99,7 +99,12 @@ async def test_the_page_gets_events_prompts_contents_and_relatives(
     memory = open_memory(journal, "ada", "kim")
     memory.store.write(Draft(store=Store.SELF_FACTS, text="Kim likes tea."), 1.0)
     assert (await get("/v1/view/memories"))["data"] == [{"persona": "ada", "user": "kim"}]
-    assert [entry["text"] for entry in (await get("/v1/view/memories/ada/kim"))["data"]] == ["Kim likes tea."]
+    found = (await get("/v1/view/memories/entries?persona=ada&user=kim"))["data"]
+    assert [entry["text"] for entry in found] == ["Kim likes tea."]
+    odd = open_memory(journal, "ada/b", "crew/lee&co")
+    odd.store.write(Draft(store=Store.SELF_FACTS, text="Lee sails."), 1.0)
+    found = (await get("/v1/view/memories/entries?persona=ada%2Fb&user=crew%2Flee%26co"))["data"]
+    assert [entry["text"] for entry in found] == ["Lee sails."]
 
 
 @pytest.mark.parametrize(

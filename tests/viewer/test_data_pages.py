@@ -143,6 +143,13 @@ def screen(browser: Chromium) -> Screen:
 ROWS = "document.querySelectorAll('.table .line').length"
 
 
+def test_a_dataset_without_rows_says_so(tmp_path: Path, screen: Screen) -> None:
+    (tmp_path / "none.jsonl").touch()
+    screen.open(page := write_page(make_dataset_view(tmp_path / "none.jsonl"), tmp_path / "none.html"))
+    assert screen.run("document.querySelector('.status').innerText") == "The dataset has no rows."
+    screen.check(page)
+
+
 @pytest.mark.parametrize(("width", "is_dark"), [(1200, False), (420, True)])
 def test_the_overview_of_a_dataset_shows_all_parts(
     tmp_path: Path, screen: Screen, width: int, is_dark: bool

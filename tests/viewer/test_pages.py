@@ -62,10 +62,15 @@ def show(
     wait(browser, f"document.querySelector({json.dumps(shown)})")
 
 
-def press(browser: Chromium, *keys: str) -> None:
+KEY_CODES = {"Enter": 13, "Escape": 27}
+"""The codes of keys that do something in the browser itself."""
+
+
+def press(browser: Chromium, *keys: str, has_ctrl: bool = False) -> None:
     for key in keys:
+        given = {"key": key, "windowsVirtualKeyCode": KEY_CODES.get(key, 0), "modifiers": 2 * has_ctrl}
         for kind in ("keyDown", "keyUp"):
-            browser.send("Input.dispatchKeyEvent", type=kind, key=key, text=key if len(key) == 1 else "")
+            browser.send("Input.dispatchKeyEvent", type=kind, text=key if len(key) == 1 else "", **given)
 
 
 def write(browser: Chromium, selector: str, text: str) -> None:

@@ -53,6 +53,7 @@ function KeyList({ onClose }: { onClose: () => void }): ReactNode {
           <span key={`${key.key} about`}>{key.about}</span>,
         ])}
       </div>
+      <div className="ends"><button onClick={onClose}>Close</button></div>
     </Dialog>
   );
 }
@@ -89,7 +90,7 @@ export function App(): ReactNode {
         <button className="plain" onClick={() => setShowsKeys(true)} title="Keys (?)" aria-label="Show the keys">?</button>
       </header>
       <Guard key={place.path.join("/")}>
-        {page ? <page.Page /> : <Status>There is no page at this address. <a href={`#/${offered[0]?.name ?? "runs"}`}>Go back</a></Status>}
+        {page ? <page.Page /> : <main className="page"><h1 className="hidden">No such page</h1><Status>There is no page at this address. <a href={`#/${offered[0]?.name ?? "runs"}`}>Go back</a></Status></main>}
       </Guard>
       {showsKeys && <KeyList onClose={() => setShowsKeys(false)} />}
     </div>

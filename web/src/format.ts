@@ -47,13 +47,34 @@ export function bytes(value: number): string {
 
 export const oneLine = (text: string, most = 300): string => text.slice(0, most * 2).replace(/\s+/g, " ").trim().slice(0, most);
 
-/** Return JSON with indentation, and other texts unchanged. `breaksLines` shows the line breaks in its texts. */
-export function pretty(text: string, breaksLines = false): string {
+const TOKEN = /\s*("[^"\\]*(?:\\.[^"\\]*)*"?|[{}[\],:]|[^\s{}[\],:"]+)/gsy;
+
+/** Return JSON with indentation, whole or as far as it has come. Numbers and repeated names stay as they are written. */
+export function indent(text: string): string {
+  let [laidOut, depth, last] = ["", 0, ""];
+  const line = (): string => `\n${"  ".repeat(Math.max(0, depth))}`;
+  for (const [, token = ""] of text.matchAll(TOKEN)) {
+    const isEnd = token === "}" || token === "]";
+    const isFirst = last === "{" || last === "[";
+    if (isEnd) depth -= 1;
+    laidOut += (isEnd ? !isFirst : isFirst || last === ",") ? line() + token : last === ":" ? ` ${token}` : token;
+    if (token === "{" || token === "[") depth += 1;
+    last = token;
+  }
+  return laidOut;
+}
+
+/**
+ * Return JSON with indentation, and other texts unchanged. `breaksLines` shows the line breaks in its texts, and
+ * `isPartial` says that the end of the JSON may not have come yet.
+ */
+export function pretty(text: string, breaksLines = false, isPartial = false): string {
   if (!/^\s*[[{]/.test(text) || text.length > 200_000) return text;
   try {
-    const shown = JSON.stringify(JSON.parse(text), null, 2);
-    return breaksLines ? shown.replace(/\\(.)/g, (pair, sign) => (sign === "n" ? "\n" : pair)) : shown;
+    if (!isPartial) JSON.parse(text);
   } catch {
     return text;
   }
+  const shown = indent(text);
+  return breaksLines ? shown.replace(/\\(.)/g, (pair, sign) => (sign === "n" ? "\n" : pair)) : shown;
 }

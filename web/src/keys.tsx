@@ -39,6 +39,8 @@ function isText(target: EventTarget | null): boolean {
 
 window.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+  // An open dialog has the keys of the browser: Escape closes it, and nothing behind it moves.
+  if (document.querySelector("dialog[open]")) return;
   const inText = isText(event.target);
   // A focused button or link has its own Enter and Space.
   if (/^(Enter| )$/.test(event.key) && event.target instanceof Element && event.target.closest("button, a, summary")) return;

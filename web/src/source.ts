@@ -71,6 +71,9 @@ function kept(): string | null {
   }
 }
 
+/** Whether the page has a key, which need not be valid. */
+export const hasToken = (): boolean => token !== "";
+
 export function setToken(text: string): void {
   token = text;
   try {
@@ -107,15 +110,28 @@ async function ask(address: string, request: RequestInit & { headers?: Record<st
 
 const sending = (body: unknown): RequestInit & { headers: Record<string, string> } => ({ method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
 
+const LONG_NUMBER = /[[:,]\s*-?\d{16,}[\s,\]}]/;
+type Reviver = (name: string, value: unknown, context: { source?: string }) => unknown;
+const { rawJSON } = JSON as unknown as { rawJSON?: (text: string) => unknown };
+const keepLong: Reviver = (_, value, { source = "" }) => (typeof value === "number" && !Number.isSafeInteger(value) && /^-?\d+$/.test(source) ? rawJSON?.(source) : value);
+
+/** Read JSON. Whole numbers that JavaScript cannot hold keep their digits, for those who write them again. */
+export function readJson<T>(text: string): T {
+  return (rawJSON && LONG_NUMBER.test(text) ? JSON.parse(text, keepLong as (name: string, value: unknown) => unknown) : JSON.parse(text)) as T;
+}
+
 /** Return the answer to a GET request. Throws `RequestFailed`. */
 export async function get<T>(address: string, signal?: AbortSignal): Promise<T> {
   if (!isLive) {
     const found = embedded.answers[address];
-    if (found !== undefined) return JSON.parse(found) as T;
+    if (found !== undefined) return readJson<T>(found);
     throw new RequestFailed(404, "this file does not hold that; open the journal with `treadle view`");
   }
-  return (await (await ask(address, { signal: signal ?? null })).json()) as T;
+  return readJson<T>(await (await ask(address, { signal: signal ?? null })).text());
 }
+
+/** Return whether an answer that a file holds has a text, in whatever case. */
+export const says = (address: string, text: string): boolean => Boolean(embedded.answers[address]?.toLowerCase().includes(JSON.stringify(text.toLowerCase()).slice(1, -1)));
 
 /** Whether the answer can be had: always from a server, and from a file if it holds the answer. */
 export const has = (address: string): boolean => isLive || address in embedded.answers;

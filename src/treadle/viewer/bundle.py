@@ -11,6 +11,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -26,6 +27,11 @@ HOW_TO_BUILD = (
 
 class NotBuiltError(ConfigError):
     """Raised if the package has no page, because it was not built."""
+
+
+def escape_part(text: str) -> str:
+    """Return a text as a part of an address, with the same escapes as the page writes."""
+    return quote(text, "!~*'()")
 
 
 def is_built() -> bool:

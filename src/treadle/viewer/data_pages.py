@@ -5,7 +5,6 @@ from enum import StrEnum
 from html import escape
 from pathlib import Path
 from typing import TypeAlias
-from urllib.parse import quote
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -31,7 +30,7 @@ from treadle.journal.run_info import RunFilter
 from treadle.rollout.rollout_folder import RolloutFolder, Stored, read_groups, read_stored
 from treadle.rollout.rollouts_view import RolloutsView, make_rollouts_view
 from treadle.trajectory.tokens.trajectories import Decode
-from treadle.viewer.bundle import HOW_TO_BUILD, encode_bundle, is_built, write_bundle
+from treadle.viewer.bundle import HOW_TO_BUILD, encode_bundle, escape_part, is_built, write_bundle
 from treadle.viewer.run_view import embed_runs
 
 DataView: TypeAlias = "DatasetView | ComparedDatasets | RolloutsView | TopicsView | EvaluationPage"
@@ -39,8 +38,6 @@ DataView: TypeAlias = "DatasetView | ComparedDatasets | RolloutsView | TopicsVie
 
 _RUNS = 100
 """How many runs of an evaluation a page in one file has."""
-_SAFE = "!~*'()"
-"""The characters that JavaScript leaves as they are in a part of an address, beside those that Python does."""
 
 
 class DataKind(StrEnum):
@@ -169,7 +166,7 @@ def embed(view: DataView) -> tuple[str, dict[str, object]]:
     if isinstance(view, RolloutsView):
         bodies = {} if view.bodies is UNSET else view.bodies
         answers = {
-            f"/v1/view/rollouts/{quote(group, _SAFE)}/{quote(run, _SAFE)}": body
+            f"/v1/view/rollouts/{escape_part(group)}/{escape_part(run)}": body
             for (group, run), body in bodies.items()
         }
         return "#/rollouts", {"/v1/view/rollouts": replace(view, bodies=UNSET), **answers}

@@ -17,6 +17,7 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER, RunFilter, RunInfo
 from treadle.knowledge.memory import open_memory
 from treadle.knowledge.surroundings import LIBRARY
+from treadle.viewer.bundle import escape_part
 
 _MAX_RELATIVES = 200
 _MAX_MEMORIES = 5_000
@@ -45,10 +46,10 @@ def shorten_event(event: e.Event) -> bytes:
     return e.Event(event.run_id, event.seq, slim).to_json()
 
 
-def write_events(events: Iterable[e.Event], is_driven: bool) -> bytes:
-    """Return a list of events of a run as JSON, and whether a process drives the run."""
+def write_events(events: Iterable[e.Event], info: RunInfo) -> bytes:
+    """Return a list of events of a run as JSON, and the facts about the run, which count its sub-agents too."""
     data = b",".join(map(shorten_event, events))
-    return b'{"object":"list","is_driven":%s,"data":[%s]}' % (msgspec.json.encode(is_driven), data)
+    return b'{"object":"list","run":%s,"data":[%s]}' % (msgspec.json.encode(write_run(info)), data)
 
 
 def read_content(journal: Journal, run_id: str, digest: str) -> bytes:
@@ -110,26 +111,26 @@ def list_memories(journal: Journal, persona: str, user: str) -> dict[str, Json]:
 def embed_runs(journal: Journal, infos: Iterable[RunInfo]) -> dict[str, object]:
     """Return the answers that the pages of some runs and of their sub-agents need, by their addresses."""
     answers: dict[str, object] = {}
-    listed = []
+    listed: dict[str, dict[str, Json]] = {}
     waiting = list(infos)
     budget = [_MAX_CONTENTS_BYTES]
     while waiting:
         info = waiting.pop(0)
-        if f"/v1/runs/{info.run_id}" in answers:
+        if info.run_id in listed:
             continue
-        listed.append(write_run(info))
+        listed[info.run_id] = write_run(info)
         answers.update(_embed_run(journal, info, budget))
         waiting += journal.runs(RunFilter(labels={CALLER: info.run_id}))
-    return {"/v1/runs": {"object": "list", "data": listed, "has_more": False}, **answers}
+    return {"/v1/runs": {"object": "list", "data": list(listed.values()), "has_more": False}, **answers}
 
 
 def _embed_run(journal: Journal, info: RunInfo, budget: list[int]) -> dict[str, object]:
     run_id = info.run_id
     events = journal.read(run_id)
+    address = f"/v1/view/runs/{escape_part(run_id)}"
     answers: dict[str, object] = {
-        f"/v1/runs/{run_id}": write_run(info),
-        f"/v1/view/runs/{run_id}/events": Raw(write_events(events, info.is_driven)),
-        f"/v1/view/runs/{run_id}/relatives": find_relatives(journal, info, {}),
+        f"{address}/events": Raw(write_events(events, info)),
+        f"{address}/relatives": find_relatives(journal, info, {}),
     }
     steps = sorted({event.body.step for event in events if isinstance(event.body, e.InferenceStarted)})
     left = _MAX_PROMPTS_BYTES
@@ -138,12 +139,12 @@ def _embed_run(journal: Journal, info: RunInfo, budget: list[int]) -> dict[str, 
         left -= len(prompt)
         if left < 0:
             break
-        answers[f"/v1/view/runs/{run_id}/prompts/{step}"] = Raw(prompt)
+        answers[f"{address}/prompts/{step}"] = Raw(prompt)
     for digest in dict.fromkeys([digest for event in events for digest in e.digests_of(event.body)]):
         content = journal.read_blob(digest)
         if len(content) <= min(_MAX_CONTENT_BYTES, budget[0]):
             budget[0] -= len(content)
-            answers[f"/v1/view/runs/{run_id}/contents/{digest}"] = write_content(content)
+            answers[f"{address}/contents/{digest}"] = write_content(content)
     return answers
 
 

@@ -28,6 +28,7 @@ from treadle.trajectory.tokens.masks import make_mask
 from treadle.trajectory.tokens.token_graph import load_tokens
 from treadle.trajectory.tokens.token_map import TokenMap, make_token_maps
 from treadle.trajectory.tokens.trajectories import load_decoders
+from treadle.viewer.bundle import escape_part
 
 
 class RunTokens(Struct, frozen=True):
@@ -69,7 +70,10 @@ def view_tokens(journal: Journal, run_id: str, mask: str, visible: Mapping[str, 
 
 def embed_tokens(journal: Journal, run_ids: Iterable[str]) -> dict[str, object]:
     """Return the answers that the pages of runs' tokens need, by their addresses, for runs that have token ids."""
-    found = {f"/v1/view/runs/{run_id}/tokens": view_tokens(journal, run_id, "all", {}) for run_id in run_ids}
+    found = {
+        f"/v1/view/runs/{escape_part(run_id)}/tokens": view_tokens(journal, run_id, "all", {})
+        for run_id in run_ids
+    }
     return {address: answer for address, answer in found.items() if answer.branches}
 
 

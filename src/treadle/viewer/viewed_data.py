@@ -178,5 +178,6 @@ class ViewedData:
 
     def group(self, journal: Journal, group_id: str) -> RolloutsView:
         """Return the runs of the journal with this label `group` as one group, with advantages within it."""
-        groups = [find_facts(load_group(journal, group_id, {}))]
+        group = load_group(journal, group_id, {})
+        groups = [find_facts(group)] if group.rollouts else []
         return RolloutsView(name=group_id, folder="", groups=groups, dropped={})

@@ -1,7 +1,7 @@
 /** A run as it is loaded and followed: its fold, which grows while the page is open. */
 import { useEffect, useRef, useState, useSyncExternalStore } from "react";
-import { get, isLive, listen } from "../source";
-import type { Listing } from "../types";
+import { get, isLive, listen, readJson } from "../source";
+import type { Listing, RunInfo } from "../types";
 import type { Piece, RunEvent } from "./events";
 import { RunFold, type Item } from "./run";
 
@@ -14,13 +14,15 @@ const AGAIN_FINISHED_SECONDS = 15;
 export const eventsOf = (runId: string): string => `/v1/view/runs/${encodeURIComponent(runId)}/events`;
 const wait = (seconds: number): Promise<void> => new Promise((done) => setTimeout(done, 1000 * seconds));
 
+type RunListing = Listing<RunEvent> & { run: RunInfo };
+
 export class FollowedRun {
   fold = new RunFold();
   error: Error | null = null;
   /** Whether all events that are stored were loaded. */
   isLoaded = false;
-  /** Whether a process drives the run. One that was killed has said nothing in the journal. */
-  isDriven = isLive;
+  /** The facts about the run as lists show them: who drives it, and its sums with those of its sub-agents. */
+  info: RunInfo | null = null;
   private version = 0;
   private frame = 0;
   private readonly listeners = new Set<() => void>();
@@ -58,7 +60,7 @@ export class FollowedRun {
 
   private async load(): Promise<void> {
     if (!isLive) {
-      this.fold.take((await get<Listing<RunEvent>>(eventsOf(this.runId))).data);
+      this.takeListing(await get<RunListing>(eventsOf(this.runId)));
       return;
     }
     for (let limit = this.fold.seq ? CHUNK : FIRST; ; limit = CHUNK) {
@@ -70,11 +72,20 @@ export class FollowedRun {
   /** Load at most `limit` events after those that are known, and whether the run is driven. */
   private async loadSome(limit: number): Promise<RunEvent[]> {
     const address = `${eventsOf(this.runId)}?after_seq=${this.fold.seq}&limit=${limit}`;
-    const { data, is_driven } = await get<Listing<RunEvent> & { is_driven: boolean }>(address, this.stop.signal);
-    this.fold.take(data);
-    this.isDriven = is_driven;
+    const found = await get<RunListing>(address, this.stop.signal);
+    this.takeListing(found);
     this.tell();
-    return data;
+    return found.data;
+  }
+
+  private takeListing({ data, run }: RunListing): void {
+    this.fold.take(data);
+    this.info = run;
+  }
+
+  /** Whether a process drives the run. One that was killed has said nothing in the journal. */
+  get isDriven(): boolean {
+    return this.info?.is_driven ?? isLive;
   }
 
   private async follow(): Promise<void> {
@@ -86,8 +97,9 @@ export class FollowedRun {
         this.tell();
         if (!isLive) return;
         const address = `/v1/runs/${encodeURIComponent(this.runId)}/events?stream=true`;
+        this.fold.forgetPieces();
         for await (const items of listen(address, this.fold.seq, this.stop.signal)) {
-          for (const item of items) this.takeItem(JSON.parse(item.data) as RunEvent | Piece);
+          for (const item of items) this.takeItem(readJson<RunEvent | Piece>(item.data));
           this.tell();
         }
       } catch (error) {
@@ -100,7 +112,7 @@ export class FollowedRun {
     }
   }
 
-  /** Look what no event tells of a run that is not over: whether it is driven, and its sub-agents. */
+  /** Look what no event tells of a run that is not over: whether it is driven, its sums, and its sub-agents. */
   private async look(): Promise<void> {
     if (!this.isLoaded || this.fold.state !== "running") return;
     await this.loadSome(1);
@@ -123,8 +135,10 @@ export class FollowedRun {
   }
 
   private takeItem(item: RunEvent | Piece): void {
-    if (item.seq === undefined) this.fold.takePiece(item);
-    else this.fold.take([item as RunEvent]);
+    if (item.seq === undefined) return this.fold.takePiece(item);
+    this.fold.take([item as RunEvent]);
+    // The sums of what has ended are asked for at once, and those of what runs from time to time.
+    if (this.fold.state !== "running") void this.loadSome(1).catch(() => null);
   }
 }
 

@@ -52,6 +52,8 @@ export interface Item {
   files: { changed: Record<string, string>; deleted: string[] } | null;
   /** What a question offers. */
   options: { label: string; description?: string }[];
+  /** Whether the text must fit a schema. */
+  isStructured: boolean;
   /** Whether something is waited for that a person can give: an answer or a decision. */
   isOpen: boolean;
 }
@@ -91,12 +93,14 @@ export class RunFold {
   /** What the run does now: `running`, `paused`, `open` or `finished`. */
   state = "running";
   pausedFor = "";
-  inputTokens = 0;
-  outputTokens = 0;
-  costUsd: number | null = 0;
+  /** The time of the newest event of the run's own work: notes and rewards may come days later. */
   lastAt = 0;
+  /** Whether texts of answers must fit a schema. */
+  private isStructured = false;
   private readonly calls = new Map<string, Item>();
   private readonly questions = new Map<string, Item>();
+  /** The ids of the calls that pieces of output have told of, by their places: only the first piece need name one. */
+  private readonly pieces = new Map<number, string>();
   /** The items whose time a question takes: that of the call that asked, or its own. */
   private readonly asking = new Map<Item, Item>();
   private readonly files = new Map<string, string>();
@@ -111,8 +115,9 @@ export class RunFold {
     for (const event of events) {
       if (event.seq <= this.seq) continue;
       this.seq = event.seq;
-      this.lastAt = event.at;
+      if (event.type !== "noted" && event.type !== "rewarded") this.lastAt = event.at;
       this.events.push(event);
+      if ((event.type === "run_started" || event.type === "run_resumed") && event.output) this.isStructured = (event.output as { mode?: string }).mode !== "tool";
       this.apply(event);
     }
     this.version += 1;
@@ -131,11 +136,25 @@ export class RunFold {
         call.version += 1;
       }
     } else if (piece.type === "tool_call_delta") {
-      const call = this.callOf(piece.call_id ?? `piece-${piece.index ?? 0}`, piece.name ?? "", item);
+      const index = piece.index ?? 0;
+      const callId = piece.call_id ?? this.pieces.get(index) ?? `piece-${index}`;
+      this.pieces.set(index, callId);
+      const call = this.callOf(callId, piece.name ?? "", item);
       if (piece.name) call.title = piece.name;
       call.arguments += piece.arguments ?? "";
       call.state = "running";
+      call.version += 1;
     }
+    item.version += 1;
+    this.version += 1;
+  }
+
+  /** Forget the pieces of an answer that is not complete, because a new listener gets them from its beginning. */
+  forgetPieces(): void {
+    const item = this.inference;
+    if (!item || item.completion || item.state !== "running") return;
+    this.dropPieces();
+    Object.assign(item, { text: "", reasoning: "" });
     item.version += 1;
     this.version += 1;
   }
@@ -144,7 +163,7 @@ export class RunFold {
     const item: Item = {
       id: `${event.seq}`, runId: event.run_id ?? this.started?.run_id ?? "", kind, depth, version: 0, seqs: [event.seq], at: event.at, end: event.at, step: this.step, turn: this.turn, title,
       state: "", text: "", reasoning: "", role: "", notes: [], parts: [], spans: [], completion: null, seconds: null, firstToken: null,
-      model: "", failures: [], arguments: "", effect: "", result: null, callId: "", child: null, files: null, options: [], isOpen: false, ...more,
+      model: "", failures: [], arguments: "", effect: "", result: null, callId: "", child: null, files: null, options: [], isStructured: false, isOpen: false, ...more,
     };
     this.items.push(item);
     return item;
@@ -272,7 +291,7 @@ export class RunFold {
     }
     this.model = event.model ?? this.model;
     this.inference = this.add("inference", event, `Step ${this.step}`, 1, {
-      state: "running", model: event.model ?? this.model, end: null, spans: [{ phase: "model", from: event.at, to: null }],
+      state: "running", model: event.model ?? this.model, end: null, isStructured: this.isStructured, spans: [{ phase: "model", from: event.at, to: null }],
     });
     if (event.route?.tier) this.inference.notes.push(`tier ${event.route.tier}`);
   }
@@ -289,9 +308,6 @@ export class RunFold {
       model: event.answered_by ?? completion.model ?? item.model,
       state: ["length", "content_filter"].includes(completion.finish_reason) ? "warn" : "good",
     });
-    this.inputTokens += completion.usage?.input_tokens ?? 0;
-    this.outputTokens += completion.usage?.output_tokens ?? 0;
-    this.costUsd = completion.cost_usd === null || completion.cost_usd === undefined || this.costUsd === null ? (completion.is_cached ? this.costUsd : null) : this.costUsd + completion.cost_usd;
     this.dropPieces();
     for (const call of message.tool_calls ?? []) this.callOf(call.call_id, call.name, item).arguments = call.arguments;
     for (const call of message.server_calls ?? []) {
@@ -305,6 +321,7 @@ export class RunFold {
 
   /** Remove calls that only pieces of output have told of. */
   private dropPieces(): void {
+    this.pieces.clear();
     for (let place = this.items.length - 1; place >= 0; place -= 1) {
       const item = this.items[place] as Item;
       if (item.kind !== "call" || item.seqs.length) break;

@@ -1,11 +1,12 @@
 /** Two runs side by side: what is equal is folded, and the first difference is shown. */
 import { diffArrays } from "diff";
 import { useEffect, useMemo, useRef, useState, type FormEvent, type ReactNode } from "react";
-import { useRun } from "../fold/follow";
-import type { Item, RunFold } from "../fold/run";
-import { count, many, usd } from "../format";
+import { useRun, type FollowedRun } from "../fold/follow";
+import type { Item } from "../fold/run";
+import { many } from "../format";
 import { useKeys } from "../keys";
 import { Status } from "../parts/basics";
+import { Sums } from "../parts/runchip";
 import { Line } from "../parts/transcript";
 import { useVirtual } from "../parts/virtual";
 import { go, to, usePlace } from "../router";
@@ -18,8 +19,8 @@ interface Pair { one: Item | null; two: Item | null; isEqual: boolean; hidden: n
 const signature = (item: Item): string =>
   [item.kind, item.depth, item.title, item.text, item.reasoning, item.arguments, item.result?.content ?? "", item.result?.error_kind ?? ""].join("\0");
 
-/** Whether an item says what the run did, and not how it was driven. */
-const isWork = (item: Item): boolean => !(item.kind === "event" && /^(Paused|Resumed|Left open)/.test(item.title));
+/** Whether an item says what the run did, and not how it was driven or what people noted about it. */
+const isWork = (item: Item): boolean => !(item.kind === "event" && /^(Paused|Resumed|Left open|Note|Not done)/.test(item.title));
 
 /** Align the items of two runs. */
 export function align(one: readonly Item[], two: readonly Item[]): Pair[] {
@@ -70,11 +71,12 @@ function fold(pairs: Pair[]): Pair[] {
   return folded;
 }
 
-function Side({ runId, fold: run }: { runId: string; fold: RunFold }): ReactNode {
+function Side({ run }: { run: FollowedRun }): ReactNode {
+  const fold = run.fold;
   return (
     <div className="side">
-      <a className="mono" href={to(["run", runId])}>{runId.slice(0, 12)}</a> <b>{run.state === "finished" ? run.stopReason : run.state}</b>
-      <span className="soft"> {run.model} · {many(run.step, "step")} · {count(run.inputTokens)} → {count(run.outputTokens)} tokens · {usd(run.costUsd)}</span>
+      <a className="mono" href={to(["run", run.runId])}>{run.runId.slice(0, 12)}</a> <b>{fold.state === "finished" ? fold.stopReason : fold.state}</b>
+      <span className="soft row wrap"><span>{fold.model}</span><span>{many(run.info?.steps ?? 0, "step")}</span><Sums run={run} /></span>
     </div>
   );
 }
@@ -148,7 +150,7 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
         <button onClick={() => jump(1)} disabled={first < 0}>Next difference</button>
         <label className="row"><input type="checkbox" checked={isWhole} onChange={() => setIsWhole(!isWhole)} /> show what is equal</label>
       </div>
-      <div className="sides"><Side runId={left} fold={one.fold} /><Side runId={right} fold={two.fold} /></div>
+      <div className="sides"><Side run={one} /><Side run={two} /></div>
       <div className="transcript pairs" ref={box} tabIndex={0} role="region" aria-label="the runs side by side">
         <div style={{ height: virtual.total, position: "relative" }}>
           {virtual.lines.map((line) => {

@@ -50,6 +50,8 @@ function Dataset(): ReactNode {
   const number = place.path[1] ?? "0";
   const { data: view, error } = useGet<DatasetView>(datasetAddress(number));
   if (error || !view) return <main className="page"><Status error={error}>Reading the rows …</Status></main>;
+  const isEmpty = !view.stats.rows && !view.stats.rejected;
+  if (isEmpty) return <main className="page"><DatasetBar view={view} number={number} tab="dataset" /><Status>The dataset has no rows.</Status></main>;
   return (
     <main className="page">
       <DatasetBar view={view} number={number} tab="dataset" />

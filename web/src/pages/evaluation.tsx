@@ -3,6 +3,7 @@ import { useEffect, useMemo, useState, type ReactNode } from "react";
 import { Status } from "../parts/basics";
 import { Block, Facts, Figure, Figures, FirstOf, number, Section, share, tone } from "../parts/charts";
 import type { Evaluation, EvaluationView, FailureKind, MeanEstimate, ModelPair, ModelResult, Sample } from "../datatypes";
+import { eventsOf } from "../fold/follow";
 import { count, many } from "../format";
 import { useGet } from "../load";
 import { to } from "../router";
@@ -186,7 +187,7 @@ function Families({ found, prefix }: { found: Evaluation; prefix: string }): Rea
 
 /** A link to a run, if this page has it. */
 function RunLink({ run, hasRuns, children }: { run: string; hasRuns: boolean; children: ReactNode }): ReactNode {
-  const isThere = hasRuns && (isLive || has(`/v1/runs/${run}`));
+  const isThere = hasRuns && (isLive || has(eventsOf(run)));
   return isThere ? <a href={to(["run", run])}>{children}</a> : <span title="this file does not have the run">{children}</span>;
 }
 

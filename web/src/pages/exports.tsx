@@ -1,7 +1,7 @@
 /** What an exporter makes of a run: any format of rows or of tokens, line by line. */
 import { useMemo, useRef, type ReactNode } from "react";
 import { Chip, copy, Status } from "../parts/basics";
-import { bytes, many } from "../format";
+import { bytes, indent, many } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
 import { change, to, usePlace } from "../router";
@@ -29,12 +29,7 @@ const wide = (): number => Math.max(40, Math.floor((innerWidth - 48) / 7.4));
 function layOut(lines: string[]): string[] {
   const letters = new RegExp(`.{1,${wide()}}`, "gsu");
   return lines.flatMap((line) => {
-    let text = line;
-    try {
-      text = JSON.stringify(JSON.parse(line), null, 2).replace(/\[\s+((?:-?[\d.e+-]+|null)(?:,\s+(?:-?[\d.e+-]+|null))*)\s+\]/g, (_, inner: string) => `[${inner.replace(/\s+/g, " ")}]`);
-    } catch {
-      // The line is shown as it is.
-    }
+    const text = indent(line).replace(/\[\s+((?:-?[\d.e+-]+|null)(?:,\s+(?:-?[\d.e+-]+|null))*)\s+\]/g, (_, inner: string) => `[${inner.replace(/\s+/g, " ")}]`);
     return text.split("\n").flatMap((part) => part.match(letters) ?? [""]);
   });
 }

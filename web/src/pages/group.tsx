@@ -76,7 +76,7 @@ function Group(): ReactNode {
     { key: "q", about: "Close the tokens", run: () => change({ run: "", branch: "", at: "" }) },
     { key: "u", about: "All groups", run: () => go(to(["groups"])) },
   ]);
-  if (!view || !group) return <main className="page"><Status error={view ? null : error}>{view ? "There is no such group." : "Reading the groups …"}</Status></main>;
+  if (!view || !group) return <main className="page"><h1 className="hidden">A group</h1><Status error={view ? null : error}>{view ? "No finished run is in this group." : "Reading the groups …"}</Status></main>;
   const rewards = group.rollouts.map((item) => item.reward).filter((value) => value !== null);
   return (
     <main className="page">
@@ -140,6 +140,7 @@ function SideBySide({ group, bodies }: { group: GroupFacts; bodies: Record<strin
         ))}
       </div>
       {differs > 0 && isLoaded && <p className="soft hiddenones">{differs === 1 ? "The first message is" : `The first ${count(differs)} messages are`} the same in all.</p>}
+      {differs < 0 && isLoaded && shown.length > 1 && conversations[0]?.length ? <p className="soft hiddenones">All messages are the same in all.</p> : null}
       {!isLoaded && <Status />}
       {isLoaded && <SideLines conversations={conversations} />}
     </div>

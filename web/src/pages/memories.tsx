@@ -15,7 +15,7 @@ function Memories(): ReactNode {
   const { path, query } = usePlace();
   const owners = useGet<{ data: { persona: string; user: string }[] }>("/v1/view/memories");
   const [persona, user] = [path[1], path[2]];
-  const chosen = persona && user ? `/v1/view/memories/${encodeURIComponent(persona)}/${encodeURIComponent(user)}` : null;
+  const chosen = persona && user ? `/v1/view/memories/entries?${new URLSearchParams({ persona, user })}` : null;
   const { data, error } = useGet<{ data: Entry[] }>(chosen);
   const text = (query.get("text") ?? "").toLowerCase();
   const store = query.get("store") ?? "";

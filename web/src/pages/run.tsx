@@ -2,7 +2,7 @@
 import { useEffect, useState, type ReactNode } from "react";
 import { nest, useChildren, useRun, type FollowedRun } from "../fold/follow";
 import type { Item, RunFold } from "../fold/run";
-import { clock, count, many, oneLine, seconds, usd } from "../format";
+import { clock, many, oneLine, seconds } from "../format";
 import { useKeys } from "../keys";
 import { cancel, ForkDialog, NoteDialog, Reply, resume } from "../parts/actions";
 import { Chip, copy, Status, useTitle } from "../parts/basics";
@@ -11,12 +11,13 @@ import { Family } from "../parts/family";
 import { Files } from "../parts/files";
 import { Inspector } from "../parts/inspector";
 import { Outline } from "../parts/outline";
-import { describeRun } from "../parts/runchip";
+import { describeRun, Sums } from "../parts/runchip";
 import { Timeline } from "../parts/timeline";
 import { Transcript } from "../parts/transcript";
 import { change, go, to, usePlace } from "../router";
 import { has, isLive } from "../source";
 import type { PageSpec } from ".";
+import { tokensOf } from "./tokens";
 
 const VIEWS = ["transcript", "timeline", "files", "events", "forks"] as const;
 type View = (typeof VIEWS)[number];
@@ -47,7 +48,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
     <header className="runhead">
       <div className="row">
         <h1 className="cut" title={title}>{title}</h1>
-        <Chip tone={tone} moves={moves} dot={tone !== ""}>{text}</Chip>
+        <Chip tone={tone} moves={moves && isLive} dot={tone !== ""} title={moves && !isLive ? "when this file was written" : ""}>{text}</Chip>
         {run.error && <Chip tone="bad" dot title={run.error.message}>not connected</Chip>}
         <span className="grow" />
         {isLive && (
@@ -62,14 +63,13 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
       <div className="row wrap soft facts-line">
         <button className="plain mono id" onClick={() => void copy(run.runId)} title="Copy the id">{run.runId}</button>
         <span>{fold.model}</span>
-        <span>{many(fold.turn, "turn")}, {many(fold.step, "step")}</span>
-        <span>{count(fold.inputTokens)} → {count(fold.outputTokens)} tokens</span>
-        <span>{usd(fold.costUsd)}</span>
-        <span>{seconds(Math.max(0, (moves ? Date.now() / 1000 : fold.lastAt) - first))}</span>
+        <span>{many(fold.turn, "turn")}, {many(run.info?.steps ?? 0, "step")}</span>
+        <Sums run={run} />
+        <span>{seconds(Math.max(0, (moves && isLive ? Date.now() / 1000 : fold.lastAt) - first))}</span>
         <span title="start">{first ? clock(first) : ""}</span>
         {started?.parent && <a href={to(["run", started.parent.run_id], { at: started.parent.seq })}>forked from {started.parent.run_id.slice(0, 8)} at event {started.parent.seq}</a>}
         {started?.caller && <a href={to(["run", started.caller.run_id])}>called by {started.caller.run_id.slice(0, 8)}</a>}
-        {has(`/v1/view/runs/${run.runId}/tokens`) && <a href={to(["tokens", run.runId])}>tokens</a>}
+        {has(tokensOf(run.runId)) && <a href={to(["tokens", run.runId])}>tokens</a>}
         {isLive && <a href={to(["export", run.runId])}>export</a>}
         <a href={to(["compare", run.runId])}>compare</a>
         {isLive && fold.labels.has("group") && <a href={to(["group", fold.labels.get("group") ?? ""])}>its group</a>}

@@ -1,5 +1,6 @@
 /** All runs of the journal, by default the newest first, with the filters and the order in the address. */
 import { useCallback, useEffect, useRef, useState, type ReactNode } from "react";
+import { eventsOf } from "../fold/follow";
 import { ago, compact, count, many, seconds, usd } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
@@ -8,7 +9,7 @@ import { Status, tell } from "../parts/basics";
 import { RunChip } from "../parts/runchip";
 import { Table, type Column } from "../parts/table";
 import { change, go, to, usePlace } from "../router";
-import { get, has, isLive, RequestFailed } from "../source";
+import { get, has, isLive, RequestFailed, says } from "../source";
 import type { Listing, RunInfo } from "../types";
 import type { PageSpec } from ".";
 
@@ -29,7 +30,7 @@ const COLUMNS: Column<RunInfo>[] = [
   { name: "Tokens", width: "72px", isNumber: true, order: "tokens", cell: (run) => <span title={`${count(run.input_tokens)} in, ${count(run.cached_input_tokens)} of them cached, ${count(run.output_tokens)} out`}>{compact(run.input_tokens + run.output_tokens)}</span> },
   { name: "Cost", width: "72px", isNumber: true, order: "cost", cell: (run) => (run.cost_usd === null ? <span className="soft">unknown</span> : usd(run.cost_usd)) },
   { name: "Reward", width: "56px", isNumber: true, cell: (run) => (run.reward === null ? "" : run.reward.toFixed(2)) },
-  { name: "Time", width: "80px", isNumber: true, from: 1000, order: "duration", cell: (run) => seconds(Math.max(0, (run.is_turn_open && run.is_driven ? Date.now() / 1000 : run.updated_at) - run.created_at)) },
+  { name: "Time", width: "80px", isNumber: true, from: 1000, order: "duration", cell: (run) => seconds(Math.max(0, (run.is_turn_open && run.is_driven && isLive ? Date.now() / 1000 : run.updated_at) - run.created_at)) },
   { name: "Started", width: "80px", isNumber: true, order: "started", cell: (run) => <span className="soft" title={`${new Date(run.created_at * 1000).toLocaleString()}, newest event ${new Date(run.updated_at * 1000).toLocaleString()}`}>{ago(run.created_at)}</span> },
 ];
 
@@ -43,6 +44,15 @@ const FIGURES: Record<string, (run: RunInfo) => number> = {
 function sorting(order: string): string[][] {
   const name = order.replace(/^-/, "");
   return [...(name in FIGURES && name !== "started" ? [["order", name]] : []), ...(order === name ? [["is_ascending", "true"]] : [])];
+}
+
+/** Whether the filters let a run through, as the server decides it. */
+function matches(run: RunInfo, filters: string[][]): boolean {
+  return filters.every(([name, value = ""]) => {
+    if (name === "text") return run.id.startsWith(value) || says(eventsOf(run.id), value);
+    if (name === "label") return run.labels[value.split("=", 1)[0] ?? ""] === value.slice(value.indexOf("=") + 1);
+    return value === (name === "agent" ? run.labels["treadle.agent"] : name === "status" ? run.status : run.model);
+  });
 }
 
 function sorted(runs: RunInfo[], order: string): RunInfo[] {
@@ -103,6 +113,9 @@ function useRuns(query: string): { runs: RunInfo[]; hasMore: boolean; error: Err
   return { ...state, more };
 }
 
+/** Whether a value says nothing yet, like the name of a label while its value is to come. */
+const isUnfinished = (name: string, value: string): boolean => name === "label" && value !== "" && !/^[^=]+=/.test(value);
+
 function Filter({ name, placeholder, width, title }: { name: string; placeholder: string; width: number; title?: string }): ReactNode {
   const place = usePlace();
   const given = place.query.get(name) ?? "";
@@ -114,15 +127,16 @@ function Filter({ name, placeholder, width, title }: { name: string; placeholder
     return () => clearTimeout(timer);
   }, [text, given, name]);
   const kind = name === "text" ? "search" : "text";
-  return <input type={kind} aria-label={placeholder} placeholder={placeholder} title={title} value={text} style={{ width }} onChange={(event) => setText(event.target.value)} />;
+  return <input type={kind} aria-invalid={isUnfinished(name, text)} aria-label={placeholder} placeholder={placeholder} title={title} value={text} style={{ width }} onChange={(event) => setText(event.target.value)} />;
 }
 
 function Runs(): ReactNode {
   const place = usePlace();
-  const order = place.query.get("order") || STARTED;
-  const filters = FILTERS.flatMap((name) => place.query.getAll(name).filter(Boolean).map((value) => [name, value]));
+  const wanted = place.query.get("order") ?? "";
+  const order = wanted.replace(/^-/, "") in FIGURES ? wanted : STARTED;
+  const filters = FILTERS.flatMap((name) => place.query.getAll(name).filter((value) => value && !isUnfinished(name, value)).map((value) => [name, value]));
   const { runs: found, hasMore, error, isLoading, more } = useRuns(new URLSearchParams([...filters, ...sorting(order)]).toString());
-  const runs = isLive ? found : sorted(found, order);
+  const runs = isLive ? found : sorted(found.filter((run) => matches(run, filters)), order);
   const [isNew, setIsNew] = useState(false);
   const [chosen, setChosen] = useState("");
   const models = useGet<{ data: { id: string }[] }>(isLive ? "/v1/models" : null);
@@ -138,7 +152,7 @@ function Runs(): ReactNode {
   return (
     <main className="page">
       <h1 className="hidden">Runs</h1>
-      {isLive && (
+      {(isLive || found.length > 1) && (
         <div className="bar" role="search">
           <Filter name="text" placeholder="Text in a conversation, or a run’s id" title="What users and models wrote, and the results of tools" width={240} />
           <select aria-label="Status" value={place.query.get("status") ?? ""} onChange={(event) => change({ status: event.target.value })}>

@@ -10,6 +10,8 @@ import { change, to, usePlace } from "../router";
 import { isLive } from "../source";
 import type { PageSpec } from ".";
 
+/** Return the address of the tokens of a run. */
+export const tokensOf = (runId: string): string => `/v1/view/runs/${encodeURIComponent(runId)}/tokens`;
 const MASKS = ["all", "last_turn", "no_failed_calls", "no_reasoning"];
 export interface RunTokens {
   branches: TokenMap[];
@@ -81,7 +83,7 @@ function TokensPage(): ReactNode {
   const place = usePlace();
   const run = place.path[1] ?? "";
   const mask = MASKS.find((name) => name === place.query.get("mask")) ?? "all";
-  const address = `/v1/view/runs/${encodeURIComponent(run)}/tokens`;
+  const address = tokensOf(run);
   const { data, error } = useGet<RunTokens>(isLive ? `${address}?mask=${mask}` : address);
   return (
     <main className="page">

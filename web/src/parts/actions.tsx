@@ -58,6 +58,9 @@ function Approval({ runId, item }: { runId: string; item: Item }): ReactNode {
   );
 }
 
+/** When the model sees a message that is sent while it works. */
+const DELIVERIES: Record<string, string> = { queue: "after this turn", steer: "at the next step", interrupt: "at once" };
+
 function Talk({ runId, isSession, isOpen }: { runId: string; isSession: boolean; isOpen: boolean }): ReactNode {
   const [text, setText] = useState("");
   const [delivery, setDelivery] = useState(isSession ? "queue" : "steer");
@@ -67,7 +70,8 @@ function Talk({ runId, isSession, isOpen }: { runId: string; isSession: boolean;
     setIsSending(true);
     const body = { input: text, delivery: isOpen ? delivery : "queue" };
     const message = { type: delivery, message: { role: "user", content: text } };
-    const sending = isSession ? attempt(post(runAddress(runId, "turns"), body)) : attempt(mail(runId, message), "sent: the model sees it at its next step");
+    const sent = isOpen ? `sent: the model sees it ${DELIVERIES[delivery]}` : "";
+    const sending = attempt(isSession ? post(runAddress(runId, "turns"), body) : mail(runId, message), sent);
     if (await sending) setText("");
     setIsSending(false);
   };
@@ -80,9 +84,7 @@ function Talk({ runId, isSession, isOpen }: { runId: string; isSession: boolean;
       />
       {isOpen && isSession && (
         <select aria-label="When the model sees it" value={delivery} onChange={(event) => setDelivery(event.target.value)}>
-          <option value="queue">after this turn</option>
-          <option value="steer">at the next step</option>
-          <option value="interrupt">at once</option>
+          {Object.entries(DELIVERIES).map(([name, when]) => <option key={name} value={name}>{when}</option>)}
         </select>
       )}
       <button className="main" disabled={!text.trim() || isSending}>Send</button>
@@ -112,20 +114,22 @@ export function Reply({ runId, fold }: { runId: string; fold: RunFold }): ReactN
   return <div className="reply"><Talk runId={runId} isSession={isSession} isOpen={fold.state === "running"} /></div>;
 }
 
-/** A dialog with one form. `work` returns whether the dialog can close. */
-export function FormDialog({ title, action, work, onClose, children }: { title: string; action: string; work: () => Promise<boolean>; onClose: () => void; children: ReactNode }): ReactNode {
+/** A dialog with one form. `work` returns whether the dialog can close. `isReady` says whether there is anything to do. */
+export function FormDialog({ title, action, isReady, work, onClose, children }: { title: string; action: string; isReady: boolean; work: () => Promise<boolean>; onClose: () => void; children: ReactNode }): ReactNode {
   const [isBusy, setIsBusy] = useState(false);
+  const isOff = isBusy || !isReady;
   const submit = async (event: FormEvent): Promise<void> => {
     event.preventDefault();
+    if (isOff) return;
     setIsBusy(true);
     if (await work()) onClose();
     else setIsBusy(false);
   };
   return (
     <Dialog title={title} onClose={onClose}>
-      <form onSubmit={(event) => void submit(event)}>
+      <form onSubmit={(event) => void submit(event)} onKeyDown={(event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) event.currentTarget.requestSubmit(); }}>
         {children}
-        <div className="ends"><button type="button" onClick={onClose}>Close</button><button className="main" disabled={isBusy}>{action}</button></div>
+        <div className="ends"><button type="button" onClick={onClose}>Close</button><button className="main" disabled={isOff} title="Ctrl+Enter, also within a text of several lines">{action}</button></div>
       </form>
     </Dialog>
   );
@@ -140,7 +144,7 @@ export function NoteDialog({ runId, onClose }: { runId: string; onClose: () => v
     return attempt(mail(runId, { type: "note", ...labels, ...(remark.trim() ? { remark } : {}), by: "viewer" }), "noted");
   };
   return (
-    <FormDialog title="Label and note" action="Save" work={work} onClose={onClose}>
+    <FormDialog title="Label and note" action="Save" isReady={Boolean(name.trim() || (remark.trim() && !value))} work={work} onClose={onClose}>
       <div className="row">
         <input className="grow" aria-label="Name of the label" placeholder="Name of a label" value={name} onChange={(event) => setName(event.target.value)} />
         <input className="grow" aria-label="Value of the label" placeholder="Value; empty removes it" value={value} onChange={(event) => setValue(event.target.value)} />
@@ -154,14 +158,14 @@ export function ForkDialog({ runId, seq, onClose }: { runId: string; seq: number
   const [at, setAt] = useState(String(seq));
   const [text, setText] = useState("");
   const work = async (): Promise<boolean> => {
-    const body = { at: Number(at) || null, ...(text.trim() ? { input: text } : {}) };
+    const body = { at: Number(at), ...(text.trim() ? { input: text } : {}) };
     return attempt(post<RunInfo>(runAddress(runId, "fork"), body).then((run) => go(to(["run", run.id]))));
   };
   return (
-    <FormDialog title="Fork this run" action="Fork" work={work} onClose={onClose}>
+    <FormDialog title="Fork this run" action="Fork" isReady={at !== ""} work={work} onClose={onClose}>
       <p className="soft">The new run begins with a copy of the events up to this one, and goes on from there.</p>
       <label htmlFor="fork-at">Last event that is copied</label>
-      <input id="fork-at" inputMode="numeric" pattern="[0-9]+" value={at} onChange={(event) => setAt(event.target.value)} />
+      <input id="fork-at" inputMode="numeric" pattern="0*[1-9][0-9]*" title="The number of an event, from 1 on" value={at} onChange={(event) => setAt(event.target.value)} />
       <label htmlFor="fork-text">Message of the next turn, if the turn is over there</label>
       <textarea id="fork-text" value={text} onChange={(event) => setText(event.target.value)} />
     </FormDialog>
@@ -171,16 +175,13 @@ export function ForkDialog({ runId, seq, onClose }: { runId: string; seq: number
 export function NewRunDialog({ names, onClose }: { names: string[]; onClose: () => void }): ReactNode {
   const [name, setName] = useState(names[0] ?? "");
   const [text, setText] = useState("");
-  const work = async (): Promise<boolean> => {
-    if (!text.trim()) return false;
-    return attempt(post<RunInfo>("/v1/runs", { model: name, input: text }).then((run) => go(to(["run", run.id]))));
-  };
+  const work = (): Promise<boolean> => attempt(post<RunInfo>("/v1/runs", { model: name, input: text }).then((run) => go(to(["run", run.id]))));
   return (
-    <FormDialog title="Talk to an agent" action="Send" work={work} onClose={onClose}>
+    <FormDialog title="Talk to an agent" action="Send" isReady={Boolean(text.trim())} work={work} onClose={onClose}>
       <label htmlFor="new-agent">Agent or model</label>
       <select id="new-agent" value={name} onChange={(event) => setName(event.target.value)}>{names.map((one) => <option key={one}>{one}</option>)}</select>
       <label htmlFor="new-text">Message</label>
-      <textarea id="new-text" autoFocus value={text} onChange={(event) => setText(event.target.value)} />
+      <textarea id="new-text" value={text} onChange={(event) => setText(event.target.value)} />
     </FormDialog>
   );
 }

@@ -1,6 +1,6 @@
 /** Small parts that several pages use: chips, states of loading, dialogs and copying. */
-import { useEffect, useRef, useState, type ReactNode } from "react";
-import { RequestFailed, setToken } from "../source";
+import { useEffect, useLayoutEffect, useRef, useState, type PointerEvent, type ReactNode } from "react";
+import { hasToken, RequestFailed, setToken } from "../source";
 
 export type Tone = "" | "good" | "bad" | "warn" | "accent";
 
@@ -13,12 +13,13 @@ export function Chip({ tone = "", title, children, moves = false, dot = false }:
   );
 }
 
-/** Asks for the key of a server that wants one. */
-function AskToken(): ReactNode {
+/** Asks for the key of a server that wants one. `refused` says why the key that was given is not valid. */
+function AskToken({ refused }: { refused: string }): ReactNode {
   const [text, setText] = useState("");
   return (
     <form className="form status" onSubmit={(event) => { event.preventDefault(); setToken(text.trim()); location.reload(); }}>
       <label htmlFor="token">This server wants a key: open the address that <code>treadle view</code> printed, or give a key of <code>treadle serve</code>.</label>
+      {hasToken() && <span className="bad" role="alert">{refused}</span>}
       <div className="row">
         <input id="token" type="password" className="grow" value={text} onChange={(event) => setText(event.target.value)} autoComplete="off" />
         <button className="main" disabled={!text.trim()}>Use the key</button>
@@ -29,7 +30,7 @@ function AskToken(): ReactNode {
 
 /** Says that data comes, why it does not come, or that there is none. */
 export function Status({ error, children }: { error?: Error | null; children?: ReactNode }): ReactNode {
-  if (error instanceof RequestFailed && error.status === 401) return <AskToken />;
+  if (error instanceof RequestFailed && error.status === 401) return <AskToken refused={error.message} />;
   return (
     <div className="status" role={error ? "alert" : "status"}>
       {error ? <><b>This cannot be shown.</b> {error.message}</> : children ?? "Loading …"}
@@ -37,11 +38,25 @@ export function Status({ error, children }: { error?: Error | null; children?: R
   );
 }
 
+/** A dialog, which Escape, its button and a click beside it close. The focus then goes back to where it was. */
 export function Dialog({ title, onClose, children }: { title: string; onClose: () => void; children: ReactNode }): ReactNode {
   const box = useRef<HTMLDialogElement>(null);
-  useEffect(() => box.current?.showModal(), []);
+  useLayoutEffect(() => {
+    const dialog = box.current;
+    dialog?.showModal();
+    return () => {
+      // A message about what was done is seen after the dialog, too.
+      document.body.append(...(dialog?.querySelectorAll(".toast") ?? []));
+      dialog?.close();
+    };
+  }, []);
+  // The press counts, and not the click: a text that is selected may end beside the dialog.
+  const closeBeside = (event: PointerEvent): void => {
+    const { left, right, top, bottom } = event.currentTarget.getBoundingClientRect();
+    if (event.clientX < left || event.clientX > right || event.clientY < top || event.clientY > bottom) onClose();
+  };
   return (
-    <dialog ref={box} onClose={onClose} aria-label={title} onClick={(event) => { if (event.target === box.current) onClose(); }}>
+    <dialog ref={box} onClose={onClose} aria-label={title} onPointerDown={(event) => event.target === box.current && closeBeside(event)}>
       <h2>{title}</h2>
       {children}
     </dialog>

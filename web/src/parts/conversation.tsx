@@ -50,7 +50,7 @@ export function SideLines({ conversations }: { conversations: ShownMessage[][] }
   const most = Math.max(0, ...conversations.map((messages) => messages.length));
   return Array.from({ length: most }, (_, line) => {
     const message = conversations[0]?.[line];
-    if (differs >= 0 && line < differs && message) return <div key={line} className="sideline common"><div><Message message={message} /></div></div>;
+    if (conversations.length > 1 && (differs < 0 || line < differs) && message) return <div key={line} className="sideline common"><div><Message message={message} /></div></div>;
     return (
       <div key={line} className={`sideline ${line === differs ? "differs" : ""}`} style={sidesOf(conversations.length)}>
         {line === differs && <p className="mark">the first difference</p>}

@@ -17,7 +17,8 @@ export interface Relatives {
   children: (RunInfo & { call_id: string })[];
 }
 
-const WIDTH = 360;
+/** The width of the branches. On a narrow screen, the names beside them are in view, too. */
+const WIDTH = innerWidth < 800 ? 96 : 360;
 const ROW = 40;
 
 export function Family({ runId, version }: { runId: string; version: number }): ReactNode {

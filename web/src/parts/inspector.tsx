@@ -6,7 +6,7 @@ import { clock, count, many, oneLine, pretty, seconds, usd } from "../format";
 import { useGet } from "../load";
 import { to } from "../router";
 import { copy, Status } from "./basics";
-import { describeUsage, Text } from "./transcript";
+import { describeUsage, Text, textOf } from "./transcript";
 
 interface StepView {
   step: number;
@@ -125,7 +125,7 @@ export function Inspector({ item, fold, runId, actions, onClose }: { item: Item 
             {item.kind === "call" && <><h3>Arguments</h3><Text text={pretty(item.arguments)} most={4_000} /></>}
             {item.result && <><h3>Result</h3><Text text={pretty(item.result.content)} most={4_000} /></>}
             {item.result?.structured !== undefined && <><h3>Structured</h3><Text text={JSON.stringify(item.result.structured, null, 2)} most={4_000} /></>}
-            {item.kind !== "call" && item.text && <Text text={item.text} most={4_000} />}
+            {item.kind !== "call" && item.text && <Text text={textOf(item)} most={4_000} />}
           </>
         )}
         {shown === "prompt" && <Prompt key={`${runId} ${item.step}`} runId={runId} step={item.step} />}

@@ -1,5 +1,7 @@
 /** The state of a run as a chip. */
 import type { ReactNode } from "react";
+import type { FollowedRun } from "../fold/follow";
+import { count, usd } from "../format";
 import type { RunInfo } from "../types";
 import { Chip, type Tone } from "./basics";
 
@@ -22,4 +24,15 @@ export function describeRun(run: Pick<RunInfo, "status" | "stop_reason" | "is_dr
 export function RunChip({ run }: { run: RunInfo }): ReactNode {
   const [text, tone, moves] = describeRun(run);
   return <Chip tone={tone} title={run.error ?? ""} moves={moves} dot={tone !== ""}>{text}</Chip>;
+}
+
+/** What a run and its sub-agents used, as in the list of runs. */
+export function Sums({ run: { info } }: { run: FollowedRun }): ReactNode {
+  if (!info) return null;
+  return (
+    <>
+      <span title={`with its sub-agents; ${count(info.cached_input_tokens)} of the input tokens were cached`}>{count(info.input_tokens)} → {count(info.output_tokens)} tokens</span>
+      <span title="with its sub-agents">{usd(info.cost_usd)}</span>
+    </>
+  );
 }

@@ -4,6 +4,7 @@ import { lengthOf, makeScale, measure } from "../fold/spans";
 import type { Item, Phase } from "../fold/run";
 import { seconds } from "../format";
 import { useKeys } from "../keys";
+import { isLive } from "../source";
 import { lineOf } from "./outline";
 import { useVirtual } from "./virtual";
 
@@ -12,7 +13,7 @@ const PHASES: [Phase, string][] = [["model", "model"], ["tool", "tools"], ["retr
 export function Timeline({ items, version, picked, onPick }: { items: readonly Item[]; version: number; picked: number; onPick: (index: number) => void }): ReactNode {
   const box = useRef<HTMLDivElement>(null);
   const [squeezes, setSqueezes] = useState(true);
-  const now = items.some((item) => item.spans.at(-1)?.to === null) ? Date.now() / 1000 : items.at(-1)?.end ?? 0;
+  const now = isLive && items.some((item) => item.spans.at(-1)?.to === null) ? Date.now() / 1000 : items.reduce((last, item) => Math.max(last, item.end ?? item.at), 0);
   const rows = useMemo(() => items.flatMap((item, index) => (item.spans.length || item.kind === "turn" ? [index] : [])), [items, version]);
   const times = useMemo(() => measure(items, now), [items, version]);
   const { scale, gaps } = useMemo(() => makeScale(times, squeezes), [times, squeezes]);

@@ -5,7 +5,8 @@ import type { Item } from "../fold/run";
 import { bytes, clock, compact, count, many, oneLine, pretty, seconds, usd } from "../format";
 import { useGet } from "../load";
 import { to } from "../router";
-import { Chip, type Tone } from "./basics";
+import { isLive } from "../source";
+import { Chip, Dialog, Status, type Tone } from "./basics";
 import { contentOf, type Content } from "./files";
 import { useVirtual } from "./virtual";
 
@@ -22,7 +23,7 @@ export function Text({ text, className = "", most = LONG }: { text: string; clas
       <pre className={className}>{text.slice(0, limit)}{text.length > limit ? " …" : ""}</pre>
       {text.length > most && (
         <button className="plain more" onClick={(event) => { event.stopPropagation(); setIsWhole(!isWhole); }}>
-          {isWhole ? "Show less" : `Show all ${count(text.length)} characters`}
+          {isWhole ? "Show less" : text.length > MOST ? `Show ${count(MOST)} of ${count(text.length)} characters` : `Show all ${count(text.length)} characters`}
         </button>
       )}
     </>
@@ -44,6 +45,37 @@ function Picture({ runId, part, digest }: { runId: string; part: Artifact; diges
   return data?.base64 === undefined ? <Chip>{name}</Chip> : <img src={`data:${part.mime_type};base64,${data.base64}`} alt={name} />;
 }
 
+const nameOf = (part: Artifact): string => `${part.name ?? part.kind}${part.size_bytes ? `, ${bytes(part.size_bytes)}` : ""}`;
+
+/** A content that is kept beside the events, such as the whole of a cut result, which is shown when it is asked for. */
+function Kept({ runId, part, digest }: { runId: string; part: Artifact; digest: string }): ReactNode {
+  const [isOpen, setIsOpen] = useState(false);
+  return (
+    <span onClick={(event) => event.stopPropagation()}>
+      <button className="chip" title="Show it" onClick={() => setIsOpen(true)}>{nameOf(part)}</button>
+      {isOpen && <KeptDialog runId={runId} part={part} digest={digest} onClose={() => setIsOpen(false)} />}
+    </span>
+  );
+}
+
+function KeptDialog({ runId, part, digest, onClose }: { runId: string; part: Artifact; digest: string; onClose: () => void }): ReactNode {
+  const { data, error } = useGet<Content>(contentOf(runId, digest));
+  const [address, setAddress] = useState("");
+  useEffect(() => {
+    if (!data) return;
+    const content = data.base64 === undefined ? data.text ?? "" : Uint8Array.from(atob(data.base64), (letter) => letter.charCodeAt(0));
+    const made = URL.createObjectURL(new Blob([content]));
+    setAddress(made);
+    return () => URL.revokeObjectURL(made);
+  }, [data]);
+  return (
+    <Dialog title={nameOf(part)} onClose={onClose}>
+      {error || !data ? <Status error={error} /> : data.text === undefined ? <p className="soft">This content is not text.</p> : <Text className="kept" text={data.text} most={20_000} />}
+      <div className="ends">{address && <a href={address} download={part.name ?? `${digest.slice(0, 12)}${data?.text === undefined ? "" : ".txt"}`}>Save as a file</a>}<button onClick={onClose}>Close</button></div>
+    </Dialog>
+  );
+}
+
 function Parts({ runId, parts }: { runId: string; parts: Artifact[] }): ReactNode {
   return (
     <div className="row wrap parts">
@@ -52,7 +84,8 @@ function Parts({ runId, parts }: { runId: string; parts: Artifact[] }): ReactNod
           ? <img key={number} src={`data:${part.mime_type};base64,${part.data}`} alt={part.name ?? "attached image"} />
           : part.digest && part.mime_type?.startsWith("image/")
             ? <Picture key={number} runId={runId} part={part} digest={part.digest} />
-            : <Chip key={number} title={part.uri ?? part.digest ?? ""}>{part.name ?? part.kind}{part.size_bytes ? `, ${bytes(part.size_bytes)}` : ""}</Chip>
+            : part.digest ? <Kept key={number} runId={runId} part={part} digest={part.digest} />
+            : <Chip key={number} title={part.uri ?? ""}>{nameOf(part)}</Chip>
       ))}
     </div>
   );
@@ -77,14 +110,17 @@ function Running({ item, isDriven, what }: { item: Item; isDriven: boolean; what
   const [, tick] = useReducer((count: number) => count + 1, 0);
   const isRunning = item.state === "running";
   useEffect(() => {
-    if (!isRunning || !isDriven) return;
+    if (!isRunning || !isDriven || !isLive) return;
     const timer = setInterval(tick, 1000);
     return () => clearInterval(timer);
   }, [isRunning, isDriven]);
   if (!isRunning) return null;
   const passed = Math.floor(Date.now() / 1000 - item.at);
-  return isDriven ? <Chip tone="accent" moves>{what}{passed > 1 && ` for ${passed < 60 ? `${passed} s` : seconds(passed)}`}</Chip> : <Chip tone="warn" title="the process that drove the run has ended">interrupted</Chip>;
+  return isDriven ? <Chip tone="accent" moves={isLive} dot title={isLive ? "" : "when this file was written"}>{what}{isLive && passed > 1 && ` for ${passed < 60 ? `${passed} s` : seconds(passed)}`}</Chip> : <Chip tone="warn" title="the process that drove the run has ended">interrupted</Chip>;
 }
+
+/** Return what an item says; an answer that must fit a schema is laid out, also while it comes. */
+export const textOf = (item: Item): string => (item.isStructured ? pretty(item.text, true, item.state === "running") : item.text);
 
 function Inference({ item, isDriven }: { item: Item; isDriven: boolean }): ReactNode {
   const usage = item.completion?.usage;
@@ -105,7 +141,7 @@ function Inference({ item, isDriven }: { item: Item; isDriven: boolean }): React
         </p>
       ))}
       {item.reasoning && <Text className="thought" text={item.reasoning} most={600} />}
-      {item.text && <Text className="said" text={item.text} />}
+      {item.text && <Text className={item.isStructured ? "arguments" : "said"} text={textOf(item)} />}
       {item.parts.length > 0 && <Parts runId={item.runId} parts={item.parts} />}
     </>
   );
@@ -127,7 +163,7 @@ function Call({ item, onOpen, isOpened, isDriven }: { item: Item } & Opening): R
       <Head item={item}>
         {item.effect === "once" && <Chip title="running it again could do harm">once</Chip>}
         {item.effect === "server" && <Chip title="the model's server made this call">server</Chip>}
-        <Running item={item} isDriven={isDriven} what="running" />
+        <Running item={item} isDriven={isDriven} what={item.seqs.length ? "running" : "being written"} />
         {item.isOpen && <Chip tone="warn" dot>waits for approval</Chip>}
         {result?.error_kind && <Chip tone={TONES[item.state]}>{result.error_kind.replaceAll("_", " ")}</Chip>}
         {result?.is_simulated && <Chip title="a mock or a model made this result up">simulated</Chip>}
@@ -139,7 +175,7 @@ function Call({ item, onOpen, isOpened, isDriven }: { item: Item } & Opening): R
           </>
         )}
       </Head>
-      <Text className="arguments" text={item.arguments.length <= SHORT && !item.arguments.includes("\\n") ? item.arguments : pretty(item.arguments, true)} most={900} />
+      <Text className="arguments" text={item.arguments.length <= SHORT && !item.arguments.includes("\\n") ? item.arguments : pretty(item.arguments, true, item.state === "running")} most={900} />
       {result && <Text className={`result${result.is_error ? " bad" : ""}`} text={result.content || "(empty)"} most={900} />}
       {result?.artifacts && result.artifacts.length > 0 && <Parts runId={item.runId} parts={result.artifacts} />}
     </>

@@ -81,7 +81,7 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
         treadle report last > run.html
         treadle report evaluation > evaluation.html
     """
-    from treadle.viewer.bundle import encode_bundle
+    from treadle.viewer.bundle import encode_bundle, escape_part
     from treadle.viewer.data_pages import check_folder, encode_page, find_kind, make_view
     from treadle.viewer.run_view import embed_runs
     from treadle.viewer.token_views import embed_tokens
@@ -104,7 +104,7 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
                 raise
             infos = opened.runs(RunFilter(run_ids=ids))
             title = infos[0].title or ids[0]
-            start = f"#/run/{ids[0]}" if len(ids) == 1 else "#/runs"
+            start = f"#/run/{escape_part(ids[0])}" if len(ids) == 1 else "#/runs"
             answers = embed_runs(opened, infos) | embed_tokens(opened, ids)
             page = encode_bundle(title, start, answers)
     write_output(page, out)

@@ -105,13 +105,13 @@ async def get_rollouts(data: TheData, host: TheHost, after: Annotated[int, Query
     return await _answer(data.rollouts, host.journal, after)
 
 
-@router.get("/rollouts/{group_id}/{run_id}")
+@router.get("/rollouts/{group_id:path}/{run_id}")
 async def get_rollout(group_id: str, run_id: str, data: TheData, host: TheHost) -> Response:
     """Return the messages and the tokens of a rollout."""
     return await _answer(data.rollout, host.journal, group_id, run_id)
 
 
-@router.get("/groups/{group_id}")
+@router.get("/groups/{group_id:path}")
 async def get_group(group_id: str, data: TheData, host: TheHost) -> Response:
     """Return the finished runs of the journal whose label `group` is this, as rollouts of one group."""
     return await _answer(data.group, host.journal, group_id)

@@ -59,15 +59,13 @@ async def get_page_events(
     after_seq: Annotated[int, Query(ge=0, le=MAX_SEQ)] = 0,
     limit: Annotated[int, Query(ge=1, le=100_000)] = 100_000,
 ) -> Response:
-    """Return at most `limit` events of a run after number `after_seq`, and whether it is driven.
+    """Return at most `limit` events of a run after number `after_seq`, and the facts about the run.
 
     The tokens of answers are left out.
     """
     info = await host.get_info(caller, run_id)
     found = await asyncio.to_thread(host.journal.read, run_id, after_seq, after_seq + limit)
-    return Response(
-        await asyncio.to_thread(write_events, found, info.is_driven), media_type="application/json"
-    )
+    return Response(await asyncio.to_thread(write_events, found, info), media_type="application/json")
 
 
 @router.get("/v1/view/runs/{run_id}/prompts/{step}")
@@ -99,8 +97,8 @@ async def get_owners(host: TheHost, caller: Reader) -> Response:
     return Fast(await asyncio.to_thread(list_owners, host.journal))
 
 
-@router.get("/v1/view/memories/{persona}/{user}")
-async def get_memories(persona: str, user: str, host: TheHost, caller: Reader) -> Response:
+@router.get("/v1/view/memories/entries")
+async def get_memories(host: TheHost, caller: Reader, persona: str, user: str) -> Response:
     """Return what a persona remembers about a user, the newest first."""
     _check_all(caller)
     return Fast(await asyncio.to_thread(list_memories, host.journal, persona, user))
