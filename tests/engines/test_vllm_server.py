@@ -17,7 +17,7 @@ from treadle.core.log import Log
 from treadle.core.packed import unpack_ids
 from treadle.core.types import UNREADABLE_CALL, FinishReason, Message, Request, Role, Settings, ToolSpec
 from treadle.http.transport import HttpTransport
-from treadle.models.config.probe import find_logprobs_mode
+from treadle.models.config.logprobs_probe import find_logprobs_mode
 from treadle.models.protocol import Watch
 from treadle.renderers.registry import load_renderer
 from treadle.tasks.files import TASK_SET

@@ -182,6 +182,20 @@ async def test_the_probe_compares_the_templates():
         assert found.seen.startswith("a call: from id ")
 
 
+async def test_the_probe_sees_at_once_that_the_renderer_is_for_another_model():
+    """The model would be asked in ids that mean something else to it."""
+
+    def answer_other(request):
+        return Reply({"prompt": "other words"}) if request.path == "/detokenize" else handle(request)
+
+    async with serve(answer_other) as server:
+        findings, result = await probe(server.base_url, "chatml")
+        assert not result.is_usable
+        assert list(findings) == ["same vocabulary"]
+        assert "is for another model" in findings["same vocabulary"].seen
+        assert not [item for item in server.requests if item.path.endswith("completions") and item.body]
+
+
 async def test_the_probe_counts_tokens_and_not_bytes():
     async with serve(handle) as server:
         findings, _ = await probe(server.base_url, "chatml")
