@@ -230,7 +230,7 @@ async def test_answers_of_an_engine_have_a_limit_and_a_cut_is_told():
     found = await probe_handler(handle)
     assert found["answers"].seen.startswith("'on and on', cut off after 9 tokens, ")
     assert found["json schema"].seen == "'on and on', cut off after 9 tokens"
-    assert {body.get("max_tokens") for body in handle.asked} == {1024}
+    assert {body.get("max_tokens") for body in handle.asked} == {512}
     # The limit of the model itself is kept, and a server that is no engine is sent none.
     handle = handle_engine(lambda body: answer("on"))
     await probe_handler(handle, max_output_tokens=70)

@@ -64,7 +64,7 @@ _ASKED, _ADVICE = _DATA["questions"], _DATA["advice"]
 _WEATHER = ToolSpec(_DATA["tool"]["name"], _DATA["tool"]["description"], _DATA["tool"]["parameters"])
 _LEAST_STREAMED = 20
 """An answer of fewer characters may come in one piece although the server streams."""
-_MOST_TOKENS = 1024
+_MOST_TOKENS = 512
 """The longest answer of an engine, whose weak models may go on until their context is full."""
 _SHOWN_CHARS = 60
 
@@ -295,6 +295,9 @@ class Prober:
             if record is None or record.prompt_token_ids is None:
                 return EndpointFinding(name, None, "the server does not return the ids of its prompts")
             theirs = unpack_ids(record.prompt_token_ids)
+            if ours != theirs and tools and theirs == await self._prompt_without_tools(model, messages):
+                left_out.append(f"{what} ({_ADVICE['no_place']})")
+                continue
             if ours != theirs:
                 pairs = enumerate(zip(ours, theirs, strict=False))
                 at = next((at for at, pair in pairs if pair[0] != pair[1]), min(len(ours), len(theirs)))
@@ -305,6 +308,12 @@ class Prober:
         seen = f"{renderer.name} and the server agree on {', '.join(same) or 'nothing'}"
         seen += f"; not compared: {'; '.join(left_out)}" if left_out else ""
         return EndpointFinding(name, True if same and not left_out else None, seen)
+
+    async def _prompt_without_tools(self, model: Model, messages: list[Message]) -> tuple[int, ...] | None:
+        record = (await model.infer(Request(Log(messages), ()), Watch())).tokens
+        return (
+            None if record is None or record.prompt_token_ids is None else unpack_ids(record.prompt_token_ids)
+        )
 
     async def _context(self) -> EndpointFinding:
         find = getattr(innermost(self._model), "find_context_tokens", None)
