@@ -8,7 +8,7 @@ from tests.models.answers import USAGE, answer, error
 
 from treadle.core.errors import TransportError
 from treadle.core.types import Settings
-from treadle.models import HttpResponse, InProcessTransport, OpenAIChatModel, RetryModel
+from treadle.models import FormatModel, HttpResponse, InProcessTransport, OpenAIChatModel, RetryModel
 from treadle.models.config.probe import Prober, find_token_settings
 
 
@@ -259,6 +259,19 @@ async def test_a_template_without_a_place_for_tools_is_told(is_hidden):
     else:
         assert found.seen == "no call, but 'Sunny.'"
         assert found.advice.startswith("for a model whose tool calls are text")
+
+
+async def test_a_model_whose_tools_are_text_already_gets_no_advice_to_make_them_text():
+    handle = handle_engine(lambda body: answer("Sunny."), tokens=lambda body: len(str(body["messages"])))
+    transport = InProcessTransport(handle)
+    prober = Prober(
+        lambda **given: FormatModel(
+            OpenAIChatModel("m", base_url="http://h/v1", settings=Settings(**given), transport=transport),
+            "hermes",
+        )
+    )
+    found = {item.name: item async for item in prober.findings()}["tools"]
+    assert (found.is_there, found.advice) == (False, None)
 
 
 async def test_a_call_that_cannot_be_read_is_shown_in_one_line():

@@ -29,6 +29,7 @@ from treadle.core.types import (
 from treadle.models.config.logprobs_probe import MakeModel, find_logprobs_mode
 from treadle.models.protocol import Model, Watch, innermost
 from treadle.models.wire.endpoint import PAUSE_PATHS, TOKEN_PATHS, EngineInfo, HttpEndpoint
+from treadle.models.wrappers.format_model import FormatModel
 from treadle.renderers.protocol import Renderer
 
 
@@ -134,7 +135,7 @@ class Prober:
         )
         yield EndpointFinding("answers", True, f"{_show(first)}, {took:.1f} s, {tokens}")
         yield await _find("streaming", self._streaming)
-        tools = await _find("tools", self._tools, advice=_ADVICE["no_tools"])
+        tools = await _find("tools", self._tools, advice=self._find_advice())
         yield tools
         if tools.is_there:
             yield await _find("parallel calls", self._parallel)
@@ -197,13 +198,23 @@ class Prober:
     async def _explain_no_call(self, question: str, answer: Completion) -> EndpointFinding:
         """Return the finding about an answer without a call. A template that has no place for tools makes the same
         prompt with and without them."""
-        seen, advice = f"no call, but {_show(answer)}", _ADVICE["no_tools"]
+        seen, advice = f"no call, but {_show(answer)}", self._find_advice()
         if answer.usage.is_reported:
             plain = (await _ask(self._model, question)).usage
             if plain.is_reported and plain.input_tokens == answer.usage.input_tokens:
                 seen = f"the prompt has {plain.input_tokens:,} tokens with the tool and without it; {seen}"
                 advice = _ADVICE["hidden_tools"]
         return EndpointFinding("tools", False, seen, advice)
+
+    def _find_advice(self) -> str | None:
+        """Return what helps a model whose calls are text; `None` if Treadle writes the tools as text already."""
+        model: object = self._model
+        while model is not None:
+            if isinstance(model, FormatModel) or hasattr(model, "renderer"):
+                return None
+            model = getattr(model, "inner", None)
+        advice: str = _ADVICE["no_tools"]
+        return advice
 
     async def _parallel(self) -> EndpointFinding:
         count = len((await _ask(self._model, _ASKED["calls"], tools=(_WEATHER,))).message.tool_calls)
