@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.engines.engine_server import NAME, EngineServer, make_language_model, serve
+from tests.engines.engine_server import NAME, EngineServer, make_language_model, make_tiny_model, serve
 
 from treadle import Agent, Policy, Run, model, open_journal
 from treadle.core.events import TextDelta
@@ -85,6 +85,27 @@ def check_faults(runs: list[Run]) -> None:
     """Check that nothing but the model itself failed."""
     assert runs
     assert all(run.fault in (None, "model") for run in runs), [(run.run_id, run.error) for run in runs]
+
+
+@pytest.mark.parametrize("renderer", ["", "hf:{}?format=hermes", "hf:{}/tiny"])
+def test_the_check_of_a_model_that_is_shown_no_tools(command, language_model, renderer):
+    """The template of the server has no place for tools, where a renderer writes them as text."""
+    name = renderer.format(language_model.environment if "tiny" in renderer else language_model.model)
+    make_tiny_model(language_model.environment, language_model.environment / "tiny")
+    asked = ["models", "check", f"vllm:{NAME}", "--base-url", language_model.url, "--json"]
+    said = command(*asked, *(["--renderer", name] if name else []), codes=(1,) if "tiny" in name else (0,))
+    found = {item["name"]: item for item in map(json.loads, said.splitlines()) if "name" in item}
+    if "tiny" in name:
+        assert "is for another model" in found["same vocabulary"]["seen"]
+        assert "answers" not in found
+        return
+    assert found["answers"]["is_there"]
+    assert found["tools"]["is_there"] is False
+    if name:
+        assert "the server's template does not show tools" in found["same template"]["seen"]
+        assert "advice" not in found["tools"]
+    else:
+        assert "tokens with the tool and without it" in found["tools"]["seen"]
 
 
 @pytest.mark.parametrize("judge", ["patterns", "model:small"])

@@ -12,12 +12,13 @@ from tests.engines.engine_server import NAME, serve
 from tests.engines.test_tokens_of_engines import TASKS, check_ends, make_agent
 
 from treadle import model
+from treadle.core.errors import ContextOverflowError
 from treadle.core.events import TextDelta
 from treadle.core.log import Log
 from treadle.core.packed import unpack_ids
 from treadle.core.types import UNREADABLE_CALL, FinishReason, Message, Request, Role, Settings, ToolSpec
 from treadle.http.transport import HttpTransport
-from treadle.models.config.probe import find_logprobs_mode
+from treadle.models.config.logprobs_probe import find_logprobs_mode
 from treadle.models.protocol import Watch
 from treadle.renderers.registry import load_renderer
 from treadle.tasks.files import TASK_SET
@@ -182,3 +183,14 @@ async def test_speed(vllm, recorder, tmp_path):
     print(
         f"{ours:.0f} tokens/s in 12 runs in flight; {bare:.0f} tokens/s for the same requests sent without runs"
     )
+
+
+@pytest.mark.parametrize("has_renderer", [False, True])
+@pytest.mark.parametrize("limit", [None, 20])
+async def test_a_prompt_that_the_window_does_not_hold(vllm, has_renderer, limit):
+    """A session compacts itself after this error, and after no other one."""
+    options = {"renderer": f"hf:{vllm.model}"} if has_renderer else {}
+    made = model(f"vllm:{NAME}", base_url=vllm.url, max_output_tokens=limit, **options)
+    asked = Log([Message(Role.USER, "fish and bread " * 9000)])
+    with pytest.raises(ContextOverflowError):
+        await made.infer(Request(asked, ()), Watch())

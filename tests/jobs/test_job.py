@@ -11,7 +11,7 @@ import pytest
 from treadle.jobs.job import Expected, Job, JobEnd, JobSettings
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
 from treadle.jobs.meter import JobMeter
-from treadle.jobs.progress import JobProgress
+from treadle.jobs.progress import JobNotice, JobProgress
 from treadle.jobs.sections import LimitSection
 from treadle.journal.registry import open_journal
 from treadle.workers.registry import HereWorkers
@@ -196,3 +196,19 @@ async def test_one_slow_item_does_not_hold_up_the_others(tmp_path: Path) -> None
     made = TrialJob(tmp_path, Slow(lambda number, attempt: ItemStatus.KEPT), wanted=30, window=3)
     assert (await asyncio.wait_for(finish(made), 60)).reason == "done"
     assert rows(tmp_path)[-1] == 1
+
+
+async def test_counts_that_are_old_are_refreshed_with_any_notice(tmp_path: Path) -> None:
+    """The steps of a slow sample are noticed for minutes before anything is counted."""
+    clock = [0.0]
+    meter = JobMeter(LimitSection(), now=lambda: clock[0])
+    made = TrialJob(tmp_path, Trial(lambda number, attempt: ItemStatus.KEPT), meter=meter)
+    seen = []
+    for second in (0.1, 60.0):
+        meter.add(5, 7, None)
+        clock[0] = second
+        made.tell(JobNotice(), has_news=False)
+        seen.append((made.progress.seconds, made.progress.output_tokens))
+    assert seen == [(0.0, 0), (60.0, 14)]
+    made.ledger.close()
+    made.journal.close()

@@ -9,7 +9,7 @@ from tests.models.answers import answer
 from treadle import model
 from treadle.core.types import Settings
 from treadle.models import HttpResponse, InProcessTransport
-from treadle.models.config.probe import find_logprobs_mode
+from treadle.models.config.logprobs_probe import find_logprobs_mode
 
 SIZE = 50
 

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from tests.models.answers import USAGE, answer, error
 
+from treadle.core.errors import TransportError
 from treadle.core.types import Settings
-from treadle.models import HttpResponse, InProcessTransport, OpenAIChatModel, RetryModel
+from treadle.models import FormatModel, HttpResponse, InProcessTransport, OpenAIChatModel, RetryModel
 from treadle.models.config.probe import Prober, find_token_settings
 
 
@@ -190,3 +191,104 @@ async def test_one_that_does_not_answer():
 async def test_one_without_schema_and_tools_is_asked_in_the_text():
     _, probed = await probe(Server())
     assert (probed.output_mode, probed.grade) == ("text", "text")
+
+
+def handle_engine(reply, *, tokens=lambda body: 2):
+    """Return a handler like that of vLLM: `reply` returns the answer to a request, and `tokens` the size of its
+    prompt. `asked` of the handler has all requests."""
+
+    def handle(request):
+        if not request.body:
+            found = {"data": [{"id": "m", "owned_by": "vllm"}]}
+            return HttpResponse(found if request.url.endswith("/models") else {"version": "0.11.2"})
+        body = request.json()
+        handle.asked.append(body)
+        raw = reply(body)
+        return HttpResponse(
+            raw | {"usage": {"prompt_tokens": tokens(body), "completion_tokens": 9, "total_tokens": 11}}
+        )
+
+    handle.asked = []
+    return handle
+
+
+async def probe_handler(handle, **settings):
+    transport = InProcessTransport(handle)
+
+    def make(**given):
+        return OpenAIChatModel(
+            "m", base_url="http://h/v1", settings=Settings(**settings | given), transport=transport
+        )
+
+    prober = Prober(make)
+    return {item.name: item async for item in prober.findings()}
+
+
+async def test_answers_of_an_engine_have_a_limit_and_a_cut_is_told():
+    """A weak model that goes on until its context is full would else be told to send nothing."""
+    handle = handle_engine(lambda body: answer("on and on", finish="length"))
+    found = await probe_handler(handle)
+    assert found["answers"].seen.startswith("'on and on', cut off after 9 tokens, ")
+    assert found["json schema"].seen == "'on and on', cut off after 9 tokens"
+    assert {body.get("max_tokens") for body in handle.asked} == {512}
+    # The limit of the model itself is kept, and a server that is no engine is sent none.
+    handle = handle_engine(lambda body: answer("on"))
+    await probe_handler(handle, max_output_tokens=70)
+    assert {body.get("max_tokens") for body in handle.asked} == {70}
+    asked = []
+
+    def handle_other(request):
+        asked.append(request.json() if request.body else {})
+        return HttpResponse(answer("ready") if request.body else {})
+
+    await probe_handler(handle_other)
+    assert not any("max_tokens" in body for body in asked)
+
+
+@pytest.mark.parametrize("is_hidden", [False, True])
+async def test_a_template_without_a_place_for_tools_is_told(is_hidden):
+    handle = handle_engine(
+        lambda body: answer("Sunny."),
+        tokens=lambda body: 40 + 90 * (bool(body.get("tools")) and not is_hidden),
+    )
+    found = (await probe_handler(handle))["tools"]
+    assert found.is_there is False
+    if is_hidden:
+        assert found.seen == "the prompt has 40 tokens with the tool and without it; no call, but 'Sunny.'"
+        assert found.advice.startswith("the server's chat template does not show tools")
+    else:
+        assert found.seen == "no call, but 'Sunny.'"
+        assert found.advice.startswith("for a model whose tool calls are text")
+
+
+async def test_a_model_whose_tools_are_text_already_gets_no_advice_to_make_them_text():
+    handle = handle_engine(lambda body: answer("Sunny."), tokens=lambda body: len(str(body["messages"])))
+    transport = InProcessTransport(handle)
+    prober = Prober(
+        lambda **given: FormatModel(
+            OpenAIChatModel("m", base_url="http://h/v1", settings=Settings(**given), transport=transport),
+            "hermes",
+        )
+    )
+    found = {item.name: item async for item in prober.findings()}["tools"]
+    assert (found.is_there, found.advice) == (False, None)
+
+
+async def test_a_call_that_cannot_be_read_is_shown_in_one_line():
+    arguments = '<tool_call>\n{"name": "get_weather"'
+    made = [{"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": arguments}}]
+    handle = handle_engine(lambda body: answer(None, finish="tool_calls", tool_calls=made))
+    found = (await probe_handler(handle))["tools"]
+    assert (found.is_there, found.advice) == (False, None)
+    assert found.seen == f"a call that cannot be read: {f'get_weather({arguments})'!r}"
+
+
+async def test_an_answer_that_was_lost_says_nothing_about_an_ability():
+    def handle(request):
+        if request.body and request.json().get("tools"):
+            raise TransportError("sent nothing for 120 s")
+        return HttpResponse(answer("ready") if request.body else {})
+
+    found = await probe_handler(handle)
+    assert (found["tools"].is_there, found["tools"].advice) == (None, None)
+    assert "sent nothing" in found["tools"].seen

@@ -36,6 +36,29 @@ def test_a_name_that_is_wrong(name, said):
         load_renderer(name)
 
 
+def test_a_path_that_is_wrong_names_the_nearest_one(tmp_path):
+    folder = make_folder(tmp_path / "worker", "qwen")
+    for rest in ("hf:{}/worke", "family:qwen3@{}/worke"):
+        with pytest.raises(ConfigError, match=r"; there is no folder '.*/worke'; did you mean 'worker'\?$"):
+            load_renderer(rest.format(tmp_path))
+    with pytest.raises(ConfigError, match=r"; did you mean 'worker'\?$"):
+        load_renderer(f"chatml:{tmp_path}/worke")
+    with pytest.raises(ConfigError, match=r"; did you mean 'tokenizer.json'"):
+        load_renderer(f"chatml:{folder}/tokenizr.json")
+    with pytest.raises(ConfigError, match=r"; give the folder of a tokenizer that has a tokenizer.json$"):
+        load_renderer(f"hf:{tmp_path}")
+
+
+def test_an_option_that_the_template_does_not_read_is_refused(tmp_path):
+    folder = make_folder(tmp_path / "qwen", "qwen")
+    with pytest.raises(ConfigError, match=r"has no option 'enable_thinkin'; did you mean 'enable_thinking'"):
+        load_renderer(f"hf:{folder}?enable_thinkin=false")
+    with pytest.raises(ConfigError, match=r"has no option 'formt'; did you mean 'format'"):
+        load_renderer(f"hf:{folder}?formt=hermes")
+    with pytest.raises(ConfigError, match="has no option 'messages'"):
+        load_renderer(f"hf:{folder}?messages=1")
+
+
 def test_paths_are_made_absolute(tmp_path):
     assert locate("hf:./qwen?a=1", tmp_path) == f"hf:{tmp_path}/qwen?a=1"
     assert locate("hf:/models/qwen", tmp_path) == "hf:/models/qwen"

@@ -246,8 +246,8 @@ class Job(Generic[R, P]):
         self.refresh()
 
     def tell(self, notice: JobNotice, *, has_news: bool = True) -> None:
-        """Pass a notice to the listener, with refreshed counts if it `has_news` about them."""
-        if has_news:
+        """Pass a notice to the listener, with refreshed counts if it `has_news` about them, or they are old."""
+        if has_news or self.meter.seconds - self.progress.seconds >= _REFRESH_SECONDS:
             self.refresh()
         self._listener(notice, self.progress)
 

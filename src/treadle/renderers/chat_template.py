@@ -6,6 +6,7 @@ Rendering is pure: a template gets the date only if the user gives one. Source: 
 import json
 from collections.abc import Mapping, Sequence
 from datetime import date
+from functools import partial
 from typing import Any, NoReturn
 
 from treadle.core.errors import ConfigError
@@ -46,6 +47,12 @@ class ChatTemplate:
         except jinja.TemplateError as error:
             raise ConfigError(f"the chat template cannot be compiled: {error}") from None
         self._values = dict(values)
+        self._parse = partial(environment.parse, source)
+
+    def find_names(self) -> set[str]:
+        """Return the names of the values that the template reads."""
+        names: set[str] = require("jinja2.meta", _EXTRA).find_undeclared_variables(self._parse())
+        return names
 
     def render(
         self,

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, FormatError
+from treadle.core.registry import check_options
 from treadle.core.tool_cache import ToolCache
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats import AUTO, detect
@@ -28,6 +29,8 @@ _ASKED = Message(Role.USER, "Go on.")
 _THOUGHT = "KnownThought42"
 _RESULT = "KnownResult43"
 _TOOL = ToolSpec("known_tool", "KnownTool44", {"type": "object", "properties": {}})
+_GIVEN = {"messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"}
+"""What a template reads and no option sets."""
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -52,7 +55,7 @@ class HfRenderer(AnswerReader):
         `format` is the text format of the calls; `auto` finds it by the template. If not `keeps_thinking`, and the
         template leaves out the thinking of earlier turns, a new turn is rendered as the template does, and does not
         continue the ids of the turn before. `values` are the options of the template, such as `enable_thinking`.
-        Raises: `ConfigError` if the files are missing or cannot be used.
+        Raises: `ConfigError` if the files are missing or cannot be used, or the template reads no such option.
         """
         self.name = name
         self.tokenizer = FileTokenizer.from_file(folder / "tokenizer.json")
@@ -60,6 +63,9 @@ class HfRenderer(AnswerReader):
         source = _find_template(folder, config)
         special = {token: text for token in _TOKENS if (text := _text_of(config.get(token))) is not None}
         self._template = ChatTemplate(source, special | values, today=date)
+        if values:
+            known = self._template.find_names() - _GIVEN | {"date", "format", "keeps_thinking"}
+            check_options(values, frozenset(known), f"the renderer {name!r}")
         self._keeps_thinking = keeps_thinking
         told = [source, special, values, format, date, keeps_thinking]
         hashed = sha256(self.tokenizer.data + msgspec.json.encode(told, order="sorted"))

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from treadle.core.errors import ConfigError
-from treadle.core.registry import require
+from treadle.core.registry import did_you_mean, require
 from treadle.core.types import Json
 
 CHATML_TOKENS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
@@ -237,10 +237,7 @@ class FileTokenizer:
         try:
             return cls(path.read_bytes(), repr(str(path)))
         except OSError as error:
-            raise ConfigError(
-                f"cannot read {str(path)!r}: {error.strerror}; give the folder of a tokenizer that has a "
-                "tokenizer.json"
-            ) from None
+            raise ConfigError(f"cannot read {str(path)!r}: {error.strerror}{_find_near(path)}") from None
 
     @classmethod
     def from_hub(cls, model: str) -> Self:
@@ -304,6 +301,21 @@ class FileTokenizer:
         if isinstance(value, dict):
             return {key: self.break_marks(item) for key, item in value.items()}
         return [self.break_marks(item) for item in value] if isinstance(value, list) else value
+
+
+def _find_near(path: Path) -> str:
+    """Return the end of the error about a file that cannot be read: the nearest name to the first part of its path
+    that is not there."""
+    missing = path
+    while not missing.parent.exists():
+        missing = missing.parent
+    names = [item.name for item in missing.parent.iterdir()] if missing.parent.is_dir() else []
+    if missing.name in names or (missing == path and path.name == "tokenizer.json"):
+        names = []
+    where = "" if missing == path else f"; there is no folder {str(missing)!r}"
+    return where + did_you_mean(
+        missing.name, names, "give the folder of a tokenizer that has a tokenizer.json"
+    )
 
 
 def _break(found: re.Match[str]) -> str:

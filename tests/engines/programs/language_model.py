@@ -37,6 +37,7 @@ def main() -> None:
     tokenizer.save_pretrained(folder)
     config = model.config.to_dict()
     config.pop("quantization_config", None)
+    config["architectures"] = [type(model).__name__]  # SGLang starts with no model that does not say it
     (folder / "config.json").write_text(json.dumps(config, indent=1, default=str))
     print(f"{model.num_parameters():,} parameters, {len(tokenizer):,} tokens")
 

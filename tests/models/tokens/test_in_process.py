@@ -187,6 +187,7 @@ async def test_a_text_ends_an_answer(folder):
     ("name", "options", "text"),
     [
         ("hf:no/such", {}, "there is no folder 'no/such', and the Hub"),
+        ("hf:{folder}x", {}, r"there is no folder '.*x'; did you mean '\w+'\?$"),
         ("hf:{folder}", {"devise": "cpu"}, "has no option 'devise'; did you mean 'device'"),
         ("hf:{folder}", {"extra": {"min_p": 0.1}}, "has no option 'min_p'.* top_k"),
         ("hf:{folder}", {"device": "abacus"}, "transformers cannot load the model"),

@@ -3,10 +3,11 @@
 import asyncio
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from tests.cli.command import Cli
-from tests.models.server import Reply, serve
+from tests.models.server import STALL, Reply, serve
 from tests.models.tokens.recorded import VLLM, VLLM_MODELS
 from tests.renderers.folders import make_folder
 from tests.renderers.kinds import make
@@ -182,11 +183,53 @@ async def test_the_probe_compares_the_templates():
         assert found.seen.startswith("a call: from id ")
 
 
+async def test_the_probe_does_not_compare_tools_that_the_server_leaves_out():
+    """The renderer writes them as text, which is right, and the server's template has no place for them."""
+
+    def handle_plain(request):
+        body = request.json() if request.body else {}
+        if not request.path.endswith("/chat/completions"):
+            return handle(request)
+        kept = {name: value for name, value in body.items() if name != "tools"}
+        return handle(replace(request, body=json.dumps(kept).encode()))
+
+    async with serve(handle_plain) as server:
+        findings, _ = await probe(server.base_url, "chatml")
+    same = findings["same template"]
+    assert same.is_there is None
+    assert same.seen.startswith(
+        "chatml and the server agree on one message (37 ids); not compared: tools (the server's"
+    )
+
+
+async def test_the_probe_sees_at_once_that_the_renderer_is_for_another_model():
+    """The model would be asked in ids that mean something else to it."""
+
+    def answer_other(request):
+        return Reply({"prompt": "other words"}) if request.path == "/detokenize" else handle(request)
+
+    async with serve(answer_other) as server:
+        findings, result = await probe(server.base_url, "chatml")
+        assert not result.is_usable
+        assert list(findings) == ["same vocabulary"]
+        assert "is for another model" in findings["same vocabulary"].seen
+        assert not [item for item in server.requests if item.path.endswith("completions") and item.body]
+
+
 async def test_the_probe_counts_tokens_and_not_bytes():
     async with serve(handle) as server:
         findings, _ = await probe(server.base_url, "chatml")
     assert findings["token ids"].seen == "37 of the prompt, 16 of the answer"
     assert findings["logprobs"].seen == "of 16 tokens"
+
+
+async def test_the_check_keeps_to_the_time_out_of_the_model(tmp_path):
+    cli = Cli(tmp_path)
+    async with serve(lambda request: STALL if request.body else handle(request)) as server:
+        table = f'[models.slow]\nmodel = "vllm:m"\nbase_url = "{server.base_url}"\ntimeout_seconds = 0.2\n'
+        (tmp_path / "treadle.toml").write_text(table + "max_attempts = 1\n")
+        checked = await asyncio.to_thread(cli, "models", "check", "slow")
+    assert "sent nothing for 0.2 s" in checked.out, checked
 
 
 async def test_the_commands(tmp_path):

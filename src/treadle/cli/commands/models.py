@@ -74,6 +74,8 @@ _GRADES = {
     "token_ids": "token ids of the engine without logprobs: runs are good for RL that computes logprobs itself",
     "text": "texts alone: runs are good for fine-tuning, and not for RL",
 }
+_TIMEOUT_SECONDS = 180.0
+"""How long a server may send nothing, unless the model's table says it."""
 _MARKS = {True: "yes|green", False: "no|yellow", None: "unknown|dim"}
 _LOGPROBS = {
     True: "the logprobs are those of the policy that samples, with these settings",
@@ -102,10 +104,13 @@ def check(
     from treadle.models.config.probe import Prober
 
     config = load_config()
+    table = config.file.models.get(name)
+    is_set = table is not None and "timeout_seconds" in table.model_fields_set
+    own = {} if is_set else {"timeout_seconds": _TIMEOUT_SECONDS}
 
     def make(**settings: Any) -> Model:
-        given = {"base_url": base_url, "api_key": api_key, "renderer": renderer, **settings}
-        return config.bare(name, timeout_seconds=120.0, **given)
+        given = {"base_url": base_url, "api_key": api_key, "renderer": renderer, **own, **settings}
+        return config.bare(name, **given)
 
     probed = execute(_probe(Prober(make), is_json=is_json))
     if not probed.is_usable:

@@ -2,25 +2,35 @@
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from contextlib import suppress
+from functools import partial
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.documents import read_data
-from treadle.core.errors import ConfigError, ProviderError, TransportError, TreadleError
+from treadle.core.errors import ConfigError, ProviderError, RateLimitError, TransportError, TreadleError
 from treadle.core.log import Log
-from treadle.core.logprobs_mode import LogprobsMode
-from treadle.core.packed import count_packed, unpack_ids, unpack_logprobs
+from treadle.core.packed import count_packed, unpack_ids
 from treadle.core.token_record import TokenGrade
-from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolCall, ToolSpec
+from treadle.core.types import (
+    UNREADABLE_CALL,
+    Completion,
+    FinishReason,
+    Json,
+    Message,
+    Request,
+    Role,
+    Settings,
+    ToolCall,
+    ToolSpec,
+)
+from treadle.models.config.logprobs_probe import MakeModel, find_logprobs_mode
 from treadle.models.protocol import Model, Watch, innermost
 from treadle.models.wire.endpoint import PAUSE_PATHS, TOKEN_PATHS, EngineInfo, HttpEndpoint
+from treadle.models.wrappers.format_model import FormatModel
 from treadle.renderers.protocol import Renderer
-
-MakeModel = Callable[..., Model]
-"""A function that makes the model with additional settings, such as `logprobs=True`."""
 
 
 class EndpointFinding(Struct, frozen=True, omit_defaults=True):
@@ -55,6 +65,9 @@ _ASKED, _ADVICE = _DATA["questions"], _DATA["advice"]
 _WEATHER = ToolSpec(_DATA["tool"]["name"], _DATA["tool"]["description"], _DATA["tool"]["parameters"])
 _LEAST_STREAMED = 20
 """An answer of fewer characters may come in one piece although the server streams."""
+_MOST_TOKENS = 512
+"""The longest answer of an engine, whose weak models may go on until their context is full."""
+_SHOWN_CHARS = 60
 
 
 def _result_of(call: ToolCall) -> Message:
@@ -107,21 +120,23 @@ class Prober:
     async def _look(self) -> AsyncIterator[EndpointFinding]:
         begin = time.monotonic()
         try:
+            await self._prepare()
             first = await _ask(self._model, _ASKED["first"])
         except ProviderError as error:
             yield EndpointFinding("answers", False, str(error))
+            return
+        except ConfigError as error:
+            yield EndpointFinding("same vocabulary", False, str(error))
             return
         took = time.monotonic() - begin
         usage = first.usage
         tokens = (
             f"{usage.input_tokens} + {usage.output_tokens} tokens" if usage.is_reported else "no usage told"
         )
-        yield EndpointFinding(
-            "answers", True, f"{first.message.content.strip()!r:.60}, {took:.1f} s, {tokens}"
-        )
+        yield EndpointFinding("answers", True, f"{_show(first)}, {took:.1f} s, {tokens}")
         yield await _find("streaming", self._streaming)
-        tools = await _find("tools", self._tools)
-        yield tools if tools.is_there else replace(tools, advice=_ADVICE["no_tools"])
+        tools = await _find("tools", self._tools, advice=self._find_advice())
+        yield tools
         if tools.is_there:
             yield await _find("parallel calls", self._parallel)
             yield await _find("forced tool", self._forced)
@@ -142,6 +157,15 @@ class Prober:
         yield EndpointFinding("reasoning", True if thought else None, seen)
         yield await _find("context length", self._context, failed=None)
 
+    async def _prepare(self) -> None:
+        """Limit the answers of an engine. Raises: `ConfigError` if the renderer is for another model."""
+        with suppress(TransportError):  # the first question says whether the server answers
+            has_engine = await _find_engine(self._model) is not None
+            if has_engine and settings_of(self._model).max_output_tokens is None:
+                self._make = partial(self._make, max_output_tokens=_MOST_TOKENS)
+                self._model = self._make()
+            await check_vocabulary(self._model)
+
     async def _streaming(self) -> EndpointFinding:
         name = "streaming"
         for question in _ASKED["streaming"]:
@@ -155,18 +179,42 @@ class Prober:
 
     async def _tools(self) -> EndpointFinding:
         question = Message(Role.USER, _ASKED["call"])
-        message = (await self._model.infer(Request(Log([question]), (_WEATHER,)), Watch())).message
+        answer = await _ask(self._model, question.content, tools=(_WEATHER,))
+        message = answer.message
         if not message.tool_calls:
-            return EndpointFinding("tools", False, f"no call, but {message.content.strip()!r:.80}")
+            return await self._explain_no_call(question.content, answer)
         call = message.tool_calls[0]
+        if call.name == UNREADABLE_CALL or call.parsed_or(None) is None:
+            return EndpointFinding("tools", False, f"a call that cannot be read: {_show(answer)}")
         if call.name != _WEATHER.name or not _is_city(call.arguments):
-            return EndpointFinding("tools", False, f"a call that is wrong: {call.name}({call.arguments:.80})")
+            return EndpointFinding("tools", False, f"a call that is wrong: {_show(answer)}")
         results = [_result_of(item) for item in message.tool_calls]
         try:
             await self._model.infer(Request(Log([question, message, *results]), (_WEATHER,)), Watch())
         except ProviderError as error:
             return EndpointFinding("tools", False, f"it calls, but does not take the result: {error}")
         return EndpointFinding("tools", True, "it calls, and takes the result")
+
+    async def _explain_no_call(self, question: str, answer: Completion) -> EndpointFinding:
+        """Return the finding about an answer without a call. A template that has no place for tools makes the same
+        prompt with and without them."""
+        seen, advice = f"no call, but {_show(answer)}", self._find_advice()
+        if answer.usage.is_reported:
+            plain = (await _ask(self._model, question)).usage
+            if plain.is_reported and plain.input_tokens == answer.usage.input_tokens:
+                seen = f"the prompt has {plain.input_tokens:,} tokens with the tool and without it; {seen}"
+                advice = _ADVICE["hidden_tools"]
+        return EndpointFinding("tools", False, seen, advice)
+
+    def _find_advice(self) -> str | None:
+        """Return what helps a model whose calls are text; `None` if Treadle writes the tools as text already."""
+        model: object = self._model
+        while model is not None:
+            if isinstance(model, FormatModel) or hasattr(model, "renderer"):
+                return None
+            model = getattr(model, "inner", None)
+        advice: str = _ADVICE["no_tools"]
+        return advice
 
     async def _parallel(self) -> EndpointFinding:
         count = len((await _ask(self._model, _ASKED["calls"], tools=(_WEATHER,))).message.tool_calls)
@@ -176,7 +224,9 @@ class Prober:
         completion = await _ask(self._model, _ASKED["forced"], tools=(_WEATHER,), required_tool=_WEATHER.name)
         is_there = any(call.name == _WEATHER.name for call in completion.message.tool_calls)
         return EndpointFinding(
-            "forced tool", is_there, "it calls what it must" if is_there else "it does as it likes"
+            "forced tool",
+            is_there,
+            "it calls what it must" if is_there else f"it answers {_show(completion)}",
         )
 
     async def _schema(self) -> EndpointFinding:
@@ -187,7 +237,7 @@ class Prober:
             is_there = isinstance(value["capital"], str) and isinstance(value["letters"], int)
         except (msgspec.DecodeError, TypeError, LookupError, RecursionError):
             is_there = False
-        return EndpointFinding("json schema", is_there, f"{text!r:.80}")
+        return EndpointFinding("json schema", is_there, _show(answer))
 
     async def _engine(self) -> EndpointFinding:
         info = await _find_engine(self._model)
@@ -256,6 +306,9 @@ class Prober:
             if record is None or record.prompt_token_ids is None:
                 return EndpointFinding(name, None, "the server does not return the ids of its prompts")
             theirs = unpack_ids(record.prompt_token_ids)
+            if ours != theirs and tools and theirs == await self._prompt_without_tools(model, messages):
+                left_out.append(f"{what} ({_ADVICE['no_place']})")
+                continue
             if ours != theirs:
                 pairs = enumerate(zip(ours, theirs, strict=False))
                 at = next((at for at, pair in pairs if pair[0] != pair[1]), min(len(ours), len(theirs)))
@@ -266,6 +319,12 @@ class Prober:
         seen = f"{renderer.name} and the server agree on {', '.join(same) or 'nothing'}"
         seen += f"; not compared: {'; '.join(left_out)}" if left_out else ""
         return EndpointFinding(name, True if same and not left_out else None, seen)
+
+    async def _prompt_without_tools(self, model: Model, messages: list[Message]) -> tuple[int, ...] | None:
+        record = (await model.infer(Request(Log(messages), ()), Watch())).tokens
+        return (
+            None if record is None or record.prompt_token_ids is None else unpack_ids(record.prompt_token_ids)
+        )
 
     async def _context(self) -> EndpointFinding:
         find = getattr(innermost(self._model), "find_context_tokens", None)
@@ -278,13 +337,33 @@ class Prober:
 
 
 async def _find(
-    name: str, look: Callable[[], Awaitable[EndpointFinding]], *, failed: bool | None = False
+    name: str,
+    look: Callable[[], Awaitable[EndpointFinding]],
+    *,
+    failed: bool | None = False,
+    advice: str | None = None,
 ) -> EndpointFinding:
-    """Return what `look` finds, or its error, which counts as `failed`."""
+    """Return what `look` finds, or its error, which counts as `failed` and has the `advice`. If the answer was lost
+    on the way, or a limit refused the question, nothing is known."""
     try:
         return await look()
+    except (TransportError, RateLimitError) as error:
+        return EndpointFinding(name, None, str(error))
     except (TreadleError, OSError) as error:
-        return EndpointFinding(name, failed, str(error))
+        return EndpointFinding(name, failed, str(error), advice)
+
+
+def _show(answer: Completion) -> str:
+    """Return the beginning of an answer, as one line; its calls stand for their text."""
+    calls = [
+        call.arguments if call.name == UNREADABLE_CALL else f"{call.name}({call.arguments})"
+        for call in answer.message.tool_calls
+    ]
+    text = answer.message.content.strip() or ", ".join(calls)
+    shown = repr(text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…")
+    if answer.finish_reason is FinishReason.LENGTH:
+        return f"{shown}, cut off after {answer.usage.output_tokens:,} tokens"
+    return shown
 
 
 async def find_token_settings(model: Model) -> dict[str, bool]:
@@ -353,78 +432,3 @@ async def _ask(
 ) -> Completion:
     request = Request(Log([Message(Role.USER, text)]), tools, output_schema, required_tool)
     return await model.infer(request, watch or Watch())
-
-
-_TOKENS = 16
-_ONE_TOKEN, _COLD, _HOT = 1e-5, 1.0, 2.0
-"""A top-p that leaves only the likeliest token, and two temperatures. vLLM takes none above 2."""
-_ZERO, _ROUNDING = 1e-6, 0.05
-"""The log probability of a token that must be sampled, and the rounding of engines that compute in 16 bits."""
-_NEUTRAL: dict[str, Json] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-"""What a server may set by itself, with the values that change nothing."""
-_SEED = 7
-
-Sampled = tuple[tuple[int, ...], tuple[float, ...]]
-
-
-async def find_logprobs_mode(make: MakeModel, settings: Settings) -> LogprobsMode | None:
-    """Return what the log probabilities of an engine are of; `None` if it cannot be told from its answers.
-
-    Its settings say it nowhere. An answer whose top-p leaves one token is the same at every temperature. Its log
-    probabilities are 0 if they are those of the distribution that was sampled from, equal at two temperatures if
-    they are the model's own, and lower at the higher temperature otherwise. Two answers with one seed differ if the
-    server has sampling settings of its own. They also differ if it ignores seeds, as SGLang does without
-    `--enable-deterministic-inference`; so it only may have some.
-
-    `make` makes the model with additional settings, and `settings` are those that it has without them.
-    """
-    cold = await _sample(make, temperature=_COLD, top_p=_ONE_TOKEN)
-    hot = await _sample(make, temperature=_HOT, top_p=_ONE_TOKEN)
-    if cold is None or hot is None:
-        return None
-    same = [
-        (one, other)
-        for id_cold, id_hot, one, other in zip(cold[0], hot[0], cold[1], hot[1], strict=False)
-        if id_cold == id_hot
-    ]
-    if not same or cold[0][0] != hot[0][0]:
-        return None
-    if all(abs(value) < _ZERO for pair in same for value in pair):
-        return LogprobsMode.PROCESSED
-    has_defaults = await _has_defaults(make, settings)
-    if has_defaults is None:
-        return None
-    if all(abs(one - other) <= _ROUNDING * (1 + abs(one)) for one, other in same):
-        return LogprobsMode.RAW_DEFAULTS if has_defaults else LogprobsMode.RAW
-    return LogprobsMode.SCALED_DEFAULTS if has_defaults else LogprobsMode.SCALED
-
-
-async def _has_defaults(make: MakeModel, settings: Settings) -> bool | None:
-    """Return whether the server may sample otherwise if neutral settings are sent; `None` if it does not answer."""
-    extra = settings.extra or {}
-    neutral: dict[str, Any] = {"extra": _NEUTRAL | extra}
-    if settings.top_p is None and "top_p" not in extra:
-        neutral["top_p"] = 1.0
-    warm = {} if settings.temperature is not None or "temperature" in extra else {"temperature": 1.0}
-    for plain, more in (({}, warm), ({"temperature": _HOT}, {})):
-        one = await _sample(make, seed=_SEED, **plain)
-        other = await _sample(make, seed=_SEED, **plain, **more, **neutral)
-        if one is None or other is None:
-            return None
-        if one[0] != other[0]:
-            return True
-    return False
-
-
-async def _sample(make: MakeModel, **settings: Any) -> Sampled | None:
-    """Return the ids and log probabilities of a short answer; `None` if the server refuses or returns none."""
-    model = make(logprobs=True, return_token_ids=True, max_output_tokens=_TOKENS, **settings)
-    try:
-        answer = await model.infer(Request(Log([Message(Role.USER, _ASKED["surprise"])])), Watch())
-    except ProviderError:
-        return None
-    record = answer.tokens
-    if record is None or record.token_ids is None or record.logprobs is None:
-        return None
-    found = unpack_ids(record.token_ids), unpack_logprobs(record.logprobs)
-    return found if found[0] else None

@@ -23,6 +23,7 @@ from treadle.core.logprobs_mode import LogprobsMode
 from treadle.core.packed import pack_ids, pack_logprobs
 from treadle.core.registry import check_options, require
 from treadle.core.types import FinishReason, Settings
+from treadle.journal.named_files import suggest_path
 from treadle.models.protocol import Watch
 from treadle.models.tokens.protocol import Generated
 from treadle.models.tokens.token_model import TokenModel
@@ -284,6 +285,8 @@ def _find_folder(name: str) -> str:
     path = Path(name).expanduser()
     if path.is_dir():
         return str(path.absolute())
+    if path.is_absolute() or name.startswith("."):
+        raise ConfigError(f"there is no folder {name!r}{suggest_path(name)}")
     require("transformers", install=_PACKAGES)
     hub = require("huggingface_hub", install="huggingface-hub")
     try:
@@ -291,6 +294,7 @@ def _find_folder(name: str) -> str:
     except Exception as error:
         raise ConfigError(
             f"there is no folder {name!r}, and the Hub of Hugging Face gives no model of this name: {error}"
+            f"{suggest_path(name)}"
         ) from error
 
 
