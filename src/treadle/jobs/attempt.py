@@ -20,23 +20,9 @@ from treadle.jobs.job import CutOffError, Expected, Job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus
 from treadle.jobs.meter import is_cut_off
 from treadle.jobs.progress import JobNotice
-<<<<<<< HEAD
 from treadle.jobs.sections import AttemptSection
 from treadle.jobs.seeded_agents import SeededAgents
 from treadle.journal.run_info import RunFilter
-=======
-from treadle.jobs.sections import AgentSection, AttemptSection
-from treadle.journal.protocol import Journal
-from treadle.loop.listener import Hook
-from treadle.models.config.logprobs_probe import find_logprobs_mode
-from treadle.models.config.presets import is_oracle
-from treadle.models.config.probe import check_vocabulary, find_token_settings, settings_of
-from treadle.models.config.recipe import Config as ModelFile
-from treadle.models.config.recipe import JobUse, load_config
-from treadle.models.config.tables import ModelTable
-from treadle.models.protocol import Model
-from treadle.models.tokens.weights import Weights
->>>>>>> w-a24b
 from treadle.runs.ensure import ensure_run
 from treadle.runs.retries import find_infrastructure_fault, find_lost_tool
 from treadle.runs.run import Run

@@ -12,8 +12,9 @@ from treadle.core.errors import ConfigError
 from treadle.jobs.sections import AgentSection
 from treadle.journal.protocol import Journal
 from treadle.loop.listener import Hook
+from treadle.models.config.logprobs_probe import find_logprobs_mode
 from treadle.models.config.presets import is_oracle
-from treadle.models.config.probe import check_vocabulary, find_logprobs_mode, find_token_settings, settings_of
+from treadle.models.config.probe import check_vocabulary, find_token_settings, settings_of
 from treadle.models.config.recipe import Config as ModelFile
 from treadle.models.config.recipe import JobUse, load_config
 from treadle.models.config.tables import ModelTable
