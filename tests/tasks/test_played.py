@@ -145,6 +145,13 @@ def test_an_address_is_the_name_of_a_set() -> None:
     assert split_reference("openenv:envs/echo_env:1") == ("openenv:envs/echo_env", "1")
 
 
+@pytest.mark.parametrize("rest", ["", "1", "?"])
+def test_settings_in_json_are_in_the_name_of_a_set(rest: str) -> None:
+    for query in ('roles={"grader":"openai/m"}', 'a={"b": {"c": "d:e}"}}&f=1', 'a=["b:c",2]', "a={b"):
+        name = f"inspect:arc.py@easy?{query}"
+        assert split_reference(f"{name}:{rest}" if rest else name) == (name, rest)
+
+
 # Published tasks.
 
 
@@ -281,6 +288,55 @@ async def test_a_task_of_inspect_is_graded_by_its_scorer(
         find_tasks([f"inspect:{examples / 'hello_world.py'}?levl=2"])
     with pytest.raises(ConfigError, match="is no file, and no task of an installed package"):
         find_tasks(["inspect:nowhere/at_all"])
+
+
+ODD_TASKS = """
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.scorer import Score, includes, mean, scorer
+from inspect_ai.solver import generate
+
+@scorer(metrics=[mean()])
+def fixed(value):
+    async def score(state, target):
+        return Score(value=value)
+    return score
+
+@task
+def own_model():
+    data = [Sample(input="say it", target="it")]
+    return Task(dataset=data, solver=generate(), scorer=includes(), model="mockllm/model")
+
+@task
+def words():
+    return Task(dataset=[Sample(input="a")], solver=generate(), scorer=fixed("very good"))
+
+@task
+def parts():
+    return Task(dataset=[Sample(input="a")], solver=generate(), scorer=fixed({"x": "yes", "y": "0.5", "z": None}))
+
+@task
+def twins():
+    return Task(dataset=[Sample(input="a", id=1), Sample(input="b", id="1")], solver=generate(), scorer=includes())
+"""
+
+
+@pytest.mark.full
+async def test_odd_tasks_of_inspect(tmp_path: Path, installed: Callable[[str], Path]) -> None:
+    installed("inspect")
+    file = tmp_path / "odd.py"
+    file.write_text(ODD_TASKS)
+    with pytest.raises(ConfigError, match="several of its samples have the id '1'"):
+        find_tasks([f"inspect:{file}@twins"])
+    with pytest.raises(ConfigError, match=r"eval\.epochs is set by Treadle"):
+        find_tasks([f"inspect:{file}@words?eval.epochs=2"])
+    # The model that a task names is not the one that is evaluated.
+    assert (await play(tmp_path / "a", f"inspect:{file}@own_model:1")).score == 1.0
+    found = await play(tmp_path / "b", f"inspect:{file}@parts:1")
+    assert (found.score, found.metrics) == (0.75, {"fixed.x": 1.0, "fixed.y": 0.5})
+    given = {"tasks": [f"inspect:{file}@words:1"], "models": ["mock:echo"], "retries": {"attempts": 1}}
+    done = await evaluate(workers=ProgramWorkers(), path=tmp_path / "c", **given)
+    assert "its scorers gave no number: fixed very good" in str(done.end)
 
 
 @pytest.mark.full
