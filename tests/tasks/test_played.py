@@ -372,3 +372,53 @@ async def test_an_answer_is_the_action_and_sessions_are_waited_for(
     done = await evaluate(workers=ProgramWorkers(), path=tmp_path, retries={"attempts": 1}, **given)
     assert done.end.reason == "done", done.end
     assert len({sample.details.score for sample in done.results.samples}) == 1
+
+
+GUESS = """
+import random
+from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
+
+class Guess(Action):
+    number: int
+
+class Seen(Observation):
+    hint: str = ""
+
+class Numbers(Environment):
+    def reset(self, seed=None, episode_id=None, **given):
+        self.number = seed
+        return Seen(hint="guess")
+
+    def step(self, action, timeout_s=None, **given):
+        is_right = action.number == self.number
+        return Seen(hint=str(is_right), reward=1.0 if is_right else -0.25, done=is_right)
+
+    @property
+    def state(self):
+        return State(episode_id="x", step_count=0)
+
+app = create_fastapi_app(Numbers, Guess, Seen)
+"""
+
+
+@pytest.mark.full
+async def test_an_odd_environment_of_openenv(tmp_path: Path, installed: Callable[[str], Path]) -> None:
+    installed("openenv")
+    server = tmp_path / "guess" / "server"
+    server.mkdir(parents=True)
+    (server / "app.py").write_text(GUESS)
+    name = f"openenv:{server.parent}"
+    for query, why in (
+        ("reward=mean", "reward is 'mean'; give sum or last"),
+        ("max_steps=0", "max_steps is 0; give a whole number"),
+        ("max_steps=many", "max_steps is 'many'; give a whole number"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            find_tasks([f"{name}?{query}"])
+    # A call of another tool is no action, also if its arguments are those of one.
+    model = caller(("guess", {"number": 3}), ("step", {"number": 2}), said="done")
+    found = await play(tmp_path / "a", f"{name}:3", model)
+    assert "There is no tool 'guess'" in found.results[0]
+    assert (found.score, found.metrics) == (-0.25, {"steps": 2.0, "done": 0.0})
+    with pytest.raises(ConfigError, match=r"its action has no field 'numbr'; text can be .*number"):
+        await play(tmp_path / "b", f"{name}?text=numbr:3")

@@ -39,7 +39,7 @@ _WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 """The wild cards of `.dockerignore` as regular expressions."""
 _TESTS = ("/tests", "/logs", "/solution", "/oracle")
 """Folders that only the tests or the reference solution use; what an image copies there is left out."""
-REMEMBERED_SECONDS = 600
+_REMEMBERED_SECONDS = 600
 """How long a failure of an image is remembered. A command lists the same tasks several times."""
 _FAILED: dict[tuple[object, ...], tuple[float, str]] = {}
 """When images could not be made, and why, by all that an image is made from."""
@@ -99,7 +99,7 @@ def find_image(context: Path, settings: Mapping[str, object]) -> Image:
     """Return what the Dockerfile in `context` makes: as files for the sandbox if these will do, else as an image
     that Docker or Podman builds or pulls. `settings` are those of the environment in `task.toml`.
 
-    An image that could not be made is not tried again for `REMEMBERED_SECONDS`, unless its folder changes.
+    An image that could not be made is not tried again for `_REMEMBERED_SECONDS`, unless its folder changes.
     Raises: `ConfigError` that says why neither can be had.
     """
     _check_entry(context)
@@ -117,7 +117,7 @@ def find_image(context: Path, settings: Mapping[str, object]) -> Image:
     place = [os.environ.get(name) for name in (BUILDER_VARIABLE, FOLDER_VARIABLE)]
     key = (given or digest_folder(context), limit, *place)
     failed_at, why = _FAILED.get(key, (0.0, ""))
-    if why and time.monotonic() - failed_at < REMEMBERED_SECONDS:
+    if why and time.monotonic() - failed_at < _REMEMBERED_SECONDS:
         raise ConfigError(why)
     try:
         root = open_image(str(given or build_image(context, limit)))

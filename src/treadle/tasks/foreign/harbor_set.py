@@ -12,11 +12,9 @@ writes `/logs/verifier/reward.json` or `reward.txt`) and terminal-bench 0.2.18 (
 
 import fnmatch
 import json
-import logging
 import math
 import re
 import shlex
-import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,8 +33,9 @@ from treadle.sandbox.commands.run_folder import open_for_check
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.sandbox.protocol import CommandOutcome, Limits
 from treadle.tasks.foreign.harbor_folder import HarborFolder, read_folder
-from treadle.tasks.foreign.harbor_image import REMEMBERED_SECONDS, Image, find_image, place_mounts
+from treadle.tasks.foreign.harbor_image import Image, find_image, place_mounts
 from treadle.tasks.foreign.installers import find_binds, find_obstacle, read_functions
+from treadle.tasks.foreign.left_out import warn_once
 from treadle.tasks.solver import Solver, Step, WantedCall
 from treadle.tools.shell import Shell
 
@@ -52,14 +51,6 @@ _BUILDS = 4
 _SUMMARY = re.compile(r"=+\s*short test summary info\s*=+", re.IGNORECASE)
 _RESULT = re.compile(r"^(PASSED|SKIPPED|XFAIL|FAILED|XPASS|ERROR):?\s+(\S.*?)(?: - .*)?$", re.MULTILINE)
 _PASSING = ("PASSED", "SKIPPED", "XFAIL")
-_TOLD: dict[str, float] = {}
-"""When each warning was last given, since a command lists the same tasks several times."""
-
-
-def _warn(text: str) -> None:
-    if time.monotonic() - _TOLD.get(text, -REMEMBERED_SECONDS) >= REMEMBERED_SECONDS:
-        _TOLD[text] = time.monotonic()
-        logging.getLogger("treadle").warning("%s", text)
 
 
 def open_harbor(folder: str) -> TaskSet:
@@ -282,9 +273,9 @@ class HarborSet:
         if not found:
             raise refused[0]
         for reason in refused:
-            _warn(str(reason))
+            warn_once(str(reason))
         if refused:
-            _warn(
+            warn_once(
                 f"{len(refused)} of the {len(tried)} tasks of {self.name} are left out, for the reasons above"
             )
         return found
