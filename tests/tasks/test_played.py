@@ -13,7 +13,7 @@ from tests.models.answers import answer
 from tests.models.server import Handler, Received, Reply, serve
 
 from treadle.core import events as e
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, ProviderError
 from treadle.evals.evaluation import evaluate
 from treadle.journal.registry import open_journal
 from treadle.runs.task import find_tasks, split_reference
@@ -420,5 +420,5 @@ async def test_an_odd_environment_of_openenv(tmp_path: Path, installed: Callable
     found = await play(tmp_path / "a", f"{name}:3", model)
     assert "There is no tool 'guess'" in found.results[0]
     assert (found.score, found.metrics) == (-0.25, {"steps": 2.0, "done": 0.0})
-    with pytest.raises(ConfigError, match=r"its action has no field 'numbr'; text can be .*number"):
+    with pytest.raises(ProviderError, match=r"its action has no field 'numbr'; text can be .*number"):
         await play(tmp_path / "b", f"{name}?text=numbr:3")
