@@ -21,7 +21,8 @@ HARBOR = {
 }
 COMPOSE = """services:
   client:
-    build: {dockerfile: Dockerfile}
+    build: {context: ., dockerfile: Dockerfile}
+    network_mode: none
     image: ${T_BENCH_TASK_DOCKER_CLIENT_IMAGE_NAME}
     command: ["sh", "-c", "sleep infinity"]
     environment: ["TEST_DIR=${T_BENCH_TEST_DIR}", MODE=fast]
@@ -175,6 +176,7 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     "its verifier needs the variable 'NO_SUCH_KEY'": {"task.toml": '[verifier.env]\nA = "${NO_SUCH_KEY}"\n'},
     "its environment needs the variable 'HOME' from outside": {"task.toml": '[environment.env]\nA = "${HOME}"\n'},
     "several containers.*main, db": {COMPOSED: "services: {main: {}, db: {image: x}}\n"},
+    "its image is built from `context: \\.\\.": {COMPOSED: "services: {main: {build: ..}}\n"},
     "its container has 'privileged'": {COMPOSED: "services: {main: {privileged: true}}\n"},
     "its container runs `serve`": {COMPOSED: "services: {main: {command: serve}}\n"},
     "its container has the volume './d:/d'": {COMPOSED: "services: {main: {volumes: ['./d:/d']}}\n"},

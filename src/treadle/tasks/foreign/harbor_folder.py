@@ -20,6 +20,7 @@ from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 
+_DOCKER = "Dockerfile"
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-([^}]*))?\}")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG])", re.IGNORECASE)
 _MEBIBYTES = {"K": 1 / 1024, "M": 1, "G": 1024}
@@ -31,6 +32,7 @@ class _Compose(Struct, frozen=True):
     """The lists of `compose.toml`, which says what each is."""
 
     harmless_keys: frozenset[str]
+    contexts: frozenset[str]
     waiting_commands: frozenset[str]
     main_services: frozenset[str]
     variables: dict[str, str]
@@ -216,12 +218,15 @@ def _check_service(service: Mapping[str, Json], name: str) -> None:
         raise ConfigError(
             f"its container has the volume {str(own[0])!r:.80} ({name}), which Treadle cannot give it"
         )
-    build = service.get("build")
-    if isinstance(build, dict) and (
-        build.keys() - {"context", "dockerfile"} or build.get("dockerfile", "Dockerfile") != "Dockerfile"
-    ):
+    build = service.get("build") or {}
+    given = build if isinstance(build, dict) else {"context": build}
+    is_usual = (
+        str(given.get("context", "")) in _COMPOSE.contexts and given.get("dockerfile", _DOCKER) == _DOCKER
+    )
+    if not is_usual or given.keys() - {"context", "dockerfile"}:
+        told = ", ".join([f"{key}: {value}" for key, value in given.items()])
         raise ConfigError(
-            f"its image is built with {', '.join(map(str, build))} ({name}), and Treadle builds from the Dockerfile"
+            f"its image is built from `{told[:80]}` ({name}), and Treadle builds from the {_DOCKER}"
         )
     if unknown := service.keys() - _COMPOSE.harmless_keys:
         raise ConfigError(
