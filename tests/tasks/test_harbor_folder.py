@@ -92,7 +92,9 @@ EFFECTS: dict[str, dict[str, str | bytes]] = {
         DOCKER: "+COPY . /app/\nRUN rm -rf /app/secret /app/*.key && rm Dockerfile\n",
         "environment/secret/a.txt": "a",
         "environment/b.key": "b",
-        SOLUTION: solved_if('[ -z "$(ls /app)" ]'),
+        "environment/in/c.key": "c",
+        "environment/.d.key": "d",
+        SOLUTION: solved_if('[ "$(ls /app)" = in ] && [ -f /app/in/c.key ] && [ -f /app/.d.key ]'),
     },
     "what the build ignores": {
         DOCKER: "+COPY . /app/\n",

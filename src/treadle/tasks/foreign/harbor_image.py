@@ -4,7 +4,6 @@ Files, folders and variables are read from the Dockerfile. What it installs must
 apt, and packages of the task's Python for pip. Versions are not compared. Anything else needs the image.
 """
 
-import fnmatch
 import os
 import posixpath
 import re
@@ -244,9 +243,14 @@ def _expand(image: Image, text: str) -> str:
 def _remove(image: Image, patterns: Sequence[str]) -> None:
     """Remove files and folders from an image. What an image has before its Dockerfile is never there."""
 
+    def is_meant(place: PurePosixPath, pattern: str) -> bool:
+        # As in a shell, a star stands for no slash, and for no dot at the beginning of a name.
+        is_hidden = place.name.startswith(".") and not PurePosixPath(pattern).name.startswith(".")
+        return place.match(pattern) and not is_hidden
+
     def is_kept(path: str) -> bool:
-        places = [path, *map(str, PurePosixPath(path).parents)]
-        return not any(fnmatch.filter(places, pattern) for pattern in patterns)
+        place = PurePosixPath(path)
+        return not any(is_meant(part, pattern) for part in (place, *place.parents) for pattern in patterns)
 
     image.files = {path: content for path, content in image.files.items() if is_kept(path)}
     image.folders = {path for path in image.folders if is_kept(path)}
