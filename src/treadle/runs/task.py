@@ -250,6 +250,8 @@ def load_task(reference: str) -> Task:
     """
     name, task_id = split_reference(reference)
     if not name or not task_id:
+        if reference in TASK_SETS:
+            task_set(reference)  # its error says which text is missing
         if ":" in reference.strip(":"):
             task_set(reference.partition(":")[0])  # its error names similar sets
         raise ConfigError(f"{reference!r} is not a task; write SET:ID, such as 'files:csv_sum-0042'")

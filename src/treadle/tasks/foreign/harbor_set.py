@@ -55,6 +55,8 @@ _PASSING = ("PASSED", "SKIPPED", "XFAIL")
 
 def open_harbor(folder: str) -> TaskSet:
     """Return the tasks in a folder, which is one task or has one in each subfolder. Raises: `ConfigError`."""
+    if not folder:
+        raise ConfigError("give a folder of tasks, as in harbor:tasks")
     root = Path(folder).expanduser()
     if not root.is_dir():
         hint = suggest_path(root, "write harbor:FOLDER with a folder of tasks")
