@@ -126,7 +126,7 @@ def test_what_an_image_cannot_help(tasks: str, tmp_path: Path, caplog, monkeypat
         shutil.copytree(f"{tasks.partition(':')[2]}/run", tmp_path / name)
     write(tmp_path / "pip", tests__test_dot_sh="pip install no-such-package\n")
     write(tmp_path / "gpu", task_dot_toml="[environment]\ngpus = 1\n")
-    (tmp_path / "compose" / "environment" / "docker-compose.yaml").write_text("services: {}\n")
+    (tmp_path / "compose" / "environment" / "docker-compose.yaml").write_text("services: {db: {image: x}}\n")
     write_task(tmp_path / "broken", "RUN echo because && exit 1\n", "true", "true")
     for name, why in (
         ("broken", r"its image cannot be built: `RUN echo because && exit 1` fails: because"),

@@ -83,16 +83,17 @@ class HarborTask:
         self.task_id = task_id
         try:
             self._folder = folder = read_folder(place)
-            self._image = find_image(folder.context, folder.section("environment"))
-            self._image.variables |= folder.variables("environment")
-            if self._image.root is None and folder.is_harbor:
-                self._image.folders |= {"/logs/agent", "/logs/artifacts"}
-            self._script = _read_script(folder, self._image.root)
+            own, tested = folder.variables("environment"), folder.variables("verifier")
+            folder.variables("solution")
             self._seconds = folder.seconds(
                 "verifier", "max_test_timeout_sec", 600.0 if folder.is_harbor else 60.0
             )
-            self._variables = {**self._image.variables, **folder.variables("verifier")}
-            folder.variables("solution")
+            self._image = find_image(folder.context, folder.section("environment"))
+            self._image.variables |= own
+            self._variables = {**self._image.variables, **tested}
+            if self._image.root is None and folder.is_harbor:
+                self._image.folders |= {"/logs/agent", "/logs/artifacts"}
+            self._script = _read_script(folder, self._image.root)
             self.tools: Sequence[str] = (f"harbor-shell:{self._describe_shell()}",)
         except ConfigError as error:
             raise ConfigError(f"the task {task_set}:{task_id} cannot be run here: {error}") from error
