@@ -61,9 +61,12 @@ def tasks(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     write_task(
         place / "settings",
         'ENV WHO="the world"\nWORKDIR /data/in\nCOPY notes.txt .\nWORKDIR /work\n',
-        'echo "hello $WHO" > greeting; cp /data/in/notes.txt . && mv /data/in /data/done',
-        '[ "$PWD $(cat greeting notes.txt)" = "/work hello the world\nnote" ] && [ ! -e /data/in ]',
-        "[agent]\ntimeout_sec = 30\n[environment]\nmemory_mb = 256\n",
+        'echo "hello $WHO$MORE" > greeting; cp /data/in/notes.txt . && mv /data/in /data/done\n'
+        "mkdir -p /logs/artifacts && echo a > /logs/artifacts/a",
+        '[ "$PWD $(cat greeting notes.txt)" = "/work hello the world and all\nnote" ] && [ ! -e /data/in ] &&'
+        ' [ "$MORE" = " and all" ] && [ -f /logs/artifacts/a ]',
+        "[agent]\ntimeout_sec = 30\n[environment]\nmemory_mb = 256\n"
+        '[environment.env]\nMORE = "${NO_SUCH_MORE:- and all}"\n',
     )
     (place / "settings" / "environment" / "notes.txt").write_text("note\n")
     write_task(
