@@ -113,6 +113,11 @@ EFFECTS: dict[str, dict[str, str | bytes]] = {
         "tests/test.sh": "#!/usr/bin/env python3\nopen('/logs/verifier/reward.txt', 'w').write('1')\n",
     },
     "a solution in another language": {SOLUTION: "#!/usr/bin/env python3\nopen('/app/out.txt', 'w').write('ok')\n"},
+    "a solution with large files": {
+        "solution/in/big.bin": bytes(range(256)) * 1000,
+        SOLUTION: '#!/bin/bash\n[ "$(wc -c < "$(dirname "$0")/in/big.bin")" = 256000 ] && [ ! -e .solution ] &&'
+        " echo ok > out.txt\n",
+    },
     "artifacts": {
         SOLUTION: "+echo mine > /logs/artifacts/mine.txt\n",
         "tests/test.sh": "cp /logs/artifacts/mine.txt /logs/artifacts/copy && echo 1 > /logs/verifier/reward.txt\n",

@@ -46,6 +46,9 @@ _HIDDEN = ".grading"
 _BASH = "$(command -v bash || echo sh)"
 _OTHER_PROGRAM = re.compile(rb"#!(?!.*\b(?:ba|da|k|z)?sh\b)")
 """The beginning of a script that is not for a shell."""
+_KEPT = ".solution"
+"""The file of the run with a solution that is too long for one command."""
+_CHUNK_CHARS = 60_000
 _BUILDS = 4
 """How many images are built at the same time."""
 _SUMMARY = re.compile(r"=+\s*short test summary info\s*=+", re.IGNORECASE)
@@ -231,6 +234,13 @@ def _run_solution(layout: HarborFolder, image: Image) -> Solver:
         written += (
             f"mkdir -p $(dirname {place}); printf %s {b64encode(content).decode()} | base64 -d > {place}; "
         )
+    if len(written) > _CHUNK_CHARS:
+        # A command takes no more, and what is in /tmp is gone after each.
+        data = b64encode(written.encode()).decode()
+        for at in range(0, len(data), _CHUNK_CHARS):
+            told = f"printf %s {data[at : at + _CHUNK_CHARS]} >> {_KEPT}"
+            yield Step([WantedCall("shell", {"command": told})])
+        written = f"base64 -d {_KEPT} > {_KEPT}.sh && . ./{_KEPT}.sh; rm -f {_KEPT} {_KEPT}.sh; "
     given = {**layout.variables("solution"), "BASH_ENV": f"{folder}/.installers.sh"}
     runner = f"chmod +x {folder}/solve.sh; " if _OTHER_PROGRAM.match(parts["solve.sh"]) else f"{_BASH} "
     command = f"{written}{_export(given)}{runner}{folder}/solve.sh"
