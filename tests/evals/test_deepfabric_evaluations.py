@@ -169,6 +169,18 @@ def test_weights_that_deepfabric_does_not_know_do_not_make_the_score_zero(tmp_pa
         ({"max_sample": 3}, "no such key; did you mean 'max_samples'"),
         ({"inference_config": {"model": "x", "backend": "vllm"}}, "give 'transformers', 'ollama', or 'llm'"),
         ({"evaluation": {"metrics": ["accuracy"]}}, "there is no metric 'accuracy'"),
+        ({"evaluation": {"metrics": []}}, r"evaluation.metrics: it is \[\]; list one or more of tool_sel"),
+        ({"evaluation": {"metrics": "all"}}, "evaluation.metrics: it is 'all'; list one or more of"),
+        (
+            {"evaluation": {"output_formats": ["jsn"]}},
+            "evaluation.output_formats: there is no format 'jsn'; did",
+        ),
+        ({"evaluators": "tool_caling"}, "no evaluator 'tool_caling'; did you mean 'tool_calling'"),
+        (
+            {"metric_weights": ["tool_selection"]},
+            "metric_weights: it is .*; write the weights as NAME: NUMBER",
+        ),
+        ({"batch_size": 0}, "batch_size: 0 is not possible"),
     ],
 )
 def test_mistakes_are_told_with_their_line(tmp_path, more, text):
@@ -191,6 +203,16 @@ def test_values_of_a_wrong_type_are_mistakes_and_no_tracebacks(tmp_path, wrong):
         table[last] = wrong
         with suppress(ConfigError):
             read(tmp_path, yaml.safe_dump(value))
+
+
+def test_a_second_model_is_told_and_not_lost(tmp_path):
+    text = {
+        "dataset_path": "x.jsonl",
+        "model": "m",
+        "inference_config": {"model": "other", "backend": "ollama"},
+    }
+    _, notes = read(tmp_path, yaml.safe_dump(text))
+    assert any("inference_config.model: left out; the model is 'm'" in note for note in notes)
 
 
 def test_a_configuration_of_treadle_is_not_translated(tmp_path):

@@ -160,6 +160,7 @@ def test_a_model_of_many_processes_is_refused(tmp_path):
     [
         ({"every_steps": 0}, "every_steps is 0"),
         ({"models": ["oracle"], "path": "x"}, "sets models, path of the evaluation itself"),
+        ({"reports": ["json=x.json"]}, "writes curves and no reports; `treadle eval report FOLDER/step-N`"),
     ],
 )
 def test_what_cannot_work_is_told(tmp_path, options, text):
@@ -167,9 +168,26 @@ def test_what_cannot_work_is_told(tmp_path, options, text):
         make(tmp_path, "rows.jsonl", **options)
 
 
-def test_a_metric_that_is_not_there_is_told(tmp_path, parts):
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"metric": "speed"}, "has no 'speed'; metric can be score, solved, tokens, steps, response_quality"),
+        ({"max_task": 3}, "max_task: there is no such key; did you mean 'max_tasks'"),
+        ({"rewards": {"respons_quality": 1}}, "did you mean .response_quality"),
+    ],
+)
+def test_a_wrong_evaluation_is_told_before_the_first_step(tmp_path, options, text):
+    callback = make(tmp_path, "rows.jsonl", **options)
+    with pytest.raises(ConfigError, match=text):
+        callback.on_train_begin(SimpleNamespace(), SimpleNamespace(is_world_process_zero=True), None)
+
+
+def test_a_model_is_not_kept_after_an_evaluation_that_is_not_whole(tmp_path, parts, caplog):
     model, tokenizer, rows = parts
-    callback = make(tmp_path, rows, metric="speed")
     state = SimpleNamespace(global_step=1, is_world_process_zero=True, log_history=[], epoch=0)
-    with pytest.raises(ConfigError, match="has no 'speed'; metric can be score, solved, response_quality"):
+    for limits, count in (({"max_tokens": 0}, 0), ({}, 1)):
+        callback = make(tmp_path, rows, limits=limits)
         callback.on_evaluate(None, state, None, model=model, processing_class=tokenizer)
+        assert (callback.best is not None) == bool(count)
+        assert len(callback.history) == count
+    assert "the evaluation of step 1 is not whole, so that its model is not kept: max_tokens" in caplog.text

@@ -247,3 +247,16 @@ def test_a_list_of_rows_and_a_byte_order_mark_are_read(head: bytes, tmp_path: Pa
     (tmp_path / "list.json").write_bytes(head + b"[" + row + b", 3]")
     with pytest.raises(ExportError, match="line 1 is not a JSON object"):
         detect_format(tmp_path / "list.json")
+
+
+@pytest.mark.parametrize("name", ["atif", "treadle"])
+def test_a_row_over_several_lines_is_read(name: str, tmp_path: Path) -> None:
+    """Agents of Harbor write one indented trajectory in a file."""
+    raw = json.loads(encode_row(example(), FORMATS.load(name)))
+    path = tmp_path / "trajectory.json"
+    path.write_text("\ufeff" + json.dumps(raw, indent=2).replace("\n", "\r\n"), newline="")
+    assert detect_format(path) == name
+    assert [*read_objects(path, name)] == [("row 1", raw)]
+    path.write_text('{\n"messages": [')
+    with pytest.raises(ExportError, match="line 1 is not JSON"):
+        detect_format(path)

@@ -2,6 +2,7 @@
 
 import json
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from tests.tasks.bfcl_agreement import compare
@@ -104,7 +105,7 @@ def test_irrelevance_and_relevance(tmp_path):
         assert (task.grade_calls([]).reward, task.grade_calls([("music_play", {})]).reward) == rewards
 
 
-def test_what_cannot_be_run_says_why(tmp_path, monkeypatch):
+def test_what_cannot_be_run_says_why(tmp_path, monkeypatch, caplog):
     write_data(tmp_path, "simple_java")
     with pytest.raises(ConfigError, match="cannot be run here: its values are texts in the syntax of Java"):
         open_bfcl(str(tmp_path / "BFCL_v4_simple_java.json"))
@@ -113,6 +114,23 @@ def test_what_cannot_be_run_says_why(tmp_path, monkeypatch):
     assert len(open_bfcl(path)) == 0
     with pytest.raises(ConfigError, match="its conversation has earlier answers"):
         open_bfcl(path).get("t")
+    plain = {"question": [[{"role": "user", "content": "x"}]], "function": [PLAY]}
+    rows = [
+        {"id": "mine_0", **plain},
+        {"id": "no_answer", **plain},
+        {"id": "no_question", "function": [PLAY]},
+    ]
+    path = write_data(tmp_path, "partly", rows)
+    answers = tmp_path / "possible_answer" / Path(path).name
+    answers.write_text(answers.read_text().splitlines()[0])
+    partly = open_bfcl(path)
+    assert [task.task_id for task in partly] == ["mine_0"]
+    assert "1 of the 3 tasks of" in caplog.text
+    assert "(such as 'no_answer'): it has no possible answer" in caplog.text
+    with pytest.raises(ConfigError, match="no_answer cannot be run here: it has no possible answer"):
+        partly.get("no_answer")
+    with pytest.raises(ConfigError, match="has several lines with the id 'mine_0'"):
+        open_bfcl(write_data(tmp_path, "twins", [rows[0], rows[0]]))
     with pytest.raises(ConfigError, match="has no task 'mine_1'; did you mean 'mine_0'"):
         open_bfcl(write_data(tmp_path)).get("mine_1")
     (tmp_path / "BFCL_v4_bad.json").write_text("{")

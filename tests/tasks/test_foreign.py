@@ -286,11 +286,15 @@ def test_what_cannot_be_run_says_why(tmp_path, caplog, docker, script, why):
     assert "cannot be run here" in caplog.text
 
 
-def test_a_folder_without_tasks(tmp_path):
+def test_a_folder_without_tasks(tmp_path, monkeypatch):
     for name, why in ((tmp_path, "has no tasks"), (tmp_path / "x", "there is no folder")):
         with pytest.raises(ConfigError, match=why):
             task_set(f"harbor:{name}")
     write_harbor(tmp_path / "hello")
+    monkeypatch.chdir(tmp_path)
+    for find in (load_task, lambda name: find_tasks([name])):
+        with pytest.raises(ConfigError, match="give a folder of tasks, as in harbor:tasks"):
+            find("harbor:")
     with pytest.raises(ConfigError, match="did you mean 'hello'"):
         load_task(f"harbor:{tmp_path}:helo")
 

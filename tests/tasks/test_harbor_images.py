@@ -61,9 +61,12 @@ def tasks(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     write_task(
         place / "settings",
         'ENV WHO="the world"\nWORKDIR /data/in\nCOPY notes.txt .\nWORKDIR /work\n',
-        'echo "hello $WHO" > greeting; cp /data/in/notes.txt . && mv /data/in /data/done',
-        '[ "$PWD $(cat greeting notes.txt)" = "/work hello the world\nnote" ] && [ ! -e /data/in ]',
-        "[agent]\ntimeout_sec = 30\n[environment]\nmemory_mb = 256\n",
+        'echo "hello $WHO$MORE" > greeting; cp /data/in/notes.txt . && mv /data/in /data/done\n'
+        "mkdir -p /logs/artifacts && echo a > /logs/artifacts/a",
+        '[ "$PWD $(cat greeting notes.txt)" = "/work hello the world and all\nnote" ] && [ ! -e /data/in ] &&'
+        ' [ "$MORE" = " and all" ] && [ -f /logs/artifacts/a ]',
+        "[agent]\ntimeout_sec = 30\n[environment]\nmemory_mb = 256\n"
+        '[environment.env]\nMORE = "${NO_SUCH_MORE:- and all}"\n',
     )
     (place / "settings" / "environment" / "notes.txt").write_text("note\n")
     write_task(
@@ -126,7 +129,7 @@ def test_what_an_image_cannot_help(tasks: str, tmp_path: Path, caplog, monkeypat
         shutil.copytree(f"{tasks.partition(':')[2]}/run", tmp_path / name)
     write(tmp_path / "pip", tests__test_dot_sh="pip install no-such-package\n")
     write(tmp_path / "gpu", task_dot_toml="[environment]\ngpus = 1\n")
-    (tmp_path / "compose" / "environment" / "docker-compose.yaml").write_text("services: {}\n")
+    (tmp_path / "compose" / "environment" / "docker-compose.yaml").write_text("services: {db: {image: x}}\n")
     write_task(tmp_path / "broken", "RUN echo because && exit 1\n", "true", "true")
     for name, why in (
         ("broken", r"its image cannot be built: `RUN echo because && exit 1` fails: because"),

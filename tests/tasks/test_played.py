@@ -13,7 +13,7 @@ from tests.models.answers import answer
 from tests.models.server import Handler, Received, Reply, serve
 
 from treadle.core import events as e
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, ProviderError
 from treadle.evals.evaluation import evaluate
 from treadle.journal.registry import open_journal
 from treadle.runs.task import find_tasks, split_reference
@@ -143,6 +143,13 @@ def test_an_address_is_the_name_of_a_set() -> None:
         "?",
     )
     assert split_reference("openenv:envs/echo_env:1") == ("openenv:envs/echo_env", "1")
+
+
+@pytest.mark.parametrize("rest", ["", "1", "?"])
+def test_settings_in_json_are_in_the_name_of_a_set(rest: str) -> None:
+    for query in ('roles={"grader":"openai/m"}', 'a={"b": {"c": "d:e}"}}&f=1', 'a=["b:c",2]', "a={b"):
+        name = f"inspect:arc.py@easy?{query}"
+        assert split_reference(f"{name}:{rest}" if rest else name) == (name, rest)
 
 
 # Published tasks.
@@ -283,6 +290,55 @@ async def test_a_task_of_inspect_is_graded_by_its_scorer(
         find_tasks(["inspect:nowhere/at_all"])
 
 
+ODD_TASKS = """
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.scorer import Score, includes, mean, scorer
+from inspect_ai.solver import generate
+
+@scorer(metrics=[mean()])
+def fixed(value):
+    async def score(state, target):
+        return Score(value=value)
+    return score
+
+@task
+def own_model():
+    data = [Sample(input="say it", target="it")]
+    return Task(dataset=data, solver=generate(), scorer=includes(), model="mockllm/model")
+
+@task
+def words():
+    return Task(dataset=[Sample(input="a")], solver=generate(), scorer=fixed("very good"))
+
+@task
+def parts():
+    return Task(dataset=[Sample(input="a")], solver=generate(), scorer=fixed({"x": "yes", "y": "0.5", "z": None}))
+
+@task
+def twins():
+    return Task(dataset=[Sample(input="a", id=1), Sample(input="b", id="1")], solver=generate(), scorer=includes())
+"""
+
+
+@pytest.mark.full
+async def test_odd_tasks_of_inspect(tmp_path: Path, installed: Callable[[str], Path]) -> None:
+    installed("inspect")
+    file = tmp_path / "odd.py"
+    file.write_text(ODD_TASKS)
+    with pytest.raises(ConfigError, match="several of its samples have the id '1'"):
+        find_tasks([f"inspect:{file}@twins"])
+    with pytest.raises(ConfigError, match=r"eval\.epochs is set by Treadle"):
+        find_tasks([f"inspect:{file}@words?eval.epochs=2"])
+    # The model that a task names is not the one that is evaluated.
+    assert (await play(tmp_path / "a", f"inspect:{file}@own_model:1")).score == 1.0
+    found = await play(tmp_path / "b", f"inspect:{file}@parts:1")
+    assert (found.score, found.metrics) == (0.75, {"fixed.x": 1.0, "fixed.y": 0.5})
+    given = {"tasks": [f"inspect:{file}@words:1"], "models": ["mock:echo"], "retries": {"attempts": 1}}
+    done = await evaluate(workers=ProgramWorkers(), path=tmp_path / "c", **given)
+    assert "its scorers gave no number: fixed very good" in str(done.end)
+
+
 @pytest.mark.full
 async def test_a_limit_ends_a_task_of_inspect(tmp_path: Path, installed: Callable[[str], Path]) -> None:
     file = installed("inspect") / "inspect_ai" / "examples" / "tool_use.py"
@@ -316,3 +372,53 @@ async def test_an_answer_is_the_action_and_sessions_are_waited_for(
     done = await evaluate(workers=ProgramWorkers(), path=tmp_path, retries={"attempts": 1}, **given)
     assert done.end.reason == "done", done.end
     assert len({sample.details.score for sample in done.results.samples}) == 1
+
+
+GUESS = """
+import random
+from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
+
+class Guess(Action):
+    number: int
+
+class Seen(Observation):
+    hint: str = ""
+
+class Numbers(Environment):
+    def reset(self, seed=None, episode_id=None, **given):
+        self.number = seed
+        return Seen(hint="guess")
+
+    def step(self, action, timeout_s=None, **given):
+        is_right = action.number == self.number
+        return Seen(hint=str(is_right), reward=1.0 if is_right else -0.25, done=is_right)
+
+    @property
+    def state(self):
+        return State(episode_id="x", step_count=0)
+
+app = create_fastapi_app(Numbers, Guess, Seen)
+"""
+
+
+@pytest.mark.full
+async def test_an_odd_environment_of_openenv(tmp_path: Path, installed: Callable[[str], Path]) -> None:
+    installed("openenv")
+    server = tmp_path / "guess" / "server"
+    server.mkdir(parents=True)
+    (server / "app.py").write_text(GUESS)
+    name = f"openenv:{server.parent}"
+    for query, why in (
+        ("reward=mean", "reward is 'mean'; give sum or last"),
+        ("max_steps=0", "max_steps is 0; give a whole number"),
+        ("max_steps=many", "max_steps is 'many'; give a whole number"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            find_tasks([f"{name}?{query}"])
+    # A call of another tool is no action, also if its arguments are those of one.
+    model = caller(("guess", {"number": 3}), ("step", {"number": 2}), said="done")
+    found = await play(tmp_path / "a", f"{name}:3", model)
+    assert "There is no tool 'guess'" in found.results[0]
+    assert (found.score, found.metrics) == (-0.25, {"steps": 2.0, "done": 0.0})
+    with pytest.raises(ProviderError, match=r"its action has no field 'numbr'; text can be .*number"):
+        await play(tmp_path / "b", f"{name}?text=numbr:3")

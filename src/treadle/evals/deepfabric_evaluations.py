@@ -78,7 +78,7 @@ class _Mapper(KeyMapper):
         sizes = [
             place
             for place in (f"{section}.batch_size", "batch_size", "evaluation.batch_size")
-            if self.find(place)
+            if self.find(place) is not None
         ]
         if name is None:
             if sizes:
@@ -86,6 +86,8 @@ class _Mapper(KeyMapper):
                 self.note(sizes[0], "it is window here: so many samples are always in flight")
             return
         given = given if isinstance(given, dict) else {}
+        if key == "model" and given.get("model") not in (None, name):
+            self.note(f"{section}.model", f"left out; the model is {name!r}", is_change=True)
         backend, options = given.get("backend", "transformers"), dict[str, Json]()
         provider = {"transformers": "hf", "ollama": "ollama", "llm": given.get("provider")}.get(str(backend))
         if provider is None:
@@ -125,12 +127,14 @@ class _Mapper(KeyMapper):
     def map_scorers(self) -> None:
         """Map the metrics and their weights."""
         found = self.find("evaluators")
-        for name in found if isinstance(found, list | dict) else ():
+        for name in found if isinstance(found, list | dict) else [] if found is None else [found]:
             if name != "tool_calling":
                 hint = did_you_mean(str(name), ["tool_calling"], "the only one is 'tool_calling'")
                 self.fail("evaluators", f"DeepFabric has no evaluator {name!r}{hint}")
         key = "evaluation.weights" if self.find("evaluation.weights") is not None else "metric_weights"
         given, weights = self.find(key), dict(_KEYS["weights"])
+        if not isinstance(given, dict | None):
+            self.fail(key, f"it is {given!r:.80}; write the weights as NAME: NUMBER")
         if isinstance(given, dict):
             if unknown := [name for name in given if name not in _METRICS]:
                 text = f"left out: {', '.join(unknown)}; the weights are {', '.join(_METRICS)}"
@@ -145,7 +149,12 @@ class _Mapper(KeyMapper):
                 self.note(key, text, is_change=True)
         rewards: dict[str, Json] = {_METRICS[name]: {"weight": weight} for name, weight in weights.items()}
         wanted = self.find("evaluation.metrics")
-        if isinstance(wanted, list):
+        if wanted is not None and not (isinstance(wanted, list) and wanted):
+            self.fail(
+                "evaluation.metrics",
+                f"it is {wanted!r:.80}; list one or more of {', '.join(_METRICS.values())}",
+            )
+        if isinstance(wanted, list) and wanted:
             if unknown := [str(name) for name in wanted if name not in _METRICS.values()]:
                 hint = name_known(unknown[0], _METRICS.values(), "they are")
                 self.fail("evaluation.metrics", f"there is no metric {unknown[0]!r}{hint}")
@@ -185,6 +194,10 @@ class _Mapper(KeyMapper):
             )
         formats = self.find("evaluation.output_formats")
         for form in formats if isinstance(formats, list) else ():
+            if form not in (known := _KEYS["lists"]["formats"].split()):
+                hint = name_known(str(form), known, "they are")
+                self.fail("evaluation.output_formats", f"there is no format {form!r}{hint}")
+                continue
             reports.append(f"{form}={PurePath(str(folder or 'eval_results')) / f'report.{form}'}")
             self.note("evaluation.output_formats", f"{form!r} is the report {reports[-1]!r}")
         if reports:

@@ -4,6 +4,7 @@ It evaluates the model under training in its own process, with the tasks and row
 same seeds at each step, so that the scores of two steps are compared sample by sample.
 """
 
+import logging
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import require
 from treadle.core.types import Settings
 from treadle.evals.evaluation import Evaluated, evaluate
+from treadle.evals.evaluation_config import PROGRAM, READER
 from treadle.evals.evaluation_reports import read_curves
 from treadle.export.whole import write_whole
 from treadle.http.background import run_blocking
@@ -25,6 +27,8 @@ from treadle.renderers.hf import HfRenderer
 from treadle.runs.task import Task
 from treadle.telemetry.curves import Curves, open_curves
 
+_METRICS = ("score", "solved", "tokens", "steps")
+"""The names of the figures that each evaluation has."""
 _NAME = "training"
 """The name of the model under training."""
 _BASE: Any = require("transformers", install="torch transformers").TrainerCallback
@@ -65,6 +69,10 @@ class EvaluationCallback(_BASE):  # type: ignore[misc]
             raise ConfigError(
                 f"the callback sets {', '.join(sorted(taken))} of the evaluation itself; leave it out"
             )
+        if "reports" in evaluation:
+            raise ConfigError(
+                "the callback writes curves and no reports; `treadle eval report FOLDER/step-N` writes them"
+            )
         self.folder = Path(folder)
         self.best: tuple[int, float] | None = None
         """The step with the best value of the metric, and the value; `None` before the first evaluation."""
@@ -87,6 +95,11 @@ class EvaluationCallback(_BASE):  # type: ignore[misc]
                 "the weights are split among processes, which this callback cannot put together; evaluate saved "
                 "checkpoints: treadle eval --model hf:FOLDER"
             )
+        # What is wrong with the evaluation must not be found only after the first steps.
+        asked = {**self._evaluation, "models": [f"{PROGRAM}{_NAME}"], "path": self.folder}
+        names = [item.name for item in READER.resolve(None, asked).scorers()]
+        if self._metric not in (known := [*_METRICS, *names]):
+            raise ConfigError(f"the evaluation has no {self._metric!r}; metric can be {', '.join(known)}")
         best = self.folder / "best" / "treadle_score.json"
         if best.exists():
             found = msgspec.json.decode(best.read_bytes())
@@ -124,16 +137,27 @@ class EvaluationCallback(_BASE):  # type: ignore[misc]
         if not state.is_world_process_zero or is_done:
             return
         model, tokenizer = given["model"], given.get("processing_class")
-        scores = read_curves(self._run(step, model, self._find_renderer(tokenizer)).results)
+        done = self._run(step, model, self._find_renderer(tokenizer))
+        is_whole = done.end.reason == "done"
+        if not is_whole:
+            told = done.end.error or done.end.reason
+            logging.getLogger("treadle").warning(
+                "the evaluation of step %d is not whole, so that its model is not kept: %s", step, told
+            )
+        scores = read_curves(done.results)
+        if self._metric not in scores and not is_whole:
+            return
         if self._metric not in scores:
-            raise ConfigError(f"the evaluation has no {self._metric!r}; metric can be {', '.join(scores)}")
+            raise ConfigError(
+                f"no sample of step {step} has a {self._metric!r}; there are {', '.join(scores)}"
+            )
         self.history.append((step, scores))
         logged = {f"eval_treadle_{name}": value for name, value in scores.items()}
         state.log_history.append({"step": step, "epoch": state.epoch, **logged})
         if self._curves is not None:
             self._curves.write(step, {f"eval/{name}": value for name, value in scores.items()})
         value = scores[self._metric]
-        if self._keeps_best and (self.best is None or value > self.best[1]):
+        if self._keeps_best and is_whole and (self.best is None or value > self.best[1]):
             self._keep(step, value, model, tokenizer)
 
     def _run(self, step: int, model: Any, renderer: Any) -> Evaluated:

@@ -1,5 +1,6 @@
 """Files of rows and of groups of rollouts: JSON lines, Parquet, or a folder with a file for each row; and the
-conversion of a file of rows to another format. A JSON list of rows is read too, as a whole.
+conversion of a file of rows to another format. A JSON list of rows, or a row over several lines, is read too, as a
+whole.
 
 Rows and groups are read and written one at a time.
 """
@@ -40,6 +41,8 @@ from treadle.export.whole import whole_file
 from treadle.journal.named_files import explain_unread
 
 PARQUET = ".parquet"
+_WHOLE = re.compile(rb"\s*+(?:\[|\{[ \t\r]*+\n)")
+"""The beginning of a file that has one JSON text over several lines."""
 _MAX_SAMPLED = 100
 """How many rows are read to recognise a file's format."""
 
@@ -66,8 +69,8 @@ def read_objects(
             with file.open("rb") as lines:
                 begin = len(BOM_UTF8) if lines.peek(len(BOM_UTF8)).startswith(BOM_UTF8) else 0
                 lines.seek(begin)
-                if lines.peek(64).lstrip().startswith(b"["):
-                    if found := _decode_list(lines.read()):
+                if _WHOLE.match(lines.peek(64)):
+                    if found := _decode_whole(lines.read()):
                         yield from ((f"{head}row {number}", raw) for number, raw in enumerate(found, 1))
                         continue
                     lines.seek(begin)
@@ -77,10 +80,11 @@ def read_objects(
         raise explain_unread("", path, error) from error
 
 
-def _decode_list(data: bytes) -> list[dict[str, Json]]:
-    """Return the objects of one JSON list; an empty list if the data is anything else."""
+def _decode_whole(data: bytes) -> list[dict[str, Json]]:
+    """Return the objects of one JSON list, or the only object; an empty list if the data is anything else."""
     try:
-        return msgspec.json.decode(data, type=list[dict[str, Any]])
+        found = msgspec.json.decode(data, type=list[dict[str, Any]] | dict[str, Any])
+        return [found] if isinstance(found, dict) else found
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return []
 

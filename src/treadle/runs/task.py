@@ -204,8 +204,11 @@ TASK_SETS: Registry[object] = Registry("task set", "treadle.tasks", {})
 """The installed task sets. An entry is a `TaskSet`, a list of tasks, or a function without arguments that returns
 one of these. A name that ends with a colon is written with a text, as in `harbor:folder`; the function gets the
 text."""
-_TEXT = re.compile(r"((?:https?://[^:/?]*(?::\d+)?)?[^:]*):?(.*)", re.DOTALL)
-"""The text in the name of a task set, and a task in it. Only an address has colons."""
+_TEXT = re.compile(
+    r"""((?:https?://[^:/?]*(?::\d+)?)?[^:?]*(?:\?(?:"[^"]*"|\{(?:[^{}]|\{[^{}]*\})*\}|[^:])*)?):?(.*)""",
+    re.DOTALL,
+)
+"""The text in the name of a task set, and a task in it. Only an address, and JSON after a `?`, have colons."""
 _PLACE = re.compile(r"([\w.]+|.+?\.py):([^\W\d]\w*)(?::(.*))?", re.DOTALL)
 """A task set in a module or file, and a task in it."""
 
@@ -256,6 +259,8 @@ def load_task(reference: str) -> Task:
     """
     name, task_id = split_reference(reference)
     if not name or not task_id:
+        if reference in TASK_SETS:
+            task_set(reference)  # its error says which text is missing
         if ":" in reference.strip(":"):
             task_set(reference.partition(":")[0])  # its error names similar sets
         raise ConfigError(f"{reference!r} is not a task; write SET:ID, such as 'files:csv_sum-0042'")

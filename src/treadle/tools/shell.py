@@ -29,11 +29,12 @@ class Shell:
     With `network`, commands share the host's network, including services on its loopback interface.
     `read_only_binds` maps files and folders of the host to the absolute paths where commands find them. With
     `unprotected`, commands are not isolated: they run as the current user, with limits and a separate
-    environment, and can read and change everything that the user can; `network`, `read_only_binds`, `folders`
-    and `root` then have no effect. `folders` maps further paths to folders of the run's files; commands begin in
-    the path that is mapped to the empty text, which stands for all files. `root` is the name or id of an image of a
-    container, whose content commands see in place of the system's; the run's files are what they change in it.
-    `network` or `unprotected` make the effect `once`.
+    environment, and can read and change everything that the user can; `network`, `read_only_binds`, `folders`,
+    `root` and `variables` then have no effect. `folders` maps further paths to folders of the run's files;
+    commands begin in the path that is mapped to the empty text, which stands for all files. `root` is the name or
+    id of an image of a container, whose content commands see in place of the system's; the run's files are what
+    they change in it. `variables` are added to the environment of commands. `network` or `unprotected` make the
+    effect `once`.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Shell:
         unprotected: bool = False,
         folders: Mapping[str, str] | None = None,
         root: str | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         if not isinstance(limits, Limits):
             limits = Limits(**cast("Any", limits or {}))
@@ -59,6 +61,7 @@ class Shell:
             is_protected=not unprotected,
             aliases=folders,
             root=root,
+            variables=variables,
         )
         effect = Effect.ONCE if network or unprotected else Effect.IDEMPOTENT
         description = _describe(network, limits, self._commands)
@@ -68,6 +71,7 @@ class Shell:
         if not unprotected:
             settings |= {"network": network, "read_only_binds": dict(read_only_binds or {}) or None}
             settings |= {"folders": dict(folders or {}) or None, "root": root}
+            settings["variables"] = dict(variables or {}) or None
         self.part = PartSpec(name=name, settings=settings_of(Shell, settings))
 
     def tools(self) -> Sequence[Tool]:

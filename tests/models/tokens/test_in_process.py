@@ -191,6 +191,7 @@ async def test_a_text_ends_an_answer(folder):
         ("hf:{folder}", {"devise": "cpu"}, "has no option 'devise'; did you mean 'device'"),
         ("hf:{folder}", {"extra": {"min_p": 0.1}}, "has no option 'min_p'.* top_k"),
         ("hf:{folder}", {"device": "abacus"}, "transformers cannot load the model"),
+        ("hf:{folder}", {"device": "xpu"}, "transformers cannot load the model"),
         ("hf:{folder}", {"adapter": "lora"}, "pip install peft"),
     ],
 )

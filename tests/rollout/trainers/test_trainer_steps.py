@@ -63,6 +63,7 @@ def test_verl_trains_on_rollouts_that_its_agent_loop_has_made(tmp_path: Path) ->
     assert found["differ"]
     assert found["asked_again"] == 0
     assert found["asked_for_next"] >= 1
+    assert found["phases"] == ["train", "eval"]
     assert found["reward"] is None
     # The newer trainer gets all branches with the reward of their rollout, the older one a branch and a count.
     rows = found["branched"]["rows"]

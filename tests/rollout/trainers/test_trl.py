@@ -238,7 +238,35 @@ def three(prompt: Any) -> Any:
 def test_a_wrong_setting_is_told_before_anything_is_sampled() -> None:
     with pytest.raises(ConfigError, match="branches is 'shortest'; give one of 'refuse', 'longest'"):
         func(branches="shortest")
+    for training in ("my/run", "", "a b"):
+        with pytest.raises(ConfigError, match=r"the settings of the adapter cannot be used: training: "):
+            func(training=training)
     with pytest.raises(ConfigError, match="the task of a prompt is 3; give a Task"):
         make_rollout_func(Agent(ScriptedModel(["a"])), task_of=three)(["a"], None)
     with pytest.raises(ConfigError, match="give the trainer rollout_func"):
         reward_of_rollout(["a"], ["b"])
+
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+USER = {"role": "user", "content": [{"type": "text", "text": "Add "}, {"type": "text", "text": "1 and 2."}]}
+
+
+def test_nothing_of_a_prompt_is_lost_or_changed_in_silence() -> None:
+    """The model got the parts of a message as Python writes them, and earlier messages were left out."""
+    model = Teller()
+    make_rollout_func(Agent(model))([[USER]], None)
+    make_rollout_func(Agent(model, instructions="Add."))([[SYSTEM, USER]], None)
+    assert model.asked == ["Add 1 and 2."] * 2
+    image = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]}
+    said = {"role": "assistant", "content": "3"}
+    for prompt, why in (
+        ([SYSTEM, USER], "the agent has no instructions; give them to the agent"),
+        ([image], "give one text message of the user"),
+        (
+            [USER, said, USER],
+            r"messages with the roles \['user', 'assistant', 'user'\]; give one text message",
+        ),
+        ([], "give one text message of the user"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            make_rollout_func(Agent(model))([prompt], None)

@@ -16,7 +16,7 @@ from treadle.core.types import Json
 from treadle.export.groups import GROUP_LABEL, PHASE_LABEL, Rollout, load_rollout
 from treadle.export.token_exporter import Branch, LossMask, read_branch
 from treadle.jobs.attempt import ids_of
-from treadle.jobs.sections import AgentSection, ConfigSection, RetrySection
+from treadle.jobs.sections import AgentSection, ConfigSection, JobName, RetrySection
 from treadle.journal.registry import open_journal
 from treadle.renderers.protocol import Renderer
 from treadle.rollout.trainers.trainer_engine import TrainerEngine
@@ -38,7 +38,7 @@ Branches: TypeAlias = Literal["refuse", "longest"]
 class TrainerConfig(ConfigSection):
     """The settings of an adapter that runs the agents itself."""
 
-    training: str | None = None
+    training: JobName | None = None
     """The name of the training. With it, the rollouts of a step are kept: a trainer that goes back to a checkpoint
     gets the same rollouts for the same steps again. Another training needs another name or journal."""
     agent: AgentSection = AgentSection()
@@ -169,15 +169,19 @@ def open_rollouts(settings: Mapping[str, Json]) -> PromptedRollouts:
 
     Raises: `ConfigError` for a key or value that is wrong; `JournalError`.
     """
+    return _open_rollouts(read_settings(settings).model_dump_json().encode())
+
+
+def read_settings(settings: Mapping[str, Any]) -> TrainerConfig:
+    """Return the settings of an adapter. Raises: `ConfigError` for a key or value that is wrong."""
     try:
-        config = TrainerConfig.model_validate(dict(settings))
+        return TrainerConfig.model_validate(dict(settings))
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
         raise ConfigError(
             f"the settings of the adapter cannot be used: {'; '.join(problems)}; the keys are "
             f"{', '.join(TrainerConfig.model_fields)}"
         ) from None
-    return _open_rollouts(config.model_dump_json().encode())
 
 
 class PromptRow(Struct, frozen=True):
@@ -205,13 +209,21 @@ def split_prompt(prompt: Prompt) -> tuple[str | None, str]:
         [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     )
     roles = [item.get("role") for item in messages]
-    texts = [text for item in messages if isinstance(text := item.get("content"), str)]
+    texts = [text for item in messages if (text := _read_text(item.get("content"))) is not None]
     if roles not in (["user"], ["system", "user"]) or len(texts) < len(roles):
         raise ConfigError(
             f"a prompt has messages with the roles {roles}; give one text message of the user, with or without a "
             "system message before it, or the column of a task"
         )
     return (texts[0] if len(texts) > 1 else None), texts[-1]
+
+
+def _read_text(content: Any) -> str | None:
+    """Return the text of a message, which may have parts of text; `None` if it has anything else."""
+    if not isinstance(content, list | tuple):
+        return content if isinstance(content, str) else None
+    texts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
+    return "".join(texts) if all(isinstance(text, str) for text in texts) else None  # type: ignore[arg-type]
 
 
 def find_task(given: str | Task) -> str | Task:
@@ -225,11 +237,6 @@ def find_task(given: str | Task) -> str | Task:
         return given
     name, task_id = split_reference(given)
     return load_task(given) if task_id and (name in TASK_SETS or ":" in name) else given
-
-
-def text_of(prompt: Prompt) -> str:
-    """Return the text of a prompt: that of its last message."""
-    return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
 
 
 def read_sampled(rollout: Rollout, mask: LossMask, needs: TokenGrade) -> list[Branch]:

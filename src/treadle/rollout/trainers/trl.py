@@ -12,6 +12,7 @@ Source: TRL 1.16, `GRPOTrainer._generate` and `_calculate_rewards`.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeAlias, get_args
 
 from msgspec.structs import replace
@@ -30,8 +31,9 @@ from treadle.rollout.trainers.prompted import (
     choose_branch,
     find_task,
     read_sampled,
+    read_settings,
     roll,
-    text_of,
+    split_prompt,
 )
 from treadle.runs.retries import RetryPolicy
 from treadle.runs.task import Task
@@ -54,7 +56,8 @@ def make_rollout_func(
 
     `agent` is an agent, which is run once for each prompt, or a function of the prompts. `task_of` returns the task
     of a prompt, or its reference such as `files:csv_sum-0042`; its check then gives the reward. Any other text, and
-    without `task_of` the text of the prompt's last message, is the user's message, and gives no reward. `branches`
+    without `task_of` the text of the prompt, is the user's message, and gives no reward; a system message before it
+    is left out, because the agent has instructions of its own. `branches`
     says what happens with a rollout that has several branches: `refuse` raises an error, and `longest` gives the
     branch with the most sampled tokens, and the number of the tokens that are left out as `left_out_tokens`.
 
@@ -69,12 +72,13 @@ def make_rollout_func(
     """
     if branches not in get_args(Branches):
         raise ConfigError(f"branches is {branches!r}; give one of {', '.join(map(repr, get_args(Branches)))}")
+    read_settings({"training": training})
     known = _Places(training)
 
     def rollout_func(prompts: list[Prompt], trainer: Any) -> dict[str, list[Any]]:
         if isinstance(agent, Agent):
             places = known.find(prompts, trainer)
-            collect = _agent_roll(agent, task_of or text_of, retries, places)
+            collect = _agent_roll(agent, task_of or partial(_text_of, agent), retries, places)
             rollouts = run_blocking(collect(prompts))
         else:
             rollouts = run_blocking(agent(prompts))
@@ -144,6 +148,17 @@ class _Places:
             places.append(replace(place, repetition=self._asked[place.group_id]))
             self._asked[place.group_id] += 1
         return places
+
+
+def _text_of(agent: Agent, prompt: Prompt) -> str:
+    """Return the message of the user in a prompt. Raises: `ConfigError` if something would be lost."""
+    instructions, text = split_prompt(prompt)
+    if instructions is not None and agent.instructions is None:
+        raise ConfigError(
+            "a prompt has a system message, and the agent has no instructions; give them to the agent, or give "
+            "make_rollout_func a task_of"
+        )
+    return text
 
 
 def _agent_roll(

@@ -26,7 +26,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 from treadle.core.errors import ConfigError, ServerError
 from treadle.core.logprobs_mode import LogprobsMode
 from treadle.core.types import Json
-from treadle.export.groups import Rollout
+from treadle.export.groups import EVALUATION, Rollout
 from treadle.export.token_formats.verl import write_output
 from treadle.rollout.trainers.prompted import (
     FailedRollout,
@@ -40,6 +40,7 @@ from treadle.rollout.trainers.prompted import (
 from treadle.rollout.trainers.trainer_engine import TrainerEngine, read_array, renderer_of, write_array
 from treadle.trajectory.tokens.trajectories import TokenGrade
 
+_SAMPLING = ("temperature", "top_p", "top_k")
 _ABORTED = ("abort", "aborted")
 
 
@@ -133,10 +134,20 @@ class TreadleAgentLoop(AgentLoopBase):  # type: ignore[misc]
         return TrainerStep(
             training=training,
             step=int(columns.get("global_steps", -1)),
+            phase=_find_phase(params, self.rollout_config),
             prompt=[row.task or row.prompt, {key: str(params[key]) for key in sorted(params)}],
             instance=str(columns.get("index", "")),
             repetition=int(columns.get("session_id", 0)),
         )
+
+
+def _find_phase(params: Mapping[str, Any], settings: Any) -> str:
+    """Return `eval` for sampling parameters that only verl's validations have, because verl does not tell an agent
+    loop what a rollout is for; else `train`."""
+    own, tested = (
+        [given.get(key) for key in _SAMPLING] for given in (settings, settings.get("val_kwargs") or {})
+    )
+    return EVALUATION if tested == [params.get(key) for key in _SAMPLING] != own else "train"
 
 
 def _read_finish(reason: str | None) -> str | None:

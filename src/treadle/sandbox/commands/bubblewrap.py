@@ -78,6 +78,8 @@ class Isolation(Struct, frozen=True, kw_only=True):
     """Further paths where the command finds folders of the run's files; empty for all of them."""
     image: ImageRoot | None = None
     """The content that the command sees in place of the system's, from the root on."""
+    variables: Mapping[str, str] = {}
+    """What is added to the environment of the command."""
 
 
 def find_bwrap() -> str | None:
@@ -143,10 +145,10 @@ def wrap(
             argv += ["--ro-bind", str(root / "etc" / name), f"/etc/{name}"]
     else:
         argv += ["--bind", str(root / "merged" if image.is_layered else image.folder), "/", "--clearenv"]
-        for name, value in image.variables.items():
-            argv += ["--setenv", name, value]
         argv += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"] if has_network else []
         writable = {"shm": WRITABLE["shm"]}
+    for name, value in {**(image.variables if image else {}), **isolation.variables}.items():
+        argv += ["--setenv", name, value]
     argv += ["--proc", "/proc", "--dev", "/dev"]
     for name, inner in writable.items():
         argv += ["--bind", str(root / name), inner]

@@ -55,6 +55,7 @@ class HostCommands:
         is_protected: bool = True,
         aliases: Mapping[str, str] | None = None,
         root: str | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         """Make a place for commands.
 
@@ -64,11 +65,13 @@ class HostCommands:
         can.
         `root` is the name or id of an image whose content commands see in place of the system's, from the root on.
         The run's files are then what commands have changed in it, and an alias can only say where commands begin.
+        `variables` are added to the environment of protected commands.
         Raises: `ConfigError` for a bind that cannot be made.
         """
         self.has_network = has_network
         self.binds = _check_binds(binds or {})
         self.is_protected = is_protected
+        self.variables = dict(variables or {})
         self.root = root if is_protected else None
         self.begin: str | None = None
         """Where commands begin in an image; `None` for what the image says."""
@@ -123,7 +126,11 @@ class HostFolder:
         self._isolation = None
         if commands.is_protected:
             self._isolation = Isolation(
-                has_network=commands.has_network, binds=commands.binds, aliases=commands.aliases, image=image
+                has_network=commands.has_network,
+                binds=commands.binds,
+                aliases=commands.aliases,
+                image=image,
+                variables=commands.variables,
             )
         owner = OUTER_ID if commands.is_protected and is_root() else None
         self._root = make_root(FOLDERS if image is None else (*FOLDERS, *LAYER), owner)

@@ -112,8 +112,8 @@ def build_image(context: Path, seconds: float) -> str:
         if (image_id := _read_built(known)) is not None:
             return image_id
         note = folder / f"{known.name}.id"
-        _LOG.warning("an image is built from %s, which can take minutes", context)
         command = [_need_builder(), "build", "--iidfile", str(note), str(context.resolve())]
+        _LOG.warning("an image is built from %s, which can take minutes", context)
         made = _call(command, seconds, lock)
         if made.returncode != 0 and _CANNOT_START.search(made.stdout) and "podman" in command[0]:
             made = _call([*command[:2], "--isolation=chroot", *command[2:]], seconds, lock)

@@ -23,6 +23,7 @@ from treadle.core.types import Effect, Json, Message, Role, ToolSpec
 from treadle.runs.task import Grade, Task, TaskSet, get_task
 from treadle.scoring.call_matching import ExpectedCall, MatchRules, find_call_fault, pair_up
 from treadle.tasks.foreign.bfcl_worlds import BfclWorld, check_turns, read_call
+from treadle.tasks.foreign.left_out import warn_left_out
 from treadle.tasks.solver import Ask, Solver, Step, WantedCall
 from treadle.tools.context import ToolContext
 from treadle.tools.schema.validation import ArgumentChecker
@@ -79,8 +80,14 @@ def _data_folder() -> Path:
 def _read_lines(path: Path) -> dict[str, dict[str, Any]]:
     """Return the objects of a file by id. Raises: `ConfigError`."""
     try:
-        found = [msgspec.json.decode(line) for line in path.read_bytes().splitlines() if line.strip()]
-        return {item["id"]: item for item in found}
+        lines = [line for line in path.read_bytes().splitlines() if line.strip()]
+        found = [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]
+        named = {str(item["id"]): item for item in found}
+        if len(named) < len(found):
+            ids = [str(item["id"]) for item in found]
+            twin = next(task_id for task_id in ids if ids.count(task_id) > 1)
+            raise ConfigError(f"the file {str(path)!r} has several lines with the id {twin!r}")
+        return named
     except FileNotFoundError as error:
         raise ConfigError(
             f"there is no file {str(path)!r}; the data of BFCL are {_PREFIX}NAME.json, and the folder "
@@ -155,13 +162,8 @@ class BfclTask:
         self.task_set = owner.name
         self.task_id: str = entry["id"]
         self.turns: list[list[dict[str, str]]] = entry["question"]
-        first = [message for message in self.turns[0] if message["role"] != "system"]
-        said = [message["content"] for message in self.turns[0] if message["role"] == "system"]
-        if [message["role"] for message in first] != ["user"]:
-            raise ConfigError(
-                f"the task {owner.name}:{self.task_id} cannot be run here: its conversation has earlier answers"
-            )
-        self.input: str = first[0]["content"]
+        *said, first = [message["content"] for message in self.turns[0]]
+        self.input: str = first
         self.instructions: str | None = "\n\n".join(said) or None
         self.files: Mapping[str, bytes] = {}
         self.tools: Sequence[str] = (f"bfcl-tools:{owner.name.partition(':')[2]}:{self.task_id}",)
@@ -283,22 +285,33 @@ class BfclSet:
             _data_folder()
         self._entries = _read_lines(path)
         is_open = category.endswith("relevance")
+        self._has_answers = not is_open
         self.truth = {} if is_open else _read_lines(path.parent / "possible_answer" / path.name)
-        plain = [key for key, item in self._entries.items() if len(item["question"][0]) <= 2]
-        self._ids = [key for key in plain if self._is_usable(key)]
+        found = {key: self._find_obstacle(key) for key in self._entries}
+        self._left_out = {key: obstacle for key, obstacle in found.items() if obstacle is not None}
 
-    def _is_usable(self, task_id: str) -> bool:
-        roles = [message["role"] for message in self._entries[task_id]["question"][0]]
-        return roles in (["user"], ["system", "user"]) and (not self.truth or task_id in self.truth)
+    def _find_obstacle(self, task_id: str) -> str | None:
+        """Return why a task cannot be run here; `None` if it can."""
+        try:
+            *before, last = [message["role"] for message in self._entries[task_id]["question"][0]]
+        except (LookupError, TypeError, ValueError):
+            return "it has no question"
+        if last != "user" or any(role != "system" for role in before):
+            return "its conversation has earlier answers or messages"
+        return "it has no possible answer" if self._has_answers and task_id not in self.truth else None
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._entries) - len(self._left_out)
 
     def __iter__(self) -> Iterator[Task]:
-        return map(self.get, self._ids)
+        warn_left_out(self.name, len(self._entries), self._left_out)
+        return map(self.get, [task_id for task_id in self._entries if task_id not in self._left_out])
 
     def get(self, task_id: str) -> BfclTask:
-        return BfclTask(self, get_task(self.name, self._entries, task_id))
+        entry = get_task(self.name, self._entries, task_id)
+        if (obstacle := self._left_out.get(task_id)) is not None:
+            raise ConfigError(f"the task {self.name}:{task_id} cannot be run here: {obstacle}")
+        return BfclTask(self, entry)
 
 
 class BfclTool:

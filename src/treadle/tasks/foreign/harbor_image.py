@@ -5,10 +5,11 @@ apt, and packages of the task's Python for pip. Versions are not compared. Anyth
 """
 
 import os
+import posixpath
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -30,10 +31,14 @@ from treadle.tasks.foreign.installers import NAMES, find_missing, split_commands
 
 OUTER = ".root"
 """The folder of the run's files with everything that is outside of the working folder."""
-_IGNORED = frozenset(("LABEL", "CMD", "ENTRYPOINT", "ARG", "EXPOSE", "SHELL", "HEALTHCHECK", "STOPSIGNAL"))
+_IGNORED = frozenset(("LABEL", "CMD", "ENTRYPOINT", "EXPOSE", "SHELL", "HEALTHCHECK", "STOPSIGNAL"))
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-([^}]*))?\})")
+_ARCHIVE = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|tbz2?|txz)$")
+_WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+"""The wild cards of `.dockerignore` as regular expressions."""
 _TESTS = ("/tests", "/logs", "/solution", "/oracle")
 """Folders that only the tests or the reference solution use; what an image copies there is left out."""
-REMEMBERED_SECONDS = 600
+_REMEMBERED_SECONDS = 600
 """How long a failure of an image is remembered. A command lists the same tasks several times."""
 _FAILED: dict[tuple[object, ...], tuple[float, str]] = {}
 """When images could not be made, and why, by all that an image is made from."""
@@ -49,6 +54,8 @@ class Image(Struct):
     folders: set[str] = set()
     """Further folders, by absolute path."""
     variables: dict[str, str] = {}
+    arguments: dict[str, str] = {}
+    """The variables of the build."""
     root: ImageRoot | None = None
     """The unpacked image, which then has all files and variables; `None` if the sandbox itself will do."""
 
@@ -91,9 +98,10 @@ def find_image(context: Path, settings: Mapping[str, object]) -> Image:
     """Return what the Dockerfile in `context` makes: as files for the sandbox if these will do, else as an image
     that Docker or Podman builds or pulls. `settings` are those of the environment in `task.toml`.
 
-    An image that could not be made is not tried again for `REMEMBERED_SECONDS`, unless its folder changes.
+    An image that could not be made is not tried again for `_REMEMBERED_SECONDS`, unless its folder changes.
     Raises: `ConfigError` that says why neither can be had.
     """
+    _check_entry(context)
     try:
         return read_image(context, settings)
     except ConfigError as error:
@@ -108,7 +116,7 @@ def find_image(context: Path, settings: Mapping[str, object]) -> Image:
     place = [os.environ.get(name) for name in (BUILDER_VARIABLE, FOLDER_VARIABLE)]
     key = (given or digest_folder(context), limit, *place)
     failed_at, why = _FAILED.get(key, (0.0, ""))
-    if why and time.monotonic() - failed_at < REMEMBERED_SECONDS:
+    if why and time.monotonic() - failed_at < _REMEMBERED_SECONDS:
         raise ConfigError(why)
     try:
         root = open_image(str(given or build_image(context, limit)))
@@ -133,7 +141,14 @@ def read_image(context: Path, settings: Mapping[str, object]) -> Image:
     image = Image()
     for line in _lines(path.read_text("utf-8", "replace")):
         word, _, rest = line.partition(" ")
-        _apply(image, context, word.upper(), rest.strip(), line)
+        if word.upper() == "FROM":
+            image = Image()  # What an earlier stage makes is not in the image.
+        try:
+            _apply(image, context, word.upper(), rest.strip(), line)
+        except ValueError as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise needs_image(f"its Dockerfile has `{line[:80]}`: {error}") from error
     if isinstance(folder := settings.get("workdir"), str):
         image.folder = folder.rstrip("/") or "/"
     if image.folder == "/":
@@ -145,6 +160,18 @@ def read_image(context: Path, settings: Mapping[str, object]) -> Image:
     return image
 
 
+def _check_entry(context: Path) -> None:
+    """Raises: `ConfigError` if the image starts a program beside the agent."""
+    path = context / "Dockerfile"
+    lines = _lines(path.read_text("utf-8", "replace")) if path.is_file() else []
+    last = ""
+    for word, _, rest in (line.partition(" ") for line in lines):
+        last = {"FROM": "", "ENTRYPOINT": rest.strip()}.get(word.upper(), last)
+    words = set(re.findall(r"[^\s\[\]\"',]+", last))
+    if words - NAMES.idle_entries:
+        raise ConfigError(f"its image starts `{last[:80]}`, and Treadle starts nothing beside the agent")
+
+
 def _lines(text: str) -> list[str]:
     """Return the instructions of a Dockerfile, without comments and with continued lines joined."""
     kept = "\n".join(line for line in text.splitlines() if not line.strip().startswith("#"))
@@ -152,20 +179,23 @@ def _lines(text: str) -> list[str]:
 
 
 def _apply(image: Image, context: Path, word: str, rest: str, line: str) -> None:
-    if word == "FROM" and not _is_base(next(name for name in rest.split() if not name.startswith("--"))):
+    if word == "FROM" and not _is_base(next((name for name in rest.split() if name[:2] != "--"), "")):
         raise needs_image(f"its Dockerfile has `{line[:80]}`")
     if word == "WORKDIR":
         image.folder = _resolve(image, _expand(image, rest.strip("\"'")))
         image.folders.add(image.folder)
     elif word in ("COPY", "ADD"):
-        _copy(image, context, _expand(image, rest))
+        _copy(image, context, _expand(image, rest), may_unpack=word == "ADD")
+    elif word == "ARG":
+        for name, has_value, value in (pair.partition("=") for pair in shlex.split(rest)):
+            image.arguments[name] = _expand(image, value) if has_value else ""
     elif word == "ENV":
         pairs = shlex.split(rest) if "=" in rest.split(" ")[0] else ["=".join(rest.split(None, 1))]
         for pair in pairs:
             name, _, value = pair.partition("=")
             image.variables[name] = _expand(image, value)
     elif word == "RUN":
-        for command in split_commands(rest):
+        for command in split_commands(_expand(image, rest)):
             _run(image, command, line)
     elif word == "USER" and rest not in ("root", "0"):
         image.folders.add(f"/home/{rest}")
@@ -187,7 +217,9 @@ def _run(image: Image, command: list[str], line: str) -> None:
         image.folders.update(_resolve(image, word) for word in named if word != "777")
     elif name == "touch":
         image.files.update({_resolve(image, word): b"" for word in named})
-    elif name in ("chmod", "chown", "true", "set", "export") or (name == "rm" and "-rf" in command):
+    elif name == "rm":
+        _remove(image, [_resolve(image, word) for word in named])
+    elif name in ("chmod", "chown", "true", "set", "export"):
         return  # the sandbox has one user, who may do all with the run's files
     elif name == "ln" and any(PurePosixPath(word).name.startswith("python3") for word in named):
         return
@@ -198,15 +230,36 @@ def _run(image: Image, command: list[str], line: str) -> None:
 
 
 def _expand(image: Image, text: str) -> str:
-    return re.sub(
-        r"\$\{?(\w+)\}?",
-        lambda found: image.variables.get(found[1], "" if found[1] == "PATH" else found[0]),
-        text,
-    )
+    """Return a text with the variables of the Dockerfile filled in; those of the shell and the base are left."""
+    known = {"PATH": "", **image.arguments, **image.variables}
+
+    def find(found: re.Match[str]) -> str:
+        value = known.get(found[1] or found[2])
+        return value or found[3] if found[3] is not None else found[0] if value is None else value
+
+    return _VARIABLE.sub(find, text)
+
+
+def _remove(image: Image, patterns: Sequence[str]) -> None:
+    """Remove files and folders from an image. What an image has before its Dockerfile is never there."""
+
+    def is_meant(place: PurePosixPath, pattern: str) -> bool:
+        # As in a shell, a star stands for no slash, and for no dot at the beginning of a name.
+        is_hidden = place.name.startswith(".") and not PurePosixPath(pattern).name.startswith(".")
+        return place.match(pattern) and not is_hidden
+
+    def is_kept(path: str) -> bool:
+        place = PurePosixPath(path)
+        return not any(is_meant(part, pattern) for part in (place, *place.parents) for pattern in patterns)
+
+    image.files = {path: content for path, content in image.files.items() if is_kept(path)}
+    image.folders = {path for path in image.folders if is_kept(path)}
 
 
 def _resolve(image: Image, path: str) -> str:
-    """Return a path of the Dockerfile as an absolute one."""
+    """Return a path of the Dockerfile as an absolute one. Raises: `ConfigError` for one with open variables."""
+    if "$" in path or "`" in path:
+        raise needs_image(f"its Dockerfile has the path {path!r:.80}")
     parts: list[str] = []
     for part in f"{image.folder}/{path}".split("/") if not path.startswith("/") else path.split("/"):
         if part == ".." and parts:
@@ -216,16 +269,23 @@ def _resolve(image: Image, path: str) -> str:
     return f"/{'/'.join(parts)}"
 
 
-def _copy(image: Image, context: Path, arguments: str) -> None:
-    """Add the files of a COPY line to an image. Raises: `ConfigError`."""
-    words = [word for word in shlex.split(arguments) if not word.startswith("--")]
-    if arguments.startswith("["):
-        words = msgspec.json.decode(arguments, type=list[str])
-    if "--from=" in arguments or any("://" in word for word in words):
+def _copy(image: Image, context: Path, arguments: str, *, may_unpack: bool) -> None:
+    """Add the files of a COPY or ADD line to an image. Raises: `ConfigError`."""
+    options = re.match(r"(?:--\S+\s+)*", arguments)
+    given = arguments[options.end() :] if options else arguments
+    words = msgspec.json.decode(given, type=list[str]) if given.startswith("[") else shlex.split(given)
+    has_more = not all(
+        re.match("--ch(mod|own)=|--link", word) for word in arguments.split() if word[:2] == "--"
+    )
+    is_other = any("://" in word or (may_unpack and _ARCHIVE.search(word)) for word in words)
+    if has_more or is_other or len(words) < 2 or any(".." in Path(word).parts for word in words[:-1]):
         raise needs_image(f"its Dockerfile copies `{arguments[:80]}`")
     *sources, target = words
     is_folder = target.endswith(("/", "/.")) or target == "." or len(sources) > 1
     target = _resolve(image, target)
+    is_folder |= target in image.folders or any(path.startswith(f"{target}/") for path in image.files)
+    is_folder |= target[1:] in NAMES.root_folders
+    is_ignored = _read_ignored(context)
     if target in _TESTS or target.startswith(tuple(f"{path}/" for path in _TESTS)):
         return
     for source in sources:
@@ -239,5 +299,23 @@ def _copy(image: Image, context: Path, arguments: str) -> None:
                 continue
             image.folders.add(target)
             for file in sorted(path.rglob("*")):
-                if file.is_file() and file.name not in ("Dockerfile", "docker-compose.yaml"):
+                if file.is_file() and not is_ignored(file.relative_to(context).as_posix()):
                     image.files[f"{target}/{file.relative_to(path).as_posix()}"] = file.read_bytes()
+
+
+def _read_ignored(context: Path) -> Callable[[str], bool]:
+    """Return a function that says whether `.dockerignore` keeps a path of the context out of the build."""
+    path = context / ".dockerignore"
+    rules = []
+    for line in path.read_text("utf-8", "replace").splitlines() if path.is_file() else ():
+        rule = line.strip()
+        if not rule or rule.startswith("#"):
+            continue
+        parts = re.split(r"(\*\*/|\*\*|\*|\?)", posixpath.normpath(rule.lstrip("!").strip()).strip("/"))
+        made = "".join([_WILD.get(part, re.escape(part)) for part in parts])
+        rules.append((re.compile(f"{made}(?:/.*)?"), rule.startswith("!")))
+
+    def is_ignored(name: str) -> bool:
+        return next((not is_back for rule, is_back in reversed(rules) if rule.fullmatch(name)), False)
+
+    return is_ignored

@@ -12,12 +12,9 @@ writes `/logs/verifier/reward.json` or `reward.txt`) and terminal-bench 0.2.18 (
 
 import fnmatch
 import json
-import logging
 import math
 import re
 import shlex
-import time
-import tomllib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,11 +22,8 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
-from msgspec import Struct
-
 from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError
-from treadle.core.types import Json
 from treadle.journal.named_files import suggest_path
 from treadle.runs.task import Grade, TaskSet, get_task
 from treadle.sandbox.commands.bubblewrap import ImageRoot
@@ -38,31 +32,34 @@ from treadle.sandbox.commands.images import IMAGE_ID
 from treadle.sandbox.commands.run_folder import open_for_check
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.sandbox.protocol import CommandOutcome, Limits
-from treadle.tasks.foreign.harbor_image import REMEMBERED_SECONDS, Image, find_image, place_mounts
+from treadle.tasks.foreign.harbor_folder import HarborFolder, read_folder
+from treadle.tasks.foreign.harbor_image import Image, find_image, place_mounts
 from treadle.tasks.foreign.installers import find_binds, find_obstacle, read_functions
+from treadle.tasks.foreign.left_out import warn_once
 from treadle.tasks.solver import Solver, Step, WantedCall
 from treadle.tools.shell import Shell
 
+_VARIABLE = "variable."
+"""The beginning of the names of variables in the text of a toolset."""
 _HIDDEN = ".grading"
 """The folder of the tests and of their logs, while a task is graded."""
 _BASH = "$(command -v bash || echo sh)"
+_OTHER_PROGRAM = re.compile(rb"#!(?!.*\b(?:ba|da|k|z)?sh\b)")
+"""The beginning of a script that is not for a shell."""
+_KEPT = ".solution"
+"""The file of the run with a solution that is too long for one command."""
+_CHUNK_CHARS = 60_000
 _BUILDS = 4
 """How many images are built at the same time."""
 _SUMMARY = re.compile(r"=+\s*short test summary info\s*=+", re.IGNORECASE)
-_RESULT = re.compile(r"^(PASSED|SKIPPED|XFAIL|FAILED|XPASS|ERROR):?\s+\S", re.MULTILINE)
+_RESULT = re.compile(r"^(PASSED|SKIPPED|XFAIL|FAILED|XPASS|ERROR):?\s+(\S.*?)(?: - .*)?$", re.MULTILINE)
 _PASSING = ("PASSED", "SKIPPED", "XFAIL")
-_TOLD: dict[str, float] = {}
-"""When each warning was last given, since a command lists the same tasks several times."""
-
-
-def _warn(text: str) -> None:
-    if time.monotonic() - _TOLD.get(text, -REMEMBERED_SECONDS) >= REMEMBERED_SECONDS:
-        _TOLD[text] = time.monotonic()
-        logging.getLogger("treadle").warning("%s", text)
 
 
 def open_harbor(folder: str) -> TaskSet:
     """Return the tasks in a folder, which is one task or has one in each subfolder. Raises: `ConfigError`."""
+    if not folder:
+        raise ConfigError("give a folder of tasks, as in harbor:tasks")
     root = Path(folder).expanduser()
     if not root.is_dir():
         hint = suggest_path(root, "write harbor:FOLDER with a folder of tasks")
@@ -77,77 +74,6 @@ def _is_task(path: Path) -> bool:
     return (path / "task.toml").is_file() or (path / "task.yaml").is_file()
 
 
-class _Layout(Struct, frozen=True):
-    """The parts of a task."""
-
-    instruction: str
-    context: Path
-    """The folder with the Dockerfile."""
-    script: Path
-    """The script that runs the tests."""
-    solution: Path
-    """The script, or the list of commands, that solves the task."""
-    settings: Mapping[str, Json]
-    is_harbor: bool
-
-    def section(self, name: str) -> Mapping[str, Json]:
-        """Return a table of `task.toml`."""
-        found = self.settings.get(name)
-        return found if isinstance(found, dict) else {}
-
-    def seconds(self, name: str, older: str, default: float) -> float:
-        """Return the time limit of the section `name`; terminal-bench has it under `older`."""
-        found = self.section(name).get("timeout_sec") if self.is_harbor else self.settings.get(older)
-        return float(found) if isinstance(found, int | float) and found > 0 else default
-
-
-def _read_layout(place: Path) -> _Layout:
-    """Return the parts of a task. Raises: `ConfigError` if one is missing or cannot be read."""
-    is_harbor = (place / "task.toml").is_file()
-    tests = place / "tests"
-    try:
-        if is_harbor:
-            found: Json = tomllib.loads((place / "task.toml").read_text("utf-8"))
-            assert isinstance(found, dict)
-            if found.get("steps"):
-                raise ConfigError("it has several steps, each with tests of its own")
-            said: Json = (place / "instruction.md").read_text("utf-8")
-        else:
-            found = decode_document(
-                (place / "task.yaml").read_bytes(), str(place / "task.yaml"), is_yaml=True
-            )
-            said = found.get("instruction") if isinstance(found, dict) else None
-    except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"the task {str(place)!r} cannot be read: {error}") from error
-    if not isinstance(found, dict) or not isinstance(said, str):
-        raise ConfigError(f"the file {str(place / 'task.yaml')!r} has no instruction")
-    if is_harbor:
-        solution = place / "solution" / "solve.sh"
-        return _Layout(said, place / "environment", tests / "test.sh", solution, found, True)
-    solution = place / "solution.sh"
-    solution = solution if solution.is_file() else place / "solution.yaml"
-    return _Layout(said, place, place / "run-tests.sh", solution, found, False)
-
-
-def _check_settings(layout: _Layout) -> None:
-    """Raises: `ConfigError` if the settings of a task ask for more than the sandbox has."""
-    environment = layout.section("environment")
-    if layout.is_harbor and (composed := [*layout.context.glob("docker-compose*")]):
-        raise ConfigError(f"it has several containers ({composed[0].name}), and Treadle makes one")
-    for name in ("mcp_servers", "healthcheck", "gpus", "tpu"):
-        if environment.get(name):
-            raise ConfigError(f"its environment has {name}, which Treadle cannot give it")
-    if environment.get("os", "linux") != "linux":
-        raise ConfigError(f"it is made for {environment['os']}")
-    kind = "pytest" if layout.is_harbor else layout.settings.get("parser_name", "pytest")
-    if kind != "pytest":
-        raise ConfigError(f"the results of its tests are read by {kind!r}, and Treadle reads pytest's")
-    for name in ("verifier", "solution"):
-        own = layout.section(name).get("env")
-        if isinstance(own, dict) and (open_ones := [key for key, text in own.items() if "${" in str(text)]):
-            raise ConfigError(f"its {name} needs the variable {open_ones[0]!r} from outside")
-
-
 class HarborTask:
     """A task in a folder."""
 
@@ -159,71 +85,75 @@ class HarborTask:
         self.task_set = task_set
         self.task_id = task_id
         try:
-            self._layout = _read_layout(place)
-            _check_settings(self._layout)
-            self._image = find_image(self._layout.context, self._layout.section("environment"))
-            self._script = _read_script(self._layout, self._image.root)
+            self._folder = folder = read_folder(place)
+            own, tested = folder.variables("environment"), folder.variables("verifier")
+            folder.variables("solution")
+            self._seconds = folder.seconds(
+                "verifier", "max_test_timeout_sec", 600.0 if folder.is_harbor else 60.0
+            )
+            self._image = find_image(folder.context, folder.section("environment"))
+            self._image.variables |= own
+            self._variables = {**self._image.variables, **tested}
+            if self._image.root is None and folder.is_harbor:
+                self._image.folders |= {"/logs/agent", "/logs/artifacts"}
+            self._script = _read_script(folder, self._image.root)
+            self.tools: Sequence[str] = (f"harbor-shell:{self._describe_shell()}",)
         except ConfigError as error:
             raise ConfigError(f"the task {task_set}:{task_id} cannot be run here: {error}") from error
-        self.input = self._layout.instruction.strip()
+        self.input = folder.instruction.strip()
         self.files: Mapping[str, bytes] = {
             self._image.place(path): content for path, content in self._image.files.items()
         }
-        self.tools: Sequence[str] = (f"harbor-shell:{self._describe_shell()}",)
 
     def _describe_shell(self) -> str:
-        """Return the text of the toolset: the folders, the working folder last, and the limits."""
-        limits = {"seconds": f"{self._layout.seconds('agent', 'max_agent_timeout_sec', 360.0):g}"}
-        memory = self._layout.section("environment").get("memory_mb")
-        if isinstance(memory, int) and memory > 0:
-            limits["memory_mb"] = str(memory)
+        """Return the text of the toolset: the folders, the working folder last, limits and variables."""
+        told = {"seconds": f"{self._folder.seconds('agent', 'max_agent_timeout_sec', 360.0):g}"}
+        if (memory := self._folder.memory_mb()) is not None:
+            told["memory_mb"] = str(memory)
         if self._image.root is not None:
-            limits["root"] = self._image.root.image_id
-        return f"{','.join([*self._image.mounts, self._image.folder])}?{urlencode(limits)}"
+            told["root"] = self._image.root.image_id
+        told |= {f"{_VARIABLE}{name}": text for name, text in self._image.variables.items() if name != "PATH"}
+        return f"{','.join([*self._image.mounts, self._image.folder])}?{urlencode(told)}"
 
     def find_solver(self, prompt: str) -> Solver | None:
         """Return a solver that runs the reference solution; `None` for another prompt, or without a solution."""
-        if prompt.strip() != self.input or not self._layout.solution.is_file():
+        if prompt.strip() != self.input or not self._folder.solution.is_file():
             return None
-        return _run_solution(self._layout, self._image)
+        return _run_solution(self._folder, self._image)
 
     async def check(self, output: str, files: Mapping[str, bytes]) -> Grade:
         """Run the tests on the final files. What they leave without a valid reward has a grade of 0.
 
         Raises: `treadle.core.errors.SandboxError` if they cannot be run.
         """
-        folder, layout = self._image.folder, self._layout
-        given = layout.section("verifier").get("env")
-        variables = {
-            **self._image.variables,
-            **(given if isinstance(given, dict) else {}),
-            "TEST_DIR": "/tests",
-            "BASH_ENV": "/tests/.installers.sh",
-        }
-        if self._image.root is not None:
+        folder, image = self._image.folder, self._image
+        variables = {**self._variables, "TEST_DIR": "/tests", "BASH_ENV": "/tests/.installers.sh"}
+        variables.pop("PATH", None)
+        if image.root is not None:
             # The run's files begin at the root, so the tests lie where they do in a container.
-            base, script, hidden = "", f"tests/{layout.script.name}", ["tests", "logs"]
-            command = f"{_export(variables)}cd {shlex.quote(folder)} && {_BASH} /{script}"
-            commands = HostCommands(aliases={folder: ""}, root=self._image.root.image_id)
+            base, script, hidden = "", f"tests/{self._folder.script.name}", ["tests", "logs"]
+            commands = HostCommands(aliases={folder: ""}, root=image.root.image_id, variables=variables)
         else:
-            base, script, hidden = f"{_HIDDEN}/", f"{_HIDDEN}/test.sh", [_HIDDEN]
-            command = f"{_export(variables)}cd {shlex.quote(folder)} && bash {script}"
-            aliases = place_mounts(folder, self._image.mounts)
-            aliases |= {"/tests": f"{_HIDDEN}/tests", "/logs": f"{_HIDDEN}/logs"}
-            commands = HostCommands(aliases=aliases, binds=find_binds())
-        # Nothing that the run has left in these folders may take part in its grading.
-        box = open_for_check(files, {**self._read_tests(base), script: self._script}, hidden)
-        seconds = layout.seconds("verifier", "max_test_timeout_sec", 600.0 if layout.is_harbor else 60.0)
+            base, script, hidden = f"{_HIDDEN}/", f"{_HIDDEN}/tests/{self._folder.script.name}", [_HIDDEN]
+            aliases = place_mounts(folder, image.mounts)
+            aliases |= {"/tests": f"{_HIDDEN}/tests", "/logs/verifier": f"{_HIDDEN}/logs/verifier"}
+            commands = HostCommands(aliases=aliases, binds=find_binds(), variables=variables)
+        runner = "" if _OTHER_PROGRAM.match(self._script) else f"{_BASH} "
+        command = f"cd {shlex.quote(folder)} && {runner}/tests/{self._folder.script.name}"
+        # Nothing that the run has left in these folders may take part in its grading, besides its artifacts.
+        kept = {path: content for path, content in files.items() if path.startswith("logs/artifacts/")}
+        held = {**self._read_tests(base), script: self._script, **(kept if image.root else {})}
+        box = open_for_check(files, held, hidden)
         async with commands.open() as place:
-            outcome = await place.run(command, box, Limits(seconds=seconds))
-        if layout.is_harbor:
+            outcome = await place.run(command, box, Limits(seconds=self._seconds))
+        if self._folder.is_harbor:
             return self._read_reward(box, f"{base}logs/verifier", outcome)
         return _read_summary(outcome)
 
     def _read_tests(self, base: str) -> dict[str, bytes]:
         """Return the files that grading adds to those of the run, in the folder `base`."""
-        script = self._layout.script
-        tests = script.parent if self._layout.is_harbor else script.parent / "tests"
+        script = self._folder.script
+        tests = script.parent if self._folder.is_harbor else script.parent / "tests"
         found = {
             f"{base}tests/{path.relative_to(tests).as_posix()}": path.read_bytes()
             for path in sorted(tests.rglob("*"))
@@ -265,21 +195,19 @@ def _last(outcome: CommandOutcome) -> str:
 def _read_summary(outcome: CommandOutcome) -> Grade:
     """Return 1 if pytest's summary has results and none of them failed, as terminal-bench does."""
     parts = _SUMMARY.split(outcome.text, maxsplit=1)
-    results = _RESULT.findall(parts[1]) if len(parts) > 1 else []
+    results = {name: status for status, name in _RESULT.findall(parts[1])} if len(parts) > 1 else {}
     if not results:
         return Grade(0.0, f"its tests printed no summary{_last(outcome)}")
-    failed = [result for result in results if result not in _PASSING]
+    failed = [status for status in results.values() if status not in _PASSING]
     detail = f"{len(results) - len(failed)} of {len(results)} tests pass"
     return Grade(float(not failed), f"{detail}{_last(outcome)}" if failed else detail)
 
 
 def _export(variables: Mapping[str, object]) -> str:
-    return "".join(
-        f"export {name}={shlex.quote(str(value))}; " for name, value in variables.items() if name != "PATH"
-    )
+    return "".join(f"export {name}={shlex.quote(str(value))}; " for name, value in variables.items())
 
 
-def _run_solution(layout: _Layout, image: Image) -> Solver:
+def _run_solution(layout: HarborFolder, image: Image) -> Solver:
     """Run the reference solution in one call, with the files beside it in `/solution` of the image, or in
     `/tmp/solution` without one."""
     folder = "/solution" if image.root else "/tmp/solution"
@@ -306,18 +234,21 @@ def _run_solution(layout: _Layout, image: Image) -> Solver:
         written += (
             f"mkdir -p $(dirname {place}); printf %s {b64encode(content).decode()} | base64 -d > {place}; "
         )
-    own = layout.section("solution").get("env")
-    given = {
-        **image.variables,
-        **(own if isinstance(own, dict) else {}),
-        "BASH_ENV": f"{folder}/.installers.sh",
-    }
-    command = f"{written}{_export(given)}{_BASH} {folder}/solve.sh"
+    if len(written) > _CHUNK_CHARS:
+        # A command takes no more, and what is in /tmp is gone after each.
+        data = b64encode(written.encode()).decode()
+        for at in range(0, len(data), _CHUNK_CHARS):
+            told = f"printf %s {data[at : at + _CHUNK_CHARS]} >> {_KEPT}"
+            yield Step([WantedCall("shell", {"command": told})])
+        written = f"base64 -d {_KEPT} > {_KEPT}.sh && . ./{_KEPT}.sh; rm -f {_KEPT} {_KEPT}.sh; "
+    given = {**layout.variables("solution"), "BASH_ENV": f"{folder}/.installers.sh"}
+    runner = f"chmod +x {folder}/solve.sh; " if _OTHER_PROGRAM.match(parts["solve.sh"]) else f"{_BASH} "
+    command = f"{written}{_export(given)}{runner}{folder}/solve.sh"
     results = yield Step([WantedCall("shell", {"command": command})], may_fail=True)
     return f"The reference solution was run. {results[0].strip()[-200:]}"
 
 
-def _read_script(layout: _Layout, root: ImageRoot | None) -> bytes:
+def _read_script(layout: HarborFolder, root: ImageRoot | None) -> bytes:
     """Return the script of the tests. Raises: `ConfigError` if there is none, or it installs what is not here."""
     try:
         content = layout.script.read_bytes()
@@ -355,9 +286,9 @@ class HarborSet:
         if not found:
             raise refused[0]
         for reason in refused:
-            _warn(str(reason))
+            warn_once(str(reason))
         if refused:
-            _warn(
+            warn_once(
                 f"{len(refused)} of the {len(tried)} tasks of {self.name} are left out, for the reasons above"
             )
         return found
@@ -382,7 +313,8 @@ def make_shell(text: str) -> Shell:
     """Return the toolset `harbor-shell:FOLDERS?LIMITS`: a shell that finds the run's files in the folders.
 
     The folders are absolute paths with commas between them. The last one has the run's files. What is in the
-    others, if they are outside of it, is in the hidden folder `.root`. The limits are `seconds` and `memory_mb`.
+    others, if they are outside of it, is in the hidden folder `.root`. The limits are `seconds` and `memory_mb`;
+    `variable.NAME` is added to the environment of commands.
     With `root`, the id of an image, commands work in the image, and the run's files are what they changed in it.
     Raises: `ConfigError`.
     """
@@ -390,8 +322,10 @@ def make_shell(text: str) -> Shell:
     *mounts, folder = paths.split(",")
     limits = {"seconds": 120}
     try:
-        given = dict(parse_qsl(query, strict_parsing=bool(query)))
+        given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
         root = given.pop("root", None)
+        named = [name for name in given if name.startswith(_VARIABLE)]
+        variables = {name[len(_VARIABLE) :]: given.pop(name) for name in named}
         for name, value in given.items():
             scale = {"seconds": ("seconds", 1), "memory_mb": ("memory_bytes", 2**20)}[name]
             limits[scale[0]] = int(float(value)) * scale[1]
@@ -402,5 +336,7 @@ def make_shell(text: str) -> Shell:
     if root is not None:
         if not IMAGE_ID.fullmatch(root):
             raise ConfigError(f"harbor-shell:{text} has the root {root!r}; give the id of an image")
-        return Shell(folders={folder: ""}, limits=limits, root=root)
-    return Shell(folders=place_mounts(folder, mounts), limits=limits, read_only_binds=find_binds())
+        return Shell(folders={folder: ""}, limits=limits, root=root, variables=variables)
+    return Shell(
+        folders=place_mounts(folder, mounts), limits=limits, read_only_binds=find_binds(), variables=variables
+    )

@@ -36,6 +36,8 @@ class _Names(Struct, frozen=True):
     valued_options: frozenset[str]
     network_programs: frozenset[str]
     sandbox_folders: frozenset[str]
+    root_folders: frozenset[str]
+    idle_entries: frozenset[str]
     base_images: frozenset[str]
     base_image_folders: frozenset[str]
     package_folders: tuple[str, ...]

@@ -25,6 +25,7 @@ from treadle.models.config.recipe import make_model
 from treadle.models.protocol import Model, Watch
 from treadle.runs.task import Grade, Task, TaskSet, get_task
 from treadle.sandbox.protocol import Sandbox
+from treadle.tasks.foreign.left_out import warn_left_out
 from treadle.tasks.solver import Solver, Step, WantedCall
 from treadle.tools.context import ToolContext
 from treadle.tools.schema.validation import ArgumentChecker
@@ -90,18 +91,20 @@ class TauSet:
         return make_model(self.user.replace("/", ":", 1))
 
     def __len__(self) -> int:
-        return len(self._usable)
+        return len(self._tasks) - len(self._left_out)
 
     def __iter__(self) -> Iterator[Task]:
-        return map(self.get, self._usable)
+        warn_left_out(self.name, len(self._tasks), self._left_out)
+        return map(self.get, [task_id for task_id in self._tasks if task_id not in self._left_out])
 
     @cached_property
-    def _usable(self) -> list[str]:
-        return [name for name, task in self._tasks.items() if find_obstacle(task) is None]
+    def _left_out(self) -> dict[str, str]:
+        found = {task_id: find_obstacle(task) for task_id, task in self._tasks.items()}
+        return {task_id: obstacle for task_id, obstacle in found.items() if obstacle is not None}
 
     def get(self, task_id: str) -> "TauTask":
         found = get_task(self.name, self._tasks, task_id)
-        if (obstacle := find_obstacle(found)) is not None:
+        if (obstacle := self._left_out.get(task_id)) is not None:
             raise ConfigError(f"the task {self.name}:{task_id} cannot be run here: {obstacle}")
         return TauTask(self, found)
 

@@ -65,6 +65,7 @@ def make_worker(folder: Path, policy: Tiny, training: str) -> AgentLoopWorker:
         "calculate_log_probs": True,
         "logprobs_mode": "processed_logprobs",
         "agent": {"default_agent_loop": "treadle"},
+        "val_kwargs": {"temperature": 0.5, "top_p": 1.0, "top_k": -1},
     }
     text = LOOPS.format(training=training, journal=folder / "runs.db")
     for loop in OmegaConf.create(text):
@@ -122,10 +123,14 @@ def step(policy: Tiny, data: DataProto) -> dict[str, float]:
 
 
 async def roll_as_newer(
-    worker: AgentLoopWorker, session: int | None, step_number: int, task: str | None = None
+    worker: AgentLoopWorker,
+    session: int | None,
+    step_number: int,
+    task: str | None = None,
+    temperature: float = TEMPERATURE,
 ) -> Any:
     """Return what the agent loop gives to verl's newer trainer; without a session, to the older one."""
-    params = {"temperature": TEMPERATURE, "top_p": 1.0, "top_k": -1, "logprobs": True}
+    params = {"temperature": temperature, "top_p": 1.0, "top_k": -1, "logprobs": True}
     loop = agent_loop.hydra.utils.instantiate(
         config=agent_loop._agent_loop_registry["treadle"],
         trainer_config=agent_loop.DictConfigWrap(config=worker.config),
@@ -181,6 +186,9 @@ async def main(folder: Path) -> dict[str, Any]:
     found["differ"] = first[0].extra_fields["run_id"] != first[1].extra_fields["run_id"]
     found["asked_again"] = len(policy.asked) - asked
     found["reward"] = first[0].reward_score
+    tested = await roll_as_newer(other, 0, 5, temperature=0.5)
+    found["phases"] = [item.extra_fields["run_id"].split("-")[1] for item in (first[0], tested)]
+    asked = len(policy.asked)
     await roll_as_newer(other, 0, 6)
     found["asked_for_next"] = len(policy.asked) - asked
     # A rollout that is compacted has several branches.

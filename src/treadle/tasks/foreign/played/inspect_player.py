@@ -18,6 +18,12 @@ MAX_TASKS = 10_000
 """How many samples of a task are listed."""
 _OF_EVAL = "eval."
 """The beginning of the settings that are arguments of Inspect's `eval`. Others are those of the task."""
+_TAKEN = frozenset(
+    ("tasks", "model", "model_base_url", "epochs", "limit", "sample_id", "log_dir", "fail_on_error")
+)
+"""The arguments of `eval` that say what is evaluated, and how often."""
+_GRADES = ("C", "I", "P", "N")
+_WORDS = ("yes", "no", "true", "false")
 _DIES_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 Told = dict[str, Any]
@@ -30,15 +36,18 @@ class InspectPlayer:
         """Load the task `FILE`, `FILE@TASK` or `PACKAGE/TASK`."""
         given = {key: value for key, value in settings.items() if not key.startswith(_OF_EVAL)}
         self._options = {key[len(_OF_EVAL) :]: value for key, value in settings.items() if key not in given}
+        if taken := _TAKEN & self._options.keys():
+            raise ValueError(f"{_OF_EVAL}{min(taken)} is set by Treadle; leave it out")
         self._task = _load(name, given)
         if not self._task.scorer:
             raise ValueError("it has no scorer, so that nothing says how good an answer is")
         import openai  # noqa: F401 (Inspect needs it for its model, and says so only when it is asked)
 
-        self._samples = {
-            str(index if sample.id is None else sample.id): sample
-            for index, sample in enumerate(self._task.dataset, 1)
-        }
+        self._samples: dict[str, Any] = {}
+        for index, sample in enumerate(self._task.dataset, 1):
+            sample_id = str(index if sample.id is None else sample.id)
+            if self._samples.setdefault(sample_id, sample) is not sample:
+                raise ValueError(f"several of its samples have the id {sample_id!r}")
 
     def describe_tasks(self) -> list[Told]:
         return [
@@ -81,7 +90,9 @@ class InspectPlayer:
             model = get_model(
                 f"openai-api/treadle/{asked['model']}", base_url=asked["base_url"], api_key=asked["api_key"]
             )
-            task = task_with(self._task, dataset=MemoryDataset([self._samples[asked["task"]]]), epochs=1)
+            dataset = MemoryDataset([self._samples[asked["task"]]])
+            # The model of the task itself would be asked in place of the one that is evaluated.
+            task = task_with(self._task, dataset=dataset, epochs=1, model=model)
             options = {"max_retries": 0, "display": "none", **self._options}
             (log,) = evaluate(task, model=model, log_dir=folder, fail_on_error=True, **options)
             answer.send(describe(log))
@@ -122,22 +133,34 @@ def _read_input(given: Any) -> str:
     return "\n\n".join([message.text for message in given if message.role == "user"])
 
 
-def describe(log: Any) -> Told:
-    """Return the outcome of the only sample of a log. The reward is the mean of the scorers' values."""
+def _read_number(value: Any) -> float:
+    """Return a value of a scorer as a number, as Inspect does; no number for a text of which Inspect makes 0."""
     from inspect_ai.scorer import value_to_float
 
+    if isinstance(value, str) and value not in _GRADES and value.lower() not in _WORDS:
+        try:
+            return float(value)
+        except ValueError:
+            return math.nan
+    return float(value_to_float()(value))
+
+
+def describe(log: Any) -> Told:
+    """Return the outcome of the only sample of a log. The reward is the mean of the scorers' values."""
     sample: Any = log.samples[0] if log.samples else None
     error = log.error if sample is None or sample.error is None else sample.error
     if error is not None:
         return {"error": error.message}
-    to_float, metrics, rewards, told = value_to_float(), dict[str, float](), list[float](), list[str]()
+    metrics, rewards, told = dict[str, float](), list[float](), list[str]()
     for name, score in sample.scores.items():
         value = score.value
         listed = dict(enumerate(value)) if isinstance(value, list) else value
         parts = listed if isinstance(listed, dict) else {"": listed}
-        parts = {f"{name}.{key}".rstrip("."): to_float(part) for key, part in parts.items()}
-        metrics |= parts
-        rewards.append(sum(parts.values()) / len(parts))
+        numbers = {
+            f"{name}.{key}".rstrip("."): _read_number(part) for key, part in parts.items() if part is not None
+        }
+        metrics |= numbers
+        rewards += [sum(numbers.values()) / len(numbers)] if numbers else []
         told.append(f"{name} {value}" + (f": {score.explanation}" if score.explanation else ""))
     if sample.limit is not None:
         told.append(f"ended by its {sample.limit.type} limit")

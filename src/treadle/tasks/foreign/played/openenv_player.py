@@ -21,6 +21,8 @@ _FULL = "CAPACITY_REACHED"
 """The error of a server that has no room for one more session."""
 _CALL_TOOL = "CallToolAction"
 """The name of the action of an environment whose tools are listed over MCP."""
+_STEP = "step"
+"""The name of the only tool of an environment that lists none."""
 _NO_BUDGET = 402
 Told = dict[str, Any]
 
@@ -35,8 +37,13 @@ class OpenEnvPlayer:
         self.name = name
         self._prompt = str(settings.pop("prompt", f"Play an episode of {name}."))
         self._text_field = settings.pop("text", None)
-        self._max_steps = int(settings.pop("max_steps", 50))
-        self._takes_last = settings.pop("reward", "sum") == "last"
+        self._max_steps = settings.pop("max_steps", 50)
+        if not isinstance(self._max_steps, int) or self._max_steps < 1:
+            raise ValueError(f"max_steps is {self._max_steps!r}; give a whole number of at least 1")
+        counted = settings.pop("reward", "sum")
+        if counted not in ("sum", "last"):
+            raise ValueError(f"reward is {counted!r}; give sum or last")
+        self._takes_last = counted == "last"
         wrong = [key for key in settings if not key.startswith("reset.")]
         if wrong:
             raise ValueError(
@@ -67,6 +74,9 @@ class OpenEnvPlayer:
         async with httpx.AsyncClient(base_url=self._url, timeout=WAIT_SECONDS) as client:
             answer = await client.get("/schema")
         self._schema = answer.raise_for_status().json()["action"]
+        known = self._schema.get("properties", {})
+        if self._text_field and self._text_field not in known:
+            raise ValueError(f"its action has no field {self._text_field!r}; text can be {', '.join(known)}")
 
     async def play(self, asked: Told) -> Told:
         if self._starting is None:
@@ -110,7 +120,7 @@ class OpenEnvPlayer:
             hidden = ("metadata", "type")
             shown = {key: field for key, field in self._schema["properties"].items() if key not in hidden}
             told = self._schema.get("description") or "Act in the environment, and return what it shows."
-            tools = [("step", told, {**self._schema, "properties": shown})]
+            tools = [(_STEP, told, {**self._schema, "properties": shown})]
         return [
             {
                 "type": "function",
@@ -208,6 +218,8 @@ def _read_actions(message: Any, text_field: str | None, is_call: bool) -> list[t
             action = None
         if not isinstance(action, dict):
             action = "The arguments are not an object of JSON."
+        elif not is_call and call.function.name != _STEP:
+            action = f"There is no tool {call.function.name!r}; the only one is {_STEP!r}."
         elif is_call:
             action = {"type": "call_tool", "tool_name": call.function.name, "arguments": action}
         found.append((call.id, action))

@@ -116,6 +116,8 @@ def describe(episode: Any) -> Told:
                 told.append(f"{mark}{name} {reward.score:g}")
         numbers |= {mark + name: float(value) for name, value in trace.metrics.items() if value is not None}
         told.append(f"{mark}ended with {trace.stop_condition}")
+    if not any(trace.rewards for trace in traces):
+        told.append("no reward")
     return {
         "reward": sum([float(trace.reward) for trace in traces]) / len(traces),
         "detail": ", ".join(told),

@@ -1,0 +1,233 @@
+"""Rare parts of the folders of Harbor and terminal-bench: each has its effect, or is refused by name."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+from tests.tasks.test_foreign import run, solve
+
+from treadle.core.errors import ConfigError
+from treadle.runs.task import find_tasks, load_task
+
+HARBOR = {
+    "task.toml": 'schema_version = "1.4"\n',
+    "instruction.md": "Write ok into /app/out.txt.\n",
+    "environment/Dockerfile": "FROM ubuntu:24.04\nWORKDIR /app\n",
+    "tests/test.sh": """#!/bin/bash
+[ "$(cat /app/out.txt)" = ok ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt
+""",
+    "solution/solve.sh": "#!/bin/bash\necho ok > /app/out.txt\n",
+}
+COMPOSE = """services:
+  client:
+    build: {context: ., dockerfile: Dockerfile}
+    network_mode: none
+    image: ${T_BENCH_TASK_DOCKER_CLIENT_IMAGE_NAME}
+    command: ["sh", "-c", "sleep infinity"]
+    environment: ["TEST_DIR=${T_BENCH_TEST_DIR}", MODE=fast]
+    volumes: ["${T_BENCH_TASK_LOGS_PATH}:${T_BENCH_CONTAINER_LOGS_PATH}"]
+"""
+BENCH = {
+    "task.yaml": "instruction: Write ok.\n",
+    "Dockerfile": "FROM ghcr.io/laude-institute/t-bench/ubuntu-24-04:20250624\nWORKDIR /app\n",
+    "docker-compose.yaml": COMPOSE,
+    "run-tests.sh": '[ "$(cat out.txt)" = ok ] && echo "= short test summary info =\nPASSED t::a"\n',
+    "solution.sh": '[ "$MODE" = fast ] && echo ok > /app/out.txt\n',
+}
+DOCKER = "environment/Dockerfile"
+COMPOSED = "environment/docker-compose.yaml"
+SOLUTION = "solution/solve.sh"
+
+
+@pytest.fixture(autouse=True)
+def _without_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_IMAGE_BUILDER", "none")
+
+
+def write(place: Path, base: dict[str, str], changes: dict[str, str | bytes]) -> str:
+    """Write a task, and return its reference. A value with a plus at the beginning is added to that of the base."""
+    for name, content in {**base, **changes}.items():
+        path = place / "odd" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = base[name] + content[1:] if isinstance(content, str) and content[:1] == "+" else content
+        path.write_bytes(whole if isinstance(whole, bytes) else whole.encode())
+    return f"harbor:{place}:odd"
+
+
+def solved_if(test: str) -> str:
+    return f"#!/bin/bash\nif {test}; then echo ok > /app/out.txt; fi\n"
+
+
+PACKED = io.BytesIO()
+with tarfile.open(fileobj=PACKED, mode="w:gz") as archive:
+    archive.addfile(tarfile.TarInfo("inner.txt"))
+
+EFFECTS: dict[str, dict[str, str | bytes]] = {
+    "variables of the environment": {
+        "task.toml": '[environment.env]\nMODE = "fast"\nLEVEL = "${NO_SUCH_LEVEL:-3}"\n',
+        SOLUTION: solved_if('[ "$MODE$LEVEL" = fast3 ]'),
+    },
+    "variables of the Dockerfile": {
+        DOCKER: "+ENV MODE='very fast'\n",
+        SOLUTION: solved_if('[ "$MODE" = "very fast" ]'),
+    },
+    "the default of a variable of the tests": {
+        "task.toml": '[verifier.env]\nGRADE = "${NO_SUCH_GRADE:-strict}"\n',
+        "tests/test.sh": '[ "$GRADE" = strict ] && echo 1 > /logs/verifier/reward.txt\n',
+    },
+    "memory as a text": {
+        "task.toml": '[environment]\nmemory = "64M"\n',
+        SOLUTION: solved_if("! python3 -c 'bytearray(300 * 2**20)'"),
+    },
+    "arguments of the build": {
+        DOCKER: "FROM ubuntu\nARG WORK=/app\nARG PART=${NOPE:-data}\nWORKDIR $WORK/$PART\nWORKDIR ..\n",
+    },
+    "a file that is copied to a folder": {
+        DOCKER: "+COPY a.txt /app\nCOPY a.txt /srv\n",
+        "environment/a.txt": "a",
+        SOLUTION: solved_if("cmp /app/a.txt /srv/a.txt"),
+    },
+    "what is removed again": {
+        DOCKER: "+COPY . /app/\nRUN rm -rf /app/secret /app/*.key && rm Dockerfile\n",
+        "environment/secret/a.txt": "a",
+        "environment/b.key": "b",
+        "environment/in/c.key": "c",
+        "environment/.d.key": "d",
+        SOLUTION: solved_if('[ "$(ls /app)" = in ] && [ -f /app/in/c.key ] && [ -f /app/.d.key ]'),
+    },
+    "what the build ignores": {
+        DOCKER: "+COPY . /app/\n",
+        "environment/.dockerignore": "# comment\nsecret\n**/*.key\n!keep.key\nDockerfile\n.dockerignore\n",
+        "environment/secret/a.txt": "a",
+        "environment/in/b.key": "b",
+        "environment/keep.key": "k",
+        SOLUTION: solved_if('[ "$(ls /app)" = keep.key ] && [ ! -e /app/.dockerignore ]'),
+    },
+    "an earlier stage": {
+        DOCKER: "FROM ubuntu AS first\nCOPY a.txt /secret/\nFROM ubuntu\nWORKDIR /app\n",
+        "environment/a.txt": "a",
+        SOLUTION: solved_if("[ ! -e /secret ]"),
+    },
+    "tests in another language": {
+        "tests/test.sh": "#!/usr/bin/env python3\nopen('/logs/verifier/reward.txt', 'w').write('1')\n",
+    },
+    "a solution in another language": {SOLUTION: "#!/usr/bin/env python3\nopen('/app/out.txt', 'w').write('ok')\n"},
+    "a solution with large files": {
+        "solution/in/big.bin": bytes(range(256)) * 1000,
+        SOLUTION: '#!/bin/bash\n[ "$(wc -c < "$(dirname "$0")/in/big.bin")" = 256000 ] && [ ! -e .solution ] &&'
+        " echo ok > out.txt\n",
+    },
+    "artifacts": {
+        SOLUTION: "+echo mine > /logs/artifacts/mine.txt\n",
+        "tests/test.sh": "cp /logs/artifacts/mine.txt /logs/artifacts/copy && echo 1 > /logs/verifier/reward.txt\n",
+    },
+    "a file for Compose with one container": {
+        "environment/docker-compose.yml": "services:\n  main:\n    environment: {MODE: fast}\n",
+        SOLUTION: solved_if('[ "$MODE" = fast ]'),
+    },
+    "another spelling of the system": {"task.toml": '[environment]\nos = "Linux"\n'},
+    "one user for the agent and the tests": {"task.toml": '[agent]\nuser = "me"\n[verifier]\nuser = "me"\n'},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+@pytest.mark.sets(len(EFFECTS))
+async def test_what_a_folder_of_harbor_says_has_its_effect(tmp_path: Path, name: str) -> None:
+    reference = write(tmp_path, HARBOR, EFFECTS[name])
+    made = await solve(reference)
+    assert made.reward == 1.0, made.results
+
+
+async def test_commands_of_the_agent_see_the_variables_of_a_task(tmp_path: Path) -> None:
+    changes: dict[str, str | bytes] = {
+        DOCKER: "+ENV FROM_IMAGE='a&b=c'\n",
+        "task.toml": '[environment.env]\nEMPTY = ""\nOTHER = "d e"\n[verifier.env]\nHIDDEN = "x"\n',
+    }
+    command = 'echo "$FROM_IMAGE|${EMPTY-unset}|$OTHER|${HIDDEN-unset}"'
+    made = await run(write(tmp_path, HARBOR, changes), command)
+    assert made.results[0].content.splitlines()[-1] == "a&b=c||d e|unset"
+
+
+async def test_a_folder_of_terminal_bench_with_variables_and_repeated_tests(tmp_path: Path) -> None:
+    again = 'echo "= short test summary info =\nFAILED t::a - at first - boom\nPASSED t::a"\n'
+    assert (await solve(write(tmp_path / "a", BENCH, {}))).reward == 1.0
+    assert (await solve(write(tmp_path / "b", BENCH, {"run-tests.sh": again}))).reward == 1.0
+
+
+def test_the_marks_of_a_data_set_are_not_shown(tmp_path: Path) -> None:
+    for mark in ("<!-- harbor-canary GUID 12 -->\n\n", "# terminal-bench-canary 12\n<!-- CANARY -->\n"):
+        said = load_task(write(tmp_path, HARBOR, {"instruction.md": f"{mark}# Title\nWrite.\n"})).input
+        assert said == "# Title\nWrite."
+
+
+REFUSALS: dict[str, dict[str, str | bytes]] = {
+    "it needs its image: its Dockerfile has `FROM`": {DOCKER: "FROM\nWORKDIR /app\n"},
+    "it needs its image: its Dockerfile has `ENV A=\"x`: No closing": {DOCKER: '+ENV A="x\n'},
+    "it needs its image: its Dockerfile copies `\\.\\./": {DOCKER: "+COPY ../../../etc/hostname /app/\n"},
+    "it needs its image: its Dockerfile copies `a.tar.gz": {
+        DOCKER: "+ADD a.tar.gz /app/\n",
+        "environment/a.tar.gz": PACKED.getvalue(),
+    },
+    "it needs its image: its Dockerfile has the path '\\$HOME": {DOCKER: "+WORKDIR $HOME/x\n"},
+    "its image starts `\\[\"/app/serve.sh": {DOCKER: '+ENTRYPOINT ["/app/serve.sh"]\n'},
+    "its agent and its tests work as the users 'me' and 'root'": {"task.toml": '[agent]\nuser = "me"\n'},
+    "its tests run in a container of their own": {"task.toml": '[verifier]\nenvironment_mode = "separate"\n'},
+    "its verifier has collect": {"task.toml": '[[verifier.collect]]\ncommand = "true"\n'},
+    "its environment has skills_dir": {"task.toml": '[environment]\nskills_dir = "/skills"\n'},
+    "its agent has earlier answers": {"trajectory.json": "{}"},
+    "its verifier.timeout_sec is 'soon'; give a number": {"task.toml": '[verifier]\ntimeout_sec = "soon"\n'},
+    "its agent.timeout_sec is inf; give a number": {"task.toml": "[agent]\ntimeout_sec = inf\n"},
+    "its environment.memory_mb is 'lots'": {"task.toml": '[environment]\nmemory_mb = "lots"\n'},
+    "its environment is 3; write a table": {"task.toml": "environment = 3\n"},
+    "its verifier needs the variable 'NO_SUCH_KEY'": {"task.toml": '[verifier.env]\nA = "${NO_SUCH_KEY}"\n'},
+    "its environment needs the variable 'HOME' from outside": {"task.toml": '[environment.env]\nA = "${HOME}"\n'},
+    "several containers.*main, db": {COMPOSED: "services: {main: {}, db: {image: x}}\n"},
+    "its image is built from `context: \\.\\.": {COMPOSED: "services: {main: {build: ..}}\n"},
+    "its container has 'privileged'": {COMPOSED: "services: {main: {privileged: true}}\n"},
+    "its container runs `serve`": {COMPOSED: "services: {main: {command: serve}}\n"},
+    "its container has the volume './d:/d'": {COMPOSED: "services: {main: {volumes: ['./d:/d']}}\n"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", REFUSALS)
+@pytest.mark.sets(len(REFUSALS))
+def test_what_treadle_cannot_give_a_task_is_refused_by_name(tmp_path: Path, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"harbor:.*:odd cannot be run here: .*{why}"):
+        load_task(write(tmp_path, HARBOR, REFUSALS[why]))
+
+
+BENCH_REFUSALS: dict[str, dict[str, str | bytes]] = {
+    "several containers.*client, db": {"docker-compose.yaml": f"{COMPOSE}  db: {{image: postgres}}\n"},
+    "its tests run in the agent's shell": {"task.yaml": "instruction: x\nrun_tests_in_same_shell: true\n"},
+    "needs the variable 'NO_SUCH_KEY'": {
+        "docker-compose.yaml": COMPOSE.replace("MODE=fast", '"MODE=${NO_SUCH_KEY}"')
+    },
+}
+
+
+@pytest.mark.parametrize("why", BENCH_REFUSALS)
+def test_what_treadle_cannot_give_a_task_of_terminal_bench(tmp_path: Path, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"cannot be run here: .*{why}"):
+        load_task(write(tmp_path, BENCH, BENCH_REFUSALS[why]))
+
+
+@pytest.mark.parametrize("part", ["environment/k", "instruction.md", "tests/data", "solution/k"])
+def test_a_link_out_of_a_folder_does_not_show_files_of_this_machine(tmp_path: Path, part: str) -> None:
+    reference = write(tmp_path, HARBOR, {DOCKER: "+COPY . /app/\n"})
+    write(tmp_path / "good", HARBOR, {})
+    link = tmp_path / "odd" / part
+    link.unlink(missing_ok=True)
+    (tmp_path / "secret").write_text("secret")
+    link.symlink_to(tmp_path / "secret")
+    with pytest.raises(ConfigError, match=f"its '{part}' is a link that leads out of its folder"):
+        load_task(reference)
+    link.unlink()
+    link.symlink_to(tmp_path / "odd" / "task.toml")
+    assert find_tasks([reference.removesuffix(":odd")]) == [reference]
+
+
+def test_a_builder_that_is_not_there_builds_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConfigError, match="TREADLE_IMAGE_BUILDER is 'none'"):
+        load_task(write(tmp_path, HARBOR, {DOCKER: "FROM postgres\n"}))
+    assert "is built" not in caplog.text
