@@ -237,8 +237,9 @@ export interface TopicsView {
 
 export interface MeanEstimate {
   mean: number;
-  low: number;
-  high: number;
+  /** The ends of the interval; null where it has none, as for a single sample. */
+  low: number | null;
+  high: number | null;
   tasks: number;
   samples: number;
 }
@@ -261,7 +262,7 @@ export interface ModelResult {
 export interface ModelPair {
   one: string;
   other: string;
-  difference: { mean: number; low: number; high: number; p_value: number; tasks: number; needed_tasks: number | null };
+  difference: { mean: number; low: number | null; high: number | null; p_value: number; tasks: number; needed_tasks: number | null };
 }
 
 export interface FailureKind {

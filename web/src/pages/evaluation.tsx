@@ -14,9 +14,9 @@ import type { PageSpec } from ".";
 const RELOAD_SECONDS = 5;
 const ADDRESS = "/v1/view/evaluation";
 const MOST_RUNS = 12;
-const fixed = (value: number): string => value.toFixed(3);
+const fixed = (value: number | null): string => value?.toFixed(3) ?? "–";
 const dollars = (value: number | null): string => (value === null ? "unknown" : `$${value.toFixed(4)}`);
-const signed = (value: number): string => `${value < 0 ? "−" : "+"}${fixed(Math.abs(value))}`;
+const signed = (value: number | null): string => value === null ? "–" : `${value < 0 ? "−" : "+"}${fixed(Math.abs(value))}`;
 const written = (item: MeanEstimate | null | undefined): string => (item ? `${fixed(item.mean)} [${fixed(item.low)}, ${fixed(item.high)}]` : "–");
 
 /** Return the evaluation, and look again from time to time while samples may be made. */
@@ -102,7 +102,7 @@ function Intervals({ title, rows }: { title: string; rows: (readonly [string, Me
                 {item && (
                   <svg viewBox="0 0 600 16" preserveAspectRatio="none" role="img" aria-label={written(item)}>
                     <path className="rail" d="M0 8H600" />
-                    <path className="reach" d={`M${x(item.low)} 8H${x(item.high)}`} />
+                    <path className="reach" d={`M${x(item.low ?? 0)} 8H${x(item.high ?? 1)}`} />
                     <path className="mean" d={`M${x(item.mean)} 1V15`} />
                   </svg>
                 )}
@@ -168,7 +168,7 @@ function CostScore({ models }: { models: ModelResult[] }): ReactNode {
           const isRight = x > 400;
           return (
             <g key={item.model}>
-              <path className="reach" d={`M${x} ${y(score.low)}V${y(score.high)}`} />
+              <path className="reach" d={`M${x} ${y(score.low ?? 0)}V${y(score.high ?? 1)}`} />
               <circle cx={x} cy={y(score.mean)} r="4" />
               <text x={isRight ? x - 8 : x + 8} y={labels[index]} textAnchor={isRight ? "end" : "start"}>{item.model}</text>
             </g>

@@ -138,11 +138,11 @@ function HeldOut({ scores }: { scores: HeldOutScore[] }): ReactNode {
   if (!scores.length) return null;
   const found = scores.flatMap(({ version, score }) => (score ? [{ version: version ?? "unknown", score }] : []));
   const series: Series[] = [
-    { name: "interval of 95 %", values: found.map(({ score }) => score.low), upper: found.map(({ score }) => score.high), kind: "band" },
+    { name: "interval of 95 %", values: found.map(({ score }) => score.low ?? score.mean), upper: found.map(({ score }) => score.high ?? score.mean), kind: "band" },
     { name: "mean reward", values: found.map(({ score }) => score.mean) },
   ];
   const rows = scores.map((item) => [
-    item.version ?? "unknown", count(item.groups), item.score ? `${item.score.mean.toFixed(3)} [${item.score.low.toFixed(3)}, ${item.score.high.toFixed(3)}]` : "–",
+    item.version ?? "unknown", count(item.groups), item.score ? `${item.score.mean.toFixed(3)} [${item.score.low?.toFixed(3) ?? "–"}, ${item.score.high?.toFixed(3) ?? "–"}]` : "–",
     item.score ? share(item.solved ?? 0, 1) : "–", count(item.score?.samples ?? 0), share(item.own_answers ?? 1, 1), count(item.left_out ?? 0), count(item.failed ?? 0),
   ]);
   return (
