@@ -62,6 +62,8 @@ class StoredEvaluation(StoredJob[EvaluationConfig], frozen=True):
     samples: list[Sample]
     failed: dict[str, str]
     """The runs without a grade, with the reason."""
+    failed_specs: dict[str, EvaluationSpec]
+    """The plans of these runs."""
     planned: int
     """How many samples are wanted."""
 
@@ -69,19 +71,22 @@ class StoredEvaluation(StoredJob[EvaluationConfig], frozen=True):
 def read_stored(path: Path) -> StoredEvaluation:
     """Return what is stored in the folder `path`. Raises: `ConfigError` if it is no folder of an evaluation."""
     with EvaluationFolder(path).read() as (ledger, found):
-        samples, failed = [], {}
+        samples: list[Sample] = []
+        failed: dict[str, str] = {}
+        failed_specs: dict[str, EvaluationSpec] = {}
         for entry in ledger.entries():
-            run_id = f"{found.config.name}-{entry.number}"
+            run_id, spec = f"{found.config.name}-{entry.number}", msgspec.convert(entry.spec, EvaluationSpec)
             if entry.status != ItemStatus.KEPT:
                 failed[run_id] = entry.reasons[0] if entry.reasons else ""
+                failed_specs[run_id] = spec
                 continue
-            failed.pop(run_id, None)
-            spec = msgspec.convert(entry.spec, EvaluationSpec)
+            if failed.pop(run_id, None) is not None:
+                del failed_specs[run_id]
             details = msgspec.convert(entry.details, SampleDetails)
             tokens = entry.input_tokens, entry.output_tokens
             samples.append(Sample(run_id, spec, details, *tokens, entry.cost_usd))
         wanted = int(ledger.get("wanted") or 0)
-        return StoredEvaluation(found.config, found.is_trusted, samples, failed, wanted)
+        return StoredEvaluation(found.config, found.is_trusted, samples, failed, failed_specs, wanted)
 
 
 def check_continued(

@@ -1,15 +1,13 @@
-"""Reports of evaluations: the view of a page, Markdown, CSV, curves, and the files of Inspect and DeepFabric."""
+"""Reports of evaluations: the view of a page, Markdown, CSV, curves, and the files of DeepFabric."""
 
 import csv
 import io
-from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
 
-from treadle.core.types import Message, Role, StopReason, ToolCall
+from treadle.core.types import Role
 from treadle.evals.evaluation_config import ROWS
 from treadle.evals.evaluation_folder import Sample
 from treadle.evals.evaluation_results import ModelPair, ModelResult, Results, compare_results
@@ -18,14 +16,6 @@ from treadle.runs.run import Run
 from treadle.runs.task import split_reference
 from treadle.scoring.expectations import LABEL, find_made_calls
 from treadle.scoring.statistics import MeanEstimate
-
-_LIMITS = {
-    StopReason.MAX_TOKENS: "token",
-    StopReason.MAX_COST: "cost",
-    StopReason.DEADLINE: "time",
-    StopReason.CONTEXT_OVERFLOW: "context",
-}
-"""The limits of runs for which Inspect has a name. Others are `custom`."""
 
 
 class EvaluationView(Struct, frozen=True):
@@ -262,116 +252,3 @@ def _write_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
     return "\n".join([f"| {' | '.join(line)} |" for line in cells])
-
-
-def make_inspect_log(results: Results, model: ModelResult, journal: Journal) -> dict[str, Any]:
-    """Return the samples of one model as an evaluation log of Inspect. Blocks. Raises: `JournalError`.
-
-    Source: `EvalLog` of inspect_ai 0.3, version 2 of the format.
-    """
-    samples = [sample for sample in results.samples if sample.spec.model == model.model]
-    written = [_write_sample(sample, Run.load(sample.run_id, journal)) for sample in samples]
-    times = [run for item in written for run in item.pop("_times")]
-    began, ended = (_write_time(value) for value in (min(times, default=0.0), max(times, default=0.0)))
-    usage = Counter[str]()
-    for item in written:
-        usage.update(item["model_usage"][model.model])
-    estimates = {**({"score": model.score} if model.score is not None else {}), **model.scorers}
-    return {
-        "version": 2,
-        "status": "success" if len(results.samples) >= results.planned else "cancelled",
-        "eval": {
-            "eval_id": f"{results.name}-{model.model}",
-            "created": began,
-            "task": results.name,
-            "task_id": results.name,
-            "dataset": {
-                "name": results.name,
-                "samples": len({sample.spec.task for sample in samples}),
-                "sample_ids": list(dict.fromkeys([sample.spec.task for sample in samples])),
-            },
-            "model": model.model,
-            "config": {"epochs": 1 + max([sample.spec.epoch for sample in samples], default=0)},
-        },
-        "results": {
-            "total_samples": len(samples),
-            "completed_samples": len(samples),
-            "scores": [
-                {
-                    "name": name,
-                    "scorer": name,
-                    "metrics": {
-                        key: {"name": key, "value": getattr(estimate, key)} for key in ("mean", "low", "high")
-                    },
-                }
-                for name, estimate in estimates.items()
-            ],
-        },
-        "stats": {"started_at": began, "completed_at": ended, "model_usage": {model.model: usage}},
-        "samples": written,
-    }
-
-
-def _write_time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()
-
-
-def _write_sample(sample: Sample, run: Run[Any]) -> dict[str, Any]:
-    details, messages = sample.details, [_write_message(message) for message in run.messages]
-    answers = [item for item in messages if item["role"] == "assistant"]
-    usage = {
-        "input_tokens": run.usage.input_tokens,
-        "output_tokens": run.usage.output_tokens,
-        "total_tokens": run.usage.input_tokens + run.usage.output_tokens,
-    }
-    stop = "stop" if details.stop_reason is StopReason.COMPLETED else "unknown"
-    choices = [{"message": answers[-1], "stop_reason": stop}] if answers else []
-    limit = None
-    if details.stop_reason is not StopReason.COMPLETED:
-        limit = {"type": _LIMITS.get(details.stop_reason, "custom"), "limit": 0}
-    scores = {} if details.score is None else {"score": details.score}
-    return {
-        "id": sample.spec.task,
-        "epoch": sample.spec.epoch + 1,
-        "input": next((message.content for message in run.messages if message.role is Role.USER), ""),
-        "target": "",
-        "messages": messages,
-        "output": {"model": sample.spec.model, "choices": choices, "usage": usage},
-        "scores": {
-            name: {"value": value, "answer": run.output, "explanation": details.reasons.get(name)}
-            for name, value in {**scores, **details.scores}.items()
-        },
-        "metadata": {"run_id": sample.run_id, "stop_reason": details.stop_reason.value},
-        "model_usage": {sample.spec.model: usage},
-        "total_time": details.seconds,
-        "limit": limit,
-        "_times": (run.events[0].at, run.events[-1].at),
-    }
-
-
-def _write_message(message: Message) -> dict[str, Any]:
-    written: dict[str, Any] = {"role": message.role.value, "content": message.content}
-    if message.role is Role.TOOL:
-        written |= {"tool_call_id": message.call_id, "function": message.name}
-        if message.is_error:
-            written["error"] = {"type": "unknown", "message": message.content}
-    if message.tool_calls:
-        written["tool_calls"] = [_write_call(call) for call in message.tool_calls]
-    return written
-
-
-def _write_call(call: ToolCall) -> dict[str, Any]:
-    fault, arguments = None, None
-    try:
-        arguments = call.parsed
-    except ValueError as error:
-        fault = str(error)
-    is_object = isinstance(arguments, dict)
-    if not is_object and fault is None:
-        fault = "the arguments are not an object"
-    return {
-        "id": call.call_id,
-        "function": call.name,
-        "arguments": arguments if is_object else {},
-        "parse_error": fault,
-    }

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from treadle.core.events import DurableBody, Rewarded, TurnCompleted
 from treadle.core.types import StopReason
+from treadle.evals.evaluation_config import EvaluationSpec
 from treadle.evals.evaluation_folder import (
     Sample,
     SampleDetails,
@@ -157,6 +158,8 @@ class Results(Struct, frozen=True, kw_only=True):
     """The kinds of failures, the most frequent ones first."""
     failed: dict[str, str]
     """The runs without a grade, with the reason."""
+    failed_specs: dict[str, EvaluationSpec]
+    """The plans of these runs."""
     samples: list[Sample]
 
 
@@ -169,7 +172,7 @@ def make_results(path: Path, stored: StoredEvaluation) -> Results:
     """Return the results of what a folder has stored."""
     names, solved_at = list(stored.config.model_names()), stored.config.solved_at
     of_model = {name: [item for item in stored.samples if item.spec.model == name] for name in names}
-    failed = Counter([_model_of(run_id, stored) for run_id in stored.failed])
+    failed = Counter([spec.model for spec in stored.failed_specs.values()])
     scores = {name: _scores(samples) for name, samples in of_model.items()}
     pairs = [
         ModelPair(one, other, difference)
@@ -185,13 +188,9 @@ def make_results(path: Path, stored: StoredEvaluation) -> Results:
         pairs=pairs,
         failures=_group_failures(stored.samples),
         failed=stored.failed,
+        failed_specs=stored.failed_specs,
         samples=stored.samples,
     )
-
-
-def _model_of(run_id: str, stored: StoredEvaluation) -> str:
-    names = list(stored.config.model_names())
-    return names[(int(run_id.rpartition("-")[2]) - 1) % len(names)]
 
 
 def _scores(

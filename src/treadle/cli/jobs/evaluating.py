@@ -35,7 +35,6 @@ from treadle.evals.evaluation_reports import (
     find_gaps,
     make_deepfabric_result,
     make_evaluation_view,
-    make_inspect_log,
     make_rows,
     make_scorer_rows,
     read_curves,
@@ -43,6 +42,7 @@ from treadle.evals.evaluation_reports import (
     write_markdown,
 )
 from treadle.evals.evaluation_results import ModelPair, Results, read_results
+from treadle.evals.inspect_log import make_inspect_log, name_inspect_log
 from treadle.export.whole import write_whole
 from treadle.journal.registry import open_journal
 from treadle.telemetry.curves import open_curves
@@ -215,6 +215,9 @@ def _write_by_model(
         for model in results.models:
             safe = re.sub(r"[^\w.-]+", "_", model.model)
             path = out if len(results.models) == 1 else out.with_stem(f"{out.stem}_{safe}")
-            write_whole([msgspec.json.encode(make(results, model, opened))], path)
+            made = make(results, model, opened)
+            if format == "inspect" and out.is_dir():
+                path = out / name_inspect_log(made)
+            write_whole([msgspec.json.encode(made)], path)
             written.append(path)
     return written
