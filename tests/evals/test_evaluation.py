@@ -214,7 +214,14 @@ def test_samples_without_a_grade_are_reported(tmp_path: Path, monkeypatch: pytes
         assert all("infrastructure: run " in reason for reason in made.results.failed.values())
 
 
-UNSOLVED = [SimpleTask(task_id=name, input="hi", grader=lambda *_: 0.0) for name in ("a", "b")]
+class Unsolved(SimpleTask):
+    """A task without a reference solution."""
+
+    def find_solver(self, prompt: str) -> None:
+        return None
+
+
+UNSOLVED = [Unsolved(task_id=name, input="hi", grader=lambda *_: 0.0) for name in ("a", "b")]
 
 
 def test_a_sample_without_a_grade_counts_for_its_model(
