@@ -10,12 +10,25 @@ from msgspec import Struct
 from treadle.core.types import Role
 from treadle.evals.evaluation_config import ROWS
 from treadle.evals.evaluation_folder import Sample
-from treadle.evals.evaluation_results import ModelPair, ModelResult, Results, compare_results
+from treadle.evals.evaluation_results import (
+    ModelPair,
+    ModelResult,
+    Results,
+    compare_results,
+    find_remarks,
+    name_apart,
+)
 from treadle.journal.protocol import Journal
 from treadle.runs.run import Run
 from treadle.runs.task import split_reference
 from treadle.scoring.expectations import LABEL, find_made_calls
 from treadle.scoring.statistics import MeanEstimate
+
+_SAMPLE_HEADS = (
+    ("run_id", "task", "model", "epoch", "score"),
+    ("stop_reason", "failure", "steps", "tool_calls", "input_tokens", "output_tokens", "cost_usd", "seconds"),
+)
+"""The columns of a line before and after those of the scorers."""
 
 
 class EvaluationView(Struct, frozen=True):
@@ -24,6 +37,8 @@ class EvaluationView(Struct, frozen=True):
     evaluations: list[Results]
     pairs: list[ModelPair]
     """The differences between the two; empty for one."""
+    remarks: list[str] = []
+    """What a reader of these differences has to know."""
 
     @property
     def title(self) -> str:
@@ -33,8 +48,11 @@ class EvaluationView(Struct, frozen=True):
 
 def make_evaluation_view(*evaluations: Results) -> EvaluationView:
     """Return what a page shows of one evaluation or two."""
-    pairs = compare_results(evaluations[0], evaluations[1]) if len(evaluations) > 1 else []
-    return EvaluationView(list(evaluations), pairs)
+    if len(evaluations) < 2:
+        return EvaluationView(list(evaluations), [])
+    one, other = evaluations
+    pairs = compare_results(one, other)
+    return EvaluationView([one, other], pairs, find_remarks(one, other, pairs))
 
 
 def choose_runs(results: Results, most: int) -> list[str]:
@@ -90,12 +108,23 @@ def find_gaps(results: Results) -> list[str]:
     ]
 
 
-def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
-    """Return the report of an evaluation as Markdown, with `pairs` of a comparison after its own."""
+def write_view(view: EvaluationView) -> str:
+    """Return the report of one evaluation, or of two and their differences, as Markdown."""
+    if len(view.evaluations) < 2:
+        return write_markdown(view.evaluations[0])
+    one, other = view.evaluations
+    names = name_apart(one, other)
+    remarks = [f"{text[:1].upper()}{text[1:]}." for text in view.remarks]
+    head = "\n\n".join([f"# {' and '.join(names)}", *remarks, *_write_pairs(view.pairs)]) + "\n"
+    return "\n".join([head, *map(write_markdown, (one, other), names)])
+
+
+def write_markdown(results: Results, title: str | None = None) -> str:
+    """Return the report of an evaluation as Markdown. The title is its name by default."""
     done = sum([item.samples for item in results.models])
     heads, rows = make_rows(results)
     parts = [
-        f"# {results.name}",
+        f"# {title or results.name}",
         f"{done:,} of {results.planned:,} samples. Intervals are of 95 %, over tasks.",
         _write_table(heads, rows),
         *find_gaps(results),
@@ -105,21 +134,7 @@ def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
             "## Scores by scorer",
             _write_table(["scorer", *[item.model for item in results.models]], lines),
         ]
-    if found := [*results.pairs, *pairs]:
-        lines = [
-            [
-                f"{pair.one} - {pair.other}",
-                f"{pair.difference.mean:+.3f} [{pair.difference.low:+.3f}, {pair.difference.high:+.3f}]",
-                f"{pair.difference.p_value:.3g}",
-                f"{pair.difference.tasks:,}",
-                "–" if pair.difference.needed_tasks is None else f"{pair.difference.needed_tasks:,}",
-            ]
-            for pair in found
-        ]
-        parts += [
-            "## Differences",
-            _write_table(["models", "difference", "p", "tasks", "tasks needed"], lines),
-        ]
+    parts += _write_pairs(results.pairs)
     names = [item.model for item in results.models]
     families = [
         [family, *[write_estimate(found.get(name)) for name in names]]
@@ -139,24 +154,30 @@ def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write_csv(results: Results) -> str:
-    """Return a line for each sample, with its scores and what it took."""
-    scorers = list(dict.fromkeys([name for sample in results.samples for name in sample.details.scores]))
-    heads = [
-        "run_id",
-        "task",
-        "model",
-        "epoch",
-        "score",
-        *scorers,
-        "stop_reason",
-        "failure",
-        "steps",
-        "calls",
+def _write_pairs(pairs: Sequence[ModelPair]) -> list[str]:
+    lines = [
+        [
+            f"{pair.one} - {pair.other}",
+            f"{pair.difference.mean:+.3f} [{pair.difference.low:+.3f}, {pair.difference.high:+.3f}]",
+            f"{pair.difference.p_value:.3g}",
+            f"{pair.difference.tasks:,}",
+            "–" if pair.difference.needed_tasks is None else f"{pair.difference.needed_tasks:,}",
+        ]
+        for pair in pairs
     ]
+    heads = ["models", "difference", "p", "tasks", "tasks needed"]
+    return ["## Differences", _write_table(heads, lines)] if lines else []
+
+
+def write_csv(results: Results) -> str:
+    """Return a line for each sample, with its scores and what it took; those without a grade have only a reason."""
+    scorers = list(dict.fromkeys([name for sample in results.samples for name in sample.details.scores]))
+    first, last = _SAMPLE_HEADS
+    taken = {*first, *last}
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow([*heads, "input_tokens", "output_tokens", "cost_usd", "seconds"])
+    # Users name scorers, and two columns of one name are one to most readers.
+    table.writerow([*first, *[f"score_{name}" if name in taken else name for name in scorers], *last])
     for sample in results.samples:
         spec, details = sample.spec, sample.details
         table.writerow(
@@ -167,6 +188,9 @@ def write_csv(results: Results) -> str:
                 *(sample.input_tokens, sample.output_tokens, sample.cost_usd, details.seconds),
             ]
         )
+    for run_id, spec in results.failed_specs.items():
+        head = [run_id, spec.task, spec.model, spec.epoch + 1, None, *[None] * len(scorers), None]
+        table.writerow([*head, results.failed[run_id], *[None] * (len(last) - 2)])
     return text.getvalue()
 
 

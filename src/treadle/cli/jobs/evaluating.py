@@ -39,7 +39,7 @@ from treadle.evals.evaluation_reports import (
     make_scorer_rows,
     read_curves,
     write_csv,
-    write_markdown,
+    write_view,
 )
 from treadle.evals.evaluation_results import ModelPair, Results, read_results
 from treadle.evals.inspect_log import make_inspect_log, name_inspect_log
@@ -188,15 +188,14 @@ def write_report(
             if done < found.planned:
                 print_line(f"unfinished: {done:,} of {write_count(found.planned, 'sample')}", "yellow")
         print_pairs(view.pairs)
-        if other is not None and not view.pairs:
-            print_note("no task has a grade in both evaluations, so they are not compared")
+        for remark in view.remarks:
+            print_note(remark)
     elif format == "json":
         write_output(msgspec.json.encode(view) + b"\n", out)
     elif format == "csv":
         write_output(write_csv(results).encode(), out)
     else:
-        texts = [write_markdown(found) for found in view.evaluations[1:]]
-        write_output("\n".join([write_markdown(results, view.pairs), *texts]).encode(), out)
+        write_output(write_view(view).encode(), out)
     return written
 
 
