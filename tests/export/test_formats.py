@@ -238,6 +238,8 @@ def test_openai_refuses_what_its_service_refuses() -> None:
         (replace(row, tools=(*many, TOOLS[0])), "129 tools"),
         (replace(row, tools=(*TOOLS, odd)), "has a name"),
         (replace(row, tools=TOOLS[1:]), "not among the tools"),
+        (replace(row, tools=(replace(TOOLS[0], description="x" * 1025),)), "has 1,025 characters"),
+        (replace(row, tools=(replace(TOOLS[0], parameters={"type": "string"}),)), "not of the type 'object'"),
         (replace(row, messages=messages[:3]), "last message"),
         (replace(row, messages=(*messages[:3], empty)), "empty"),
         (replace(row, messages=(*messages[:2], *messages[3:])), "no result"),
