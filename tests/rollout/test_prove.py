@@ -8,6 +8,7 @@ from tests.environments import LateModule
 
 from treadle import open_journal
 from treadle.core.types import Role
+from treadle.evals.evaluation_results import name_failure
 from treadle.export.rows import load_row
 from treadle.rollout import Rollouts
 from treadle.runs.task import TASK_SETS, SimpleTask
@@ -50,7 +51,10 @@ async def test_the_oracle_solves_all_templates_and_another_outcome_is_wrong(tmp_
         assert task.check(answer, cards).reward == 1.0
         assert task.check("wrong", cards).reward == 0.0
         assert task.check(answer, {**cards, "more": b""}).reward == 0.0
-        assert task.check(answer, dict.fromkeys(cards, b"wrong")).reward == 0.0
+        wrong = task.check(answer, dict.fromkeys(cards, b"wrong"))
+        assert wrong.reward == 0.0
+        # The names of cards are all different, and failures of one kind are one line of a report.
+        assert name_failure(None, wrong.detail) == "the card … is wrong"
 
 
 def test_no_held_out_errand_is_one_to_train_on(errands):

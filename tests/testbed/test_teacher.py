@@ -529,3 +529,12 @@ def test_a_role_may_be_written_with_its_article():
     for role in ("nun", "a nun", "A nun"):
         assert WritingManner("plain", "", role).fill("{a_role}, {role}") == "a nun, nun"
     assert WritingManner("plain", "", "an owner of animals").fill("{a_role}") == "an owner of animals"
+
+
+async def test_what_is_missing_is_asked_for_in_other_words_each_time():
+    agent = Agent(model("mock:teacher"), tools=["files"], journal=MemoryJournal())
+    note = "The guest lists were counted twice."
+    request = f"Write down the following in a file of its own: {note} We use it for the guest lists."
+    said = {(await agent.run(f"Note {number}.\n\n{request}")).output for number in range(40)}
+    assert all(text.rstrip().endswith(("?", ".")) and "guest lists" in text for text in said)
+    assert len(said) >= 25
