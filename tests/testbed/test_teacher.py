@@ -29,7 +29,15 @@ from treadle.tasks.files import TASK_SET
 from treadle.testbed.built_in import BuiltInRequest
 from treadle.testbed.roles.agent_role import find_request
 from treadle.testbed.roles.errands import Shelf, errands, find_errand
-from treadle.testbed.roles.speakers import WritingManner, ask_more, frame, manner_of, tell, write_user_turn
+from treadle.testbed.roles.speakers import (
+    WritingManner,
+    ask_more,
+    frame,
+    keeps_style,
+    manner_of,
+    tell,
+    write_user_turn,
+)
 from treadle.testbed.roles.talks import find_talk, talks
 from treadle.testbed.roles.words import words
 from treadle.testbed.teacher import TeacherModel
@@ -405,6 +413,31 @@ def test_a_message_has_the_habits_that_its_style_claims(number):
     assert any(closing in text for closing in words("closings", "deadline"))
     for message in (text, short, long, speak("dry, in lower case", number)[0]):
         assert find_request(message).errand.values["path"] == "notes.txt"
+
+
+@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize(
+    ("habit", "request_"),
+    [
+        ("instruction", "How many lines does notes.txt have?"),
+        ("question", "Add this line at the end of notes.txt: Call before noon."),
+    ],
+)
+def test_a_request_in_another_form_than_its_style_ends_in_this_form(habit, request_, number):
+    manner = manner_of(
+        {"style": f"brief, as {'a' if habit == 'question' else 'an'} {habit}", "role": "baker"}
+    )
+    for text in (
+        frame(request_, "Sorting invoices", manner, Draw(f"{number}")),
+        ask_more(request_, "Done.", manner, number),
+    ):
+        assert text.endswith("?") is (habit == "question")
+        assert find_request(text).errand is not None
+
+
+def test_a_style_that_the_teacher_does_not_know_is_not_claimed():
+    assert all(map(keeps_style, read_population().styles))
+    assert not any(map(keeps_style, ["IN ALL CAPS", "in rhymes", "brief, in rhymes", ""]))
 
 
 @pytest.mark.parametrize("style", read_population().styles)
