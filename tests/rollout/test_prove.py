@@ -193,3 +193,13 @@ async def test_a_model_of_hugging_face_takes_the_place_of_the_network(tmp_path):
     assert 0 < last < 1
     assert app.version == "2"
     assert not all(map(torch.equal, before, network.parameters()))
+
+
+@pytest.mark.parametrize("option", ["--rl-steps", "--eval-tasks", "--rows"])
+@pytest.mark.parametrize("value", ["0", "-1", "many"])
+def test_a_size_that_is_nothing_is_refused_before_the_work(option, value, capsys):
+    from prove import main
+
+    with pytest.raises(SystemExit):
+        main([f"{option}={value}"])
+    assert f"argument {option}: {value!r} is not a whole number from 1" in capsys.readouterr().err
