@@ -223,7 +223,7 @@ class Errand(Struct, dict=True):
         if dict(files).keys() - cards.keys():
             return Grade(0.0, "there is a card too many")
         if wrong:
-            return Grade(0.0, f"the card {wrong[0]} is wrong")
+            return Grade(0.0, f"the card {wrong[0]!r} is wrong")
         return Grade(float(output.strip() == answer), f"the answer is {answer!r}")
 
     def find_solver(self, prompt: str) -> Solver | None:

@@ -217,8 +217,9 @@ async def prove(options: argparse.Namespace) -> Proof:
         order = [name for name in (REINFORCED, OURS, RECORDED, MOCK, BLIND_NAME) if name in models]
         splits = {"instances": (options.instances, options.eval_tasks)}
         if options.templates:
-            splits["templates"] = (options.templates, options.eval_tasks // 2)
+            splits["templates"] = (options.templates, max(1, options.eval_tasks // 2))
         for split, (tasks, most) in splits.items():
+            say(f"evaluating {len(order)} models on held-out {split}")
             done = await evaluate(
                 name=f"held-out-{split}",
                 models=[models[name] for name in order],
@@ -259,6 +260,13 @@ def write_report(proof: Proof) -> str:
     return "\n".join(lines) + "\n"
 
 
+def count(text: str) -> int:
+    """Return a number from 1, so that no step fails on nothing after minutes of work."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -277,24 +285,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--model",
         help="a model of Hugging Face, a folder or a name on the hub, in place of one trained on rows",
     )
-    add("--rows", type=int, default=400, help="how many runs of the oracle rows are made of")
-    add("--tokens", type=int, default=480_000, help="how many tokens each model is trained on")
+    add("--rows", type=count, default=400, help="how many runs of the oracle rows are made of")
+    add("--tokens", type=count, default=480_000, help="how many tokens each model is trained on")
     add("--device", default="cpu", help="where the models are, such as cuda")
-    add("--threads", type=int, default=1, help="the threads of torch")
+    add("--threads", type=count, default=1, help="the threads of torch")
     add("--seed", type=int, default=0)
-    add("--width", type=int, default=96)
-    add("--layers", type=int, default=2)
-    add("--heads", type=int, default=4)
-    add("--batch-tokens", type=int, default=320, help="the tokens of a step on rows")
+    add("--width", type=count, default=96)
+    add("--layers", type=count, default=2)
+    add("--heads", type=count, default=4)
+    add("--batch-tokens", type=count, default=320, help="the tokens of a step on rows")
     add("--rate", type=float, default=3e-3, help="the learning rate on rows")
-    add("--rl-steps", type=int, default=300)
-    add("--rl-groups", type=int, default=8, help="the groups of a step")
-    add("--rl-group-size", type=int, default=8)
-    add("--rl-batch-tokens", type=int, default=8192, help="the tokens of one pass in the RL")
+    add("--rl-steps", type=count, default=300)
+    add("--rl-groups", type=count, default=8, help="the groups of a step")
+    add("--rl-group-size", type=count, default=8)
+    add("--rl-batch-tokens", type=count, default=8192, help="the tokens of one pass in the RL")
     add("--rl-rate", type=float, default=5e-4, help="the learning rate of the RL")
-    add("--eval-tasks", type=int, default=720)
-    add("--max-steps", type=int, default=6, help="the most inferences of a run")
-    add("--max-output-tokens", type=int, default=48)
+    add("--eval-tasks", type=count, default=720)
+    add("--max-steps", type=count, default=6, help="the most inferences of a run")
+    add("--max-output-tokens", type=count, default=48)
     options = parser.parse_args(arguments)
     if options.out.exists() and any(options.out.iterdir()):
         parser.error(f"--out {options.out} is not empty; give a new folder")

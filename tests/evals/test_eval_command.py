@@ -71,10 +71,49 @@ def test_two_evaluations_with_one_name_are_told_apart_by_their_folders(tmp_path:
     assert "\nb: oracle - a: oracle: " in cli("eval", "report", "a", "b").out
     other = cli("eval", "report", "a", "c")
     assert other.err == "no task has a grade in both evaluations, so they are not compared\n"
+    text = cli("eval", "report", "a", "c", "--format", "markdown").out
+    assert re.findall(r"^# .*", text, re.MULTILINE) == ["# a and c", "# a", "# c"]
+    assert "\nNo task has a grade in both evaluations, so they are not compared.\n" in text
     for form in ("csv", "inspect", "deepfabric"):
         refused = cli("eval", "report", "a", "b", "--format", form, "--out", "x")
         assert refused.code == 2
         assert refused.err == f"error: the format '{form}' is of one evaluation; leave out 'b'\n"
+
+
+def test_a_comparison_says_that_the_scorers_were_others(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    given = ("eval", "--task", "files:csv_sum-000*", "--limit", "3", "--model", "oracle")
+    for out, reward in (("a", "tool_use"), ("b", "tool_use"), ("c", "check")):
+        assert cli(*given, "--reward", reward, "--out", out).code == 0
+    assert cli("eval", "report", "a", "b").err == ""
+    remark = (
+        "he two were graded by different scorers, a by tool_use=1, c by check=1, so their difference may be"
+    )
+    assert f"t{remark}" in cli("eval", "report", "a", "c").err
+    assert f"T{remark}" in cli("eval", "report", "a", "c", "--format", "markdown").out
+    assert json.loads(cli("eval", "report", "a", "c", "--format", "json").out)["remarks"][0].startswith("t")
+
+
+def test_the_columns_of_a_table_of_samples_have_different_names(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    code = (
+        "def steps(subject):\n"
+        "    if subject.run.run_id.endswith('-3'):\n        raise OSError('away')\n"
+        "    return 0.5\n"
+    )
+    cli.write("rewards.py", code)
+    given = ("--task", "files:csv_sum-000*", "--limit", "3", "--model", "oracle", "--out", "a")
+    rewards = ("--reward", "rewards.py:steps", "--reward", "check")
+    assert cli("eval", *given, *rewards, "--set", "retries.attempts=1").code == 1
+    heads, *lines = csv.reader(io.StringIO(cli("eval", "report", "a", "--format", "csv").out))
+    assert len(set(heads)) == len(heads)
+    first, second, third = [dict(zip(heads, line, strict=True)) for line in lines]
+    assert (first["steps_score"], first["check"]) == ("0.5", "1.0")
+    assert int(first["steps"]) > 1
+    assert int(first["calls"]) > 0
+    assert (second["failure"], second["model"]) == ("steps", "oracle")
+    assert (third["run_id"], third["score"]) == ("eval-3", "")
+    assert "OSError: away" in third["failure"]
 
 
 def test_an_evaluation_without_a_grade_has_no_empty_table(tmp_path: Path) -> None:

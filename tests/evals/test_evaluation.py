@@ -25,6 +25,7 @@ from treadle.evals.evaluation_folder import Sample, read_stored
 from treadle.evals.evaluation_reports import make_rows, write_csv
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.runs.task import find_tasks
+from treadle.tasks import SimpleTask
 from treadle.testbed.server.oracle_app import OracleApp, ServerSettings
 
 TASKS = [f"files:csv_sum-000{number}" for number in range(6)]
@@ -211,6 +212,30 @@ def test_samples_without_a_grade_are_reported(tmp_path: Path, monkeypatch: pytes
         assert made.results.models[0].score is None
         assert make_rows(made.results)[1][0][2:] == ["–"] * 6
         assert all("infrastructure: run " in reason for reason in made.results.failed.values())
+
+
+class Unsolved(SimpleTask):
+    """A task without a reference solution."""
+
+    def find_solver(self, prompt: str) -> None:
+        return None
+
+
+UNSOLVED = [Unsolved(task_id=name, input="hi", grader=lambda *_: 0.0) for name in ("a", "b")]
+
+
+def test_a_sample_without_a_grade_counts_for_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracles do not attempt tasks without a reference solution, so models do not take turns."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with ThreadedServer(OracleApp(ServerSettings(failure_rate=1.0))) as server:
+        student = {"model": "openai:oracle", "base_url": server.url, "max_attempts": 1}
+        tasks = ["files:csv_sum-0001", f"{__name__}:UNSOLVED"]
+        given = {"tasks": tasks, "models": [student, "oracle"], "epochs": 1}
+        config = configure(tmp_path, **given, retries={"attempts": 1}, rewards={"check": 1})
+        made = asyncio.run(evaluate(config))
+    assert [(model.samples, model.failed) for model in made.results.models] == [(0, 3), (1, 0)]
 
 
 def test_a_limit_ends_the_evaluation_and_a_larger_one_goes_on(tmp_path: Path) -> None:

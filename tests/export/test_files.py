@@ -260,3 +260,40 @@ def test_a_row_over_several_lines_is_read(name: str, tmp_path: Path) -> None:
     path.write_text('{\n"messages": [')
     with pytest.raises(ExportError, match="line 1 is not JSON"):
         detect_format(path)
+
+
+def test_results_in_another_order_than_the_calls_are_joined_by_their_ids(tmp_path: Path) -> None:
+    raw = json.loads(encode_row(example(), FORMATS.load("openai")))
+    said = raw["messages"]
+    said[3], said[4] = said[4], said[3]
+    back = read_row(raw, FORMATS.load("openai"))
+    assert [message.call_id for message in back.messages if message.role is Role.TOOL] == ["c1", "c2", "c3"]
+    assert [message.content for message in back.messages[3:5]] == ["", "no"]
+    said.insert(4, {"role": "tool", "tool_call_id": "c3", "content": "early"})
+    with pytest.raises(ExportError, match="the transcript is faulty"):
+        read_row(raw, FORMATS.load("openai"))
+
+
+def test_keys_that_are_not_read_are_told_also_within_tools(tmp_path: Path) -> None:
+    raw = json.loads(encode_row(example(), FORMATS.load("openai")))
+    raw["tools"][0]["function"]["strict"] = True
+    lacking = copy.deepcopy(raw)
+    del lacking["tools"][0]["function"]["name"]
+    source = tmp_path / "rows.jsonl"
+    source.write_text(f"{json.dumps(raw)}\n{json.dumps(lacking)}\n")
+    conversion = RowConversion("openai", "trl", None)
+    assert len(list(conversion.rows(source, lambda place: None))) == 1
+    assert conversion.unread == {"the key 'strict' in 'tools'": 1}
+    assert conversion.refused == {"line 2": "it lacks the key 'name'"}
+
+
+def test_rows_are_not_written_beside_those_of_before(tmp_path: Path) -> None:
+    save(tmp_path / "out", "hf_trace", example("a"), example("b"))
+    with pytest.raises(ConfigError, match="has rows already"), open_writer("hf_trace", tmp_path / "out"):
+        pass
+    assert len(load(tmp_path / "out", "hf_trace")) == 2
+
+
+def test_no_tools_is_no_choice_of_tools() -> None:
+    with pytest.raises(ConfigError, match="--tools '' is not known"):
+        RowOptions("")

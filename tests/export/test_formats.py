@@ -191,6 +191,36 @@ def test_xlam_has_the_request_and_its_calls_as_json_texts() -> None:
         write(twice, "xlam")
 
 
+@pytest.mark.parametrize(
+    ("written", "schema"),
+    [
+        ("List[int]", {"type": "array", "items": {"type": "integer"}}),
+        ("list[Dict[str, List[float]]]", None),
+        ("Tuple[float, float]", {"type": "array", "items": {"type": "number"}}),
+        ("Tuple[int, ...]", {"type": "array", "items": {"type": "integer"}}),
+        ("Tuple[int, str]", {"type": "array"}),
+        ("Dict[str, int]", {"type": "object", "additionalProperties": {"type": "integer"}}),
+        ("Union[int, str]", {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
+        ("Optional[str]", {"type": "string"}),
+        ("set", {"type": "array"}),
+        ("dict", {"type": "object"}),
+        ("Callable[[float], float]", {}),
+        ("List[", {"type": "array"}),
+        ("any", {}),
+    ],
+)
+def test_xlam_types_in_the_words_of_python_are_read(written: str, schema: dict[str, Any] | None) -> None:
+    """Source: the columns of xlam-function-calling-60k."""
+    given = {"a": {"type": written, "description": "An a."}, "b": {"type": f"{written}, optional"}}
+    tools = json.dumps([{"name": "f", "description": "", "parameters": {**given, "c": {"default": ""}}}])
+    raw = {"query": "go", "answers": '[{"name": "f", "arguments": {}}]', "tools": tools}
+    found = read_row(raw, FORMATS.load("xlam")).tools[0].parameters
+    inner = {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "number"}}}
+    schema = {"type": "array", "items": inner} if schema is None else schema
+    assert found["properties"] == {"a": {**schema, "description": "An a."}, "b": schema, "c": {"default": ""}}
+    assert found["required"] == ([] if written.startswith("Optional") else ["a"])
+
+
 def test_openai_refuses_what_its_service_refuses() -> None:
     call = ToolCall("1", "read", "{}")
     messages = (
@@ -208,6 +238,8 @@ def test_openai_refuses_what_its_service_refuses() -> None:
         (replace(row, tools=(*many, TOOLS[0])), "129 tools"),
         (replace(row, tools=(*TOOLS, odd)), "has a name"),
         (replace(row, tools=TOOLS[1:]), "not among the tools"),
+        (replace(row, tools=(replace(TOOLS[0], description="x" * 1025),)), "has 1,025 characters"),
+        (replace(row, tools=(replace(TOOLS[0], parameters={"type": "string"}),)), "not of the type 'object'"),
         (replace(row, messages=messages[:3]), "last message"),
         (replace(row, messages=(*messages[:3], empty)), "empty"),
         (replace(row, messages=(*messages[:2], *messages[3:])), "no result"),

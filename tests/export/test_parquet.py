@@ -160,3 +160,12 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert (first, rows) == ("2000", f"{count} {count}")
     # The whole file is 57 MB, or 280 MB in the long form, and much more as objects.
     assert int(growth) < 80
+
+
+def test_a_table_without_lineage_has_no_such_column(tmp_path: Path) -> None:
+    """The end of a name counts in any case."""
+    out = tmp_path / "rows.PARQUET"
+    with open_writer("trl", out, with_lineage=False) as writer:
+        writer.write(example())
+    assert pq.read_schema(out).names == ["messages", "tools", "weight"]
+    assert [place for place, _ in read_objects(out, "trl")] == ["row 1"]

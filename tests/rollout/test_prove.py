@@ -8,6 +8,7 @@ from tests.environments import LateModule
 
 from treadle import open_journal
 from treadle.core.types import Role
+from treadle.evals.evaluation_results import name_failure
 from treadle.export.rows import load_row
 from treadle.rollout import Rollouts
 from treadle.runs.task import TASK_SETS, SimpleTask
@@ -50,7 +51,10 @@ async def test_the_oracle_solves_all_templates_and_another_outcome_is_wrong(tmp_
         assert task.check(answer, cards).reward == 1.0
         assert task.check("wrong", cards).reward == 0.0
         assert task.check(answer, {**cards, "more": b""}).reward == 0.0
-        assert task.check(answer, dict.fromkeys(cards, b"wrong")).reward == 0.0
+        wrong = task.check(answer, dict.fromkeys(cards, b"wrong"))
+        assert wrong.reward == 0.0
+        # The names of cards are all different, and failures of one kind are one line of a report.
+        assert name_failure(None, wrong.detail) == "the card … is wrong"
 
 
 def test_no_held_out_errand_is_one_to_train_on(errands):
@@ -189,3 +193,13 @@ async def test_a_model_of_hugging_face_takes_the_place_of_the_network(tmp_path):
     assert 0 < last < 1
     assert app.version == "2"
     assert not all(map(torch.equal, before, network.parameters()))
+
+
+@pytest.mark.parametrize("option", ["--rl-steps", "--eval-tasks", "--rows"])
+@pytest.mark.parametrize("value", ["0", "-1", "many"])
+def test_a_size_that_is_nothing_is_refused_before_the_work(option, value, capsys):
+    from prove import main
+
+    with pytest.raises(SystemExit):
+        main([f"{option}={value}"])
+    assert f"argument {option}: {value!r} is not a whole number from 1" in capsys.readouterr().err

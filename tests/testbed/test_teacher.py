@@ -29,7 +29,15 @@ from treadle.tasks.files import TASK_SET
 from treadle.testbed.built_in import BuiltInRequest
 from treadle.testbed.roles.agent_role import find_request
 from treadle.testbed.roles.errands import Shelf, errands, find_errand
-from treadle.testbed.roles.speakers import WritingManner, ask_more, frame, manner_of, tell, write_user_turn
+from treadle.testbed.roles.speakers import (
+    WritingManner,
+    ask_more,
+    frame,
+    keeps_style,
+    manner_of,
+    tell,
+    write_user_turn,
+)
 from treadle.testbed.roles.talks import find_talk, talks
 from treadle.testbed.roles.words import words
 from treadle.testbed.teacher import TeacherModel
@@ -407,6 +415,31 @@ def test_a_message_has_the_habits_that_its_style_claims(number):
         assert find_request(message).errand.values["path"] == "notes.txt"
 
 
+@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize(
+    ("habit", "request_"),
+    [
+        ("instruction", "How many lines does notes.txt have?"),
+        ("question", "Add this line at the end of notes.txt: Call before noon."),
+    ],
+)
+def test_a_request_in_another_form_than_its_style_ends_in_this_form(habit, request_, number):
+    manner = manner_of(
+        {"style": f"brief, as {'a' if habit == 'question' else 'an'} {habit}", "role": "baker"}
+    )
+    for text in (
+        frame(request_, "Sorting invoices", manner, Draw(f"{number}")),
+        ask_more(request_, "Done.", manner, number),
+    ):
+        assert text.endswith("?") is (habit == "question")
+        assert find_request(text).errand is not None
+
+
+def test_a_style_that_the_teacher_does_not_know_is_not_claimed():
+    assert all(map(keeps_style, read_population().styles))
+    assert not any(map(keeps_style, ["IN ALL CAPS", "in rhymes", "brief, in rhymes", ""]))
+
+
 @pytest.mark.parametrize("style", read_population().styles)
 def test_what_a_user_says_later_has_the_habits_too(style):
     request, answer = "How many lines does README.md have?", "Done. a/Notes.txt has 4 lines."
@@ -529,3 +562,12 @@ def test_a_role_may_be_written_with_its_article():
     for role in ("nun", "a nun", "A nun"):
         assert WritingManner("plain", "", role).fill("{a_role}, {role}") == "a nun, nun"
     assert WritingManner("plain", "", "an owner of animals").fill("{a_role}") == "an owner of animals"
+
+
+async def test_what_is_missing_is_asked_for_in_other_words_each_time():
+    agent = Agent(model("mock:teacher"), tools=["files"], journal=MemoryJournal())
+    note = "The guest lists were counted twice."
+    request = f"Write down the following in a file of its own: {note} We use it for the guest lists."
+    said = {(await agent.run(f"Note {number}.\n\n{request}")).output for number in range(40)}
+    assert all(text.rstrip().endswith(("?", ".")) and "guest lists" in text for text in said)
+    assert len(said) >= 25

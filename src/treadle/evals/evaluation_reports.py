@@ -1,31 +1,33 @@
-"""Reports of evaluations: the view of a page, Markdown, CSV, curves, and the files of Inspect and DeepFabric."""
+"""Reports of evaluations: the view of a page, Markdown, CSV, curves, and the files of DeepFabric."""
 
 import csv
 import io
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
 
-from treadle.core.types import Message, Role, StopReason, ToolCall
+from treadle.core.types import Role
 from treadle.evals.evaluation_config import ROWS
 from treadle.evals.evaluation_folder import Sample
-from treadle.evals.evaluation_results import ModelPair, ModelResult, Results, compare_results
+from treadle.evals.evaluation_results import (
+    ModelPair,
+    ModelResult,
+    Results,
+    compare_results,
+    find_remarks,
+    name_apart,
+)
 from treadle.journal.protocol import Journal
 from treadle.runs.run import Run
 from treadle.runs.task import split_reference
 from treadle.scoring.expectations import LABEL, find_made_calls
 from treadle.scoring.statistics import MeanEstimate
 
-_LIMITS = {
-    StopReason.MAX_TOKENS: "token",
-    StopReason.MAX_COST: "cost",
-    StopReason.DEADLINE: "time",
-    StopReason.CONTEXT_OVERFLOW: "context",
-}
-"""The limits of runs for which Inspect has a name. Others are `custom`."""
+_BEFORE = ("run_id", "task", "model", "epoch", "score")
+_AFTER = ("stop_reason", "failure", "steps", "calls", "input_tokens", "output_tokens", "cost_usd", "seconds")
+_FIGURES = ("score", "solved", "tokens", "steps")
+"""The names of the figures of a model that are not those of a scorer."""
 
 
 class EvaluationView(Struct, frozen=True):
@@ -34,6 +36,8 @@ class EvaluationView(Struct, frozen=True):
     evaluations: list[Results]
     pairs: list[ModelPair]
     """The differences between the two; empty for one."""
+    remarks: list[str] = []
+    """What a reader of these differences has to know."""
 
     @property
     def title(self) -> str:
@@ -43,8 +47,11 @@ class EvaluationView(Struct, frozen=True):
 
 def make_evaluation_view(*evaluations: Results) -> EvaluationView:
     """Return what a page shows of one evaluation or two."""
-    pairs = compare_results(evaluations[0], evaluations[1]) if len(evaluations) > 1 else []
-    return EvaluationView(list(evaluations), pairs)
+    if len(evaluations) < 2:
+        return EvaluationView(list(evaluations), [])
+    one, other = evaluations
+    pairs = compare_results(one, other)
+    return EvaluationView([one, other], pairs, find_remarks(one, other, pairs))
 
 
 def choose_runs(results: Results, most: int) -> list[str]:
@@ -100,12 +107,23 @@ def find_gaps(results: Results) -> list[str]:
     ]
 
 
-def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
-    """Return the report of an evaluation as Markdown, with `pairs` of a comparison after its own."""
+def write_view(view: EvaluationView) -> str:
+    """Return the report of one evaluation, or of two and their differences, as Markdown."""
+    if len(view.evaluations) < 2:
+        return write_markdown(view.evaluations[0])
+    one, other = view.evaluations
+    names = name_apart(one, other)
+    remarks = [f"{text[:1].upper()}{text[1:]}." for text in view.remarks]
+    head = "\n\n".join([f"# {' and '.join(names)}", *remarks, *_write_pairs(view.pairs)]) + "\n"
+    return "\n".join([head, *map(write_markdown, (one, other), names)])
+
+
+def write_markdown(results: Results, title: str | None = None) -> str:
+    """Return the report of an evaluation as Markdown. The title is its name by default."""
     done = sum([item.samples for item in results.models])
     heads, rows = make_rows(results)
     parts = [
-        f"# {results.name}",
+        f"# {title or results.name}",
         f"{done:,} of {results.planned:,} samples. Intervals are of 95 %, over tasks.",
         _write_table(heads, rows),
         *find_gaps(results),
@@ -115,21 +133,7 @@ def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
             "## Scores by scorer",
             _write_table(["scorer", *[item.model for item in results.models]], lines),
         ]
-    if found := [*results.pairs, *pairs]:
-        lines = [
-            [
-                f"{pair.one} - {pair.other}",
-                f"{pair.difference.mean:+.3f} [{pair.difference.low:+.3f}, {pair.difference.high:+.3f}]",
-                f"{pair.difference.p_value:.3g}",
-                f"{pair.difference.tasks:,}",
-                "–" if pair.difference.needed_tasks is None else f"{pair.difference.needed_tasks:,}",
-            ]
-            for pair in found
-        ]
-        parts += [
-            "## Differences",
-            _write_table(["models", "difference", "p", "tasks", "tasks needed"], lines),
-        ]
+    parts += _write_pairs(results.pairs)
     names = [item.model for item in results.models]
     families = [
         [family, *[write_estimate(found.get(name)) for name in names]]
@@ -149,15 +153,24 @@ def write_markdown(results: Results, pairs: Sequence[ModelPair] = ()) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-_BEFORE = ("run_id", "task", "model", "epoch", "score")
-_AFTER = ("stop_reason", "failure", "steps", "calls", "input_tokens", "output_tokens", "cost_usd", "seconds")
-_FIGURES = ("score", "solved", "tokens", "steps")
-"""The names of the figures of a model that are not those of a scorer."""
-
-
-def _name_scorers(names: Iterable[str], taken: Collection[str]) -> list[str]:
+def name_scorers(names: Iterable[str], taken: Collection[str]) -> list[str]:
     """Return the names of scorers beside other names: the scorer `calls` is `calls_score` beside the calls."""
     return [f"{name}_score" if name in taken else name for name in names]
+
+
+def _write_pairs(pairs: Sequence[ModelPair]) -> list[str]:
+    lines = [
+        [
+            f"{pair.one} - {pair.other}",
+            f"{pair.difference.mean:+.3f} [{pair.difference.low:+.3f}, {pair.difference.high:+.3f}]",
+            f"{pair.difference.p_value:.3g}",
+            f"{pair.difference.tasks:,}",
+            "–" if pair.difference.needed_tasks is None else f"{pair.difference.needed_tasks:,}",
+        ]
+        for pair in pairs
+    ]
+    heads = ["models", "difference", "p", "tasks", "tasks needed"]
+    return ["## Differences", _write_table(heads, lines)] if lines else []
 
 
 def write_csv(results: Results) -> str:
@@ -165,7 +178,7 @@ def write_csv(results: Results) -> str:
     scorers = list(dict.fromkeys([name for sample in results.samples for name in sample.details.scores]))
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow([*_BEFORE, *_name_scorers(scorers, (*_BEFORE, *_AFTER)), *_AFTER])
+    table.writerow([*_BEFORE, *name_scorers(scorers, (*_BEFORE, *_AFTER)), *_AFTER])
     for sample in results.samples:
         spec, details = sample.spec, sample.details
         table.writerow(
@@ -187,7 +200,7 @@ def read_curves(results: Results) -> dict[str, float]:
     found: dict[str, float] = {}
     for item in results.models:
         place = f"{item.model}/" if len(results.models) > 1 else ""
-        names = _name_scorers(item.scorers, _FIGURES)
+        names = name_scorers(item.scorers, _FIGURES)
         estimates = {"score": item.score, "solved": item.pass_at.get(1)}
         estimates |= dict(zip(names, item.scorers.values(), strict=True))
         found |= {f"{place}{name}": made.mean for name, made in estimates.items() if made is not None}
@@ -266,121 +279,3 @@ def _write_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
     return "\n".join([f"| {' | '.join(line)} |" for line in cells])
-
-
-def make_inspect_log(results: Results, model: ModelResult, journal: Journal) -> dict[str, Any]:
-    """Return the samples of one model as an evaluation log of Inspect. Blocks. Raises: `JournalError`.
-
-    Source: `EvalLog` of inspect_ai 0.3, version 2 of the format.
-    """
-    samples = [sample for sample in results.samples if sample.spec.model == model.model]
-    written = [_write_sample(sample, Run.load(sample.run_id, journal)) for sample in samples]
-    times = [run for item in written for run in item.pop("_times")]
-    began, ended = (_write_time(value) for value in (min(times, default=0.0), max(times, default=0.0)))
-    usage = Counter[str]()
-    for item in written:
-        usage.update(item["model_usage"][model.model])
-    estimates = {} if model.score is None else {"score": model.score}
-    estimates |= dict(zip(_name_scorers(model.scorers, ("score",)), model.scorers.values(), strict=True))
-    return {
-        "version": 2,
-        "status": "success" if len(results.samples) >= results.planned else "cancelled",
-        "eval": {
-            "eval_id": f"{results.name}-{model.model}",
-            "created": began,
-            "task": results.name,
-            "task_id": results.name,
-            "dataset": {
-                "name": results.name,
-                "samples": len({sample.spec.task for sample in samples}),
-                "sample_ids": list(dict.fromkeys([sample.spec.task for sample in samples])),
-            },
-            "model": model.model,
-            "config": {"epochs": 1 + max([sample.spec.epoch for sample in samples], default=0)},
-        },
-        "results": {
-            "total_samples": model.samples + model.failed,
-            "completed_samples": len(samples),
-            "scores": [
-                {
-                    "name": name,
-                    "scorer": name,
-                    "metrics": {
-                        key: {"name": key, "value": getattr(estimate, key)} for key in ("mean", "low", "high")
-                    },
-                }
-                for name, estimate in estimates.items()
-            ],
-        },
-        "stats": {"started_at": began, "completed_at": ended, "model_usage": {model.model: usage}},
-        "samples": written,
-    }
-
-
-def _write_time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()
-
-
-def _write_sample(sample: Sample, run: Run[Any]) -> dict[str, Any]:
-    details, messages = sample.details, [_write_message(message) for message in run.messages]
-    answers = [item for item in messages if item["role"] == "assistant"]
-    usage = {
-        "input_tokens": run.usage.input_tokens,
-        "output_tokens": run.usage.output_tokens,
-        "total_tokens": run.usage.input_tokens + run.usage.output_tokens,
-    }
-    stop = "stop" if details.stop_reason is StopReason.COMPLETED else "unknown"
-    choices = [{"message": answers[-1], "stop_reason": stop}] if answers else []
-    limit = None
-    if details.stop_reason is not StopReason.COMPLETED:
-        limit = {"type": _LIMITS.get(details.stop_reason, "custom"), "limit": 0}
-    scores: dict[str, tuple[float, str | None]] = {}
-    if details.score is not None:
-        scores["score"] = details.score, None
-    for name, shown in zip(details.scores, _name_scorers(details.scores, ("score",)), strict=True):
-        scores[shown] = details.scores[name], details.reasons.get(name)
-    return {
-        "id": sample.spec.task,
-        "epoch": sample.spec.epoch + 1,
-        "input": next((message.content for message in run.messages if message.role is Role.USER), ""),
-        "target": "",
-        "messages": messages,
-        "output": {"model": sample.spec.model, "choices": choices, "usage": usage},
-        "scores": {
-            name: {"value": value, "answer": run.output, "explanation": reason}
-            for name, (value, reason) in scores.items()
-        },
-        "metadata": {"run_id": sample.run_id, "stop_reason": details.stop_reason.value},
-        "model_usage": {sample.spec.model: usage},
-        "total_time": details.seconds,
-        "limit": limit,
-        "_times": (run.events[0].at, run.events[-1].at),
-    }
-
-
-def _write_message(message: Message) -> dict[str, Any]:
-    written: dict[str, Any] = {"role": message.role.value, "content": message.content}
-    if message.role is Role.TOOL:
-        written |= {"tool_call_id": message.call_id, "function": message.name}
-        if message.is_error:
-            written["error"] = {"type": "unknown", "message": message.content}
-    if message.tool_calls:
-        written["tool_calls"] = [_write_call(call) for call in message.tool_calls]
-    return written
-
-
-def _write_call(call: ToolCall) -> dict[str, Any]:
-    fault, arguments = None, None
-    try:
-        arguments = call.parsed
-    except ValueError as error:
-        fault = str(error)
-    is_object = isinstance(arguments, dict)
-    if not is_object and fault is None:
-        fault = "the arguments are not an object"
-    return {
-        "id": call.call_id,
-        "function": call.name,
-        "arguments": arguments if is_object else {},
-        "parse_error": fault,
-    }

@@ -150,6 +150,8 @@ class Results(Struct, frozen=True, kw_only=True):
     name: str
     path: str
     planned: int
+    rewards: tuple[RewardSpec, ...]
+    """The scorers with their weights in the score, and their settings."""
     models: list[ModelResult]
     families: dict[str, dict[str, MeanEstimate]]
     """The mean score by family and model. A family is what ids begin with, up to the last dash."""
@@ -183,6 +185,7 @@ def make_results(path: Path, stored: StoredEvaluation) -> Results:
         name=stored.config.name,
         path=str(path),
         planned=stored.planned,
+        rewards=stored.config.scorers(),
         models=[_summarise(name, of_model[name], solved_at, failed[name]) for name in names],
         families=_by_family(stored.samples),
         pairs=pairs,
@@ -300,8 +303,7 @@ def compare_results(one: Results, other: Results) -> list[ModelPair]:
     they have none in common, of the first models. Only tasks that both have count."""
     before, after = ([item.model for item in results.models] for results in (one, other))
     names = [(name, name) for name in before if name in after] or [(before[0], after[0])]
-    is_named = one.name != other.name
-    first, second = (results.name if is_named else results.path for results in (one, other))
+    first, second = name_apart(one, other)
     pairs = []
     for old, new in names:
         scores_of = {
@@ -311,3 +313,23 @@ def compare_results(one: Results, other: Results) -> list[ModelPair]:
         if (difference := compare_paired(scores_of[other.path], scores_of[one.path])) is not None:
             pairs.append(ModelPair(f"{second}: {new}", f"{first}: {old}", difference))
     return pairs
+
+
+def name_apart(one: Results, other: Results) -> tuple[str, str]:
+    """Return names by which two evaluations are told apart: their own, or their folders if these are the same."""
+    return (one.path, other.path) if one.name == other.name else (one.name, other.name)
+
+
+def find_remarks(one: Results, other: Results, pairs: Sequence[ModelPair]) -> list[str]:
+    """Return what a reader of the comparison of two evaluations has to know."""
+    if not pairs:
+        return ["no task has a grade in both evaluations, so they are not compared"]
+    if {*map(repr, one.rewards)} == {*map(repr, other.rewards)}:
+        return []
+    first, second = name_apart(one, other)
+    graded = [", ".join([f"{spec.name}={spec.weight:g}" for spec in item.rewards]) for item in (one, other)]
+    settings = " with other settings" if graded[0] == graded[1] else ""
+    return [
+        f"the two were graded by different scorers, {first} by {graded[0]}, {second} by {graded[1]}{settings}, so "
+        "their difference may be one of the scorers; grade one of them again with --rescore"
+    ]

@@ -132,10 +132,12 @@ def find_unread(raw: Mapping[str, Json], again: Mapping[str, Json], known: Set[s
 
 
 def _pairs(value: Json) -> Iterator[tuple[str, Json]]:
-    """Yield the keys of an object with their values, or those of all objects in a list."""
+    """Yield the keys of an object with their values, or those of all objects in a list, and of objects in these."""
     for item in value if isinstance(value, list) else [value]:
-        if isinstance(item, dict):
-            yield from item.items()
+        for key, inner in item.items() if isinstance(item, dict) else ():
+            yield key, inner
+            if isinstance(inner, dict):
+                yield from inner.items()
 
 
 def _has(value: Json) -> bool:
@@ -331,7 +333,12 @@ def read_row(raw: dict[str, Json], row_format: RowFormat) -> Row:
     except ExportError:
         raise
     except (ValueError, AttributeError, LookupError, TypeError, RecursionError) as error:
-        raise ExportError(f"it lacks a part or has one of another type: {error!r}") from error
+        what = (
+            f"the key {error}"
+            if isinstance(error, KeyError)
+            else f"a part or has one of another type: {error!r}"
+        )
+        raise ExportError(f"it lacks {what}") from error
     if not any(message.role is Role.ASSISTANT for message in row.messages):
         raise ExportError("it has no answer of an assistant")
     return row

@@ -126,7 +126,7 @@ class RowOptions(Struct, frozen=True):
 
     def count_others(self) -> int:
         """Return how many tools a row has besides those that it calls. Raises: `ConfigError`."""
-        word, plus, number = (self.tools or "used").partition("+")
+        word, plus, number = ("used" if self.tools is None else self.tools).partition("+")
         if word.strip() != "used" or (plus and not number.strip().isdecimal()):
             raise ConfigError(
                 f"--tools {self.tools!r} is not known; give 'used', or 'used+3' for three others"

@@ -32,7 +32,7 @@ from treadle.export.exporter import (
     read_row,
 )
 from treadle.export.groups import Group
-from treadle.export.parquet import read_parquet, require_arrow, write_parquet, write_table
+from treadle.export.parquet import find_columns, read_parquet, require_arrow, write_table
 from treadle.export.row_changes import RowOptions
 from treadle.export.rows import Row
 from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, encode_group, sampled_mask
@@ -57,7 +57,7 @@ def read_objects(
     Raises: `ConfigError` if the format is unknown or there is no such file; `ExportError` if it is damaged.
     """
     row_format = FORMATS.load(format)
-    if path.suffix == PARQUET:
+    if path.suffix.lower() == PARQUET:
         for number, raw in enumerate(read_parquet(path), 1):
             yield f"row {number}", raw
         return
@@ -182,14 +182,17 @@ def open_writer(
     if row_format.has_own_files:
         yield RowWriter(row_format, _folder_writer(out), with_reasoning, with_lineage)
         return
-    with _open_lines(out, lambda lines: write_parquet(lines, out, format)) as file:
+    columns = {name: kind for name, kind in row_format.columns.items() if with_lineage or name != "lineage"}
+    with _open_lines(
+        out, lambda lines: write_table(lines, out, format, columns or find_columns(lines))
+    ) as file:
         yield RowWriter(row_format, lambda _, line: file.write(line), with_reasoning, with_lineage)
 
 
 @contextmanager
 def _open_lines(out: Path, write_table: Callable[[Path], int]) -> Iterator[BinaryIO]:
     """Open the file of JSON lines that becomes `out`, by `write_table` if that is a Parquet file."""
-    if out.suffix != PARQUET:
+    if out.suffix.lower() != PARQUET:
         with whole_file(out) as file:
             yield file
         return
@@ -208,6 +211,8 @@ def _folder_writer(out: Path) -> Callable[[Row, bytes], object]:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot make the folder {str(out)!r}: {error.strerror}") from error
+    if any(out.glob("*.jsonl")):
+        raise ConfigError(f"the folder {str(out)!r} has rows already, which would be read with the new ones")
 
     def put(row: Row, lines: bytes) -> None:
         sample = row.lineage.sample
@@ -317,7 +322,7 @@ def _decode(data: bytes, has_own_files: bool) -> dict[str, object]:
 def read_group_file(path: str | Path) -> Iterator[Group]:
     """Yield the groups in a file of the format `tokens`. Raises: `ConfigError`; `ExportError` if it is damaged."""
     path = Path(path)
-    if path.suffix == PARQUET:
+    if path.suffix.lower() == PARQUET:
         yield from read_groups({**dict.fromkeys(FORMAT.columns), **row} for row in read_parquet(path))
         return
     try:

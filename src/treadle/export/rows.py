@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import compress, count
+from itertools import compress, count, groupby
 from typing import TypeVar
 
 import msgspec
@@ -380,7 +380,7 @@ def make_row(
     Without a `lineage`, the row gets one that is made from its content. Some programs count call ids from the
     beginning in each step; such ids become different ones.
     """
-    messages = _separate_ids(messages)
+    messages = _order_results(_separate_ids(messages))
     names = {call.call_id: call.name for message in messages for call in message.tool_calls}
     read = tuple(
         [
@@ -435,6 +435,16 @@ def _separate_ids(messages: Sequence[Message]) -> Sequence[Message]:
                 names[call_id] = f"{call_id}-{number}"
             used |= step | set(names.values())
         found += rename_calls([message], names)
+    return found
+
+
+def _order_results(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with the results of each step in the order of its calls, which many programs do not
+    keep."""
+    places = {call_id: place for place, call_id in enumerate(call_ids_of(messages))}
+    found: list[Message] = []
+    for _, group in groupby(messages, lambda message: message.role is Role.TOOL):
+        found += sorted(group, key=lambda item: places.get(item.call_id or "", len(places)))
     return found
 
 

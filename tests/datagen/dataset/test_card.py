@@ -50,6 +50,16 @@ def test_the_metadata_leads_to_the_files_of_the_splits(tmp_path: Path) -> None:
     assert "| train | 40 |" in text
 
 
+def test_the_settings_of_models_are_told(tmp_path: Path) -> None:
+    folder = made.plain_folder(tmp_path / "d", 3)
+    by_name = {"default": "mock:teacher"}
+    _, text = write(folder, configured(models=by_name))
+    assert "| agent | mock:teacher |  |  | 3 |" in text
+    given = {"agent": {"model": "mock:teacher", "temperature": 0.5, "format": "hermes"}, **by_name}
+    _, text = write(folder, configured(models=given))
+    assert "| agent | mock:teacher | temperature 0.5, format hermes |  | 3 |" in text
+
+
 def test_the_numbers_and_the_author_are_told(tmp_path: Path) -> None:
     folder = made.plain_folder(tmp_path / "d", 20, rejected=3)
     with DatasetFolder(folder).rejected.open("ab") as file:

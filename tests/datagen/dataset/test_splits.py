@@ -158,6 +158,19 @@ def test_what_a_format_cannot_hold_is_left_out_and_said(tmp_path: Path) -> None:
     assert read_written(tmp_path / "out").left_out == splits.left_out
 
 
+def test_a_format_that_holds_no_row_has_no_file(tmp_path: Path) -> None:
+    """Loaders of datasets refuse all files if one of them has no rows."""
+    pytest.importorskip("pyarrow")
+    folder = made.plain_folder(tmp_path / "d", 8)
+    for name in ("custom", "hf_trace"):
+        split_rows(folder, folder, SplitPlan(shares={"all": 1}, formats=("trl", name), parquet=True))
+    found = split_rows(folder, folder, SplitPlan(shares={"all": 1}, formats=("trl", "custom"), parquet=True))
+    assert found.files == ("all.trl.jsonl", "all.trl.parquet")
+    assert found.left_out["all.custom.jsonl"].startswith("8 rows: ")
+    assert sorted(path.name for path in folder.glob("all.*")) == ["all.trl.jsonl", "all.trl.parquet"]
+    assert list(read_written(folder).by_format()) == ["trl"]
+
+
 def test_parquet_has_the_same_rows(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     source = made.plain_folder(tmp_path / "d", 6)

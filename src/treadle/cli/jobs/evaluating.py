@@ -35,14 +35,14 @@ from treadle.evals.evaluation_reports import (
     find_gaps,
     make_deepfabric_result,
     make_evaluation_view,
-    make_inspect_log,
     make_rows,
     make_scorer_rows,
     read_curves,
     write_csv,
-    write_markdown,
+    write_view,
 )
 from treadle.evals.evaluation_results import ModelPair, Results, read_results
+from treadle.evals.inspect_log import make_inspect_log, name_inspect_log
 from treadle.evals.label_agreement import measure_labels, read_labels
 from treadle.export.whole import write_whole
 from treadle.journal.registry import open_journal
@@ -217,15 +217,14 @@ def write_report(
             if done < found.planned:
                 print_line(f"unfinished: {done:,} of {write_count(found.planned, 'sample')}", "yellow")
         print_pairs(view.pairs)
-        if other is not None and not view.pairs:
-            print_note("no task has a grade in both evaluations, so they are not compared")
+        for remark in view.remarks:
+            print_note(remark)
     elif format == "json":
         write_output(msgspec.json.encode(view) + b"\n", out)
     elif format == "csv":
         write_output(write_csv(results).encode(), out)
     else:
-        texts = [write_markdown(found) for found in view.evaluations[1:]]
-        write_output("\n".join([write_markdown(results, view.pairs), *texts]).encode(), out)
+        write_output(write_view(view).encode(), out)
     return written
 
 
@@ -244,8 +243,11 @@ def _write_by_model(
         for model in results.models:
             safe = re.sub(r"[^\w.-]+", "_", model.model)
             path = out if len(results.models) == 1 else out.with_stem(f"{out.stem}_{safe}")
+            made = make(results, model, opened)
+            if format == "inspect" and out.is_dir():
+                path = out / name_inspect_log(made)
             if path in written:  # names may differ only in signs
                 path = path.with_stem(f"{path.stem}_{len(written) + 1}")
-            write_whole([msgspec.json.encode(make(results, model, opened))], path)
+            write_whole([msgspec.json.encode(made)], path)
             written.append(path)
     return written

@@ -36,6 +36,7 @@ from treadle.datagen.scenarios.scenario_writer import MAX_TRIES, find_scenario_f
 from treadle.export.row_changes import keep_messages
 from treadle.export.rows import Lineage, Row, SampleInfo, row_of
 from treadle.journal.run_info import RunFilter
+from treadle.testbed.roles.speakers import keeps_style
 
 
 class MadeSample(Struct, frozen=True, kw_only=True):
@@ -267,6 +268,9 @@ def _describe(
 
 def describe_plan(studio: Studio, spec: SampleSpec, scenario: Scenario | None, agent: str) -> SampleInfo:
     """Return what is known about a sample before its conversation. `agent` is the name of the agent's model."""
+    writer, persona = studio.models["scenarios"].name, spec.persona
+    if _is_teacher(writer) and not keeps_style(persona.style):
+        persona = replace(persona, style="")
     return SampleInfo(
         sample_id=spec.sample_id,
         dataset=studio.config.name,
@@ -275,12 +279,16 @@ def describe_plan(studio: Studio, spec: SampleSpec, scenario: Scenario | None, a
         seed=spec.seed,
         kind=spec.kind,
         difficulty=spec.difficulty,
-        persona=describe_persona(spec.persona),
+        persona=describe_persona(persona),
         goal="" if scenario is None else scenario.goal,
         conversation=studio.config.generation.conversation.type,
-        models={"agent": agent, "scenarios": studio.models["scenarios"].name},
-        is_from_teacher=not set(agent.split(":")).isdisjoint(TEACHERS),
+        models={"agent": agent, "scenarios": writer},
+        is_from_teacher=_is_teacher(agent),
     )
+
+
+def _is_teacher(model: str) -> bool:
+    return not set(model.split(":")).isdisjoint(TEACHERS)
 
 
 def _add_earlier(studio: Studio, dialogue: Dialogue, tally: Tally) -> Tally:

@@ -147,7 +147,8 @@ def _making(config: GenerationConfig, stats: DatasetStats) -> str:
     models = []
     for role, names in sorted(stats.models.items()):
         table = getattr(config.models, role, None) or config.models.default
-        given = {name: getattr(table, name, None) for name in _SETTINGS}
+        # A model that is given by its name has no settings, and a text has a method `format`.
+        given = {} if isinstance(table, str) else {name: getattr(table, name, None) for name in _SETTINGS}
         settings = ", ".join([f"{name} {value}" for name, value in given.items() if value is not None])
         prices = "; ".join(stats.prices.get(role, Counter()))
         models += [(role, name, settings, prices, f"{count:,}") for name, count in names.most_common()]

@@ -286,10 +286,7 @@ def split_rows(path: Path, out: Path, plan: SplitPlan, *, is_fresh: bool = False
     made = WrittenSplits(plan.seed, plan.shares, found, dict(rows), files, left_out)
     write_whole([msgspec.json.encode(made)], DatasetFolder(out).splits)
     for name in {file.name for file in record.files} - {file.name for file in files}:
-        gone = out / Path(name).name
-        if gone.is_dir():
-            rmtree(gone)
-        gone.unlink(missing_ok=True)
+        _remove(out / Path(name).name)
     wanted, topics = apportion(sizes.total(), plan.shares), Counter(found.values())
     whole = sum(plan.shares.values())
     return Splits(
@@ -382,6 +379,10 @@ def _write_files(
                     writers[split, name].write(entry.row)
                 except ExportError as error:
                     refused[places[split, name].name][describe_reason(error)] += 1
+    for key, writer in writers.items():
+        if not writer.count:
+            # Loaders refuse a dataset that has a file without rows.
+            _remove(places.pop(key))
     files = [SplitFile(place.name, *key) for key, place in places.items()]
     told = {name: [_tell_reasons(reasons)] for name, reasons in refused.items()}
     for key, writer in writers.items():
@@ -404,6 +405,13 @@ def _write_files(
                 else:
                     files.append(SplitFile(target.name, split, name))
     return files, lacks
+
+
+def _remove(place: Path) -> None:
+    """Remove a file, or a folder with a file for each row, if it is there."""
+    if place.is_dir():
+        rmtree(place)
+    place.unlink(missing_ok=True)
 
 
 def _count_rows(count: int) -> str:

@@ -61,5 +61,6 @@ def draw_persona(seed: int, number: int, personas: Personas) -> UserPersona:
 
 
 def describe_persona(persona: UserPersona) -> str:
-    """Return a persona as one sentence."""
-    return f"{persona.name}, {persona.role}, {persona.expertise}; style: {persona.style}"
+    """Return a persona as one sentence, with its style if it has one."""
+    about = f"{persona.name}, {persona.role}, {persona.expertise}"
+    return f"{about}; style: {persona.style}" if persona.style else about

@@ -129,6 +129,7 @@ def read_content(content: Json) -> str:
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_TOOLS = 128
+_MAX_DESCRIPTION_CHARS = 1024
 
 
 def _check_openai(row: Row) -> None:
@@ -146,6 +147,14 @@ def _check_openai(row: Row) -> None:
             raise ExportError(
                 f"the tool {name!r} has a name that OpenAI refuses; letters, digits, _ and - are allowed"
             )
+    for tool in row.tools:
+        if len(tool.description) > _MAX_DESCRIPTION_CHARS:
+            raise ExportError(
+                f"the description of the tool {tool.name!r} has {len(tool.description):,} characters, and OpenAI "
+                f"takes {_MAX_DESCRIPTION_CHARS:,}"
+            )
+        if tool.parameters and tool.parameters.get("type") != "object":
+            raise ExportError(f"the parameters of the tool {tool.name!r} are not of the type 'object'")
     for call in calls:
         if call.name not in known:
             raise ExportError(f"the tool {call.name!r} is called, but is not among the tools of the row")

@@ -25,6 +25,7 @@ _TYPES = {
     "array": "list",
     "object": "dict",
 }
+_WORDS = {word: kind for kind, word in _TYPES.items()} | dict.fromkeys(("set", "tuple", "sequence"), "array")
 _OPTIONAL = ", optional"
 
 
@@ -111,15 +112,43 @@ def _write_tool(tool: ToolSpec) -> dict[str, Json]:
 
 
 def _read_tool(raw: dict[str, Json]) -> ToolSpec:
-    words = {word: kind for kind, word in _TYPES.items()}
     properties: dict[str, Json] = {}
     required = []
     for name, given in (raw.get("parameters") or {}).items():
         text = str(given.get("type") or "")
-        kind = words.get(text.removesuffix(_OPTIONAL))
-        rest = {key: value for key, value in given.items() if key != "type" and value != ""}
-        properties[name] = rest if kind is None else {"type": kind, **rest}
-        if not text.endswith(_OPTIONAL) and "default" not in given:
+        rest = {key: value for key, value in given.items() if key != "type"}
+        if not rest.get("description"):
+            rest.pop("description", None)
+        properties[name] = {**_read_type(text.removesuffix(_OPTIONAL)), **rest}
+        if not text.endswith(_OPTIONAL) and not text.startswith("Optional[") and "default" not in given:
             required.append(name)
     schema = {"type": "object", "properties": properties, "required": required}
     return ToolSpec(raw["name"], raw.get("description") or "", schema, Effect.ONCE)
+
+
+def _read_type(text: str) -> dict[str, Json]:
+    """Return the schema of a type in Python's words, such as `List[int]`; an empty one if it is not known."""
+    word, bracket, inner = text.strip().partition("[")
+    word, inside = word.lower(), inner.rpartition("]")[0]
+    parts = [_read_type(part) for part in _split(inside)] if bracket else []
+    if word in ("optional", "union") and parts:
+        return parts[0] if len(parts) == 1 else {"anyOf": parts}
+    kind = _WORDS.get(word)
+    found: dict[str, Json] = {} if kind is None else {"type": kind}
+    if kind == "array" and parts and all(part == parts[0] for part in parts) and parts[0]:
+        found["items"] = parts[0]
+    elif kind == "object" and len(parts) == 2 and parts[1]:
+        found["additionalProperties"] = parts[1]
+    return found
+
+
+def _split(text: str) -> list[str]:
+    """Return the parts between commas that stand in no brackets. An ellipsis is no part."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part for part in parts if part.strip() not in ("", "...")]

@@ -144,7 +144,7 @@ def _do(request: AgentRequest, tools: Sequence[ToolSpec], text: str) -> Solver |
     if request.errand is not None:
         if request.errand.is_gapped:
             things = request.errand.values["things"]
-            asked = _ask("asks_for_path", *request.errand.values.values())
+            asked = _ask("asks_for_path", *request.errand.values.values(), text)
             return TalkReply(
                 asked.format(things=things),
                 "The request does not say which file, and guessing could be wrong.",

@@ -54,6 +54,11 @@ def manner_of(persona: Facts) -> WritingManner:
     )
 
 
+def keeps_style(style: str) -> bool:
+    """Return whether the teacher knows each part of a style, so that what it writes has it."""
+    return all(_first_of("styles", part) or _first_of("habits", part) for part in style.split(","))
+
+
 def _first_of(section: str, style: str) -> str:
     """Return the name whose words come first in the description of a style; empty if none do."""
     text = style.lower()
@@ -81,9 +86,9 @@ def frame(request: str, topic: str, manner: WritingManner, draw: Draw, *, bridge
         if draw.chance(0.65 if manner.tone == "brief" else 0.3)
         else [draw.pick(manner.words("greetings", manner.tone))]
     )
-    closings = [] if draw.chance(0.65 if manner.tone == "brief" else 0.25) else [_close(manner, draw)]
-    if manner.habit in ("deadline", "colleague", "trade") and not closings:
-        closings = [_close(manner, draw)]
+    is_shown = _shows_in_closing(manner, request)
+    may_lack = draw.chance(0.65 if manner.tone == "brief" else 0.25)
+    closings = [] if may_lack and not is_shown else [_close(manner, draw, is_shown=is_shown)]
     if manner.habit == "last":
         context, closings = [*context, *[text.rstrip(".") for text in closings]], []
     said = [f"{text}." for text in _shape(context, manner)]
@@ -93,8 +98,14 @@ def frame(request: str, topic: str, manner: WritingManner, draw: Draw, *, bridge
     return _dress([part for part in parts if part], request, manner, draw)
 
 
-def _close(manner: WritingManner, draw: Draw) -> str:
-    if manner.habit in ("deadline", "colleague", "trade"):
+def _shows_in_closing(manner: WritingManner, request: str) -> bool:
+    """Return whether the last sentence has to show a habit: always, or because the request is in the other form."""
+    is_question = "?" in request
+    return manner.habit in ("deadline", "colleague", "trade", "instruction" if is_question else "question")
+
+
+def _close(manner: WritingManner, draw: Draw, *, is_shown: bool) -> str:
+    if is_shown:
         return draw.pick(manner.words("closings", manner.habit))
     return draw.pick(words("framing", "closings"))
 
@@ -186,7 +197,8 @@ def ask_more(request: str, answer: str, manner: WritingManner, *key: Json) -> st
         ask = f"{echo} {ask}".strip()
     else:
         ask = echo or ask
-    closing = [_close(manner, draw)] if manner.habit in ("deadline", "colleague", "trade") else []
+    is_shown = _shows_in_closing(manner, request)
+    closing = [_close(manner, draw, is_shown=True)] if is_shown else []
     return _dress([ask, request, *closing], request, manner, draw)
 
 
