@@ -296,4 +296,6 @@ export interface Evaluation {
 export interface EvaluationView {
   evaluations: Evaluation[];
   pairs: ModelPair[];
+  /** What makes a comparison of the two unfair. */
+  remarks?: string[];
 }

@@ -51,6 +51,7 @@ function EvaluationPage(): ReactNode {
       <div className="overview" tabIndex={0} role="region" aria-label="overview">
         {isCompared && (
           <Section id="compared" title="Two evaluations" lead="The second minus the first, over the tasks that both have.">
+            {view.remarks?.map((text) => <p className="remark" key={text}>{text.slice(0, 1).toUpperCase() + text.slice(1)}.</p>)}
             <Pairs pairs={view.pairs} />
           </Section>
         )}
@@ -236,7 +237,7 @@ function Cell({ samples, hasRuns }: { samples: Sample[]; hasRuns: boolean }): Re
 }
 
 function Failures({ kinds, models, hasRuns, prefix }: { kinds: FailureKind[]; models: string[]; hasRuns: boolean; prefix: string }): ReactNode {
-  if (!kinds.length) return <p className="remark">No sample failed.</p>;
+  if (!kinds.length) return <p className="remark">No graded sample failed.</p>;
   const rows = kinds.map((kind) => [
     <span title={kind.example}>{kind.kind}</span>,
     ...models.map((name) => count(kind.models[name] ?? 0)),
