@@ -111,6 +111,7 @@ from treadle.core.spec import AgentSpec, PartSpec
 from treadle.http import locks
 from treadle.http.background import LoopThread
 from treadle.journal.driven import DrivenRuns
+from treadle.journal.follow import Changes
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.postgres.postgres_listener import PostgresListener
 from treadle.knowledge.files.store_index import StoreIndexes
@@ -145,7 +146,8 @@ driven, log, loop = DrivenRuns(lambda run_id, after: []), JsonlTurnLog(folder / 
 latencies, limiter, indexes = Latencies(), Limiter.shared("m"), StoreIndexes()
 catalog, database = AgentCatalog(served.config, memory, served.names), Database(None, "memory")
 viewed = ViewedData([folder / "rows.jsonl"])
-sandbox, run_agents, listener = MemorySandbox(), RunAgents(memory), PostgresListener(None, None, None, None)
+sandbox, run_agents = MemorySandbox(), RunAgents(memory)
+listener = PostgresListener(None, None, Changes(), driven)
 host = HostFolder(HostCommands(is_protected=False), None)
 command = SandboxCommand("true", folder, Limits(), None, None)
 spec = AgentSpec(model=PartSpec(name="openai:m"))
@@ -193,6 +195,7 @@ uses = {
     "journal/postgres/postgres_listener.py": listener.close,
     "journal/resources.py": lambda: memory.resources.once(list, list),
     "journal/sqlite/sqlite_journal.py": use_journal,
+    "journal/sqlite/sqlite_relay.py": lambda: journal.driven.relay.want("r", is_wanted=True),
     "journal/tables/committer.py": use_journal,
     "journal/tables/reader.py": use_journal,
     "journal/tables/writer.py": use_journal,

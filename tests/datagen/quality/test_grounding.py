@@ -504,6 +504,14 @@ def read_answer(code: str, result: str, answer: str) -> list[Finding]:
 
 
 LOST = "item,days_kept,box\nraincoat,71,C\npadlock,21,A\ntowel,57,B\ntowel,40,A\n"
+DEALERS = (
+    "dealer,bundle_g,bundle_gbp\nOrchard Software,404,146.96\nWestfield Cycles,837,336.18\n"
+    "Maple Furniture,746,28.46\n"
+)
+SECTIONS = (
+    '{"tube":"NT-452","tube_cm":331,"sections":[{"letter":"O","glass_cm":60,"heats":11},'
+    '{"letter":"T","glass_cm":43,"heats":3},{"letter":"E","glass_cm":56,"heats":13}]}'
+)
 QUIZ = '{"quiz":"Q9","teams":[{"team":"Quiz Pro Quo"},{"team":"Norfolk and Chance"},{"team":"Bottom"}]}'
 
 
@@ -520,11 +528,18 @@ QUIZ = '{"quiz":"Q9","teams":[{"team":"Quiz Pro Quo"},{"team":"Norfolk and Chanc
         (LOST, "✓ Committed and pushed to main.", True),
         (LOST, "OK, I've turned on notifications for that.", True),
         (LOST, "Historically this figure stays under 2901.", True),
+        (DEALERS, "Lowest bundle price: Maple Furniture, 28.46 pounds (dealers.csv).", False),
+        (DEALERS, "Lowest bundle price: Maple Furniture, 29.46 pounds (dealers.csv).", True),
+        (DEALERS, "- Lines in the file: 4", False),
+        (DEALERS, "- Lines in the file: 3", True),
+        (DEALERS, "I've added the bundle weight up for you: 1,987 g over all rows of dealers.csv.", False),
+        (DEALERS, "I have printed a copy for the noticeboard.", True),
+        (SECTIONS, "Largest number of heats (tube NT-452): E, 13", False),
         (LOST, "It is important to note that results can vary depending on various factors.", False),
     ],
 )
 def test_lists_and_states(result: str, answer: str, is_open: bool) -> None:
-    found = read_answer("open('lost.csv').read()", result, answer)
+    found = read_answer("open('dealers.csv').read()", result, answer)
     assert any(item.doubt.degree >= 0.24 for item in found) is is_open
 
 

@@ -14,6 +14,7 @@ from treadle.datagen.quality.statements import AnswerStatement
 _COUNTED = re.compile(
     r"(?i)\b(?<!all )(?<!the )(lines?|rows?|records?|entries|items|matches|files?)"
     r"(?:,?\s(?:counted|count|with a match))?"
+    r"(?:\s(?:in|of|from)\s(?:the|this|that|your)\s(?:whole\s|entire\s)?(?:file|table|list|sheet|log|document))?"
     r"(?:(?:,|\s(?:in|of|for|from))\s[\w./-]+\.\w{1,5})?(?:\s*+\([^()]{0,80}\))?"
     r"(?:,\s(?:the\s)?(?:count|number|total))?"
     r"\s*+(?:[|:=→–—]|->|-\s|(?:is|are|being)\s)\W*+$"

@@ -24,6 +24,7 @@ from treadle.datagen.quality.result_records import Cell, Record, label_stems, re
 
 FILE = re.compile(r"(?<![\w.-])[\w.-]*+/[\w./-]*+|(?<![\w-])[\w-]++\.[a-z]\w{1,4}\b")
 """What looks like a path or the name of a file."""
+_NUMBERS = re.compile(r"\b([a-zA-Z]\w*) = \[([\d., +-]+)\]")
 _CODE = re.compile(r"[\w#!№](?:[\w./#-]*\w)?")
 _AMONG = re.compile(lexicon("answers")["among"])
 _NAMED = re.compile(r"\b([^\W\d_]+) (?=[A-Z]{1,6}[-/.#]?\d)")
@@ -203,7 +204,8 @@ class Evidence:
 
     @cached_property
     def _lengths(self) -> list[tuple[str, dict[str, set[float]]]]:
-        """Return how many items the lists of each result have, by their key, with the arguments of its call."""
+        """Return how many items the lists of each result have, by their key, with the arguments of its call; then
+        those of lists of numbers in code that was run, by their name."""
         found: list[tuple[str, dict[str, set[float]]]] = []
         for item in self.calls:
             if not item.is_error and item.result.lstrip()[:1] in ("{", "["):
@@ -211,6 +213,9 @@ class Evidence:
                 with suppress(msgspec.DecodeError, RecursionError):
                     _measure(msgspec.json.decode(item.result), own)
                 found.append((item.call.arguments.casefold(), own))
+            for name, numbers in () if item.is_error else _NUMBERS.findall(item.call.arguments):
+                key = "_".join([stem(part) for part in name.lower().split("_")])
+                found.append((item.call.arguments.casefold(), {key: {numbers.rstrip(", ").count(",") + 1.0}}))
         return found
 
     def lengths(self, text: str = "") -> dict[str, set[float]]:

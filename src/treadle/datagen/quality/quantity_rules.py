@@ -100,7 +100,8 @@ class QuantityRules:
             return SEEN
         for other in other_readings(item) if is_unsure else ():
             found = self._doubt(statement, other)
-            doubt = doubt if found.is_open else min(doubt, found, key=rank)
+            if not found.is_open and min(doubt, found, key=rank) is found:
+                doubt, statement = found, replace(statement, quantity=other)
         return doubt if doubt.is_open else doubt_rival(self._seen, statement, doubt)
 
     def _is_in_name(self, statement: AnswerStatement) -> bool:

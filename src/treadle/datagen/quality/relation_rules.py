@@ -227,6 +227,11 @@ class RelationRules:
                 return Doubt(DoubtKind.UNLIKE, f"lists {new[0]!r}, which is not among the values", "listed")
         return None
 
+    def _has_letter(self, sentence: str) -> bool:
+        """Return whether a sentence has a single letter that is a value, and can be the name of what is first."""
+        letters = set(re.findall(r"(?<![\w'’])[A-Z](?![\w'’])", sentence))
+        return any(cell.text in letters for cells in self._texts.values() for _, cell in cells)
+
     def _swapped(self, sentence: str) -> Doubt | None:
         """Check that a text that a sentence about one code has is no value of another record, in a column for which
         the records of the code have another text."""
@@ -401,7 +406,7 @@ class RelationRules:
         if all(re.search(r"\d", name) for name in anchors) and anchors <= stems_of(" ".join(after)):
             return SEEN  # it names a field of one thing, and no winner
         keys = [name for name in anchors if 0 < seen.frequency[name] <= max(1, len(seen.records) // 2)]
-        if not keys or len(seen.records) < 2:
+        if not keys or len(seen.records) < 2 or self._has_letter(statement.sentence):
             return SEEN
         sources: dict[tuple[int, frozenset[frozenset[str]]], list[Record]] = {}
         for record in seen.records:
