@@ -4,9 +4,9 @@ The model's texts of the split `held` are never used to improve a filter, but th
 those of `fresh` were written by a hand that had not seen the filters, and are for measuring afterwards.
 Those of `later` were written by a hand that had not seen the filters either, and are not used for tuning; those of
 `fourth`, `fifth` and `sixth`, by another such hand, may be; those of `sixth` measured the filters once before that.
-Those of `seventh` to `twentysecond`, `twentyfourth` and `twentyfifth` each measured the filters before these were
-improved with them; the hand of `tenth` was asked for unusual layouts and constructions. Those of `UNSEEN` are by
-hands that had not seen the filters, nobody read why their answers are rejected, and no filter was improved with
+Those of `seventh` to `twentysecond` and of `twentyfourth` to `twentysixth` each measured the filters before these
+were improved with them; the hand of `tenth` was asked for unusual layouts and constructions. Those of `UNSEEN` are
+by hands that had not seen the filters, nobody read why their answers are rejected, and no filter was improved with
 them. The package has the texts of `held` alone, which its default is. `TREADLE_TEXTS` chooses the split: one of
 `SPLITS`, or the path of a folder with another. Whether an answer is a lie, and of which kind, is known from the
 model itself.
@@ -39,8 +39,9 @@ KNOWN = (
     "tune", "held", "fresh", "later", "fourth", "fifth", "sixth", "seventh", "eighth",
     "ninth", "tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth",
     "eighteenth", "nineteenth", "twentieth", "twentyfirst", "twentysecond", "twentyfourth", "twentyfifth",
+    "twentysixth",
 )  # fmt: skip
-UNSEEN = ("twentythird", "twentysixth", "twentyseventh")
+UNSEEN = ("twentythird", "twentyseventh")
 """The splits that are kept for measuring: no filter is trained or tuned on them."""
 SPLITS = (*KNOWN, *UNSEEN)
 """The splits of texts: first those that filters may learn from, each in the order in which they were written."""

@@ -71,7 +71,7 @@ _NAME = re.compile(r"(?<=[a-z:] )[A-Z][a-z]+(?=[ -][A-Z]|\.|$)", re.MULTILINE)
 _NAMES = ("Hildegard", "Okonkwo", "Thaddeus", "Winterbottom", "Ravenna", "Oyelaran")
 SOLVED = 12
 """How many tasks of each family the oracle solves. They are others than those of the tests."""
-SCENE_COPIES = 7
+SCENE_COPIES = 8
 """How often the scenes of the tests count once more: they are few, and by other hands."""
 COPIES, FIRST, SPARSE, SHARES = 4, 0.4, 16, 8
 """In how many answers each sentence of `REMARKS` stands, in which share of them at the beginning, of how many

@@ -534,13 +534,17 @@ QUIZ = '{"quiz":"Q9","teams":[{"team":"Quiz Pro Quo"},{"team":"Norfolk and Chanc
         (DEALERS, "- Lines in the file: 3", True),
         (DEALERS, "I've added the bundle weight up for you: 1,987 g over all rows of dealers.csv.", False),
         (DEALERS, "I have printed a copy for the noticeboard.", True),
+        (LOST, "I don't see any box anywhere for dealers.csv.", True),
+        (DEALERS, "I'm not seeing any e-mail address for dealers.csv.", False),
+        (DEALERS, "`len(rows)` == four for dealers.csv.", True),
+        (DEALERS, "`len(rows)` == three for dealers.csv.", False),
         (SECTIONS, "Largest number of heats (tube NT-452): E, 13", False),
         (LOST, "It is important to note that results can vary depending on various factors.", False),
     ],
 )
 def test_lists_and_states(result: str, answer: str, is_open: bool) -> None:
     found = read_answer("open('dealers.csv').read()", result, answer)
-    assert any(item.doubt.degree >= 0.24 for item in found) is is_open
+    assert any(item.doubt.degree >= DOUBTFUL for item in found) is is_open
 
 
 CODE = "before = [9, 4]\nafter = [5, 2]\nprint('old_best:', min(before))\nprint('new_best:', min(after))"

@@ -17,7 +17,7 @@ _COUNTED = re.compile(
     r"(?:\s(?:in|of|from)\s(?:the|this|that|your)\s(?:whole\s|entire\s)?(?:file|table|list|sheet|log|document))?"
     r"(?:(?:,|\s(?:in|of|for|from))\s[\w./-]+\.\w{1,5})?(?:\s*+\([^()]{0,80}\))?"
     r"(?:,\s(?:the\s)?(?:count|number|total))?"
-    r"\s*+(?:[|:=→–—]|->|-\s|(?:is|are|being)\s)\W*+$"
+    r"[)`*]*\s*+(?:[|:=→–—]|->|-\s|(?:is|are|being)\s)\W*+$"
 )
 _ASKED = re.compile(
     r"(?i)\bhow many (lines?|rows?|records?|entries|items|matches|files?)\b[^?!\n]{0,80}\?[^?!]{0,60}$"
