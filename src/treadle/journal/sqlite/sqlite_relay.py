@@ -6,6 +6,7 @@ process reads more slowly than the run works. The folder exists while somebody l
 processes get events only.
 """
 
+import errno
 import os
 import secrets
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 from msgspec import Struct
@@ -34,24 +36,30 @@ class _Outlet(Struct, eq=False):
     """The pipe of another process that listens to runs which this process drives."""
 
     pipe: int
-    stops: dict[str, Callable[[], None]]
+    lock: Any
+    """Held while the pipe is written to or closed: afterwards its number can be that of another file."""
+    stops: dict[str, Callable[[], None]] = {}
     """The functions that end passing on, by the run's id."""
     is_broken: bool = False
-    """True if the process has died."""
+    """True if the process has died, or the pipe is closed."""
 
     def write(self, run_id: str, seq: int, delta: Delta) -> None:
-        try:
-            for line in encode_pieces(run_id, seq, delta, _LINE_BYTES):
-                os.write(self.pipe, line)
-        except BlockingIOError:
-            pass  # the pipe is full
-        except OSError:
-            self.is_broken = True
+        lines = encode_pieces(run_id, seq, delta, _LINE_BYTES)
+        with self.lock:
+            try:
+                for line in () if self.is_broken else lines:
+                    os.write(self.pipe, line)
+            except BlockingIOError:
+                pass  # the pipe is full
+            except OSError:
+                self.is_broken = True
 
     def close(self) -> None:
         for stop in self.stops.values():
             stop()
-        os.close(self.pipe)
+        with self.lock:
+            self.is_broken = True
+            os.close(self.pipe)
 
 
 class _Inlet(Struct, eq=False):
@@ -77,7 +85,8 @@ class FileRelay:
         """The pipe of this process; `None` if it listens to no run."""
         self._wanted: set[str] = set()
         self._outlets: dict[str, _Outlet] = {}
-        """The pipes of other processes by name. Only the committer's thread uses them."""
+        """The pipes of other processes by name."""
+        self._outlets_lock = new_lock()
         self._looked_at = -1
         self._is_closed = False
 
@@ -126,9 +135,10 @@ class FileRelay:
         with self._lock, suppress(OSError):
             self._is_closed = True
             self._end_reading()
-        for outlet in self._outlets.values():
-            outlet.close()
-        self._outlets.clear()
+        with self._outlets_lock:
+            for outlet in self._outlets.values():
+                outlet.close()
+            self._outlets.clear()
 
     def disown(self) -> None:
         """See `Attached.disown`. The child closes its ends of the pipes, and leaves the parent's files."""
@@ -141,6 +151,11 @@ class FileRelay:
 
     def look(self) -> None:
         """Find out who listens to the runs that this process drives. Only the committer's thread calls this."""
+        with self._outlets_lock:
+            if not self._is_closed:
+                self._look()
+
+    def _look(self) -> None:
         for listener in [name for name, outlet in self._outlets.items() if outlet.is_broken]:
             self._outlets.pop(listener).close()
             self._looked_at = -1
@@ -168,11 +183,13 @@ class FileRelay:
         if outlet is None:
             try:
                 pipe = os.open(self._folder / f"{listener}{_PIPE}", os.O_WRONLY | os.O_NONBLOCK)
-            except OSError:  # the process has died
-                with suppress(OSError):
+            except OSError as error:
+                if error.errno not in (errno.ENXIO, errno.ENOENT):
+                    return  # this process may not write to it, or has too many files open
+                with suppress(OSError):  # the process has died
                     _remove(self._folder, listener, [f"{quote(run, safe='')}.{listener}" for run in runs])
                 return
-            outlet = self._outlets[listener] = _Outlet(pipe, {})
+            outlet = self._outlets[listener] = _Outlet(pipe, new_lock())
         for run_id in outlet.stops.keys() - runs:
             outlet.stops.pop(run_id)()
         for run_id in runs - outlet.stops.keys():
