@@ -165,6 +165,19 @@ def test_runs_are_sorted_by_the_heads_of_columns(browser: Chromium, served: Serv
     wait(browser, f"document.querySelector('.line a').hash === '#/run/{most.run_id}'")
 
 
+def test_a_key_works_as_soon_as_a_line_is_there(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address("memories"), ".status")
+    browser.evaluate("""
+      new MutationObserver((_, observer) => {
+        if (!document.querySelector(".line")) return;
+        observer.disconnect();
+        window.dispatchEvent(new KeyboardEvent("keydown", { key: "j" }));
+      }).observe(document.body, { childList: true, subtree: true });
+      location.hash = "#/runs";
+    """)
+    wait(browser, "document.querySelectorAll('.line')[1]?.getAttribute('aria-selected') === 'true'")
+
+
 def test_one_comes_back_to_the_same_line_also_if_new_runs_came(
     browser: Chromium, served: ServedJournal
 ) -> None:

@@ -1,5 +1,5 @@
 /** The keyboard: pages say which keys do what while they are shown, and `?` lists them. */
-import { useEffect, useRef } from "react";
+import { useLayoutEffect, useRef } from "react";
 
 export interface Key {
   /** The key, such as `j`, `Enter` or two after each other, `g r`. */
@@ -19,7 +19,8 @@ let timer = 0;
 export function useKeys(keys: Key[]): void {
   const box = useRef(keys);
   box.current = keys;
-  useEffect(() => {
+  // Before the component is painted: a key that is pressed as soon as it is seen works.
+  useLayoutEffect(() => {
     layers.unshift(box);
     return () => {
       layers.splice(layers.indexOf(box), 1);
