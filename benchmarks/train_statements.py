@@ -55,12 +55,12 @@ REMARKS = Path(__file__).parent / "data/remarks.toml"
 WEIGHTS = Path(statement_features.__file__).parent / "statement_weights.json"
 KEPT = os.environ.get("TREADLE_CONVERSATIONS", "")
 """A folder that keeps the conversations, so that the next training reads them instead of making them again."""
-RIDGE, WORD_RIDGE, STEPS = 6.0, 24.0, 200
+RIDGE, WORD_RIDGE, STEPS = 3.0, 24.0, 800
 """How strongly weights are held small, those of words more than others, and how many steps are made."""
 LEAST_SEEN, LEAST_PARTS, LEAST_WEIGHT = 10, 4, 0.2
 """In how many examples, and in how many of the splits and other sources, a feature must occur: what only a few
 hands write says little about others. Smaller weights are left out: they change nothing that is measured."""
-LIMITS = tuple(sorted({0.09, 0.12, 0.15, 0.18, 0.2, 0.22, DOUBTFUL, 0.28, 0.33}))
+LIMITS = tuple(sorted({0.09, 0.11, DOUBTFUL, 0.18, 0.22, 0.26, 0.33}))
 """The degrees of doubt for which figures are printed."""
 WORST = 3
 """Of how many splits the worst figures are averaged, each figure by itself."""
@@ -71,7 +71,7 @@ _NAME = re.compile(r"(?<=[a-z:] )[A-Z][a-z]+(?=[ -][A-Z]|\.|$)", re.MULTILINE)
 _NAMES = ("Hildegard", "Okonkwo", "Thaddeus", "Winterbottom", "Ravenna", "Oyelaran")
 SOLVED = 12
 """How many tasks of each family the oracle solves. They are others than those of the tests."""
-SCENE_COPIES = 8
+SCENE_COPIES = 16
 """How often the scenes of the tests count once more: they are few, and by other hands."""
 COPIES, FIRST, SPARSE, SHARES = 4, 0.4, 16, 8
 """In how many answers each sentence of `REMARKS` stands, in which share of them at the beginning, of how many

@@ -145,7 +145,8 @@ class QuantityRules:
         if (counted := self._counts.doubt(statement, item)) is not None:
             return self._note(item) if counted is SEEN else counted
         if item.value in (0, 1) and item.kind is QuantityKind.NUMBER and not item.unit:
-            return SEEN
+            is_shown = any(not call.is_error for call in seen.new_calls) or not seen.has_new
+            return SEEN if is_shown else Doubt(DoubtKind.UNNAMED, "stands after calls that failed")
         if (portion := self._doubt_portion(statement, item)) is not None:
             return portion
         own = list(find_sightings(self._seen, item, is_told=False))

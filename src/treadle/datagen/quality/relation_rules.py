@@ -8,7 +8,7 @@ from treadle.datagen.quality.doubts import SEEN, Doubt, DoubtKind, entities_of, 
 from treadle.datagen.quality.evidence import FILE, Evidence, plain, plain_label, word_list
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.languages import WORDS
-from treadle.datagen.quality.quantities import QuantityKind, unit_of
+from treadle.datagen.quality.quantities import QuantityKind, lexicon, unit_of
 from treadle.datagen.quality.result_records import Cell, Record, stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, glue
 
@@ -24,6 +24,8 @@ _FLAGS = {
 }  # fmt: skip
 """How the values of flags are said."""
 _ITEM = re.compile(r",\s(?:and\s|or\s|og\s)?|\s(?:and|&|og)\s|;\s|\s[·/+]\s")
+_NUMBER = re.compile(r"(?<![\w.,])\d+(?![\w%]|[.,]\d)")
+"""A whole number that stands alone, and may be the code of a record too."""
 _CODE = re.compile(r"\b(?=[\w/.-]*[^\W\d_])(?=[\w/.-]*\d)[\w/.-]+")
 """The code of a record, such as `TL2181`."""
 _OF_CODE = re.compile(r"\b(?:of|for|in|at|on|from|to|with)\s(?:[^\W\d_]+\s){0,3}\W?([\w/.-]*\d[\w/.-]*)")
@@ -142,7 +144,10 @@ class RelationRules:
         return found
 
     def _is_strange(self, text: str, name: frozenset[str]) -> bool:
-        """Return whether a short value has only words that were not seen."""
+        """Return whether a short value has only words that were not seen, and is no share in words or signature."""
+        is_signature = bool(name) and name <= word_list("sentences", "courtesy")
+        if is_signature or any(shape("shares", share).search(text) for share in lexicon("shares")):
+            return False
         value = stems_of(text) - WORDS["en"] - name
         is_new = not any(
             word in self._seen.stems or (len(word) > _LONG and word in self._seen.text) for word in value
@@ -190,7 +195,9 @@ class RelationRules:
             for label in named
             if not (plain_label(label) <= ignored or any(label < other for other in named))
         ]
-        plain_sentence = _CODE.sub(" ", sentence)
+        plain_sentence = _NUMBER.sub(
+            lambda found: " " if found[0] in seen.subject_numbers else found[0], _CODE.sub(" ", sentence)
+        )
         is_other = shape("answers", "absent").search(sentence) or find_quantities(plain_sentence)
         for label in () if is_other or len(named) != 1 else named:
             name, cells = plain_label(label), self._texts[label]
@@ -213,6 +220,11 @@ class RelationRules:
         for cells in self._texts.values() if len(items) > 1 else ():
             texts = {plain(cell.text) for _, cell in cells}
             new = [item for item in items if not any(_has(item, text) or _has(text, item) for text in texts)]
+            is_list = sum([any(_has(part, text) for text in texts) for part in items]) > 1
+            if is_list and len(texts) > 1 and (strange := self._strange_end(first)):
+                return Doubt(
+                    DoubtKind.UNLIKE, f"lists {strange!r}, which is not among the values", "first listed"
+                )
             is_short = all(item.replace(" ", "").isalpha() and item.count(" ") < 3 for item in new)
             is_list = sum([any(_has(part, text) for text in texts) for part in (first, *items)]) > 1
             if (
@@ -226,6 +238,16 @@ class RelationRules:
             ):
                 return Doubt(DoubtKind.UNLIKE, f"lists {new[0]!r}, which is not among the values", "listed")
         return None
+
+    def _strange_end(self, text: str) -> str:
+        """Return the words at the end of a text that begin a list, if none of them was seen; else nothing."""
+        words: list[str] = []
+        for word in reversed(text.split()[-3:]):
+            if not word.isalpha() or stem(word) in glue() or word in WORDS["en"]:
+                break
+            words.insert(0, word)
+        is_known = any(stem(word) in self._seen.stems or word in self._seen.text for word in words)
+        return "" if is_known or len(words) > 2 else " ".join(words)
 
     def _has_letter(self, sentence: str) -> bool:
         """Return whether a sentence has a single letter that is a value, and can be the name of what is first."""

@@ -16,6 +16,7 @@ import msgspec
 from treadle.datagen.quality.doubts import Doubt, DoubtKind, find_anchors, find_labels, find_rivals, shape
 from treadle.datagen.quality.evidence import Evidence, plain_label
 from treadle.datagen.quality.figure_reader import find_quantities
+from treadle.datagen.quality.matches import Matches
 from treadle.datagen.quality.quantities import QuantityKind, lexicon, unit_of
 from treadle.datagen.quality.result_records import stem, stems_of
 from treadle.datagen.quality.statements import (
@@ -63,17 +64,23 @@ class StatementFeatures:
             if item.quantity is not None:
                 self._values[item.quantity.value].append((item.sentence, content_of(item.sentence)))
         self._known: dict[str, frozenset[str]] = {}
+        self._matches = Matches(seen)
 
     def of(self, statement: AnswerStatement, doubt: Doubt) -> frozenset[str]:
         """Return the features of a statement; none if it was seen."""
         kind = statement.kind
         names = {"statement", f"{kind}={doubt.kind}"}
-        if doubt.kind is DoubtKind.SEEN:
+        match = self._matches.of(statement) if kind is StatementKind.QUANTITY else ""
+        if doubt.kind is DoubtKind.SEEN and "clearly" not in match:
             return frozenset()
         if (shared := self._known.get(statement.sentence)) is None:
             shared = frozenset([*self._of_sentence(statement.sentence), *self._answer])
             self._known[statement.sentence] = shared
         own = {*self._of_kind(statement)}
+        if match:
+            own.add(f"matches {match}")
+            if doubt.way:
+                own.add(f"by {doubt.way} matches {match}")
         if doubt.way:
             own |= {f"by {doubt.way}", *_of_way(doubt.way, own, statement.sentence)}
         if statement.is_advice:

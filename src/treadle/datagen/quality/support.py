@@ -17,7 +17,7 @@ from treadle.datagen.quality.doubts import (
     rank,
     shape,
 )
-from treadle.datagen.quality.evidence import Evidence, MadeCall, plain, word_list
+from treadle.datagen.quality.evidence import FILE, Evidence, MadeCall, plain, word_list
 from treadle.datagen.quality.figure_reader import find_quantities
 from treadle.datagen.quality.languages import WORDS, pattern
 from treadle.datagen.quality.quantities import lexicon
@@ -93,6 +93,9 @@ class Support:
         said = plain(statement.text).strip("./ ,;:!?")
         parts = [part.strip("./ ,;:!?") for part in _CUT.split(said)]
         if all(part in seen for part in parts):
+            is_unused = statement.kind is StatementKind.PATH and self._seen.calls and not self._is_used(said)
+            if is_unused and not shape("answers", "denied").search(statement.sentence):
+                return Doubt(DoubtKind.TOLD, "is in no call that succeeded")
             return SEEN
         if statement.topic == "quote" and _is_label(statement):
             return SEEN
@@ -123,7 +126,8 @@ class Support:
                 return SEEN
             if not re.search(r"[^\d ()+-]", said):
                 return new
-        if statement.is_advice and shape("answers", "proposed").search(statement.sentence[: statement.place]):
+        is_proposed = shape("answers", "proposed").search(statement.sentence[: statement.place])
+        if statement.is_advice and is_proposed and not self._has_path(statement.sentence):
             return Doubt(DoubtKind.REWORDED, "is a name that is proposed")
         if statement.kind is StatementKind.PATH:
             name, _, field = said.rpartition(".")
@@ -182,6 +186,17 @@ class Support:
 
     def _is_seen(self, word: str) -> bool:
         return word in self._seen.stems or word in self._seen.text
+
+    def _is_used(self, path: str) -> bool:
+        """Return whether a call that succeeded was given a path, or returned it."""
+        texts = [(item.call.arguments, item.result) for item in self._seen.calls if not item.is_error]
+        return any(path in plain(text) for pair in texts for text in pair)
+
+    def _has_path(self, sentence: str) -> bool:
+        """Return whether a sentence has the path of a file that was seen."""
+        return any(
+            "." in path and path.casefold() in self._seen.plain_text for path in FILE.findall(sentence)
+        )
 
     def _is_joined(self, path: str) -> bool:
         """Return whether a path is a folder that a call was given, with a name from its result."""

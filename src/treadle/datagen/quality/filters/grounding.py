@@ -39,7 +39,7 @@ _IMPLIED = frozenset((StatementKind.RELATION, StatementKind.ORDER, StatementKind
 _DATA = frozenset((StatementKind.QUANTITY, StatementKind.IDENTIFIER, StatementKind.PATH))
 
 
-DOUBTFUL = 0.26
+DOUBTFUL = 0.14
 """From this degree of doubt on, a statement counts as untrue unless a judge says otherwise."""
 CERTAIN = 0.995
 """From this degree of doubt on, a statement is untrue without asking a judge."""
