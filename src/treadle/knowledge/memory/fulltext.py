@@ -296,11 +296,13 @@ def _rank(
     plain: dict[int, float] = {}
     fits: dict[int, float] = {}
     for row, text in texts.items():
+        if not own[row]:
+            continue
         near = _beside(row, texts)
         matched = terms[row].keys() | {
             term for _, other in near if abs(other - row) == 1 for term in terms[other]
         }
-        if own[row] and sum(weights.get(term, 0.0) for term in matched) >= least:
+        if sum(weights.get(term, 0.0) for term in matched) >= least:
             plain[row] = (own[row] + sum(part * own[other] for part, other in near)) * text.suit(weights)
             fits[row] = _fit(matched, telling, is_subject=text.is_said_by(weights))
     enough = _LEAST_OF_BEST * max(plain.values(), default=0.0)
