@@ -300,6 +300,39 @@ async def test_what_tells_something_comes_before_small_talk(memory: Memory) -> N
     assert [hit.entry.text for hit in found.hits[:2]] == said[1::-1]
 
 
+async def test_what_begins_a_run_or_quotes_comes_before_what_goes_on(memory: Memory) -> None:
+    said = (
+        ("r1", "Ada: That opera was loud."),
+        ("r1", "Rain fell."),
+        ("r2", "Snow melts."),
+        ("r2", 'Ada: That "opera" was sad.'),
+        ("r3", "Ice breaks."),
+        ("r3", "Ada: That opera was long."),
+    )
+    for run, text in said:
+        memory.store.write(Draft(store=Store.EPISODIC, text=text, metadata={"run": run}), NOW)
+    found = await memory.search("How was that opera?", now=NOW)
+    assert [hit.entry.entry_id for hit in found.hits] == ["episodic-4", "episodic-1", "episodic-6"]
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ("How is Sam?", "Sam: I broke my leg."),
+        ("Where did we move in October 2021?", "The user: We moved to Hamar."),
+    ],
+)
+async def test_names_tell_and_times_need_not_be_in_a_memory(memory: Memory, message: str, text: str) -> None:
+    """`Sam` was taken for a form of `same`, and a memory does not say in which year it was written."""
+    put(memory, text)
+    for number in range(20):
+        put(memory, f"Kim: Trip {number} was a trip by train.")
+    recalled = await Recaller(memory).recall(message, turn_key="r/1", now=NOW)
+    assert recalled is not None
+    assert text in recalled.text
+    assert await Recaller(memory).recall("Say the same in short.", turn_key="r/2", now=NOW) is None
+
+
 async def test_what_somebody_said_fits_a_message_that_names_them(memory: Memory) -> None:
     message = "Which composer wrote the opera that Kim saw last spring in Verona?"
     put(memory, "Ada: Kim and I were at the opera.")

@@ -54,12 +54,15 @@ about no run, and an episode of a run, of which few tell a time."""
 _RARE = 0.8
 """The logarithm of the factor by which the score of an episode of a run is multiplied if it has a word, besides the
 query's, that no other candidate has: it tells something, and small talk does not. Words of several count less."""
+_NEWS = 1.2
+"""By how much the score of an episode is multiplied if it is the first of its run, which often tells what is new
+and what the rest is about. A quotation, such as the title of a book, counts as much."""
 _BONUS = 0.2
 """How much each of a query's words that an entry has, after the first, adds to its fit, besides their share. As
 much is added if the query names who said the entry."""
 _MAX_TELLING = 12
 """Of longer queries, an entry can only be about a part, and no kind that they name counts."""
-_LEAST_DIGITS = 2
+_LEAST_DIGITS, _YEAR_DIGITS = 2, 4
 _LEAST_SHARE = 0.2
 """The part of a query's weight that an entry must match, unless it matches `_ENOUGH`."""
 _ENOUGH = 9.0
@@ -91,6 +94,8 @@ class _Text(NamedTuple):
     """True if a colon follows the first word, which is the name of who said the rest."""
     is_question: bool
     """True if it ends with a question."""
+    news: int
+    """How many of these are true: it is the first of its run; it has a quotation."""
 
     def is_said_by(self, names: Collection[str]) -> bool:
         """Return whether one of `names` said the entry."""
@@ -167,7 +172,8 @@ def search_words(
     best = heapq.nlargest(_CANDIDATES, scores, key=scores.__getitem__)
     is_time = not _LISTS["asks_time"].isdisjoint(words_of(text[:MAX_QUERY_CHARS]))
     texts = _read_texts(db, {*best, *also})
-    return _rank(texts, weights, told, _telling(text), is_time=is_time)[:limit]
+    telling = [term for term in _telling(text) if term in known or not _is_time(term)]
+    return _rank(texts, weights, told, telling, is_time=is_time)[:limit]
 
 
 def _read_texts(db: sqlite3.Connection, rows: Collection[int]) -> dict[int, _Text]:
@@ -180,12 +186,15 @@ def _read_texts(db: sqlite3.Connection, rows: Collection[int]) -> dict[int, _Tex
 def _read(db: sqlite3.Connection, rows: Collection[int]) -> list[_Text]:
     sql = (
         "SELECT t.rowid, t.stems, e.store, json_extract(e.metadata, '$.run'), "
-        "substr(e.text, instr(e.text, ' ') - 1, 1) = ':', e.text LIKE '%?' FROM memory_text t "
+        "substr(e.text, instr(e.text, ' ') - 1, 1) = ':', e.text LIKE '%?', "
+        "(instr(e.text, '\"') OR instr(e.text, '“') OR instr(e.text, '«')) + NOT EXISTS ("
+        "SELECT 1 FROM memory_entries b WHERE b.id IN (e.id - 1, e.id - 2) "
+        "AND json_extract(b.metadata, '$.run') = json_extract(e.metadata, '$.run')) FROM memory_text t "
         f"JOIN memory_entries e ON e.id = t.rowid WHERE t.rowid IN ({','.join(map(str, rows))})"
     )
     return [
-        _Text(row, words := stems.split(), {*words}, (store, run), bool(said), bool(asks))
-        for row, stems, store, run, said, asks in db.execute(sql)
+        _Text(row, words := stems.split(), {*words}, (store, run), bool(said), bool(asks), news)
+        for row, stems, store, run, said, asks, news in db.execute(sql)
     ]
 
 
@@ -287,11 +296,13 @@ def _rank(
     plain: dict[int, float] = {}
     fits: dict[int, float] = {}
     for row, text in texts.items():
+        if not own[row]:
+            continue
         near = _beside(row, texts)
         matched = terms[row].keys() | {
             term for _, other in near if abs(other - row) == 1 for term in terms[other]
         }
-        if own[row] and sum(weights.get(term, 0.0) for term in matched) >= least:
+        if sum(weights.get(term, 0.0) for term in matched) >= least:
             plain[row] = (own[row] + sum(part * own[other] for part, other in near)) * text.suit(weights)
             fits[row] = _fit(matched, telling, is_subject=text.is_said_by(weights))
     enough = _LEAST_OF_BEST * max(plain.values(), default=0.0)
@@ -306,7 +317,8 @@ def _rank(
 
 
 def _rarity(texts: dict[int, _Text], asked: Set[str]) -> dict[int, float]:
-    """Return by how much the score of each entry is multiplied for its rarest word that was not `asked` for.
+    """Return by how much the score of each entry is multiplied for its rarest word that was not `asked` for, and
+    for what is new in it.
 
     An entry that tells about no run was written to tell something, and is not small talk.
     """
@@ -317,7 +329,9 @@ def _rarity(texts: dict[int, _Text], asked: Set[str]) -> dict[int, float]:
         for count in range(total)
     ]
     return {
-        row: factors[min(map(counts.__getitem__, text.words - asked), default=-1)] if text.origin[1] else 1.0
+        row: _NEWS**text.news * factors[min(map(counts.__getitem__, text.words - asked), default=-1)]
+        if text.origin[1]
+        else 1.0
         for row, text in texts.items()
     }
 
@@ -386,13 +400,22 @@ def _fit(matched: Collection[str], telling: Collection[str], *, is_subject: bool
 def _telling(text: str) -> list[str]:
     """Return the different stems of a query that tell what it is about, those that no entry has included.
 
-    Words of requests and small talk do not, and neither do short numbers.
+    Words of requests and small talk in any form do not, and neither do short numbers. A name that is also the stem
+    of such a word, such as `Sam` of `same`, is no form of it.
     """
+    names = {word for word in words_of(text[:MAX_QUERY_CHARS]) if word not in _ASKING and word == stem(word)}
     return [
         term
         for term in query_terms(text)[:_MAX_TERMS]
-        if term not in _stems_of("asking") and not (term.isdecimal() and len(term) < _LEAST_DIGITS)
+        if (term in names or term not in _stems_of("asking"))
+        and not (term.isdecimal() and len(term) < _LEAST_DIGITS)
     ]
+
+
+def _is_time(term: str) -> bool:
+    """Return whether a stem is a year or a word of time. An entry may fit a query without having it, because its
+    text does not say when it was written."""
+    return term in _stems_of("time") or (term.isdecimal() and len(term) == _YEAR_DIGITS)
 
 
 @cache

@@ -55,7 +55,7 @@ from treadle.knowledge.memory.protocol import (
 
 _FOUND = 30
 """How many entries each way of searching finds before they are ranked together."""
-_RANKS = 5
+_RANKS = 2
 """An entry so many places after the best one gets half as much for its place."""
 
 
