@@ -117,7 +117,6 @@ class Relay(Protocol):
 
     def want(self, run_id: str, *, is_wanted: bool) -> None:
         """Begin or end to ask other processes for the output of a run. Any thread may call this."""
-        ...
 
 
 _KEPT_PIECES = 20_000

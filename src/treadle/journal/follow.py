@@ -36,11 +36,9 @@ class Source(Protocol):
 
     def start_position(self, run_id: str | None, after_seq: int | None) -> Any:
         """Return the position after `after_seq`, or the position of the end if `after_seq` is `None`."""
-        ...
 
     def read_page(self, run_id: str | None, after_seq: int | None, position: Any) -> Page:
         """Return the next events after `position`; the page is empty if there are none yet."""
-        ...
 
 
 Look: TypeAlias = Callable[[Collection[str | None]], Collection[str | None]]

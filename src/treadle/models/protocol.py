@@ -68,7 +68,6 @@ class Model(Protocol):
     @property
     def name(self) -> str:
         """The name of the model as its user writes it, for the journal."""
-        ...
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the answer to one request. Cancelling closes the connection.
@@ -77,7 +76,6 @@ class Model(Protocol):
         `UnsupportedPartError`, before anything is sent, if a message has a part that cannot be sent to this
         model.
         """
-        ...
 
 
 def innermost(model: object) -> object:

@@ -72,7 +72,6 @@ class Router(Protocol):
 
     def route(self, facts: RoutingFacts) -> Route:
         """Return the choice among `facts.candidates`, with a score for each. There is at least one candidate."""
-        ...
 
 
 class Unroutable(ConfigError):  # noqa: N818
@@ -94,4 +93,3 @@ class Checker(Protocol):
 
     def check(self, request: Request, completion: Completion) -> Awaitable[CheckedAnswer]:
         """Return the fault of the answer to `request`, or the verdict that it can be used."""
-        ...

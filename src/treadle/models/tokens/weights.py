@@ -35,15 +35,12 @@ class EngineControl(Protocol):
 
     async def pause(self, mode: UpdateMode) -> None:
         """Stop sampling, and do to requests under way what `mode` says. Raises: `ProviderError`."""
-        ...
 
     async def resume(self) -> None:
         """Let the engine sample again, after `pause`. Raises: `ProviderError`."""
-        ...
 
     async def set_version(self, version: str) -> None:
         """Give the weights a version that answers report, if the engine can. Raises: `ProviderError`."""
-        ...
 
 
 class AbortedError(ServerError):

@@ -37,7 +37,6 @@ class MessageJudge(Protocol):
 
     async def judge(self, message: str, facts: MessageFacts = _NO_FACTS) -> Judgement:
         """Return what the message is and needs."""
-        ...
 
 
 class PatternJudge:

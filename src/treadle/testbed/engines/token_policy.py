@@ -47,7 +47,6 @@ class TokenPolicy(Protocol):
     @property
     def template(self) -> Template:
         """The chat template of the model."""
-        ...
 
     def sample(
         self, ids: Sequence[int], version: str, seed: str, temperature: float = 1.0
@@ -57,7 +56,6 @@ class TokenPolicy(Protocol):
         Logprobs are those of the distribution at temperature 1. Equal arguments give equal ids.
         Raises: `RequestError` if the model cannot answer this prompt.
         """
-        ...
 
 
 class MockPolicy:

@@ -106,11 +106,9 @@ class PendingReply(Protocol):
 
     def start(self, done: "Callable[[HttpReply], None]") -> None:
         """Begin the work. `done` is called with the response, perhaps at once."""
-        ...
 
     def cancel(self) -> None:
         """Give up the work, because the client is gone."""
-        ...
 
 
 class OracleApp:
