@@ -83,8 +83,7 @@ class TaskFound(Struct, frozen=True, omit_defaults=True):
     tools: tuple[str, ...]
     """The names of the tools that suit the work."""
     span: tuple[int, int]
-    """The part of the message that asks for the work: the position of its first character, and the position
-    after its last."""
+    """The part of the message that asks for the work: the positions of its first character and after its last."""
     confidence: float = 1.0
     """How likely the judgement is right, from 0 to 1. A model that judges gives no confidence: 1."""
 

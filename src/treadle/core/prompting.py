@@ -77,8 +77,7 @@ class Shown(Struct, gc=False):
     has_parts: bool = False
     """True if a message has parts, so that a request may need their contents."""
     recalled: dict[int, int] = {}
-    """The messages that begin with a block of recalled memories: by position, how many characters the block
-    has."""
+    """The messages that begin with a block of recalled memories: the block's length in characters, by position."""
     told: dict[str, int] = {}
     """The versions of the memories that were recalled since the newest compaction, by id."""
     prior: Prior | None = None
@@ -117,8 +116,7 @@ def say(state: "State", message: Message) -> None:
 
 
 def replace_instructions(state: "State", text: str) -> None:
-    """Replace the system message; an empty text removes it. The transcript keeps the earlier one, if a turn has
-    begun with it."""
+    """Replace the system message; empty removes it. The transcript keeps the one that a turn has begun with."""
     shown, size, before = state.shown, state.size, state.messages
     has_one = bool(before) and before[0].role is Role.SYSTEM
     if state.turn.number:

@@ -101,8 +101,7 @@ def _read_plugins(group: str, path: tuple[str, ...]) -> "dict[str, EntryPoint]":
 
 @cache
 def _read_folder(folder: str) -> "tuple[tuple[str, tuple[EntryPoint, ...]], ...]":
-    """Return the packages in a folder that have entry points for Treadle, by name. Reading them takes
-    milliseconds."""
+    """Return the packages in a folder that have entry points for Treadle, by name. This takes milliseconds."""
     from importlib.metadata import distributions  # takes 20 ms to import
 
     return tuple(

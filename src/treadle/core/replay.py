@@ -289,8 +289,7 @@ def _with_policy(body: e.DurableBody, policy: Policy) -> e.DurableBody:
 
 
 def _is_sent(body: e.DurableBody, state: State) -> bool:
-    """Return whether `body` is a message of the user that waits, an external result or a note, which come at any
-    time."""
+    """Return whether `body` is a waiting message of the user, an external result or a note, which come any time."""
     if isinstance(body, e.ToolCompleted):
         return body.inbox is not None or state.is_relayed
     return isinstance(body, e.Noted) or (isinstance(body, e.MessageInjected) and body.delivery is not None)

@@ -13,8 +13,7 @@ class PartSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A model, a toolset or a tool, by name and settings."""
 
     name: str
-    """The name that a user would write, such as `openai:gpt-5-mini`, `files`, `mcp:npx some-server` or
-    `package.module:attribute`."""
+    """The name that a user would write, such as `files`, `mcp:npx some-server` or `package.module:attribute`."""
     settings: dict[str, Json] | None = None
     """Keyword arguments for the function or class behind the name; `None` if there are none."""
     missing: str | None = None

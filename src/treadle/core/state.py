@@ -117,11 +117,9 @@ class Turn(Struct, gc=False):
     route: Route | None = None
     """The choice of the model; `None` if none was made."""
     tried: dict[str, str] = {}
-    """The tiers that are not asked again, each with the reason: their model failed, or its answer was thrown
-    away."""
+    """The tiers that are not asked again, with the reason: the model failed, or its answer was thrown away."""
     untold: str | None = None
-    """Why the newest answer was thrown away, until the model that is asked next has been told; `None` if there is
-    nothing to tell."""
+    """Why the newest answer was thrown away, until the next model has been told; `None`: nothing to tell."""
 
     calls: dict[str, CallState] = {}
     """The calls of the current step by id, in call order; empty once all have results."""
@@ -219,8 +217,7 @@ class State(Struct, gc=False):
     queued: tuple[tuple[int, Message], ...] = ()
     """The messages of the user that wait for the next turns, each with the number of its event."""
     urgent: int = 0
-    """How many messages at the beginning of `queued` have interrupted or steered a turn; they keep the order of
-    arrival."""
+    """How many messages at the beginning of `queued` interrupted or steered a turn, in the order of arrival."""
     hold: tuple[float, float, str | None] | None = None
     """The wait that a server asked for in its newest answer, which was an error: the end of the wait, its length
     in seconds, and the name of the model; `None` if there is none."""

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
 
 def receive(state: "State", body: e.MessageInjected) -> None:
-    """Put a message of the user, with the number of its event, into the queue for this turn or for the next
-    turns."""
+    """Put a message of the user, with the number of its event, into the queue for this turn or the next ones."""
     turn, item = state.turn, (state.seq, body.message)
     if body.delivery is Delivery.STEER and turn.is_open:
         turn.steering = (*turn.steering, item)

@@ -250,8 +250,7 @@ async def _resolve(host: str, port: int) -> Sequence[str]:
 
 
 def _client(host: str, address: str) -> "Client":
-    """Return a pooled client that connects only to this address, even if the name is looked up differently
-    later."""
+    """Return a pooled client that connects only to this address, even if later look-ups of the name differ."""
     return client_for(ClientSettings(idle_timeout_seconds=30.0, pinned=(host, address.partition("%")[0])))
 
 

@@ -73,8 +73,7 @@ class Changes:
     def __init__(self, look: Look | None = None, poll_seconds: float = POLL_SECONDS) -> None:
         """Make an empty collection. `look` is needed if other processes can write to the store."""
         self.feeds: dict[str | None, dict[asyncio.AbstractEventLoop, RunFeed]] = {}
-        """The feeds of each run. Empty most of the time. Stores check that before they call `announce`, which costs
-        almost nothing."""
+        """The feeds of each run. Stores call `announce` only if there are some, which is seldom."""
         self._lock = new_lock()
         self._look = look
         self._poll_seconds = poll_seconds

@@ -113,8 +113,7 @@ def output_mode_of(
 
 
 def takes_schema(model: Model, schema: dict[str, Json], *, has_tools: bool) -> bool:
-    """Return whether the server of `model` can decode within `schema`: true unless its method `takes_schema` says
-    no."""
+    """Return whether the server of `model` can decode within `schema`: true unless `takes_schema` says no."""
     takes = getattr(model, "takes_schema", None)
     return True if takes is None else bool(takes(schema, has_tools=has_tools))
 
@@ -125,22 +124,19 @@ def can_call_tools(model: Model) -> bool:
 
 
 def context_tokens_of(model: Model) -> int | None:
-    """Return the context window of `model`: its attribute `context_tokens`; `None` if the model has no such
-    attribute."""
+    """Return the context window of `model`: its attribute `context_tokens`; `None` without this attribute."""
     tokens = getattr(model, "context_tokens", None)
     return tokens if isinstance(tokens, int) else None
 
 
 def output_tokens_of(model: Model) -> int | None:
-    """Return the longest answer that `model` asks for: its attribute `max_output_tokens`; `None` if the model
-    has no such attribute."""
+    """Return the longest answer that `model` asks for: its attribute `max_output_tokens`; else `None`."""
     tokens = getattr(model, "max_output_tokens", None)
     return tokens if isinstance(tokens, int) else None
 
 
 def has_price(model: Model) -> bool:
-    """Return whether the answers of `model` have a cost: true unless it has an attribute `has_price` that is
-    false."""
+    """Return whether answers of `model` have a cost: true unless its attribute `has_price` is false."""
     return bool(getattr(model, "has_price", True))
 
 

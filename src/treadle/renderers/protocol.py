@@ -59,8 +59,7 @@ class Renderer(Protocol):
         """
 
     def parser(self, tools: Sequence[ToolSpec]) -> IncrementalParser | None:
-        """Return a parser for the text of one answer that arrives in pieces; `None` if answers can only be read
-        whole."""
+        """Return a parser for an answer that arrives in pieces; `None` if answers can only be read whole."""
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, in which special tokens are ordinary text."""

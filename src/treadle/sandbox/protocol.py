@@ -58,8 +58,7 @@ class Sandbox(Protocol):
         """
 
     def undo_changes(self) -> None:
-        """Undo all changes since the last `take_delta`. Without an earlier `take_delta`, nothing is
-        undone."""
+        """Undo all changes since the last `take_delta`. Without an earlier `take_delta`, nothing is undone."""
 
 
 class RunFiles(dict[str, bytes]):

@@ -42,8 +42,7 @@ _REPAIR = "This answer cannot be used"
 
 
 def without_repairs(messages: Sequence[Message]) -> tuple[Sequence[Message], int]:
-    """Return messages without the answers that were asked for again and the messages that did so, and how often
-    the newest one was."""
+    """Return messages without repairs and what they replaced, and how many repairs the newest answer took."""
     shown: list[Message] = []
     repairs = 0
     for message in messages:

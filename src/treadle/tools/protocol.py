@@ -115,8 +115,7 @@ class ApprovalRequest(Struct, frozen=True):
 Approver: TypeAlias = Callable[
     [ApprovalRequest], "Awaitable[Decision | bool | None] | Decision | bool | None"
 ]
-"""A function that decides whether a call may run. `None` postpones the decision: the run pauses until somebody
-decides."""
+"""A function that decides whether a call may run. `None` postpones it: the run pauses until somebody decides."""
 
 
 Asker: TypeAlias = Callable[[Question], "Awaitable[Answerable | None] | Answerable | None"]

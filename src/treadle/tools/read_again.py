@@ -1,5 +1,4 @@
-"""The tools `read_result` and `read_message`. With them, a model reads again what its context no longer holds as a
-whole."""
+"""The tools `read_result` and `read_message`, by which a model reads what its context no longer holds."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,5 +1,4 @@
-"""Toolsets by name: how they are made, and what a recorded one would start, import, open, ask and send on this
-machine."""
+"""Toolsets by name: how they are made, and what a recorded one would start, import, open, ask and send."""
 
 import inspect
 import re

@@ -86,8 +86,7 @@ def _on_path(folder: Path, position: int) -> Iterator[None]:
 
 @contextmanager
 def told(what: str) -> Iterator[None]:
-    """Turn every exception of an import in the `with` block into a `ConfigError` that says where the exception
-    happened."""
+    """Turn every exception of an import in the `with` block into a `ConfigError` that says where it happened."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -206,8 +205,7 @@ def may_hold_secret(text: str) -> bool:
 
 
 def without_secrets(part: PartSpec) -> PartSpec:
-    """Return `part` in the form that may be recorded: without its settings and its text if they may hold a
-    secret."""
+    """Return `part` as it may be recorded: without settings and text that may hold a secret."""
     if part.missing is not None:
         return part
     if may_hold_secret(part.name):

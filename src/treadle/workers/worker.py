@@ -83,8 +83,7 @@ class Worker:
         self._failure: Exception | None = None
 
     async def work(self) -> None:
-        """Claim and drive runs until cancelled; then give all runs back. Raises: `JournalError` if the store
-        fails."""
+        """Claim and drive runs until cancelled; then give them back. Raises: `JournalError` if the store fails."""
         news = self.journal.news(self._options.queue)
         try:
             with collecting_less(self._options.window):

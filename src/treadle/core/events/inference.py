@@ -40,8 +40,7 @@ class InferenceCompleted(BodyWithContents, frozen=True, gc=False, tag="inference
     verdict: Verdict | None = None
     """What a second model said about the answer before it was used; `None` if none was asked."""
     refused_tool: str | None = None
-    """The name of an offered tool that the answer says cannot be used; `None` if there is none, or if nobody
-    looked."""
+    """The name of an offered tool that the answer says cannot be used; `None`: none, or nobody looked."""
 
 
 class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
@@ -73,8 +72,7 @@ class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
     usage: Usage | None = None
     """The tokens of an answer that was complete and thrown away; `None`: there was no such answer."""
     cost_usd: float | None = None
-    """The cost in US dollars of the answer that was thrown away; `None` if it is not known, or if there was no
-    such answer."""
+    """The cost in US dollars of the answer that was thrown away; `None` if it is not known, or none was."""
     said: str = ""
     """The text of the answer that was streamed before the inference was stopped."""
     next_tier: str | None = None

@@ -121,8 +121,7 @@ class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
     instructions: str | None = None
     """The text of the system message from here on; `None`: as before."""
     trace_parent: str | None = None
-    """The span of the part of the turn that begins here; see `turn_started`. `None`: no turn is open, or nobody
-    traces the run."""
+    """The span of the part of the turn that begins here; see `turn_started`. `None`: no open turn, or no trace."""
     begins_fork: bool = False
     """True if the events before are copied from another run. An inference that was under way there is not lost."""
 
@@ -149,8 +148,7 @@ class Noted(Body, frozen=True, gc=False, tag="noted"):
     by: str | None = None
     """Who or what added the labels or the remark; `None` if unknown."""
     refused: str | None = None
-    """The tag of the message that had no effect, such as `answer`; `remark` says why. `None`: no message was
-    refused."""
+    """The tag of the message that had no effect, such as `answer`; `remark` says why. `None`: none was refused."""
     withdrawn_seq: int | None = None
     """The number of the `message_injected` event whose message no longer waits, because the user took it back;
     `None`: no message was taken back."""

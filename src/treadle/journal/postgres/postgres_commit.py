@@ -26,8 +26,7 @@ from treadle.journal.tables.table_rows import HEAD_COLUMNS, RUN_COLUMNS
 from treadle.journal.tables.writer import TableWriter, Write, lease_lost, run_exists
 
 _FIRST_TOKEN_BITS = 60
-"""The size of the random first token of a run. Because the token is random, a writer recognises the run that it
-made itself."""
+"""The size of the random first token of a run, by which a writer recognises the run that it made."""
 _FLOATS = {"created_at", "reward", "updated_at", "cost_usd"}
 _INTS = {
     "is_session", "is_turn_open", "turns", "has_failed", "checksum", "events", "steps", "input_tokens",
@@ -368,8 +367,7 @@ def _int(result: PGresult, row: int, column: int) -> int:
 
 
 def find(db: Db, entries: Sequence[Entry]) -> Keys:
-    """Return the runs whose frame is there already, because the server had stored it before the connection was
-    lost."""
+    """Return the runs whose frame the server had stored before the connection was lost."""
     names, seqs = (
         Texts([entry.writer.run_id for entry in entries]),
         Ints([entry.first_seq for entry in entries]),

@@ -292,8 +292,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
         self._is_patient = read_meta(db)[1] == "power"
         """True at level `power`, at which a commit waits for the disk."""
         self._beat_at = 0.0
-        """The time of the last heartbeat, by `clock.monotonic`, so that setting the wall clock does not delay the
-        next one."""
+        """The time of the last heartbeat, by `clock.monotonic`, which setting the wall clock does not change."""
         self._give_up_at = math.inf
         """The time after which the file's lock is not waited for, by `clock.monotonic`."""
         self._file = FileState()
@@ -512,8 +511,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
         return result
 
     def _strengthen(self) -> None:
-        """Change to level `power`, because another process opened the file at it. Sync what was committed
-        before."""
+        """Change to level `power`, at which another process opened the file. Sync what was committed before."""
         set_level(self._db, "power")
         self._is_patient = True
         with contextlib.suppress(JournalError):  # the next commit fails too

@@ -64,8 +64,7 @@ class Owner(Struct, frozen=True):
     """The namespaces in which the host counts processes and time; empty if unknown."""
     pid: int
     started: str
-    """The time at which the process started, to distinguish it from a later process with the same pid; empty if
-    unknown."""
+    """When the process started, which tells it from a later one with the same pid; empty if unknown."""
 
     def has_ended(self) -> bool:
         """Return True if the process has certainly ended. A process elsewhere is never certain to have ended."""
@@ -147,8 +146,7 @@ class Leases(ABC):
     """
 
     HOLDERS: ClassVar[str]
-    """The owners: id, host, space, pid, start, `lease_seconds`, the two times of the heartbeat, and its age by the
-    server's clock."""
+    """The owners: id, host, space, pid, start, `lease_seconds`, both times of the beat, its age by the server."""
     FIND: ClassVar[str]
     """The row, owner, token and losses of the run with an id, locked."""
     NEXT: ClassVar[str]

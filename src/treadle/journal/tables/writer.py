@@ -148,8 +148,7 @@ class Write(Struct, eq=False):
     taken: int = 0
     """The number of the newest message that the bodies took in; 0 if they took in none."""
     copied: int = 0
-    """The number after which the run's next message is numbered, if the bodies were copied from elsewhere; 0 if
-    they were not."""
+    """The number of the message after which the next is numbered, if the bodies were copied; else 0."""
     frame: bytes | None = None
     """The bodies as JSON lines; `None` until `encode`."""
     waiters: list[asyncio.Future[None]] = []
@@ -319,8 +318,7 @@ class TableWriter:
         return self.queue is not None and self._facts.is_turn_open and not self._facts.waiting
 
     def hand_over(self) -> Write:
-        """Return the open write for the committer; the next append opens another. The caller holds the lock of
-        `Pending`."""
+        """Return the open write for the committer. The next append opens another. The caller locks `Pending`."""
         write = self._write
         assert write is not None
         self._sent, self._write = write, None

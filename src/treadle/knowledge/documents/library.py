@@ -242,8 +242,7 @@ class LoadedDocuments(Struct, frozen=True):
     """The result of `load_documents`."""
 
     text: str
-    """The documents that are small enough for the prompt, fenced, and a list of the others; empty if there are
-    none."""
+    """The small documents, fenced, for the prompt, and a list of the others; empty if there are none."""
     whole: tuple[str, ...]
     """The paths of the documents in `text`."""
     in_pieces: tuple[str, ...]

@@ -128,8 +128,7 @@ def demands_of_model(part: PartSpec) -> list[str]:
 
 
 def demands_of_judge(part: PartSpec) -> list[str]:
-    """Return texts that say what a judge would load and send, and where to. This function itself loads and
-    sends nothing."""
+    """Return texts that say what a judge would load and send, and where to, without doing it."""
     kind, _, model = part.name.partition(":")
     if part.missing is not None or kind == "patterns":
         return []

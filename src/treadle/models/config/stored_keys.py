@@ -38,8 +38,7 @@ def find_key(variable: str) -> str | None:
 
 
 def where_is_key(variable: str) -> str | None:
-    """Return where the key of an environment variable is: `the environment`, `the keyring` or a path; `None` if
-    there is none."""
+    """Return where an environment variable's key is: `the environment`, `the keyring` or a path; else `None`."""
     if os.environ.get(variable):
         return "the environment"
     entry = _read().get(variable)

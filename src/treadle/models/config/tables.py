@@ -28,8 +28,7 @@ class PriceTable(Table):
 
 
 class LimitTable(Table):
-    """The limits of a server, shared by all models that name them, in all runs of the process. Each process has
-    limits of its own."""
+    """The limits of a server, shared by all models that name them, in all runs of one process."""
 
     requests_per_minute: Positive | None = None
     tokens_per_minute: Positive | None = None
@@ -140,8 +139,7 @@ class TelemetryTable(Table):
     """The records that are made by commands which drive runs."""
 
     turn_log: str | None = None
-    """A file that gets a line of JSON for each turn, relative to the folder of this file. Only a log of turns is
-    written to."""
+    """A file that gets a line of JSON for each turn, relative to this file's folder. It is only appended to."""
     turn_log_max_bytes: Count = 50_000_000
     """The size from which on the file is renamed and a new one begun."""
     turn_log_keep: Count = 5
@@ -199,8 +197,7 @@ class KeyTable(Table):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """The hash of the key, as `treadle serve --new-key` prints it. The key itself is kept nowhere."""
     scopes: list[Literal["run", "read", "admin"]] = ["run", "read"]
-    """What the key is for: `run` begins and changes runs, `read` reads them, and `admin` also sees those of
-    others."""
+    """What the key is for: `run` begins and changes runs, `read` reads them, `admin` also sees those of others."""
     expires: datetime | date | None = None
     """When the key ends."""
     requests_per_minute: Positive | None = None
@@ -337,8 +334,7 @@ class ConfigFile(Table):
     """The content of treadle.toml."""
 
     model: str | None = None
-    """The default model: a name of `models`, `provider:name`, `auto` or `tier:NAME`. Default: `auto` if there are
-    `tiers`."""
+    """The default model: a name of `models`, `provider:name`, `auto` (the default with `tiers`) or `tier:NAME`."""
     models: dict[str, ModelTable] = {}
     limits: dict[str, LimitTable] = {}
     tiers: dict[TierName, TierValue] = {}

@@ -17,8 +17,7 @@ _HELD_SECONDS = 2.0
 
 
 class UpdateMode(StrEnum):
-    """The treatment of answers under way during an update. New requests wait in every mode until the update is
-    over."""
+    """The treatment of answers under way during an update. In every mode, new requests wait for its end."""
 
     WAIT = "wait"
     """Answers under way are finished first, with the old weights."""

@@ -1,5 +1,4 @@
-"""An endpoint of a server: where it is, which engine it runs, how its answers are decoded, and how its errors are
-explained."""
+"""An endpoint of a server: its address, its engine, the decoding of answers, the explanation of errors."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -320,8 +319,7 @@ def check_base_url(base_url: str, example: str) -> str:
 
 
 def join_url(base_url: str, path: str, query: str = "") -> str:
-    """Return the URL of `path` below `base_url`. A query in the base URL, which some gateways need, stays at the
-    end."""
+    """Return the URL of `path` below `base_url`. A query in the base URL, as of some gateways, stays at the end."""
     parts = urlsplit(base_url)
     queries = "&".join([item for item in (parts.query, query) if item])
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path, query=queries))

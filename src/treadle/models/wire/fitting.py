@@ -145,8 +145,7 @@ def fit_name(name: str) -> str:
 
 
 def fit_id(call_id: str, max_chars: int = 64) -> str:
-    """Return the id if it has at most `max_chars` ASCII letters, digits, `_` and `-`; otherwise an id that is
-    derived from it."""
+    """Return the id if it has at most `max_chars` ASCII letters, digits, `_` and `-`; else one made from it."""
     plain = call_id.replace("_", "a").replace("-", "a")
     if len(call_id) <= max_chars and plain.isascii() and plain.isalnum():
         return call_id

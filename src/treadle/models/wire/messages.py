@@ -16,8 +16,7 @@ from treadle.core.types import Artifact, Message, Role
 Contents: TypeAlias = Mapping[str, bytes]
 """The type of `Request.contents`."""
 AcceptedParts: TypeAlias = Mapping[str, frozenset[str] | None]
-"""The MIME types that a dialect accepts, by the kind of the part; `None` for all types. Text files are always
-accepted."""
+"""The MIME types that a dialect takes, by the kind of the part; `None`: all. Text files are always taken."""
 Encode: TypeAlias = Callable[[Message, Contents], bytes]
 Step: TypeAlias = Callable[[bytes | None, Message, Contents], tuple[bytes | None, bytes]]
 """The type of the functions that `with_attached` returns."""
@@ -109,8 +108,7 @@ def attached(message: Message, parts: tuple[Artifact, ...]) -> Message:
 
 
 def parts_apart(message: Message) -> tuple[Artifact, ...]:
-    """Return the parts that cannot be in the message itself, because the API accepts parts only in user
-    messages."""
+    """Return the parts that cannot be in the message itself, because the API takes parts only from users."""
     return () if message.role is Role.USER or message.role is Role.SYSTEM else message.parts
 
 
@@ -153,8 +151,7 @@ def join_body(prefix: bytes, messages: Log[Message], step: Step, contents: Conte
 def part_of_base64(
     data: str, mime_type: str, contents: dict[str, bytes], *, name: str | None = None
 ) -> Artifact:
-    """Return a part for content in base64. A large content is added to `contents`. Raises: `ValueError` if `data`
-    is not base64."""
+    """Return a part for base64. A large content is added to `contents`. Raises: `ValueError` if it is wrong."""
     part, kept = make_part(base64.b64decode(data, validate=True), mime_type, name=name)
     contents.update(kept)
     return part

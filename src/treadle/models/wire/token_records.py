@@ -1,5 +1,4 @@
-"""Records of the tokens in servers' answers. Ids and log probabilities that do not belong together are left
-out."""
+"""Records of the tokens in servers' answers. Ids and log probabilities that do not match are left out."""
 
 from collections.abc import Sequence
 from math import nan
@@ -261,8 +260,7 @@ def cut_logprobs(body: bytes) -> tuple[bytes, list[float | None] | None]:
 
 
 def find_prompt(body: bytes, text: bytes) -> int:
-    """Return the position at which the prompt's ids in an answer begin with `text`; -1 if they do not begin
-    with it."""
+    """Return the position at which the prompt's ids in an answer begin with `text`; -1 if they do not."""
     # A quotation mark within a text has a backslash before it, so this is a key.
     start = body.rfind(_PROMPT_KEY) + len(_PROMPT_KEY)
     if start < len(_PROMPT_KEY) or not body.startswith(text, start):

@@ -456,8 +456,7 @@ class LimitModel(Wrapper):
         return completion
 
     def _tell(self, held_seconds: float, watch: Watch) -> None:
-        """Report that the request waits because the server asked for it. A wait that is too long fails in
-        `admit`."""
+        """Report that the request waits because the server asked for it. Too long a wait fails in `admit`."""
         is_late = watch.left_seconds is not None and held_seconds > watch.left_seconds
         if watch.on_failure is not None and not is_late:
             watch.on_failure(self.limiter.explain_wait(held_seconds), 1, held_seconds)

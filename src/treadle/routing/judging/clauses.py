@@ -99,8 +99,7 @@ def content_of(name: str) -> str | None:
 
 
 def find_language(found: tuple[str, ...]) -> str:
-    """Return the code of the language in which most of the words are frequent; English if they are frequent in
-    no language."""
+    """Return the code of the language whose frequent words are the most; English if there are none."""
     counts = {
         code: sum([2 if letters.intersection(word) else word in frequent for word in found[:_COUNTED_WORDS]])
         for code, frequent, letters in _signs()

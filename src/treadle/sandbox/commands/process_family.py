@@ -134,8 +134,7 @@ class IsolatedFamily(ProcessFamily):
 
 
 class BareFamily(ProcessFamily):
-    """The processes of a command without isolation. A mark in their environment identifies processes that detached
-    themselves."""
+    """The processes of a command without isolation. A mark in their environment identifies detached ones."""
 
     def __init__(self, text: str, root: Path, limits: Limits) -> None:
         super().__init__(text, root, limits)

@@ -318,8 +318,7 @@ class _Change:
 
 
 class _Writer:
-    """A writer of files, folders and links below a root. It removes everything that is in the way, such as a
-    link."""
+    """A writer of files, folders and links below a root. It removes what is in the way, such as a link."""
 
     def __init__(self, root: Path, owner: int | None) -> None:
         self._root = open_folder(str(root))
@@ -360,8 +359,7 @@ class _Writer:
             os.chown(name, self._owner, self._owner, dir_fd=fd, follow_symlinks=False)
 
     def hide(self, path: str) -> None:
-        """Remove a path of the image below this layer, or with a slash at its end all in that folder. Raises:
-        `OSError`."""
+        """Remove a path of the image below this layer; with a slash at its end, all in it. Raises: `OSError`."""
         if path.endswith("/"):
             os.setxattr(self._enter(path[:-1]), _OPAQUE, b"y")
             return
@@ -474,8 +472,7 @@ def _check_name(path: str, name: str) -> None:
 
 
 def _find_place(path: str, layer: Path, image: Path) -> str:
-    """Return `path` with the links of an image followed that lead to its folder, unless the layer has replaced
-    them."""
+    """Return `path` with the links of an image to its folder followed, unless the layer has replaced them."""
     *folders, name = path.split("/")
     found: list[str] = []
     pending, links = folders[::-1], 0

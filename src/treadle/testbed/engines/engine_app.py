@@ -197,8 +197,7 @@ class EngineApp(OracleApp):
             work.go()
 
     def set_version(self, version: str) -> None:
-        """Change the weights. Answers in progress keep the ids that have appeared; the new weights sample the
-        rest."""
+        """Change the weights. Answers in progress keep the ids that have appeared; the new weights go on."""
         for work in list(self._running.values()):
             work.renew(version)
         self.version = version

@@ -22,8 +22,7 @@ _PATHS = ("file_path", "path", "filename", "file")
 _CONTENTS = ("content", "contents", "text")
 
 Finding = Generator[Step, list[str], tuple[str | None, str]]
-"""The steps that find and read a file. They return its path and text, or `None` and the reason why no file was
-read."""
+"""The steps that find and read a file. They return its path and text, or `None` and why none was read."""
 
 
 class FileTools:

@@ -53,8 +53,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     """The behaviour of the server."""
 
     mistake_rate: float = 0.0
-    """The probability of a mistake at each step, from 0 to 1, for the model `oracle`. A rate in the model's
-    name overrides it."""
+    """The probability, from 0 to 1, of a mistake at each step of `oracle`, if its name has no rate."""
     latency_seconds: float = 0.0
     """The time before each completion."""
     slow_latency_seconds: float = 0.0
@@ -70,8 +69,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     stall_seconds: float = 60.0
     """How long a request of the kind `stalled` waits."""
     seed: int = 0
-    """The seed of failures and slow completions. They also depend on the request, and failures on the number of its
-    retries."""
+    """The seed of failures and slow completions, which also depend on the request and its retries."""
 
     def __post_init__(self) -> None:
         for name in ("mistake_rate", "failure_rate", "slow_share"):

@@ -113,8 +113,7 @@ def safe_name(name: str) -> str:
 
 
 def name_of_command(words: Sequence[str]) -> str:
-    """Return the first word of a command that names a program or package, without words such as `npx` that only
-    start it."""
+    """Return the first word of a command that names a program or package, after words such as `npx`."""
     plain = [word for word in words if not word.startswith("-") and "=" not in word]
     for word in plain:
         last = Path(word).name
@@ -135,8 +134,7 @@ _MIN_VALUE_CHARS = 4
 
 
 def make_part(entries: Mapping[str, dict[str, Json] | str]) -> PartSpec:
-    """Return the part that describes servers. `entries` has each server by name, with its entry or with the
-    reason why it has none."""
+    """Return the part for servers. `entries` has each one by name: its entry, or why it has none."""
     for name, entry in entries.items():
         missing = (
             entry if isinstance(entry, str) else without_secrets(PartSpec(name="mcp", settings=entry)).missing

@@ -18,8 +18,7 @@ def _checker(schema: str) -> OutputChecker:
 
 
 def find_output_fault(schema: dict[str, Json], value: Json) -> str | None:
-    """Return the reason why `value` does not fit `schema`; `None` if it fits. Raises: `ConfigError` if the
-    schema is not valid."""
+    """Return why `value` does not fit `schema`; `None` if it fits. Raises: `ConfigError` for a wrong schema."""
     return _checker(msgspec.json.encode(schema).decode()).find_fault(value)
 
 

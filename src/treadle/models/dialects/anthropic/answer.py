@@ -121,8 +121,7 @@ def message_of(blocks: list[Json]) -> Message:
 
 
 def opaque_of(blocks: list[Json]) -> dict[str, Json] | None:
-    """Return the blocks that the fields of a message cannot hold: often none, or the signature of a single
-    thought."""
+    """Return the blocks that the fields of a message cannot hold, or only the signature of a single thought."""
     kept = [block for block in blocks if block["type"] != "text" or block["text"] or block.get("citations")]
     shape = ["cited" if block.get("citations") else block["type"] for block in kept]
     at = 1 if shape[:1] == ["thinking"] else 0

@@ -126,8 +126,7 @@ class AnthropicModel(HttpModel):
         return self.settings.max_output_tokens or _default_max_tokens(self.model)
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
-        """Return whether the server can decode within `schema`: its objects must be closed, and the model 4.1 or
-        newer."""
+        """Return whether the server can decode within `schema`: its objects are closed, and the model is new."""
         version = _version_of(self.model)
         is_new = version is None or version >= (4, 1)
         return is_new and is_closed(schema) and super().takes_schema(schema, has_tools=has_tools)
@@ -255,8 +254,7 @@ def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
 
 
 def _attach(message: Message, contents: Contents) -> bytes:
-    """Return content blocks with the parts of an answer, as part of a user message: the API accepts parts only
-    from users."""
+    """Return the parts of an answer as content blocks of a user message: only users may send parts."""
     if message.role is not Role.ASSISTANT:
         return b""
     return _encode_blocks(attached(message, message.parts), contents)

@@ -165,8 +165,7 @@ def _restore(kept: list[Json], calls: list[Json], message: Message, contents: Co
 
 
 def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
-    """Return an artifact as a part in the API's form. Raises: `UnsupportedPartError` if the API has no form for
-    it."""
+    """Return an artifact as a part of the API. Raises: `UnsupportedPartError` if the API has none for it."""
     check_part(part, GeminiModel.DIALECT, GeminiModel.PARTS)
     if part.kind == "text":
         return {"text": text_of_part(part, contents)}
@@ -177,8 +176,7 @@ def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
 
 
 def _attach(message: Message, contents: Contents) -> bytes:
-    """Return the images of a tool result as parts of a user message, for models whose results can hold only
-    text."""
+    """Return the images of a tool result as parts of a user message, for models whose results are text only."""
     if message.role is not Role.TOOL:
         return b""
     return _encode_parts(attached(message, message.parts), contents, is_strict=False)
