@@ -45,6 +45,14 @@ def decode_document(data: bytes, origin: str, *, is_yaml: bool | None = None) ->
         raise ConfigError(f"{origin} is nested too deeply, or contains itself") from None
 
 
+def decode_or(text: str | bytes, otherwise: Json = None) -> Json:
+    """Return the value of a JSON text; `otherwise` if it is not JSON."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return otherwise
+
+
 def is_yaml_name(name: str) -> bool:
     """Return whether a file's name ends in `.yaml` or `.yml`."""
     return name.lower().endswith((".yaml", ".yml"))

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
 from treadle.core.spec import PartSpec
@@ -268,10 +267,7 @@ def demands_of_tools(part: PartSpec) -> list[str]:
 def _demands_of_mcp(text: str, settings: dict[str, Json]) -> list[str]:
     raw: Json = settings
     if text.lstrip().startswith("{"):
-        try:
-            raw = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeError):
-            raw = None
+        raw = decode_or(text)
     elif text.startswith(("http://", "https://")):
         return [f"ask the MCP server at {text!r}"]
     elif text:

@@ -368,10 +368,8 @@ def _int(result: PGresult, row: int, column: int) -> int:
 
 def find(db: Db, entries: Sequence[Entry]) -> Keys:
     """Return the runs whose frame the server had stored before the connection was lost."""
-    names, seqs = (
-        Texts([entry.writer.run_id for entry in entries]),
-        Ints([entry.first_seq for entry in entries]),
-    )
+    names = Texts([entry.writer.run_id for entry in entries])
+    seqs = Ints([entry.first_seq for entry in entries])
     frames = {row[0]: row[1:] for row in db.cursor(binary=True).execute(_FIND, (names, seqs))}
     found: Keys = {}
     for entry in entries:

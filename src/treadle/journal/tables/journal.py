@@ -72,12 +72,10 @@ class TableJournal(ABC, Generic[D]):
         self._name = name
         self._leases = leases
         self._reader = reader
-        self.read, self.scan, self.inbox, self.find_runs = (
-            reader.read,
-            reader.scan,
-            reader.inbox,
-            reader.find_runs,
-        )
+        self.read = reader.read
+        self.scan = reader.scan
+        self.inbox = reader.inbox
+        self.find_runs = reader.find_runs
         self.read_stored, self.find_faults = reader.read_stored, reader.find_faults
         self._committer = committer
         self._refused: dict[str, set[str]] = {}

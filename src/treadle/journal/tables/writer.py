@@ -297,10 +297,8 @@ class TableWriter:
             return None
         # The function must not keep this writer alive, because its run would count as driven.
         run_id, newest, lease = self.run_id, self.driven.newest, Lease(self.key, -self.token)
-        hooks, end = (
-            (self._journal, self._pending, self._on_orphaned),
-            (self.head, self.checksum, self._facts),
-        )
+        hooks = (self._journal, self._pending, self._on_orphaned)
+        end = (self.head, self.checksum, self._facts)
         return lambda: TableWriter(run_id, *hooks, committer.driven.open(run_id, newest), lease, *end)
 
     @property

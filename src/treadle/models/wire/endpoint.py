@@ -9,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 from msgspec import Struct
 
+from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError, ProviderError, ServerError, TransportError
 from treadle.core.events import Delta
 from treadle.core.masking import hide_in_url
@@ -251,11 +252,7 @@ class HttpEndpoint:
 
     def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
         """Return the typed error for an answer whose status is an error."""
-        try:
-            raw = find_error(_decode(body))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raw = None
-        return explain_error(self.server, status, raw or body, answer.header)
+        return explain_error(self.server, status, find_error(decode_or(body)) or body, answer.header)
 
 
 def is_success(status: int) -> bool:

@@ -192,10 +192,8 @@ class CollectedOutput:
         left_out = self.total_bytes - len(self._head) - self._tail_bytes
         if left_out <= 0:
             return (self._head + self._tail).decode(errors="replace")
-        head, tail = (
-            self._head.decode(errors="replace"),
-            self._tail[-self._tail_bytes :].decode(errors="replace"),
-        )
+        head = self._head.decode(errors="replace")
+        tail = self._tail[-self._tail_bytes :].decode(errors="replace")
         return f"{head}\n[… {left_out:,} of {self.total_bytes:,} bytes left out …]\n{tail}"
 
     @property

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.documents import decode_or
 from treadle.core.events import Delta, ReasoningDelta, ServerCallDelta, TextDelta, ToolCallDelta
 from treadle.core.types import (
     UNREPORTED,
@@ -326,14 +327,9 @@ class MessageCollector(StreamCollector):
             self._blocks[index][field] = "".join(pieces)
         for index, pieces in self._inputs.items():
             text = "".join(pieces)
-            self._blocks[index]["input"] = text if index in self._calls else _decode(text)
+            # The answer may have been cut off within the input of a server tool's call.
+            self._blocks[index]["input"] = (
+                text if index in self._calls else decode_or(text, {INVALID_KEY: text})
+            )
         content = [block for _, block in sorted(self._blocks.items())]
         return {**self._head, "content": content, "usage": self._usage or None}
-
-
-def _decode(text: str) -> Json:
-    """Return the decoded input of a server tool's call, or its text if the answer was cut off within it."""
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return {INVALID_KEY: text}

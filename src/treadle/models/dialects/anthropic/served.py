@@ -271,10 +271,7 @@ def write_error(status: int, message: str) -> dict[str, Json]:
 
 def _input_of(call: ToolCall) -> Json:
     """Return the arguments as an object; those that are none are within one, so that they are not lost."""
-    try:
-        value = call.parsed
-    except msgspec.DecodeError:
-        value = call.arguments
+    value = call.parsed_or(call.arguments)
     return value if isinstance(value, dict) else {"arguments": value}
 
 
