@@ -130,35 +130,19 @@ _FIND = (
 
 
 class Entry:
-    """The events that one run appended, as one frame, and the release of the run's lease."""
+    """The events that one run appended, as one frame, and the release of the run's lease.
 
-    __slots__ = (
-        "checksum",
-        "copied",
-        "count",
-        "first_seq",
-        "frames",
-        "is_release",
-        "row",
-        "size",
-        "taken",
-        "writer",
-        "writes",
-    )
+    `size` is about how many bytes the store gets.
+    """
 
     def __init__(self, write: Write, size: int) -> None:
-        self.writer = write.writer
-        self.writes = [write]
-        self.first_seq = write.first_seq
-        self.count = len(write.bodies)
-        self.frames = [write.frame or b""]
-        self.checksum = crc32(self.frames[0], write.writer.checksum)
-        self.row = write.row
-        self.is_release = write.is_release
-        self.taken = write.taken
-        self.copied = write.copied
-        self.size = size
-        """About how many bytes the store gets."""
+        self.writer, self.first_seq = write.writer, write.first_seq
+        self.writes: list[Write] = []
+        self.frames: list[bytes] = []
+        self.checksum = write.writer.checksum
+        self.row: tuple[object, ...] | None = None
+        self.count = self.taken = self.copied = self.size = 0
+        self.add(write, size)
 
     def add(self, write: Write, size: int) -> None:
         """Add the next write of the run."""

@@ -174,28 +174,6 @@ class Write(Struct, eq=False):
 class TableWriter:
     """The `RunWriter` of a journal in tables."""
 
-    __slots__ = (
-        "_facts",
-        "_is_released",
-        "_journal",
-        "_next_seq",
-        "_on_orphaned",
-        "_pending",
-        "_sent",
-        "_write",
-        "checksum",
-        "driven",
-        "epoch",
-        "error",
-        "head",
-        "key",
-        "losses",
-        "run_id",
-        "seal",
-        "seed",
-        "token",
-    )
-
     def __init__(
         self,
         run_id: str,
