@@ -55,8 +55,7 @@ class StepView(Struct, frozen=True, omit_defaults=True):
     tools_tokens: int
     """The estimated size of their definitions."""
     tokens: int
-    """The size of the prompt in tokens, as the server counted it. If the server did not count, it is the
-    estimate from before the request."""
+    """The size of the prompt in tokens as the server counted it, or the estimate from before the request."""
     is_counted: bool
     """True if the server counted `tokens`."""
     usage: Usage

@@ -11,8 +11,7 @@ class AmbiguityClass(StrEnum):
     """The kind of what a message leaves open. The order is the order of precedence."""
 
     SAFETY_CRITICAL_GAP = "safety_critical_gap"
-    """The message asks for something that cannot be undone, such as deleting, paying or publishing, and does not
-    say exactly what to delete, pay or publish."""
+    """The message asks for something irreversible, such as deleting or paying, without saying exactly what."""
     MISSING_PARAMETER = "missing_parameter"
     """Something that the work needs is missing, such as a recipient or a time."""
     VAGUE_SCOPE = "vague_scope"

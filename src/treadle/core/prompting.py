@@ -143,8 +143,7 @@ def note_tools(state: "State") -> None:
 
 
 def note_inference(state: "State", completion: Completion) -> Usage:
-    """Note what the server counted, before the answer is added to the messages. Return the tokens, which are
-    estimated if the server did not report them."""
+    """Note the tokens that the server counted, or an estimate, before the answer is added, and return them."""
     size, usage, message = state.size, completion.usage, completion.message
     spent = usage
     if not usage.is_reported:
@@ -286,8 +285,7 @@ def compact(
 
 
 def take_excerpt(message: Message, text: str | None, kept_parts: int | None = None) -> Message:
-    """Return `message` with `text` in place of its own; `None`: with its own. Of its parts the first `kept_parts`
-    stay; `None`: all."""
+    """Return `message` with `text`, if given, in place of its own, and its first `kept_parts` (`None`: all)."""
     return (
         message
         if text is None

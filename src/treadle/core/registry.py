@@ -133,8 +133,7 @@ def name_known(name: str, known: Iterable[str], introduction: str) -> str:
 
 
 def check_options(given: Iterable[str], known: frozenset[str], what: str) -> None:
-    """Check that all options have `known` names. Raises: `ConfigError` with the nearest names if one is
-    unknown. `what` names the kind of option in the message."""
+    """Check that options, of the kind `what`, have `known` names. Raises: `ConfigError` with the nearest."""
     if not known.issuperset(given):
         name = next(name for name in given if name not in known)
         raise ConfigError(

@@ -81,8 +81,7 @@ class Turn(Struct, gc=False):
     is_open: bool = False
     """True if the turn has not ended."""
     began_at: float = 0.0
-    """The time at which the turn began, moved forward by the time during which no process drove the run. It
-    counts only where events have no `worked_seconds`."""
+    """When the turn began, moved by the time without a driver. It counts for events without `worked_seconds`."""
     position: int = 0
     """The position in the transcript of the message that began the turn."""
     steering: tuple[tuple[int, Message], ...] = ()
@@ -128,8 +127,7 @@ class Turn(Struct, gc=False):
     unknown_names: frozenset[str] = frozenset()
     """The names without a tool that the model has called since its last call that succeeded."""
     misnamed: tuple[str, ...] = ()
-    """The unknown names in the calls of the newest step that the model had already been told about. Empty again
-    after it has been told once more."""
+    """The unknown names in the newest step's calls that the model had been told about, until it is told again."""
     questions: dict[str, AskedQuestion] = {}
     """The questions that were asked, by id."""
 

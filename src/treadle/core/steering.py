@@ -51,8 +51,7 @@ def take_steering(state: "State") -> None:
 
 
 def is_steered(state: "State") -> bool:
-    """Return whether the model is asked again instead of ending the turn with its answer, because the user has
-    sent a message for this turn meanwhile."""
+    """Return whether the model is asked again, because the user has sent a message for this turn."""
     turn = state.turn
     return bool(turn.steering) and turn.limit is None and check_limits(state) is None
 

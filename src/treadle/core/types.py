@@ -113,8 +113,7 @@ class ToolErrorKind(StrEnum):
     NOT_RUN = "not_run"
     """The call was not run, or a pure one not to its end, because of a limit or the end of the turn."""
     OVER_LIMIT = "over_limit"
-    """The call was not run because the tool had already been called as often as it may be in one turn, or had asked
-    for another call too often."""
+    """The call was not run because the tool was called, or asked for another call, too often in the turn."""
     REFUSED = "refused"
     """The call was not run because the policy or the user refused it."""
 
@@ -143,8 +142,7 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
     arguments: str
     """The exact text that the model wrote, whether it is valid JSON or not."""
     opaque: dict[str, Json] | None = None
-    """Data that the provider sent with the call and that Treadle has no field for; it is sent back unchanged. The
-    keys are those of `Message.opaque`."""
+    """What the provider sent with the call and Treadle has no field for, to be sent back; see `Message.opaque`."""
 
     @property
     def parsed(self) -> Json:
@@ -435,8 +433,7 @@ class Completion(Struct, frozen=True, omit_defaults=True, gc=False):
     is_cached: bool = False
     """True if the answer came from Treadle's cache, so that nothing was sent or paid."""
     contents: dict[str, bytes] | None = None
-    """Content of the message's parts that are not inline, by hash. The driver moves it to the store, so this is
-    always `None` in a journal."""
+    """Content of large parts by hash. The driver moves it to the store: in a journal it is `None`."""
     engine: str | None = None
     """The engine that answered and its version, such as `vllm 0.11.2`; `None` if it is not known."""
     weight_version: str | None = None

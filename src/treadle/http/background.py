@@ -60,8 +60,7 @@ class LoopThread:
         return _run_in(self.loop, coroutine)
 
     async def hop(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine in the loop, and return its result. A cancellation is passed on without waiting for
-        the end of the coroutine."""
+        """Run the coroutine in the loop, and return its result. A cancellation is passed on and not awaited."""
         here, there = asyncio.get_running_loop(), self.loop
         if here is there:
             return await coroutine

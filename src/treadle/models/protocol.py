@@ -51,15 +51,13 @@ class Watch(Struct, eq=False):
     """How long the caller waits for the answer. If a request would wait longer, it fails at once. `None`: no
     limit."""
     patience_seconds: float | None = None
-    """The longest wait that a server may ask for. If it is longer, the request fails at once, because another model
-    can be asked. `None`: no limit."""
+    """The longest wait that a server may ask for; beyond it another model can be asked. `None`: no limit."""
     held: "Hold | None" = None
     """The wait that a server asked for before the run was resumed; `None` if there is none."""
     answered_by: str | None = None
     """The name of the model that answered, which a wrapper of several models sets; `None`: there is only one."""
     on_token_ids: Callable[[Sequence[int]], None] | None = None
-    """The function that an engine of `models.tokens` calls with the newest ids while it samples, in place of
-    `on_delta`. `None`: the answer is not streamed."""
+    """What an engine of `models.tokens` calls with its newest ids, in place of `on_delta`. `None`: no stream."""
 
 
 class Model(Protocol):

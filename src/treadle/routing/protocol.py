@@ -22,8 +22,7 @@ class TierCandidate(Struct, frozen=True, kw_only=True):
     """What the next inference would cost, estimated from the prompt and an answer of usual length."""
     context_tokens: int | None = None
     sees_images: bool | None = None
-    """True if the model is known to see images, false if it is known that it cannot; `None`: unknown, but the
-    model's dialect can send images."""
+    """Whether the model is known to see images; `None`: unknown, but its dialect can send them."""
     tool_strength: str | None = None
     latency_seconds: float | None = None
     """The time until an answer is complete: the one that was measured, or else the one that was configured."""

@@ -344,8 +344,7 @@ class SharedFiles(Mapping[str, bytes]):
         self._first = self._sandbox.copy().take_delta()
 
     def open(self, *, is_reported: bool = False) -> MemorySandbox:
-        """Return a new sandbox with the files, in a time that does not depend on their number. Deltas report them
-        unless they count as `is_reported`."""
+        """Return a new sandbox with the files, in constant time. Deltas report them unless `is_reported`."""
         opened = self._sandbox.copy(is_reported=is_reported)
         opened._first = None if is_reported else self._first
         return opened

@@ -28,8 +28,7 @@ def make_completion(
 
 
 def find_requests(messages: Sequence[Message]) -> list[int]:
-    """Return the positions of the user's messages. A message after a tool result comes from the loop, such as the
-    request for a final answer, and is left out."""
+    """Return the positions of the user's messages, without those that the loop writes after tool results."""
     return [
         index
         for index, message in enumerate(messages)

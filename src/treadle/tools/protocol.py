@@ -57,8 +57,7 @@ class Tool(Protocol):
         """The tool's definition: its name, description, parameters, effect and limits."""
 
     def find_fault(self, arguments: Json) -> str | None:
-        """Return the reason why `arguments` do not fit the schema, in words that help the model to correct
-        them; `None` if they fit."""
+        """Return why `arguments` do not fit the schema, in words that help the model; `None` if they fit."""
 
     async def call(self, arguments: dict[str, Json], context: "ToolContext") -> str | ToolOutput:
         """Run the tool with `arguments` in which `find_fault` found no fault.

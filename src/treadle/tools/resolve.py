@@ -120,8 +120,7 @@ def check_part(part: PartSpec) -> None:
 
 
 def place_in(item: Json, folder: Path) -> Json:
-    """Return the name of a toolset. If the name contains the path of a file, the path is made relative to
-    `folder`. The name may be in a mapping with settings."""
+    """Return the name of a toolset, or of one in a mapping, with a path in it made relative to `folder`."""
     if isinstance(item, dict) and "name" in item:
         return item | {"name": place_in(item["name"], folder)}
     if not isinstance(item, str):
@@ -215,8 +214,7 @@ memory, `ask` only asks the user, and the calls of `client` are made by whoever 
 
 
 def demands_of_tools(part: PartSpec) -> list[str]:
-    """Return texts that say what would be started, imported, opened, asked and sent if a toolset were made from
-    `part` and called."""
+    """Return texts that say what making and calling the toolset of `part` would start, import, open and send."""
     if part.missing is not None:
         return []
     kind, _, text = part.name.partition(":")

@@ -100,8 +100,7 @@ def refuse_async(function: Any, what: str) -> None:
 
 
 def load_function(reference: str, takes: str) -> Callable[..., Any]:
-    """Return the function at `package.module:function` or `file.py:function`. `takes` says in an error what it must
-    take. Raises: `ConfigError`."""
+    """Return the function at `package.module:function` or `file.py:function`. Raises: `ConfigError`."""
     found = load_reference(reference)
     if not callable(found):
         raise ConfigError(f"{reference!r} is {found!r:.100}; name a function that takes {takes}")

@@ -102,8 +102,7 @@ class QueueWorkers:
         """What each live worker drives."""
         self._restarts = self._deaths = 0
         self._waiting: dict[str, asyncio.Future[bool]] = {}
-        """The runs that have not ended. A future gets whether the run waits for somebody, or an exception if the
-        run is given up."""
+        """The runs that have not ended. A future gets whether the run waits for somebody, or why it is given up."""
         self._watching: asyncio.Task[None] | None = None
         self._working: dict[int, asyncio.Task[None]] = {}
         """The tasks that keep the workers alive, by the number of the worker."""

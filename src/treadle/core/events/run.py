@@ -23,8 +23,7 @@ class RunStarted(BodyWithContents, frozen=True, gc=False, tag="run_started"):
     is_session: bool = False
     """True if the run is a session: after a turn it stays open for the next one."""
     has_user: bool = False
-    """True if the task has a simulated user, who may speak again after each answer. The run stays open until the
-    user has no more to say."""
+    """True if a simulated user may speak again after each answer. The run is open until nothing more is said."""
     task: TaskRef | None = None
     """The task of the run; `None` if the run was given only a text."""
     parent: Parent | None = None
@@ -150,8 +149,7 @@ class Noted(Body, frozen=True, gc=False, tag="noted"):
     refused: str | None = None
     """The tag of the message that had no effect, such as `answer`; `remark` says why. `None`: none was refused."""
     withdrawn_seq: int | None = None
-    """The number of the `message_injected` event whose message no longer waits, because the user took it back;
-    `None`: no message was taken back."""
+    """The number of the `message_injected` event whose message the user took back; `None`: none was."""
 
 
 class Rewarded(Body, frozen=True, gc=False, tag="rewarded"):

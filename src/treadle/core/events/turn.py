@@ -24,8 +24,7 @@ class TurnStarted(BodyWithContents, frozen=True, gc=False, tag="turn_started"):
     queued_seq: int | None = None
     """The number of the `message_injected` event that holds the same message; `None` if it was not queued."""
     trace_parent: str | None = None
-    """The span of the turn, as W3C's `traceparent`, to which a later part of the turn or a fork is linked; `None`:
-    nobody traces the run."""
+    """The turn's span as W3C's `traceparent`, for links of its later parts and forks; `None`: no trace."""
 
 
 class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_injected"):

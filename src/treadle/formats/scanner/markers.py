@@ -406,8 +406,7 @@ class Scanner:
         return min(end, line) if is_line_start and (line < size) else end
 
     def _skip_span(self, reader: Reader, at: int, size: int) -> Generator[None, None, int]:
-        """Return the end of inline code: a run of the same number of backticks on the same line. Without such a
-        run, the backticks are text."""
+        """Return the end of inline code: as many backticks on the same line. Without them, it is no code."""
         position = at + size
         while True:
             newline = reader.find("\n", position)

@@ -250,8 +250,7 @@ T = TypeVar("T")
 _LOOP_BYTES = 512 * 1024
 """A commit of more bytes than this is left to the thread."""
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
-"""When the log has about this many bytes, the thread copies it into the file. A page that many commits changed is
-copied only once."""
+"""At this size the thread copies the log into the file, so that a page that often changed is copied once."""
 _PAGE_BYTES = 4096
 _VACUUM_BYTES = 32 * 1024 * 1024
 """A file of more bytes than this is rewritten only by `slim`."""

@@ -88,8 +88,7 @@ class Committer(ABC, Generic[D]):
 
     @abstractmethod
     def _commit_and_settle(self, writes: list[Write]) -> None:
-        """Store `writes`, in the thread, and settle them, now or later. A write that cannot be stored gets an
-        error, and so does its writer."""
+        """Store `writes`, in the thread, and settle them, now or later. What cannot be stored gets an error."""
 
     @abstractmethod
     def _transact(self, function: Callable[[D], T]) -> T:

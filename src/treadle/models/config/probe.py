@@ -195,8 +195,7 @@ class Prober:
         return EndpointFinding("tools", True, "it calls, and takes the result")
 
     async def _explain_no_call(self, question: str, answer: Completion) -> EndpointFinding:
-        """Return the finding about an answer without a call. A template that has no place for tools makes the same
-        prompt with and without them."""
+        """Return the finding about an answer without a call: a template without a place for tools drops them."""
         seen, advice = f"no call, but {_show(answer)}", self._find_advice()
         if answer.usage.is_reported:
             plain = (await _ask(self._model, question)).usage

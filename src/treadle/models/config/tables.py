@@ -64,15 +64,13 @@ class ModelTable(Table):
     output_mode: Literal["native", "tool", "text"] | None = None
     """How the model is made to give answers that fit a schema; `treadle models check` shows what works."""
     format: str | None = None
-    """The text format of tool calls that the server does not parse, such as `hermes`; `auto` derives it from the
-    model's name."""
+    """The text format of tool calls that the server does not parse, such as `hermes`; `auto`: by its name."""
     renderer: str | None = None
     """The renderer that makes the prompt's token ids, such as `chatml`, `hf:FOLDER` or `family:qwen3`, for a model
     of vLLM or SGLang: it is sent token ids and returns token ids. A folder is relative to the folder of this
     file."""
     engine: str | None = None
-    """The endpoint of vLLM or SGLang that is sent token ids, such as `vllm_completions`; needs a `renderer`. By
-    default, the server is asked which it has."""
+    """The endpoint of vLLM or SGLang for token ids, such as `vllm_completions`. Default: the server is asked."""
     options: dict[str, Any] = {}
     """Options that only this provider's dialect has."""
     timeout_seconds: Positive = 600.0
@@ -110,8 +108,7 @@ class TierTable(Table):
     price: PriceTable | None = None
     """The price of the tier's models, if it is not known."""
     tool_strength: Literal["weak", "medium", "strong"] | None = None
-    """How well the models call tools. A tier that is `weak` is not chosen if the agent has tools. If the agent
-    has many tools, only a `strong` tier is chosen."""
+    """How well the models call tools: `weak` ones are not chosen for tools, only `strong` ones for many tools."""
     context_tokens: Count | None = None
     """How many tokens the prompt and the answer may have together. Default: what is known about the model."""
     sees_images: bool | None = None
@@ -254,8 +251,7 @@ class ServeTable(Table):
     window: Count = 256
     """How many interrupted runs are continued at the same time."""
     embeddings: str | None = None
-    """A model of embeddings for the files of vector stores: a model of this file, or `provider:name`. Default:
-    files are found by their words."""
+    """A model of embeddings for files of vector stores, as `model`. Default: files are found by their words."""
 
     @field_validator("keys")
     @classmethod
@@ -343,8 +339,7 @@ class ConfigFile(Table):
     router: RouterValue = RouterTable()
     """What chooses the tier for the model `auto`: the name of a router, or a table with its settings."""
     judge: str | None = None
-    """What judges messages before their turns: `patterns`, `model:` and the name of a model, or `none`. Default:
-    `patterns` in `treadle chat`, otherwise `none`."""
+    """What judges messages: `patterns`, `model:` and a name, or `none`. Default: `none`; in chats, `patterns`."""
     chat: ChatTable = ChatTable()
     """What a new session of `treadle chat` uses where no option says otherwise."""
     telemetry: TelemetryTable = TelemetryTable()

@@ -1,5 +1,4 @@
-"""The encoding of messages: their parts (text files, images, audio), and turns that alternate between user and
-model, which some APIs require."""
+"""The encoding of messages: their parts (text files, images, audio), and turns that have to alternate."""
 
 import base64
 from collections.abc import Callable, Mapping
@@ -31,8 +30,7 @@ AUDIO_FORMATS = {
 """The names of audio formats in OpenAI's APIs, by MIME type."""
 
 NO_TEXT = "(no text)"
-"""The text that stands for an answer without content: some servers refuse empty messages, and others refuse two
-messages of a user in a row."""
+"""The text that stands for an empty answer, because some servers refuse it, or two user messages in a row."""
 
 
 def text_of_answer(content: str) -> str:
@@ -75,8 +73,7 @@ def data_url(part: Artifact, contents: Contents) -> str:
 
 
 def text_of_part(part: Artifact, contents: Contents) -> str:
-    """Return the text of a text file between the marks of a document, so that it does not pass for the words of the
-    message that it is attached to."""
+    """Return the text of a text file between the marks of a document, so that it does not pass for the message."""
     return fence("document", content_of(part, contents).decode(errors="replace"), name=part.name)
 
 

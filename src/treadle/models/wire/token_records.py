@@ -200,8 +200,7 @@ class KnownTexts:
         return entry.text if entry is not None and entry.ids == ids else b""
 
     def remember(self, ids: bytes, text: bytes, prior: bytes) -> None:
-        """Remember the text of packed ids. They continue those of `prior`, whose text is forgotten unless another
-        run has the same ids."""
+        """Remember the text of packed ids in place of that of `prior`, unless another run has the same ids."""
         entry = self._known.get((len(prior), prior[-_TAIL_BYTES:])) if prior else None
         if entry is not None:
             entry.runs -= 1

@@ -38,8 +38,7 @@ class Reading(Struct, frozen=True):
     text: str
     """The message, or its beginning and end if it is long."""
     prose: str
-    """`text` in lower case, with one private character repeated for each piece of code, quote, address and file
-    name. It is aligned with `text`."""
+    """`text` in lower case, aligned with it. Private characters replace code, quotes, addresses, file names."""
     words: tuple[str, ...]
     """The words of `prose`."""
     language: str

@@ -34,8 +34,7 @@ from treadle.sandbox.protocol import RunFiles, Sandbox
 STATE = "shell"
 """The name under which the sandbox stores the state."""
 RACY_NS = 50_000_000
-"""A file that changed this recently before it was read may change again without a new time stamp, because the
-clocks of file systems are coarse."""
+"""A file that changed so recently may change again without a new time stamp: file systems' clocks are coarse."""
 
 _OPAQUE = "user.overlay.opaque"
 """The attribute of a folder in a layer that hides all that the image has in it. Source: Linux, overlayfs.rst."""
@@ -127,8 +126,7 @@ class RunFolder:
         clear_folder(self.path)
 
     def is_other(self, sandbox: Sandbox) -> bool:
-        """Return whether other commands have changed what a sandbox has besides its files, so that `push` makes
-        the folder anew."""
+        """Return whether commands changed more than a sandbox's files, so that `push` makes the folder anew."""
         return not self._is_fresh and sandbox.read_state(STATE) != self._state
 
     def push(self, sandbox: Sandbox) -> None:

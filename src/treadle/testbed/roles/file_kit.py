@@ -1,5 +1,4 @@
-"""The tools of a request, by the operations on files that they can do. It knows the tools of `files`, of
-DeepFabric, and of MCP servers."""
+"""The tools of a request (those of `files`, DeepFabric and MCP servers), by the operations on files."""
 
 import difflib
 from collections.abc import Generator, Mapping, Sequence

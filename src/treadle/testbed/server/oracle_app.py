@@ -95,8 +95,7 @@ class HttpReply(Struct):
     failure: FailureMode | None = None
     """`dropped`, `truncated` or `stalled` if the response is not sent completely."""
     pending: "PendingReply | None" = None
-    """The work that makes the response later. If it is set, the other fields, except `failure`, are ignored.
-    `None`: the response is complete."""
+    """The work that makes the response later, in place of all fields but `failure`; `None`: no work."""
 
 
 class PendingReply(Protocol):

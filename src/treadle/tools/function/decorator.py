@@ -56,8 +56,7 @@ class ToolOptions(TypedDict, total=False):
     max_concurrent: int | None
     """The number of calls of one run that run at the same time."""
     max_retries: int
-    """How often in a row the function may raise `RetryWithMessage`. After one more, its calls are not run in that
-    turn. Default: 3."""
+    """How often in a row (3) `RetryWithMessage` may be raised before the calls are not run in that turn."""
     may_differ: Sequence[str]
     """The parts of a result that may differ when the call is made again: see `ToolSpec.may_differ`."""
 

@@ -93,8 +93,7 @@ class Target(Struct, frozen=True):
         return Mask(found).hide_pieces(text)
 
     def result_mask(self) -> Mask:
-        """Return the mask for results. Results are data, so the mask hides only values whose name says that
-        they are secret."""
+        """Return the mask for results, which are data: it hides only values that are named as secret."""
         named = [*self.env.items(), *self.headers.items()]
         return Mask(word for name, value in named if is_secret_name(name) for word in words_of(value))
 

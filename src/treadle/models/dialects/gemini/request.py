@@ -120,8 +120,7 @@ class GeminiModel(HttpModel):
 
 
 def _encode_parts(message: Message, contents: Contents, *, is_strict: bool) -> bytes:
-    """Return the parts of a message, joined by commas. If `is_strict`, calls have signatures, and the images of a
-    result are sent inside it."""
+    """Return a message's parts, joined by commas. If `is_strict`, calls are signed and results hold images."""
     role = message.role
     if role is Role.TOOL:
         said = {"error" if message.is_error else "output": message.content}

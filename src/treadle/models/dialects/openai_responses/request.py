@@ -166,8 +166,7 @@ class OpenAIResponsesModel(HttpModel):
         return join_body(prefix, messages, _STEP, request.contents)
 
     def _known(self, request: Request) -> tuple[int, str] | None:
-        """Return the position of the newest message up to which the server has the transcript, and the id of its
-        response; `None` if the server has nothing."""
+        """Return the newest message that the server has, by position, and the id of its response; else `None`."""
         messages = request.messages
         for index in range(len(messages) - 1, -1, -1):
             message = messages[index]
