@@ -42,7 +42,6 @@ from treadle.journal.tables.leases import Leases
 from treadle.journal.tables.table_rows import HEAD_COLUMNS, RUN_COLUMNS, Query
 from treadle.journal.tables.writer import (
     JoinedWork,
-    Pending,
     TableWriter,
     Write,
     lease_lost,
@@ -275,13 +274,12 @@ class FileCommitter(Committer[sqlite3.Connection]):
         path: Path,
         leases: Leases,
         changes: Changes,
-        pending: Pending,
         driven: DrivenRuns,
         look_for_listeners: Callable[[], None],
         *,
         learns: bool,
     ) -> None:
-        super().__init__(str(path), leases, changes, pending, driven)
+        super().__init__(str(path), leases, changes, driven)
         self._db = db
         self._path = path
         self._look_for_listeners = look_for_listeners
@@ -412,12 +410,12 @@ class FileCommitter(Committer[sqlite3.Connection]):
             done.set_result(None)
 
     def _leave(self) -> None:
-        if self._leases.owner_id:
+        if self.leases.owner_id:
             self._pack()
             try:
-                self._run_in(lambda db: self._leases.leave(query_in(db)))
+                self._run_in(lambda db: self.leases.leave(query_in(db)))
             except Exception:  # other processes miss the heartbeat
-                self._leases.abandon()
+                self.leases.abandon()
         self._db.close()
 
     # The following methods run in any thread, while it holds `db_lock`.
@@ -441,7 +439,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
         now = self._clock.time()
 
         def work(db: sqlite3.Connection) -> bool:
-            commit_writes(db, writes, self._file, self._leases.owner_id, now)
+            commit_writes(db, writes, self._file, self.leases.owner_id, now)
             return bool(joined) and _are_done(joined, db)
 
         try:
@@ -483,7 +481,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
     def _run_in(self, function: Callable[[sqlite3.Connection], T], *, can_wait: bool = True) -> T:
         """Run `function` in a transaction, and return its result. Raises: `BusyError` if another process has the
         file's lock and `can_wait` is False; `JournalError`."""
-        db, leases = self._db, self._leases
+        db, leases = self._db, self.leases
         try:
             self._begin(can_wait=can_wait)
             owner_before, beat_before, orphans = leases.owner_id, self._beat_at, len(self.orphans)

@@ -37,11 +37,8 @@ JoinedWork: TypeAlias = Callable[[Any], object]
 class Pending:
     """The writers with an open write, by event loop, until the committer gets their writes."""
 
-    committer: "Committer[Any]"
-    """The committer, which sets this itself."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, committer: "Committer[Any]") -> None:
+        self.committer = committer
         self.is_closed = False
         self.lock = new_reentrant_lock(is_awaited=True)
         """Held while something is appended or handed over."""
@@ -58,7 +55,7 @@ class Pending:
         """Hand over the open write of `writer`, with those of other runs, after the next turn of the event loop,
         which is returned. The caller holds the lock. Raises: `JournalError` if the journal is closed."""
         if self.is_closed:
-            raise explain_closed(self._name)
+            raise explain_closed(self.committer.name)
         loop = writer.driven.loop or asyncio.get_running_loop()
         writers = self._writers.get(loop)
         if writers is not None:
@@ -81,7 +78,7 @@ class Pending:
         loop = asyncio.get_running_loop()
         with self.lock:
             if self.is_closed:
-                raise explain_closed(self._name)
+                raise explain_closed(self.committer.name)
             if loop not in self._writers and loop not in self._joined:
                 self._flush_soon(loop)
             done: asyncio.Future[bool] = loop.create_future()
