@@ -11,6 +11,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from treadle.core.errors import ConfigError
 from treadle.journal.identity import belongs_to_user
 
@@ -117,12 +119,11 @@ def _read() -> dict[str, str]:
     if os.name == "posix" and mode & 0o077:
         raise ConfigError(f"other users can read the API keys in {str(path)!r}; run: chmod 600 {path}")
     try:
-        entries = json.loads(text)
-        if isinstance(entries, dict) and all(isinstance(value, str) for value in entries.values()):
-            return entries
-    except ValueError:
-        pass
-    raise ConfigError(f"{str(path)!r} is not a file of API keys; delete it, and set the keys again")
+        return msgspec.json.decode(text, type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise ConfigError(
+            f"{str(path)!r} is not a file of API keys; delete it, and set the keys again"
+        ) from None
 
 
 def _write(entries: dict[str, str]) -> None:
