@@ -37,6 +37,12 @@ def object_of(arguments: str) -> msgspec.Raw:
     return msgspec.Raw(encoded)
 
 
+def kept_in(opaque: dict[str, Json] | None, key: str) -> dict[str, Json]:
+    """Return what the dialect with this key has kept in opaque data; empty if it has kept nothing."""
+    found = (opaque or {}).get(key)
+    return found if isinstance(found, dict) else {}
+
+
 def text_of(arguments: msgspec.Raw) -> str:
     """Return arguments as JSON text, given their raw value. A string already is that text."""
     encoded = bytes(arguments)

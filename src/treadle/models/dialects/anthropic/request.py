@@ -35,7 +35,7 @@ from treadle.models.dialects.anthropic.answer import (
 )
 from treadle.models.protocol import Watch
 from treadle.models.wire.endpoint import join_url
-from treadle.models.wire.fitting import fit_id, fit_name, is_closed, object_of
+from treadle.models.wire.fitting import fit_id, fit_name, is_closed, kept_in, object_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     NO_TURNS,
@@ -270,8 +270,7 @@ _WRITER = TurnWriter(
 
 
 def _blocks_of(message: Message) -> list[Json]:
-    opaque = (message.opaque or {}).get(KEY)
-    opaque = opaque if isinstance(opaque, dict) else {}
+    opaque = kept_in(message.opaque, KEY)
     calls = [_encode_call(call) for call in message.tool_calls]
     kept = opaque.get("content")
     if isinstance(kept, list) and _fits(kept, message):
@@ -306,8 +305,7 @@ def _fits(kept: list[Json], message: Message) -> bool:
 
 def _encode_call(call: ToolCall) -> Json:
     use = {"id": fit_id(call.call_id), "name": fit_name(call.name), "input": object_of(call.arguments)}
-    rest = (call.opaque or {}).get(KEY)
-    return {"type": "tool_use", **use, **(rest if isinstance(rest, dict) else {})}
+    return {"type": "tool_use", **use, **kept_in(call.opaque, KEY)}
 
 
 def _join_completions(first: Completion, second: Completion) -> Completion:

@@ -14,7 +14,7 @@ from treadle.core.parts import base64_of
 from treadle.core.types import Artifact, Completion, Json, Message, Request, Role, ToolCall, ToolSpec
 from treadle.models.dialects.gemini.answer import KEY, GeminiCollector, keep_arguments, read_completion
 from treadle.models.wire.endpoint import join_url
-from treadle.models.wire.fitting import fit_name, object_of
+from treadle.models.wire.fitting import fit_name, kept_in, object_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     NO_TURNS,
@@ -137,7 +137,7 @@ def _encode_parts(message: Message, contents: Contents, *, is_strict: bool) -> b
     calls = [_encode_call(call) for call in message.tool_calls]
     if is_strict and calls and not any("thoughtSignature" in call for call in calls):
         calls[0]["thoughtSignature"] = _NO_SIGNATURE
-    kept = ((message.opaque or {}).get(KEY) or {}).get("parts")
+    kept = kept_in(message.opaque, KEY).get("parts")
     if isinstance(kept, list) and _fits(kept, message):
         if all([part.get("thought") or not part.get("text", "-").strip() for part in kept]):
             return b""
@@ -193,9 +193,7 @@ def _encode_call(call: ToolCall) -> dict[str, Json]:
     function: dict[str, Json] = {"name": fit_name(call.name), "args": object_of(call.arguments)}
     if call.call_id:
         function["id"] = call.call_id
-    rest = (call.opaque or {}).get(KEY)
-    if not isinstance(rest, dict):
-        return {"functionCall": function}
+    rest = kept_in(call.opaque, KEY)
     return {**rest, "functionCall": {**rest.get("functionCall", {}), **function}}
 
 
