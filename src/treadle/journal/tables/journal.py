@@ -24,7 +24,7 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunNotFoundError
 from treadle.core.inbox import InboxMessage, encode_message, kind_of
 from treadle.core.patches import load
-from treadle.http.locks import in_child
+from treadle.http.locks import renew_in_child
 from treadle.journal.follow import PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_sealed, make_seal
 from treadle.journal.resources import ResourceTable
@@ -77,7 +77,7 @@ class TableJournal(ABC, Generic[D]):
         self.driven = committer.driven
         """See `Journal.driven`."""
         self._close = weakref.finalize(self, close_journal, committer, reader, self._parts())
-        _opened.add(self)
+        renew_in_child(self, TableJournal._disown)
 
     @abstractmethod
     def news(self, queue: str | None = None) -> PolledNews:
@@ -378,17 +378,6 @@ class TableJournal(ABC, Generic[D]):
         for item in self._parts().values():
             item.disown()
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(item))
-
-
-_opened: "weakref.WeakSet[TableJournal[Any]]" = weakref.WeakSet()
-
-
-def _disown_all() -> None:
-    for journal in list(_opened):
-        journal._disown()
-
-
-in_child(_disown_all)
 
 
 def check_level(level: str, levels: Collection[str], place: str) -> None:
