@@ -41,7 +41,7 @@ KNOWN = (
     "eighteenth", "nineteenth", "twentieth", "twentyfirst", "twentysecond", "twentyfourth", "twentyfifth",
     "twentysixth",
 )  # fmt: skip
-UNSEEN = ("twentythird", "twentyseventh")
+UNSEEN = ("twentythird", "twentyseventh", "twentyeighth", "twentyninth")
 """The splits that are kept for measuring: no filter is trained or tuned on them."""
 SPLITS = (*KNOWN, *UNSEEN)
 """The splits of texts: first those that filters may learn from, each in the order in which they were written."""

@@ -114,10 +114,13 @@ async def serve_api(
 
 
 def settle_memory() -> None:
-    """Keep the garbage collector from visiting the 150,000 objects that a server has before its first request.
+    """Keep the garbage collector from visiting the 150,000 objects that a server has before its first request, and
+    from working within each request.
 
-    To visit them takes up to 0.1 s, in which no request is answered. This is for a process that does nothing but
-    serve, once it is ready: what is garbage in another process would stay.
+    To visit them takes up to 0.1 s, in which no request is answered, and a tenth of the time of a request is the
+    collector's if it works after each 700 objects. This is for a process that does nothing but serve, once it is
+    ready: what is garbage in another process would stay.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 50)

@@ -219,7 +219,7 @@ class PostgresCommitter(Committer[Transaction]):
             with self.db_lock:
                 self._recover()
 
-    def _commit_and_settle(self, writes: list[Write]) -> None:
+    def _commit_and_settle(self, writes: list[Write], joined: list[JoinedWork]) -> None:
         writes = [*self._held, *writes]
         busy = {entry.writer for batch in self._sent for entry in batch.entries}
         self._held = [write for write in writes if write.writer in busy]
@@ -270,7 +270,7 @@ class PostgresCommitter(Committer[Transaction]):
             self._keep(batch)
         self._held = held
         if held:
-            self._commit_and_settle([])
+            self._commit_and_settle([], [])
 
     def _drain(self) -> None:
         while self._sent:
@@ -316,7 +316,7 @@ class PostgresCommitter(Committer[Transaction]):
         self._listener.count([CHANNEL, QUEUE_CHANNEL] if batch.notice is not notify((), ()) else [CHANNEL])
         self._announce(batch.writes)
         if self._held:
-            self._commit_and_settle([])
+            self._commit_and_settle([], [])
 
     def _transact(self, function: Callable[[Transaction], T]) -> T:
         self._drain()

@@ -344,9 +344,9 @@ class FileCommitter(Committer[sqlite3.Connection]):
 
     # The following methods run in the thread.
 
-    def _commit_and_settle(self, writes: list[Write]) -> None:
-        if writes:
-            self._keep(writes, _size_of(writes), [], can_wait=True)
+    def _commit_and_settle(self, writes: list[Write], joined: list[JoinedWork]) -> None:
+        if writes or joined:
+            self._keep(writes, _size_of(writes), joined, can_wait=True)
         settle_in_loops(writes)
 
     def _transact(self, function: Callable[[sqlite3.Connection], T]) -> T:

@@ -12,7 +12,7 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from enum import Enum
 from itertools import chain
@@ -25,7 +25,14 @@ from treadle.journal.follow import Changes
 from treadle.journal.tables.leases import Lease, Leases
 from treadle.journal.tables.reader import TableReader
 from treadle.journal.tables.table_rows import explain_closed
-from treadle.journal.tables.writer import JoinedWork, Pending, Write, settle_in_loops
+from treadle.journal.tables.writer import (
+    Joined,
+    JoinedWork,
+    Pending,
+    Write,
+    settle_in_loops,
+    settle_joined,
+)
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -46,8 +53,9 @@ class ThreadCommand(Enum):
     STOP = "stop"
 
 
-ThreadTask: TypeAlias = list[Write] | Callable[[], None] | ThreadCommand
-"""A task of the thread: the writes that an event loop hands over together, a function to call, or a command."""
+ThreadTask: TypeAlias = tuple[list[Write], Sequence[Joined]] | Callable[[], None] | ThreadCommand
+"""A task of the thread: the writes that an event loop hands over together, with what has joined them, a function to
+call, or a command."""
 
 
 class Committer(ABC, Generic[D]):
@@ -79,8 +87,9 @@ class Committer(ABC, Generic[D]):
     """True if a write with a negative token takes the lease; see `RunWriter.renewal`."""
 
     @abstractmethod
-    def _commit_and_settle(self, writes: list[Write]) -> None:
-        """Store `writes`, in the thread, and settle them, now or later. What cannot be stored gets an error."""
+    def _commit_and_settle(self, writes: list[Write], joined: list[JoinedWork]) -> None:
+        """Store `writes`, in the thread, and settle them, now or later. A write that cannot be stored gets an
+        error, and so does its writer. What is `joined` is handled as by `commit_now`."""
 
     @abstractmethod
     def _transact(self, function: Callable[[D], T]) -> T:
@@ -106,7 +115,8 @@ class Committer(ABC, Generic[D]):
         """Commit and settle `writes` in this thread, which runs their event loop, and return True.
 
         Return False without committing if that could block the event loop; the caller then has to `put` them. What
-        is `joined` is done in the same transaction, all or nothing, and the list is empty then.
+        is `joined` is done in the same transaction, all or nothing, and the list is empty then. A store that cannot
+        do this leaves the list as it is.
         """
         return False
 
@@ -117,11 +127,13 @@ class Committer(ABC, Generic[D]):
         """
         return None
 
-    def put(self, writes: list[Write]) -> None:
-        """Queue `writes` for the committer's thread, which commits them and then settles them in their loop."""
-        if not self._enqueue(writes):
+    def put(self, writes: list[Write], joined: Sequence[Joined] = ()) -> None:
+        """Queue `writes` for the committer's thread, which commits them, together with what is `joined`, and then
+        settles both in their loops."""
+        if not self._enqueue((writes, joined)):
             self._fail(writes, explain_closed(self.name))
             settle_in_loops(writes)
+            _settle_joined_in_loops(joined, is_done=False)
 
     def submit(self, function: Callable[[D], T]) -> "Future[T]":
         """Run `function` in a transaction of its own, after everything that was put before."""
@@ -191,8 +203,8 @@ class Committer(ABC, Generic[D]):
                     self._beat_when_due()
                 continue
             # Take all that is queued, up to the first that is not a write.
-            groups: list[list[Write]] = []
-            while isinstance(item, list):
+            groups: list[tuple[list[Write], Sequence[Joined]]] = []
+            while isinstance(item, tuple):
                 groups.append(item)
                 try:
                     item = self._queue.get_nowait()
@@ -200,13 +212,17 @@ class Committer(ABC, Generic[D]):
                     break
             if groups:
                 with self.db_lock:
-                    self._commit_and_settle([*chain.from_iterable(groups)])
+                    joined = [one for _, own in groups for one in own]
+                    left = [function for function, _ in joined]
+                    self._commit_and_settle([*chain.from_iterable([writes for writes, _ in groups])], left)
                     self._count_done(len(groups))
+                _settle_joined_in_loops(joined, is_done=not left)
+                del joined, left
             if item is ThreadCommand.STOP:
                 with self.db_lock:
                     self._leave()
                 return
-            if not isinstance(item, list | ThreadCommand):
+            if not isinstance(item, tuple | ThreadCommand):
                 with self.db_lock:
                     item()
                     self._count_done(1)
@@ -229,7 +245,7 @@ class Committer(ABC, Generic[D]):
             return False
         with self.db_lock:
             # The lock comes first, so that a loop cannot commit newer events of a run in between.
-            self._commit_and_settle(self.pending.take_stuck())
+            self._commit_and_settle(self.pending.take_stuck(), [])
         return True
 
     def _run_task(self, function: Callable[[D], Any], future: "Future[Any]") -> None:
@@ -274,6 +290,14 @@ class Committer(ABC, Generic[D]):
         failure = JournalError(f"the journal {self.name!r} failed: {type(error).__name__}: {error}")
         failure.__cause__ = error
         return failure
+
+
+def _settle_joined_in_loops(joined: Sequence[Joined], *, is_done: bool) -> None:
+    """Report the outcome of what has `joined` a commit, in the threads of the event loops that wait for it."""
+    for loop in dict.fromkeys([future.get_loop() for _, future in joined]):
+        own = [one for one in joined if one[1].get_loop() is loop]
+        with contextlib.suppress(RuntimeError):  # the loop was closed, so nothing waits for this
+            loop.call_soon_threadsafe(settle_joined, own, is_done)
 
 
 _TURN_SECONDS = 5.0

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 JoinedWork: TypeAlias = Callable[[Any], object]
 """A function of the store's connection that is called in the transaction of a commit."""
+Joined: TypeAlias = tuple[JoinedWork, asyncio.Future[bool]]
+"""Such a function, and the future of who waits for it; see `Pending.join`."""
 
 
 class Pending:
@@ -43,7 +45,7 @@ class Pending:
         self.lock = new_reentrant_lock(is_awaited=True)
         """Held while something is appended or handed over."""
         self._writers: dict[asyncio.AbstractEventLoop, list[TableWriter]] = {}
-        self._joined: dict[asyncio.AbstractEventLoop, list[tuple[JoinedWork, asyncio.Future[bool]]]] = {}
+        self._joined: dict[asyncio.AbstractEventLoop, list[Joined]] = {}
         """What is to be done in the transaction of each loop's next commit, and who waits for it."""
         self._seen: dict[asyncio.AbstractEventLoop, list[TableWriter]] = {}
         """What `take_stuck` found the last time."""
@@ -72,8 +74,8 @@ class Pending:
         """Call `function`, which changes few rows, with the store's connection, in the transaction of the running
         event loop's next commit.
 
-        The future's result is true once that is stored, and false if nothing was done, because it failed or could
-        block the event loop. Raises: `JournalError` if the journal is closed.
+        The future's result is true once that is stored, and false if nothing was done, because it or the commit
+        failed. Raises: `JournalError` if the journal is closed.
         """
         loop = asyncio.get_running_loop()
         with self.lock:
@@ -97,11 +99,12 @@ class Pending:
         """Hand over the open writes of `loop` now."""
         writes, joined = self.take(loop), self._joined.pop(loop, [])
         left = [function for function, _ in joined]
-        if (writes or left) and not self.committer.commit_now(writes, left) and writes:
-            self.committer.put(writes)
-        for _, done in joined:
-            if not done.done():
-                done.set_result(not left)
+        if not (writes or left):
+            return
+        if self.committer.commit_now(writes, left):
+            settle_joined(joined, not left)
+        else:
+            self.committer.put(writes, joined)
 
     def loops(self) -> list[asyncio.AbstractEventLoop]:
         """Return the event loops that have something to hand over."""
@@ -342,6 +345,13 @@ def settle(writes: list[Write]) -> None:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(write.error)
+
+
+def settle_joined(joined: Sequence[Joined], is_done: bool) -> None:
+    """Report to those who wait for what has `joined` a commit whether it is stored."""
+    for _, future in joined:
+        if not future.done():
+            future.set_result(is_done)
 
 
 def cannot_keep(run_id: str, error: Exception) -> JournalError:
