@@ -251,7 +251,8 @@ class ServeTable(Table):
     window: Count = 256
     """How many interrupted runs are continued at the same time."""
     embeddings: str | None = None
-    """A model of embeddings for files of vector stores, as `model`. Default: files are found by their words."""
+    """A model of embeddings for the files of vector stores: a model of this file, or `provider:name`. Default:
+    files are found by their words."""
 
     @field_validator("keys")
     @classmethod
