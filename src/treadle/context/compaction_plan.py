@@ -135,8 +135,7 @@ def make_plan(
 
 
 def _choices(parts: "_Parts", sizes: Sizes, keep_turns: int) -> Iterator[tuple[int, int, float]]:
-    """Yield how far plans may go, from the mildest: where the kept messages begin, how many steps keep their
-    results, and the size that suffices."""
+    """Yield how far plans may go, mildest first: kept messages, steps that keep results, size that suffices."""
     steps = max(1, keep_turns)
     yield parts.begin, steps, _CHEAP_SHARE * sizes.goal if parts.preferred > parts.begin else sizes.goal
     yield parts.preferred, steps, sizes.goal

@@ -62,8 +62,7 @@ def read_summary(message: Message | None) -> ContextSummary:
 
 
 def list_results(old: Sequence[Message], earlier: Sequence[str], tokens: float) -> tuple[str, ...]:
-    """Return a line for each result in `old`, after those of the `earlier` list. The newest lines that fit into
-    `tokens` are kept."""
+    """Return a line for each result in `old`, after the `earlier` list. Only the newest fit into `tokens`."""
     calls = {call.call_id: call for message in old for call in message.tool_calls}
     lines = [*earlier]
     for message in old:
@@ -134,8 +133,7 @@ def cut_middle(text: str, chars: int) -> str:
 
 
 def fit_summary(text: str, tokens: float) -> tuple[str, str | None]:
-    """Return a summary that is short enough. Return also what is wrong with the summary that the model wrote;
-    `None` if nothing is wrong."""
+    """Return a summary that is short enough, and what is wrong with the model's one; `None`: nothing."""
     text = text.strip()
     if not text:
         return "", "the model wrote no summary"

@@ -1,5 +1,4 @@
-"""The view of a step: what the model saw, and which parts of the transcript were left out. It is read from the
-run's events."""
+"""The view of a step: what the model saw, and which parts of the transcript were left out."""
 
 from collections.abc import Sequence
 
@@ -56,8 +55,7 @@ class StepView(Struct, frozen=True, omit_defaults=True):
     tools_tokens: int
     """The estimated size of their definitions."""
     tokens: int
-    """The size of the prompt in tokens, as the server counted it. If the server did not count, it is the
-    estimate from before the request."""
+    """The size of the prompt in tokens as the server counted it, or the estimate from before the request."""
     is_counted: bool
     """True if the server counted `tokens`."""
     usage: Usage
@@ -69,8 +67,7 @@ class StepView(Struct, frozen=True, omit_defaults=True):
 
 
 def view_step(events: Sequence[e.Event], step: int) -> StepView:
-    """Return what the model saw at `step`, in the newest attempt. Raises: `ConfigError` if the run has no such
-    step."""
+    """Return what the model saw at `step`, in its newest attempt. Raises: `ConfigError` without such a step."""
     asked = [
         event for event in events if isinstance(event.body, e.InferenceStarted) and event.body.step == step
     ]

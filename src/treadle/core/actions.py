@@ -40,8 +40,7 @@ class RequestApprovals(Struct, frozen=True, gc=False):
 
 
 class AskApprover(Struct, frozen=True, gc=False):
-    """The action to ask somebody about one call after another. A refused call gets its result at once; the run
-    pauses at the first call that nobody decides about."""
+    """The action to ask about calls in turn. A refused one gets its result; an undecided one pauses the run."""
 
     calls: "tuple[CallState, ...]"
 

@@ -96,8 +96,7 @@ def ask_for_schema(output: OutputSpec) -> str:
 
 
 def name_tools(state: "State") -> Append:
-    """Return the action that tells the names of the tools to a model that keeps calling tools which do not
-    exist."""
+    """Return the action that tells the names of the tools to a model that keeps calling unknown tools."""
     wrong = ", ".join(map(repr, state.turn.misnamed))
     known = ", ".join([tool.name for tool in state.tools])
     offered = f"Call only these tools: {known}." if known else "There are no tools at all."

@@ -93,8 +93,7 @@ class Answer(Struct, frozen=True):
 
 
 Answerable: TypeAlias = Answer | str | int | Mapping[str, Json]
-"""What callers may give as an answer: a text, the number of an option from 1, the fields of a form, or an
-`Answer`."""
+"""What callers may answer: a text, the number of an option from 1, the fields of a form, or an `Answer`."""
 
 
 class AskNow(Struct, frozen=True, gc=False):
@@ -129,8 +128,7 @@ class AskedQuestion(Struct, gc=False):
 
 
 def fold_question(state: "State", body: e.QuestionAsked) -> None:
-    """Note a question. A question about a call whose outcome was lost is asked by Treadle and does not count as
-    the agent's."""
+    """Note a question. One about a call whose outcome was lost is Treadle's and does not count as the agent's."""
     turn = state.turn
     turn.questions[body.question_id] = AskedQuestion(body)
     item = turn.calls.get(body.call_id) if body.call_id is not None else None
@@ -296,8 +294,7 @@ def key_of(question: Question | e.QuestionAsked) -> str:
 
 
 def normalize_question(text: str) -> str:
-    """Return the text of a question in a form that is the same for two questions which differ only in details
-    of writing."""
+    """Return a question in a form that is the same for two that differ only in details of writing."""
     return " ".join(text.split()).strip(" ?!.,;:").casefold()
 
 

@@ -269,8 +269,7 @@ def _find_over_limit(state: "State", open_calls: list[CallState]) -> list[ToolRe
 
 
 def _decide_approvals(state: "State", open_calls: list[CallState]) -> Action | None:
-    """Return what must happen before the open calls may run; `None` if they may run now. No call runs while one of
-    them waits for approval."""
+    """Return what must happen before the open calls may run; `None`: nothing. An approval holds all of them."""
     effects = {tool.name: tool.effect for tool in state.tools}
     refused: list[ToolResult] = []
     unasked: list[CallState] = []

@@ -1,6 +1,7 @@
-"""JSON and YAML documents, which may come from untrusted sources, and the data files of the package."""
+"""JSON and YAML documents, which may come from untrusted sources, changes of them, and the package's data files."""
 
 import tomllib
+from collections.abc import Mapping
 from datetime import date
 from functools import cache
 from importlib.resources import files
@@ -43,6 +44,14 @@ def decode_document(data: bytes, origin: str, *, is_yaml: bool | None = None) ->
         raise ConfigError(f"{origin} is not valid JSON: {error}") from error
     except RecursionError:
         raise ConfigError(f"{origin} is nested too deeply, or contains itself") from None
+
+
+def decode_or(text: str | bytes, otherwise: Json = None) -> Json:
+    """Return the value of a JSON text; `otherwise` if it is not JSON."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return otherwise
 
 
 def is_yaml_name(name: str) -> bool:
@@ -98,3 +107,30 @@ def _count(value: Any, known: dict[int, int]) -> int:
         items = value.values() if isinstance(value, dict) else value
         known[id(value)] = 1 + sum([_count(item, known) for item in items])
     return known[id(value)]
+
+
+def read_change(text: str) -> tuple[str, Json]:
+    """Return the key and the value in `KEY=VALUE`, where the value is written as in YAML. Raises: `ConfigError`."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise ConfigError(f"--set {text!r} is not KEY=VALUE; write for example --set retries.attempts=3")
+    return key.strip(), decode_document(value.encode(), f"the value of {key.strip()!r}", is_yaml=True)
+
+
+def apply_changes(value: dict[str, Json], changes: Mapping[str, Json]) -> dict[str, Json]:
+    """Return `value` with the values of `changes`, whose keys have dots between sections.
+
+    A model that is only a name becomes a section with this name, so that its settings can be changed.
+    """
+    for key, new in changes.items():
+        *sections, last = key.split(".")
+        value = table = dict(value)
+        for name in sections:
+            below = table.get(name)
+            inner: dict[str, Json] = dict(below) if isinstance(below, dict) else {}
+            if isinstance(below, str) and sections[0] in ("model", "models"):
+                inner = {"model": below}
+            table[name] = inner
+            table = inner
+        table[last] = new
+    return value

@@ -133,8 +133,7 @@ class RequestError(ProviderError):
 
 
 class UnavailableError(RequestError):
-    """Raised if a server has nothing for this account or model: no credit is left (402), or there is no such model
-    (404)."""
+    """Raised if a server has nothing for this account or model: no credit (402), or no such model (404)."""
 
 
 class ContextOverflowError(RequestError):
@@ -200,8 +199,7 @@ class UntrustedError(JournalError):
         )
         """The reason why it is not trusted, as the middle of a sentence."""
         self.demands = demands
-        """The things that using the run would start, import, open, ask and send: phrases that begin with a
-        verb."""
+        """What using the run would start, import, open, ask and send: phrases that begin with a verb."""
 
     def __str__(self) -> str:
         return self.explain("pass trust=True")

@@ -58,7 +58,6 @@ def make_own(role: Role, content: str, parts: tuple[Artifact, ...] = ()) -> Mess
 
 
 def as_seen(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Return messages of a transcript as the model saw them, for rows to train on, without answers that were
-    stopped."""
+    """Return a transcript's messages as the model saw them, for rows to train on, without stopped answers."""
     seen = [let_in(message) for message in messages if not message.is_partial]
     return tuple([replace(message, own_chars=0) if message.own_chars else message for message in seen])

@@ -33,8 +33,7 @@ class Steer(Struct, frozen=True, gc=False, tag_field="type", tag="steer"):
 
 
 class Enqueue(Struct, frozen=True, gc=False, tag_field="type", tag="queue"):
-    """A message of the user that begins a turn of its own, after the open turn and the messages that already
-    wait."""
+    """A message of the user that begins a turn of its own, after the open turn and the waiting messages."""
 
     message: Message
 
@@ -141,8 +140,7 @@ def kind_of(message: InboxMessage) -> str:
 
 
 def check_labels(labels: object) -> dict[str, str | None]:
-    """Return labels that were given for a note. Raises: `ConfigError` for names and values that a label cannot
-    have."""
+    """Return labels that were given for a note. Raises: `ConfigError` for impossible names and values."""
     if not isinstance(labels, Mapping):
         raise ConfigError(f"the labels are {labels!r:.200}; give a mapping of names to texts")
     for name, value in labels.items():

@@ -11,8 +11,7 @@ class AmbiguityClass(StrEnum):
     """The kind of what a message leaves open. The order is the order of precedence."""
 
     SAFETY_CRITICAL_GAP = "safety_critical_gap"
-    """The message asks for something that cannot be undone, such as deleting, paying or publishing, and does not
-    say exactly what to delete, pay or publish."""
+    """The message asks for something irreversible, such as deleting or paying, without saying exactly what."""
     MISSING_PARAMETER = "missing_parameter"
     """Something that the work needs is missing, such as a recipient or a time."""
     VAGUE_SCOPE = "vague_scope"
@@ -83,8 +82,7 @@ class TaskFound(Struct, frozen=True, omit_defaults=True):
     tools: tuple[str, ...]
     """The names of the tools that suit the work."""
     span: tuple[int, int]
-    """The part of the message that asks for the work: the position of its first character, and the position
-    after its last."""
+    """The part of the message that asks for the work: the positions of its first character and after its last."""
     confidence: float = 1.0
     """How likely the judgement is right, from 0 to 1. A model that judges gives no confidence: 1."""
 

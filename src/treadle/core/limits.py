@@ -107,8 +107,7 @@ def is_past_deadline(state: "State") -> bool:
 
 
 def check_limits(state: "State") -> Append | None:
-    """Return the action to take instead of the next inference if a limit forbids it; `None` if no limit forbids
-    it."""
+    """Return the action to take instead of the next inference if a limit forbids it; else `None`."""
     policy, spent = state.policy, state.turn.spent
     if policy.deadline_seconds is not None and is_past_deadline(state):
         return end_turn(state, StopReason.DEADLINE, error=f"{float(policy.deadline_seconds)} s passed")

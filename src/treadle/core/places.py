@@ -134,8 +134,7 @@ def find_origin(path: KeyPath, origins: Mapping[KeyPath, KeyPath]) -> KeyPath:
 
 
 def list_mistakes(path: str, lines: Iterable[str]) -> ConfigError:
-    """Return the error with these lines, each of which describes a mistake in the file at `path`. Only the first
-    ones are told."""
+    """Return the error with these lines, each about a mistake in the file at `path`. Only the first are told."""
     texts = list(dict.fromkeys(lines))
     if len(texts) == 1:
         return ConfigError(texts[0])

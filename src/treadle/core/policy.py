@@ -23,8 +23,7 @@ class InDoubt(StrEnum):
 
 
 class Autonomy(StrEnum):
-    """The autonomy of an agent: how many questions it may ask the user in one turn, before it must decide by
-    itself."""
+    """The autonomy of an agent: how many questions it may ask the user in one turn before it must decide."""
 
     CAUTIOUS = "cautious"
     """The agent may ask five questions in one turn."""
@@ -106,8 +105,7 @@ class Policy(Struct, frozen=True, kw_only=True, metaclass=NamedFields):
     parallel_tool_calls: int = 8
     """How many calls of one step may run at the same time; with 1 they run one after another."""
     max_result_chars: int | None = None
-    """The longest tool result in characters; a longer one is cut in the middle, and its full text is an
-    artifact."""
+    """The longest tool result in characters; a longer one is cut in the middle, and kept whole as an artifact."""
     tool_limits: Mapping[str, ToolLimits] = {}
     """Limits by the name of a tool or a pattern such as `web_*`; every entry that matches a tool counts."""
     approve: Mapping[str, ApprovalWord] = {}
@@ -128,8 +126,7 @@ class Policy(Struct, frozen=True, kw_only=True, metaclass=NamedFields):
     keep_turns: int = 2
     """How many of the newest turns a compaction keeps unchanged, if there is room for them."""
     summary_model: str | None = None
-    """The model that summarises old turns, such as `small` or `openai:gpt-5-mini`. Default: the agent's own
-    model."""
+    """The model that summarises old turns, such as `small` or `openai:gpt-5-mini`. Default: the agent's model."""
     autonomy: Autonomy = Autonomy.BALANCED
     """How many questions the agent may ask in one turn: `cautious` 5, `balanced` 3, `decisive` 1."""
     text_markers: bool = False

@@ -77,8 +77,7 @@ class Shown(Struct, gc=False):
     has_parts: bool = False
     """True if a message has parts, so that a request may need their contents."""
     recalled: dict[int, int] = {}
-    """The messages that begin with a block of recalled memories: by position, how many characters the block
-    has."""
+    """The messages that begin with a block of recalled memories: the block's length in characters, by position."""
     told: dict[str, int] = {}
     """The versions of the memories that were recalled since the newest compaction, by id."""
     prior: Prior | None = None
@@ -117,8 +116,7 @@ def say(state: "State", message: Message) -> None:
 
 
 def replace_instructions(state: "State", text: str) -> None:
-    """Replace the system message; an empty text removes it. The transcript keeps the earlier one, if a turn has
-    begun with it."""
+    """Replace the system message; empty removes it. The transcript keeps the one that a turn has begun with."""
     shown, size, before = state.shown, state.size, state.messages
     has_one = bool(before) and before[0].role is Role.SYSTEM
     if state.turn.number:
@@ -145,8 +143,7 @@ def note_tools(state: "State") -> None:
 
 
 def note_inference(state: "State", completion: Completion) -> Usage:
-    """Note what the server counted, before the answer is added to the messages. Return the tokens, which are
-    estimated if the server did not report them."""
+    """Note the tokens that the server counted, or an estimate, before the answer is added, and return them."""
     size, usage, message = state.size, completion.usage, completion.message
     spent = usage
     if not usage.is_reported:
@@ -288,8 +285,7 @@ def compact(
 
 
 def take_excerpt(message: Message, text: str | None, kept_parts: int | None = None) -> Message:
-    """Return `message` with `text` in place of its own; `None`: with its own. Of its parts the first `kept_parts`
-    stay; `None`: all."""
+    """Return `message` with `text`, if given, in place of its own, and its first `kept_parts` (`None`: all)."""
     return (
         message
         if text is None

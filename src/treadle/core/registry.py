@@ -101,8 +101,7 @@ def _read_plugins(group: str, path: tuple[str, ...]) -> "dict[str, EntryPoint]":
 
 @cache
 def _read_folder(folder: str) -> "tuple[tuple[str, tuple[EntryPoint, ...]], ...]":
-    """Return the packages in a folder that have entry points for Treadle, by name. Reading them takes
-    milliseconds."""
+    """Return the packages in a folder that have entry points for Treadle, by name. This takes milliseconds."""
     from importlib.metadata import distributions  # takes 20 ms to import
 
     return tuple(
@@ -134,8 +133,7 @@ def name_known(name: str, known: Iterable[str], introduction: str) -> str:
 
 
 def check_options(given: Iterable[str], known: frozenset[str], what: str) -> None:
-    """Check that all options have `known` names. Raises: `ConfigError` with the nearest names if one is
-    unknown. `what` names the kind of option in the message."""
+    """Check that options, of the kind `what`, have `known` names. Raises: `ConfigError` with the nearest."""
     if not known.issuperset(given):
         name = next(name for name in given if name not in known)
         raise ConfigError(

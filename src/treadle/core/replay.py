@@ -289,16 +289,14 @@ def _with_policy(body: e.DurableBody, policy: Policy) -> e.DurableBody:
 
 
 def _is_sent(body: e.DurableBody, state: State) -> bool:
-    """Return whether `body` is a message of the user that waits, an external result or a note, which come at any
-    time."""
+    """Return whether `body` is a waiting message of the user, an external result or a note, which come any time."""
     if isinstance(body, e.ToolCompleted):
         return body.inbox is not None or state.is_relayed
     return isinstance(body, e.Noted) or (isinstance(body, e.MessageInjected) and body.delivery is not None)
 
 
 def _is_input(body: e.DurableBody, state: State) -> bool:
-    """Return whether `body` came from outside the loop, as a pause does, the end of a cancelled turn, or the end of
-    a run whose simulated user has no more to say."""
+    """Return whether `body` came from outside: a pause, a cancelled turn's end, or a simulated user's end."""
     if isinstance(body, e.TurnCompleted):
         return body.stop_reason is StopReason.CANCELLED
     if isinstance(body, e.RunFinished):

@@ -13,8 +13,7 @@ class PartSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A model, a toolset or a tool, by name and settings."""
 
     name: str
-    """The name that a user would write, such as `openai:gpt-5-mini`, `files`, `mcp:npx some-server` or
-    `package.module:attribute`."""
+    """The name that a user would write, such as `files`, `mcp:npx some-server` or `package.module:attribute`."""
     settings: dict[str, Json] | None = None
     """Keyword arguments for the function or class behind the name; `None` if there are none."""
     missing: str | None = None
@@ -29,8 +28,7 @@ class MemorySpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     user: str = "default"
     """The name of the user whom the memories are about."""
     embeddings: str | None = None
-    """The model of an `/v1/embeddings` server that finds memories by meaning, as `provider:name`; `None`: memories
-    are found by their words alone."""
+    """The `/v1/embeddings` model that finds memories by meaning, as `provider:name`; `None`: by words alone."""
     writes_back: bool = False
     """True if each completed turn becomes an episode."""
 
@@ -39,8 +37,7 @@ class ContextSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Everything that an agent knows besides its instructions and the conversation."""
 
     persona: dict[str, Json] | None = None
-    """The content of the persona's file, without its toolsets, which are in `AgentSpec.tools`; `None` if the
-    agent has no persona."""
+    """The content of the persona's file, without toolsets (see `AgentSpec.tools`); `None`: no persona."""
     memory: MemorySpec | None = None
     """The memory; `None`: the agent remembers nothing between sessions."""
     skills: tuple[str, ...] = ()

@@ -81,8 +81,7 @@ class Turn(Struct, gc=False):
     is_open: bool = False
     """True if the turn has not ended."""
     began_at: float = 0.0
-    """The time at which the turn began, moved forward by the time during which no process drove the run. It
-    counts only where events have no `worked_seconds`."""
+    """When the turn began, moved by the time without a driver. It counts for events without `worked_seconds`."""
     position: int = 0
     """The position in the transcript of the message that began the turn."""
     steering: tuple[tuple[int, Message], ...] = ()
@@ -117,11 +116,9 @@ class Turn(Struct, gc=False):
     route: Route | None = None
     """The choice of the model; `None` if none was made."""
     tried: dict[str, str] = {}
-    """The tiers that are not asked again, each with the reason: their model failed, or its answer was thrown
-    away."""
+    """The tiers that are not asked again, with the reason: the model failed, or its answer was thrown away."""
     untold: str | None = None
-    """Why the newest answer was thrown away, until the model that is asked next has been told; `None` if there is
-    nothing to tell."""
+    """Why the newest answer was thrown away, until the next model has been told; `None`: nothing to tell."""
 
     calls: dict[str, CallState] = {}
     """The calls of the current step by id, in call order; empty once all have results."""
@@ -130,8 +127,7 @@ class Turn(Struct, gc=False):
     unknown_names: frozenset[str] = frozenset()
     """The names without a tool that the model has called since its last call that succeeded."""
     misnamed: tuple[str, ...] = ()
-    """The unknown names in the calls of the newest step that the model had already been told about. Empty again
-    after it has been told once more."""
+    """The unknown names in the newest step's calls that the model had been told about, until it is told again."""
     questions: dict[str, AskedQuestion] = {}
     """The questions that were asked, by id."""
 
@@ -219,8 +215,7 @@ class State(Struct, gc=False):
     queued: tuple[tuple[int, Message], ...] = ()
     """The messages of the user that wait for the next turns, each with the number of its event."""
     urgent: int = 0
-    """How many messages at the beginning of `queued` have interrupted or steered a turn; they keep the order of
-    arrival."""
+    """How many messages at the beginning of `queued` interrupted or steered a turn, in the order of arrival."""
     hold: tuple[float, float, str | None] | None = None
     """The wait that a server asked for in its newest answer, which was an error: the end of the wait, its length
     in seconds, and the name of the model; `None` if there is none."""

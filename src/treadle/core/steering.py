@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
 
 def receive(state: "State", body: e.MessageInjected) -> None:
-    """Put a message of the user, with the number of its event, into the queue for this turn or for the next
-    turns."""
+    """Put a message of the user, with the number of its event, into the queue for this turn or the next ones."""
     turn, item = state.turn, (state.seq, body.message)
     if body.delivery is Delivery.STEER and turn.is_open:
         turn.steering = (*turn.steering, item)
@@ -52,8 +51,7 @@ def take_steering(state: "State") -> None:
 
 
 def is_steered(state: "State") -> bool:
-    """Return whether the model is asked again instead of ending the turn with its answer, because the user has
-    sent a message for this turn meanwhile."""
+    """Return whether the model is asked again, because the user has sent a message for this turn."""
     turn = state.turn
     return bool(turn.steering) and turn.limit is None and check_limits(state) is None
 

@@ -25,8 +25,7 @@ UNKNOWN = Charge(UNREPORTED, None)
 
 
 def charge_of(body: e.DurableBody) -> Charge | None:
-    """Return what a body says was used, without the runs that tool calls drove; `None` if the body records no
-    use."""
+    """Return the use that a body records, without the runs that tool calls drove; `None` if it records none."""
     if isinstance(body, e.InferenceCompleted):
         usage, cost_usd = body.completion.usage, body.completion.cost_usd
         if body.verdict is not None:

@@ -44,13 +44,11 @@ class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
     forced: tuple[int, ...] = ()
     """The positions in `token_ids` of tokens that the engine inserted and the model did not sample."""
     versions: tuple[tuple[int, str], ...] = ()
-    """Which weights sampled which tokens, as numbers of successive tokens with their weight version. Empty:
-    `Completion.weight_version` sampled all of them."""
+    """Numbers of successive tokens with the weights that sampled them. Empty: `Completion.weight_version`."""
     tokenizer: str | None = None
     """The fingerprint of the renderer that made the prompt's ids; `None` if the server made them."""
     routed_experts: RoutedExperts | None = None
-    """The experts of the tokens that were sent through the model, without those that an earlier inference has.
-    `None`: the engine returned none."""
+    """The experts of the tokens, without those of earlier inferences. `None`: the engine returned none."""
     sampling_mask: SamplingMask | None = None
     """The tokens that each token of the answer was chosen from; `None`: the engine returned none."""
 

@@ -111,11 +111,9 @@ class ToolErrorKind(StrEnum):
     IN_DOUBT = "in_doubt"
     """The call has no result of its tool: the outcome was lost, or what runs the tool cannot be reached."""
     NOT_RUN = "not_run"
-    """The call was not run, or a pure one not to its end, because a limit of the turn was reached or the turn was
-    ended."""
+    """The call was not run, or a pure one not to its end, because of a limit or the end of the turn."""
     OVER_LIMIT = "over_limit"
-    """The call was not run because the tool had already been called as often as it may be in one turn, or had asked
-    for another call too often."""
+    """The call was not run because the tool was called, or asked for another call, too often in the turn."""
     REFUSED = "refused"
     """The call was not run because the policy or the user refused it."""
 
@@ -144,8 +142,7 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
     arguments: str
     """The exact text that the model wrote, whether it is valid JSON or not."""
     opaque: dict[str, Json] | None = None
-    """Data that the provider sent with the call and that Treadle has no field for; it is sent back unchanged. The
-    keys are those of `Message.opaque`."""
+    """What the provider sent with the call and Treadle has no field for, to be sent back; see `Message.opaque`."""
 
     @property
     def parsed(self) -> Json:
@@ -260,8 +257,7 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     is_partial: bool = False
     """True for an answer that was stopped while its text came; rows do not have it."""
     is_own: bool = False
-    """True for a message that Treadle wrote and the model reads as the user's, such as a nudge or a request to
-    answer again."""
+    """True for a message that Treadle wrote and the model reads as the user's, such as a nudge."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -361,8 +357,7 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     max_concurrent: int | None = None
     """How many calls of this tool may run at the same time in one run. `None`: only the policy's limit applies."""
     max_retries: int = 3
-    """How often in a row the tool may ask the model for another call. After one more, its calls are not run in
-    that turn."""
+    """How often in a row the tool may ask for another call. After one more, its calls are not run in that turn."""
     output_schema: dict[str, Json] | None = None
     """The JSON Schema of `ToolResult.structured`; `None` if the tool declares none."""
     may_differ: tuple[str, ...] = ()
@@ -438,13 +433,11 @@ class Completion(Struct, frozen=True, omit_defaults=True, gc=False):
     is_cached: bool = False
     """True if the answer came from Treadle's cache, so that nothing was sent or paid."""
     contents: dict[str, bytes] | None = None
-    """Content of the message's parts that are not inline, by hash. The driver moves it to the store, so this is
-    always `None` in a journal."""
+    """Content of large parts by hash. The driver moves it to the store: in a journal it is `None`."""
     engine: str | None = None
     """The engine that answered and its version, such as `vllm 0.11.2`; `None` if it is not known."""
     weight_version: str | None = None
-    """The version of the weights that gave the answer, the newest one if there are several; `None` if it is not
-    known."""
+    """The newest version of the weights that gave the answer; `None` if it is not known."""
     run_ids: tuple[str, ...] = ()
     """The runs with the conversations of the program that answered in the place of a model. What was sampled
     stands in them; `usage` and `cost_usd` are their sums."""

@@ -63,8 +63,7 @@ class MiniMax(ElementFormat):
         return self._take_lines(reader, found.position) if is_m1 else super().take(reader, found)
 
     def _take_lines(self, reader: Reader, start: int) -> int:
-        """Read the calls of M1, and return the position after them. An error in one line does not affect the
-        others."""
+        """Read the calls of M1, and return the position after them. An error concerns only its own line."""
         text = reader.text
         at = after_space(text, start + len(M1))
         if text.startswith(self.openers, at):

@@ -61,8 +61,7 @@ class Harmony(Format):
             position = self._skip_end(text, position)
 
     def _last_header(self, text: str, start: int, end: int) -> int:
-        """Return where the header of the message at `end` begins, if other headers without a message come
-        before it."""
+        """Return where the header of the message at `end` begins, if headers without a message come before it."""
         begin = max(text.rfind(START, start, end), start)
         recipients = [match.start() for match in _RECIPIENT.finditer(text, begin, end)]
         if len(recipients) > 1 and text.count(CHANNEL, begin, end) > 1:

@@ -82,8 +82,7 @@ class Hermes(TaggedFormat):
         return end
 
     def take_noise(self, reader: Reader, found: FoundMarker) -> int:
-        """Read a closing tag without an opening tag, which is ignored, or JSON that may be a call without its
-        tags."""
+        """Read a closing tag without an opening one, which is ignored, or JSON that may be a call without tags."""
         text, start = reader.text, found.position
         if found.marker == CLOSE:
             return start + len(CLOSE)

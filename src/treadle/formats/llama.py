@@ -42,8 +42,7 @@ class Llama3Json(TaggedFormat):
         return self._take_builtin(reader, start, position)
 
     def _take_chain(self, reader: Reader, start: int, position: int, *, is_bare: bool) -> int:
-        """Read a series of objects, and return the position after it. Without a tag, return 0 if the first is
-        not a call."""
+        """Read a series of objects. Return the position after it; without a tag, 0 if the first is not a call."""
         text = reader.text
         begin, at, count = start, position, 0
         while True:
@@ -74,8 +73,7 @@ class Llama3Json(TaggedFormat):
             begin = at = after
 
     def _take_builtin(self, reader: Reader, start: int, position: int) -> int:
-        """Read a built-in call such as `brave_search.call(query="...")`. Anything else is code, which is an
-        error."""
+        """Read a built-in call such as `brave_search.call(query="...")`. Any other code is an error."""
         text = reader.text
         try:
             name, arguments, end = literals.read_call(text, position)

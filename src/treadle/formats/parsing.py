@@ -122,8 +122,7 @@ def parse(
 
 
 class IncrementalParser:
-    """A parser for a text that arrives in pieces. It returns the same result as `parse`, wherever the text is
-    cut."""
+    """A parser for a text that arrives in pieces. Its result is that of `parse`, wherever the text is cut."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""The format of Salesforce's xLAM: the whole output is a JSON list of calls, bare, fenced or in another
-format's tags."""
+"""The format of Salesforce's xLAM: the whole output is a JSON list of calls, bare, fenced or in others' tags."""
 
 import json
 import re
@@ -57,8 +56,7 @@ class Xlam(Format):
             return -1
 
     def _take_bare(self, reader: Reader, begin: int) -> bool:
-        """Read all text from `begin` on as calls. Return True if it was calls or errors, and False if it is
-        ordinary text."""
+        """Read all text from `begin` on as calls. Return True if it was calls or errors, False if it is text."""
         body = reader.text[begin:].strip()
         try:
             value = decode(body)

@@ -9,13 +9,10 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakSet
 
-from treadle.http.locks import in_child, new_lock
+from treadle.http.locks import new_lock, renew_in_child
 
 T = TypeVar("T")
-
-_threads: "WeakSet[LoopThread]" = WeakSet()
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -38,7 +35,7 @@ class LoopThread:
         self._make_loop = make_loop
         self._lock = new_lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        _threads.add(self)
+        renew_in_child(self, LoopThread.forget)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -60,8 +57,7 @@ class LoopThread:
         return _run_in(self.loop, coroutine)
 
     async def hop(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine in the loop, and return its result. A cancellation is passed on without waiting for
-        the end of the coroutine."""
+        """Run the coroutine in the loop, and return its result. A cancellation is passed on and not awaited."""
         here, there = asyncio.get_running_loop(), self.loop
         if here is there:
             return await coroutine
@@ -131,11 +127,3 @@ def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
 def _stop_loop(pid: int, loop: asyncio.AbstractEventLoop) -> None:
     if os.getpid() == pid:  # a forked child would wake the parent's loop
         loop.call_soon_threadsafe(loop.stop)
-
-
-def _start_anew() -> None:
-    for thread in _threads:
-        thread.forget()
-
-
-in_child(_start_anew)

@@ -18,7 +18,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError, NoResultError, ToolError
 from treadle.core.masking import hide_in_url
 from treadle.http import transport_errors
-from treadle.http.plain.dial import look_up
+from treadle.http.plain.dial import look_up, read_address
 from treadle.http.reqwest import (
     CancellationCheck,
     ClientSettings,
@@ -82,7 +82,7 @@ class GuardedHttp:
         """
         named = {_read_host(item) for item in named_by_user}
         self._hosts = {_read_host(item) for item in allowed_hosts} | named
-        self._exempt = {item for item in named if item[0] == "localhost" or _is_address(item[0])}
+        self._exempt = {item for item in named if item[0] == "localhost" or read_address(item[0])}
         self._allow_private = allow_private
         self._max_bytes = max_response_bytes
         self._timeout_seconds = timeout_seconds
@@ -164,10 +164,10 @@ class GuardedHttp:
                 return await self._receive(builder, url)
             except exceptions.PyreqwestError as error:
                 # A request that was sent may have had an effect, so no other address is tried.
-                was_sent = stage_of(error, is_https=url.scheme == "https") is Stage.ASKING
-                if was_sent or not left:
+                stage = stage_of(error, is_https=url.scheme == "https")
+                if stage is Stage.ASKING or not left:
                     said = f"{where} gave no answer: {describe(error)}"
-                    if stage_of(error, is_https=url.scheme == "https") is Stage.SECURING:
+                    if stage is Stage.SECURING:
                         said = str(transport_errors.no_tls(where, describe(error)))
                     raise NoResultError(said) from None
 
@@ -198,7 +198,7 @@ class GuardedHttp:
     async def _check(self, url: "Url") -> tuple[str, Sequence[str]]:
         """Return the host and the addresses to connect to. Raises: `ToolError` if one of them is not allowed."""
         host, port = self._check_name(url)
-        addresses = [host] if _is_address(host) else await self._resolver(host, port)
+        addresses = [host] if read_address(host) else await self._resolver(host, port)
         if not addresses:
             raise ToolError(f"the host {host!r} has no address")
         if self._allow_private or {(host, None), (host, port)} & self._exempt:
@@ -215,9 +215,7 @@ class GuardedHttp:
 
 def special_kind(address: str) -> str | None:
     """Return the kind of a special `address`, as a text; `None` for an address of the public internet."""
-    try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
+    if (ip := read_address(address.partition("%")[0])) is None:
         return "malformed"
     for kind, network in _SPECIAL.items():
         if ip in network:
@@ -250,8 +248,7 @@ async def _resolve(host: str, port: int) -> Sequence[str]:
 
 
 def _client(host: str, address: str) -> "Client":
-    """Return a pooled client that connects only to this address, even if the name is looked up differently
-    later."""
+    """Return a pooled client that connects only to this address, even if later look-ups of the name differ."""
     return client_for(ClientSettings(idle_timeout_seconds=30.0, pinned=(host, address.partition("%")[0])))
 
 
@@ -268,7 +265,7 @@ def _read_host(item: str) -> tuple[str, int | None]:
     """Return the host's name in the form that the client uses, and the port if there is one."""
     from pyreqwest.http import Url
 
-    text = f"[{item}]" if ":" in item and _is_address(item) else item
+    text = f"[{item}]" if ":" in item and read_address(item) else item
     match = _HOST.fullmatch(text)
     try:
         url = Url(f"http://{match['name']}") if match else None
@@ -288,14 +285,6 @@ def _canonical(host: str) -> str:
 def _write_host(host: str, port: int | None) -> str:
     name = f"[{host}]" if ":" in host else host
     return name if port is None else f"{name}:{port}"
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def host_of(url: str) -> str:

@@ -9,12 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 T = TypeVar("T")
 
 _locks: WeakSet[Any] = WeakSet()
 _awaited: WeakSet[Any] = WeakSet()
+_owners: WeakKeyDictionary[Any, Callable[[Any], object]] = WeakKeyDictionary()
 _held = threading.local()
 _FORK_SECONDS = 1.0
 """How long a fork waits for the locks that are awaited."""
@@ -40,6 +41,11 @@ def in_child(function: Callable[[], object]) -> None:
         os.register_at_fork(after_in_child=function)
 
 
+def renew_in_child(owner: T, renew: Callable[[T], object]) -> None:
+    """Call `renew` with `owner` in each forked child, after the locks are renewed, while `owner` exists."""
+    _owners[owner] = renew
+
+
 def _register(lock: T, is_awaited: bool) -> T:
     (_awaited if is_awaited else _locks).add(lock)
     return lock
@@ -60,11 +66,13 @@ def _let_go() -> None:
 
 
 def _renew() -> None:
-    """Release the locks in a forked child, except for those that its only thread holds."""
+    """Release the locks in a forked child, except for those that its only thread holds, then renew the rest."""
     _let_go()
     for lock in (*_locks, *_awaited):
         if not (hasattr(lock, "_is_owned") and lock._is_owned()):
             lock._at_fork_reinit()  # as the standard library's modules do with their locks
+    for owner, renew in list(_owners.items()):
+        renew(owner)
 
 
 if hasattr(os, "register_at_fork"):

@@ -42,11 +42,9 @@ class Transport(Protocol):
         Raises: `TransportError` if no answer came, or only a part of one; `ConfigError` for an invalid URL or
         header.
         """
-        ...
 
     def get(self, url: str, headers: Mapping[str, str]) -> Awaitable[Answer]:
         """Return the whole answer to a GET. Raises: as `post`."""
-        ...
 
     def stream(
         self, url: str, headers: Mapping[str, str], body: bytes
@@ -56,4 +54,3 @@ class Transport(Protocol):
         Leaving the context before the end of the body closes the connection. Raises: as `post`, on entering the
         context and from `chunks`.
         """
-        ...

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Generic, TypeVar
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from treadle.core.documents import apply_changes
 from treadle.core.errors import ConfigError
 from treadle.core.mistakes import Keys
-from treadle.core.overrides import apply_changes
 from treadle.core.places import OPTIONS, Document, KeyPath, Mapped, Problem, parse_document
 from treadle.core.policy import Policy
 from treadle.core.spec import PartSpec

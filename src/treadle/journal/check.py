@@ -18,8 +18,7 @@ class Checked(Struct, frozen=True):
     events: int
     """The number of events before the first damaged one. A new run can be forked from them."""
     contents: int
-    """The number of contents of files and artifacts that were read for this run, and had not been read for an
-    earlier one."""
+    """The number of contents of files and artifacts that were read for this run and for no earlier one."""
     problems: tuple[str, ...] = ()
     """What is damaged; empty if the run is whole."""
 

@@ -60,8 +60,7 @@ def _with_bases(digests: set[str], read: ReadStored) -> set[str]:
 
 
 def find_callees(journal: Journal, run_id: str) -> list[str]:
-    """Return the id of a run, followed by those of the runs that its calls of agents drove, directly or
-    indirectly. Blocks."""
+    """Return the id of a run, and those of the runs that its calls of agents drove, also indirectly. Blocks."""
     found = [run_id]
     for name in found:
         found += [info.run_id for info in journal.runs(RunFilter(labels={CALLER: name}))]

@@ -29,20 +29,6 @@ OnDelta: TypeAlias = Callable[[int, Delta], None]
 class DrivenRun:
     """A run that this process drives."""
 
-    __slots__ = (
-        "__weakref__",
-        "_on_mail",
-        "_read",
-        "coming",
-        "listeners",
-        "loop",
-        "newest",
-        "on_listen",
-        "run_id",
-        "said",
-        "said_after",
-    )
-
     def __init__(
         self,
         run_id: str,
@@ -117,7 +103,6 @@ class Relay(Protocol):
 
     def want(self, run_id: str, *, is_wanted: bool) -> None:
         """Begin or end to ask other processes for the output of a run. Any thread may call this."""
-        ...
 
 
 _KEPT_PIECES = 20_000

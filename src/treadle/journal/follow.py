@@ -36,11 +36,9 @@ class Source(Protocol):
 
     def start_position(self, run_id: str | None, after_seq: int | None) -> Any:
         """Return the position after `after_seq`, or the position of the end if `after_seq` is `None`."""
-        ...
 
     def read_page(self, run_id: str | None, after_seq: int | None, position: Any) -> Page:
         """Return the next events after `position`; the page is empty if there are none yet."""
-        ...
 
 
 Look: TypeAlias = Callable[[Collection[str | None]], Collection[str | None]]
@@ -75,8 +73,7 @@ class Changes:
     def __init__(self, look: Look | None = None, poll_seconds: float = POLL_SECONDS) -> None:
         """Make an empty collection. `look` is needed if other processes can write to the store."""
         self.feeds: dict[str | None, dict[asyncio.AbstractEventLoop, RunFeed]] = {}
-        """The feeds of each run. Empty most of the time. Stores check that before they call `announce`, which costs
-        almost nothing."""
+        """The feeds of each run. Stores call `announce` only if there are some, which is seldom."""
         self._lock = new_lock()
         self._look = look
         self._poll_seconds = poll_seconds

@@ -119,8 +119,7 @@ def belongs_to_user(path: Path | int) -> bool:
 
 
 def read_trust(kind: str, digest: str) -> Trust:
-    """Return what the user has said about the content with this hash. `kind` is `skill`, `persona` or
-    `configuration`."""
+    """Return what the user has said about a content. `kind` is `skill`, `persona` or `configuration`."""
     try:
         said = _place_of(kind, digest).read_text("utf-8").partition(" ")[0]
     except (OSError, RuntimeError, UnicodeError):

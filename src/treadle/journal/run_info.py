@@ -52,8 +52,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     is_turn_open: bool = False
     """True while a turn has begun and not ended."""
     is_waiting: bool = False
-    """True if a question has no answer, a tool call waits for approval, or the run was cancelled or set aside and
-    waits until somebody resumes it."""
+    """True if a question or an approval waits, or the run waits for `resume`, cancelled or set aside."""
     is_driven: bool = False
     """True if a live process holds the run's lease."""
     losses: int = 0

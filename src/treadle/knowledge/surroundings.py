@@ -308,8 +308,7 @@ def _paths(name: str, given: Iterable[str | Path]) -> tuple[str, ...]:
 
 
 def demands_of_context(spec: ContextSpec) -> list[str]:
-    """Return texts that say what an agent with this knowledge would read, write and send here. This function
-    itself does none of that."""
+    """Return texts that say what an agent with this knowledge would read, write and send here."""
     try:
         persona = None if spec.persona is None else Persona.from_value(spec.persona)
     except ConfigError:

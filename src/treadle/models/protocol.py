@@ -51,15 +51,13 @@ class Watch(Struct, eq=False):
     """How long the caller waits for the answer. If a request would wait longer, it fails at once. `None`: no
     limit."""
     patience_seconds: float | None = None
-    """The longest wait that a server may ask for. If it is longer, the request fails at once, because another model
-    can be asked. `None`: no limit."""
+    """The longest wait that a server may ask for; beyond it another model can be asked. `None`: no limit."""
     held: "Hold | None" = None
     """The wait that a server asked for before the run was resumed; `None` if there is none."""
     answered_by: str | None = None
     """The name of the model that answered, which a wrapper of several models sets; `None`: there is only one."""
     on_token_ids: Callable[[Sequence[int]], None] | None = None
-    """The function that an engine of `models.tokens` calls with the newest ids while it samples, in place of
-    `on_delta`. `None`: the answer is not streamed."""
+    """What an engine of `models.tokens` calls with its newest ids, in place of `on_delta`. `None`: no stream."""
 
 
 class Model(Protocol):
@@ -68,7 +66,6 @@ class Model(Protocol):
     @property
     def name(self) -> str:
         """The name of the model as its user writes it, for the journal."""
-        ...
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the answer to one request. Cancelling closes the connection.
@@ -77,7 +74,6 @@ class Model(Protocol):
         `UnsupportedPartError`, before anything is sent, if a message has a part that cannot be sent to this
         model.
         """
-        ...
 
 
 def innermost(model: object) -> object:
@@ -115,8 +111,7 @@ def output_mode_of(
 
 
 def takes_schema(model: Model, schema: dict[str, Json], *, has_tools: bool) -> bool:
-    """Return whether the server of `model` can decode within `schema`: true unless its method `takes_schema` says
-    no."""
+    """Return whether the server of `model` can decode within `schema`: true unless `takes_schema` says no."""
     takes = getattr(model, "takes_schema", None)
     return True if takes is None else bool(takes(schema, has_tools=has_tools))
 
@@ -127,22 +122,19 @@ def can_call_tools(model: Model) -> bool:
 
 
 def context_tokens_of(model: Model) -> int | None:
-    """Return the context window of `model`: its attribute `context_tokens`; `None` if the model has no such
-    attribute."""
+    """Return the context window of `model`: its attribute `context_tokens`; `None` without this attribute."""
     tokens = getattr(model, "context_tokens", None)
     return tokens if isinstance(tokens, int) else None
 
 
 def output_tokens_of(model: Model) -> int | None:
-    """Return the longest answer that `model` asks for: its attribute `max_output_tokens`; `None` if the model
-    has no such attribute."""
+    """Return the longest answer that `model` asks for: its attribute `max_output_tokens`; else `None`."""
     tokens = getattr(model, "max_output_tokens", None)
     return tokens if isinstance(tokens, int) else None
 
 
 def has_price(model: Model) -> bool:
-    """Return whether the answers of `model` have a cost: true unless it has an attribute `has_price` that is
-    false."""
+    """Return whether answers of `model` have a cost: true unless its attribute `has_price` is false."""
     return bool(getattr(model, "has_price", True))
 
 

@@ -217,8 +217,7 @@ class HfRenderer(AnswerReader):
         return keep_text(message, text, TranscriptWriter(self.format, tools))
 
     def _find_closing(self) -> list[int]:
-        """Return the special token that the template ends an answer with, in a list that is empty if there is
-        none."""
+        """Return the special token that the template ends an answer with, in a list; empty if there is none."""
         known = Message(Role.ASSISTANT, _KNOWN)
         try:
             alone = self._behind([_ASKED, known], (), begins_answer=False)

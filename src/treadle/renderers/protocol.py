@@ -16,17 +16,14 @@ class Renderer(Protocol):
     @property
     def name(self) -> str:
         """The renderer as its user writes it, such as `chatml` or `hf:FOLDER`."""
-        ...
 
     @property
     def fingerprint(self) -> str:
         """A text that is equal for renderers with the same vocabulary and the same template."""
-        ...
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
         """The ids that end an answer."""
-        ...
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         """Return the ids of a prompt, up to the point where the model's answer begins.
@@ -34,7 +31,6 @@ class Renderer(Protocol):
         Raises: `UnsupportedPartError` for a part of a message that the template has no place for, `ConfigError` if
         the template refuses the messages.
         """
-        ...
 
     def bridge(
         self, prior: Sequence[int], added: Sequence[Message], tools: Sequence[ToolSpec], *, is_cut: bool
@@ -47,7 +43,6 @@ class Renderer(Protocol):
         `None`: the template cannot continue these ids, so the whole prompt has to be rendered.
         Raises: as `render`.
         """
-        ...
 
     def read(
         self,
@@ -62,17 +57,12 @@ class Renderer(Protocol):
         The text ends before the first of the texts `stop`. A call that cannot be read is among the calls with its
         text as its arguments.
         """
-        ...
 
     def parser(self, tools: Sequence[ToolSpec]) -> IncrementalParser | None:
-        """Return a parser for the text of one answer that arrives in pieces; `None` if answers can only be read
-        whole."""
-        ...
+        """Return a parser for an answer that arrives in pieces; `None` if answers can only be read whole."""
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, in which special tokens are ordinary text."""
-        ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of ids, special tokens included."""
-        ...

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import parse_qsl
 
-import msgspec
-
+from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
 from treadle.core.types import Json
@@ -47,7 +46,7 @@ def load_renderer(name: str) -> "Renderer":
         raise ConfigError(
             f"the renderer {name!r} has options that cannot be read; write ?option=value&option=value"
         )
-    return RENDERERS.load(kind)(name, rest, {key: _read_value(value) for key, value in pairs})
+    return RENDERERS.load(kind)(name, rest, {key: decode_or(value, value) for key, value in pairs})
 
 
 def locate(name: str, folder: Path | None = None) -> str:
@@ -62,10 +61,3 @@ def locate(name: str, folder: Path | None = None) -> str:
         return name
     whole = (folder or Path.cwd()) / Path(path).expanduser()
     return f"{kind}:{before}{place}{os.path.normpath(whole)}{mark}{query}"
-
-
-def _read_value(text: str) -> Json:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text

@@ -35,20 +35,16 @@ class Tokenizer(Protocol):
     @property
     def special_ids(self) -> Mapping[str, int]:
         """The ids of the special tokens."""
-        ...
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, in which special tokens are ordinary text."""
-        ...
 
     def decode(self, ids: Sequence[int], /) -> str:
         """Return the text of ids, special tokens included. Bytes that are not UTF-8, and each id that is not in the
         vocabulary, such as one that pads it, become U+FFFD."""
-        ...
 
     def is_known(self, number: int, /) -> bool:
         """Return whether an id is in the vocabulary."""
-        ...
 
 
 class BpeTokenizer:

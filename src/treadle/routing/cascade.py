@@ -2,6 +2,7 @@
 
 import msgspec
 
+from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.fence import fence
 from treadle.core.judgement import Verdict
@@ -102,11 +103,7 @@ def _find_call_fault(request: Request, message: Message) -> str | None:
             return "it made a call that cannot be read"
         if call.name not in names:
             return f"it called {call.name!r}, which is not a tool"
-        try:
-            is_object = isinstance(msgspec.json.decode(call.arguments or "{}"), dict)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            is_object = False
-        if not is_object:
+        if not isinstance(decode_or(call.arguments or "{}"), dict):
             return f"it called {call.name!r} with arguments that are not a JSON object"
     return None
 

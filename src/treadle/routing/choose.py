@@ -13,8 +13,7 @@ from treadle.routing.protocol import Router, RoutingFacts, TierCandidate, Unrout
 from treadle.routing.routers import RulesRouter
 
 MANY_TOOLS = 24
-"""From this number of tools on, only models that are strong with tools are chosen, or models of unknown
-strength."""
+"""From so many tools on, only models that are strong with tools, or of unknown strength, are chosen."""
 
 
 def choose(router: Router, facts: RoutingFacts) -> Route:

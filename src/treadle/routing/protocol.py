@@ -22,8 +22,7 @@ class TierCandidate(Struct, frozen=True, kw_only=True):
     """What the next inference would cost, estimated from the prompt and an answer of usual length."""
     context_tokens: int | None = None
     sees_images: bool | None = None
-    """True if the model is known to see images, false if it is known that it cannot; `None`: unknown, but the
-    model's dialect can send images."""
+    """Whether the model is known to see images; `None`: unknown, but its dialect can send them."""
     tool_strength: str | None = None
     latency_seconds: float | None = None
     """The time until an answer is complete: the one that was measured, or else the one that was configured."""
@@ -72,7 +71,6 @@ class Router(Protocol):
 
     def route(self, facts: RoutingFacts) -> Route:
         """Return the choice among `facts.candidates`, with a score for each. There is at least one candidate."""
-        ...
 
 
 class Unroutable(ConfigError):  # noqa: N818
@@ -94,4 +92,3 @@ class Checker(Protocol):
 
     def check(self, request: Request, completion: Completion) -> Awaitable[CheckedAnswer]:
         """Return the fault of the answer to `request`, or the verdict that it can be used."""
-        ...

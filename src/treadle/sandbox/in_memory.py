@@ -148,8 +148,7 @@ class MemorySandbox:
         return content.data
 
     def write(self, path: str, content: bytes) -> None:
-        """See `Sandbox.write`. Raises: `SandboxError` if a parent of the path is a file, or the path is a
-        folder."""
+        """See `Sandbox.write`. Raises: `SandboxError` if the path is a folder, or a parent of it is a file."""
         name = normalize_file(path)
         new = _Content(_to_bytes(name, content))
         with self._lock:
@@ -192,8 +191,7 @@ class MemorySandbox:
 
     @property
     def snapshot_id(self) -> str:
-        """See `Sandbox.snapshot_id`. It takes time proportional to the number of files that changed since the
-        last call."""
+        """See `Sandbox.snapshot_id`. It takes time proportional to the files that changed since the last call."""
         with self._lock:
             files = self._files
             if self._id is None:
@@ -336,8 +334,7 @@ def _to_bytes(name: str, content: bytes | str) -> bytes:
 
 
 class SharedFiles(Mapping[str, bytes]):
-    """The initial files of many sandboxes. They are checked and hashed once, and each sandbox shares them until it
-    is written to."""
+    """The initial files of many sandboxes, checked and hashed once, and shared until they are written to."""
 
     def __init__(self, files: Mapping[str, bytes | str]) -> None:
         """Keep `files`. Raises: `SandboxError` as `MemorySandbox` does."""
@@ -347,8 +344,7 @@ class SharedFiles(Mapping[str, bytes]):
         self._first = self._sandbox.copy().take_delta()
 
     def open(self, *, is_reported: bool = False) -> MemorySandbox:
-        """Return a new sandbox with the files, in a time that does not depend on their number. Deltas report them
-        unless they count as `is_reported`."""
+        """Return a new sandbox with the files, in constant time. Deltas report them unless `is_reported`."""
         opened = self._sandbox.copy(is_reported=is_reported)
         opened._first = None if is_reported else self._first
         return opened

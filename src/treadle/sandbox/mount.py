@@ -158,8 +158,7 @@ class _Selection:
             self._base, self._general = root, []
 
     def leaves_out(self, path: Path, target: Path) -> bool:
-        """Return whether a file or folder is left out. `target` is the target of a symlink, otherwise the same
-        path."""
+        """Return whether a file or folder is left out. `target` is a symlink's target, otherwise the same path."""
         is_folder = target.is_dir()
         if self._default.ignores(path.relative_to(self._root).as_posix(), is_folder=is_folder):
             return True

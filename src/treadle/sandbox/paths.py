@@ -27,8 +27,7 @@ def normalize_file(path: str) -> str:
 
 @lru_cache(maxsize=1024)
 def normalize_folder(path: str) -> str:
-    """Return the normalised path of a folder; `""` is the root. Raises: like `normalize_file`, except for
-    folders."""
+    """Return the normalised path of a folder; `""` is the root. Raises: as `normalize_file`, but takes folders."""
     _check_text(path)
     parts: list[str] = []
     for part in path.split("/"):

@@ -19,46 +19,36 @@ class Sandbox(Protocol):
 
     def read(self, path: str) -> bytes:
         """Return a file's content. Raises: `SandboxError` if there is no such file."""
-        ...
 
     def write(self, path: str, content: bytes) -> None:
         """Create or replace a file."""
-        ...
 
     def delete(self, path: str) -> None:
         """Remove a file. Raises: `SandboxError` if there is no such file."""
-        ...
 
     def paths(self) -> list[str]:
         """Return the paths of all files, sorted."""
-        ...
 
     def read_state(self, name: str) -> bytes | None:
         """Return the state that a tool stored under `name`, or `None` if nothing was stored."""
-        ...
 
     def write_state(self, name: str, content: bytes) -> None:
         """Store a tool's own state. It is part of the snapshot but is not a file of the run."""
-        ...
 
     @property
     def snapshot_id(self) -> str:
         """The id of the files, in hex. Equal files have equal ids."""
-        ...
 
     @property
     def has_changes(self) -> bool:
         """False if there are certainly no changes since the last `take_delta`. Reading it is cheap."""
-        ...
 
     @property
     def unprepared_bytes(self) -> int:
         """How many bytes were written since the last `take_delta` or `prepare_delta`. Reading it is cheap."""
-        ...
 
     def prepare_delta(self) -> None:
         """Do the work of the next `take_delta` that takes time. Any thread may call it."""
-        ...
 
     def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
         """Return the changes since the last call, and the data to store for each changed content, by its hash.
@@ -66,12 +56,9 @@ class Sandbox(Protocol):
         The data is the content, or a patch of a content that was reported before (`core.patches`). Return `None`
         if nothing changed. The first call reports every file.
         """
-        ...
 
     def undo_changes(self) -> None:
-        """Undo all changes since the last `take_delta`. Without an earlier `take_delta`, nothing is
-        undone."""
-        ...
+        """Undo all changes since the last `take_delta`. Without an earlier `take_delta`, nothing is undone."""
 
 
 class RunFiles(dict[str, bytes]):

@@ -28,8 +28,7 @@ def make_completion(
 
 
 def find_requests(messages: Sequence[Message]) -> list[int]:
-    """Return the positions of the user's messages. A message after a tool result comes from the loop, such as the
-    request for a final answer, and is left out."""
+    """Return the positions of the user's messages, without those that the loop writes after tool results."""
     return [
         index
         for index, message in enumerate(messages)
@@ -42,8 +41,7 @@ _REPAIR = "This answer cannot be used"
 
 
 def without_repairs(messages: Sequence[Message]) -> tuple[Sequence[Message], int]:
-    """Return messages without the answers that were asked for again and the messages that did so, and how often
-    the newest one was."""
+    """Return messages without repairs and what they replaced, and how many repairs the newest answer took."""
     shown: list[Message] = []
     repairs = 0
     for message in messages:

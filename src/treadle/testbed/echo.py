@@ -94,8 +94,7 @@ def make_model(config: ModelConfig) -> Model:
 
 
 def _read(text: str, known: set[str]) -> _Script:
-    """Read the script in `text`. A line counts as a call if it names a known tool, has arguments, or ends after
-    the name."""
+    """Read the script in `text`. A call names a known tool, has arguments, or ends after the name."""
     steps: list[list[tuple[str, str]]] = [[]]
     answer: str | None = None
     position = 0

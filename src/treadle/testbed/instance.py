@@ -127,8 +127,7 @@ def _follow_all(schema: Json, root: Json) -> Json:
 
 
 def _follow(reference: str, root: Json) -> Json:
-    """Return the schema that `reference` points to within `root`; the schema True, which any value fits, if
-    nothing is there."""
+    """Return the schema that `reference` points to in `root`; True, which any value fits, if nothing is there."""
     found = root
     for name in reference.removeprefix("#").strip("/").split("/") if reference.startswith("#") else ():
         if name:

@@ -5,8 +5,7 @@ They are one JSON object between the lines `<facts>` and `</facts>`.
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
+from treadle.core.documents import decode_or
 from treadle.core.types import Json, Message, Role
 
 Facts = Mapping[str, Json]
@@ -29,10 +28,7 @@ def read_facts(text: str) -> Facts | None:
     written, close, _ = text.partition(_OPEN)[2].partition(_CLOSE)
     if not close:
         return None
-    try:
-        facts = msgspec.json.decode(written)
-    except msgspec.DecodeError:
-        return None
+    facts = decode_or(written)
     return facts if isinstance(facts, dict) else None
 
 

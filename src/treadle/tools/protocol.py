@@ -55,19 +55,15 @@ class Tool(Protocol):
     @property
     def spec(self) -> ToolSpec:
         """The tool's definition: its name, description, parameters, effect and limits."""
-        ...
 
     def find_fault(self, arguments: Json) -> str | None:
-        """Return the reason why `arguments` do not fit the schema, in words that help the model to correct
-        them; `None` if they fit."""
-        ...
+        """Return why `arguments` do not fit the schema, in words that help the model; `None` if they fit."""
 
     async def call(self, arguments: dict[str, Json], context: "ToolContext") -> str | ToolOutput:
         """Run the tool with `arguments` in which `find_fault` found no fault.
 
         Raises: any exception; its message goes to the model. `ToolError` is for expected errors.
         """
-        ...
 
 
 class Toolset(Protocol):
@@ -79,7 +75,6 @@ class Toolset(Protocol):
 
     def tools(self) -> Sequence[Tool]:
         """Return the tools in the order in which the model sees them."""
-        ...
 
 
 class Decision(Struct, frozen=True):
@@ -119,8 +114,7 @@ class ApprovalRequest(Struct, frozen=True):
 Approver: TypeAlias = Callable[
     [ApprovalRequest], "Awaitable[Decision | bool | None] | Decision | bool | None"
 ]
-"""A function that decides whether a call may run. `None` postpones the decision: the run pauses until somebody
-decides."""
+"""A function that decides whether a call may run. `None` postpones it: the run pauses until somebody decides."""
 
 
 Asker: TypeAlias = Callable[[Question], "Awaitable[Answerable | None] | Answerable | None"]

@@ -1,5 +1,4 @@
-"""The tools `read_result` and `read_message`. With them, a model reads again what its context no longer holds as a
-whole."""
+"""The tools `read_result` and `read_message`, by which a model reads what its context no longer holds."""
 
 from collections.abc import Iterable, Sequence
 
@@ -82,8 +81,7 @@ def cut_parts(names: Sequence[str], how: str) -> str:
 
 
 def is_cut_out(text: str, whole: str) -> bool:
-    """Return whether `text` is what `cut_out` returned for `whole`, or for what it returned for `whole` before; a
-    line about files may follow."""
+    """Return whether `text` is what `cut_out` made of `whole`, once or twice; a line about files may follow."""
     head, mark, rest = text.partition(_NOTE_BEGIN)
     return bool(mark) and whole.startswith(head) and whole.endswith(rest.rpartition(_NOTE_END)[2])
 

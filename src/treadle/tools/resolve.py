@@ -1,5 +1,4 @@
-"""Toolsets by name: how they are made, and what a recorded one would start, import, open, ask and send on this
-machine."""
+"""Toolsets by name: how they are made, and what a recorded one would start, import, open, ask and send."""
 
 import inspect
 import re
@@ -7,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
 from treadle.core.spec import PartSpec
@@ -122,8 +120,7 @@ def check_part(part: PartSpec) -> None:
 
 
 def place_in(item: Json, folder: Path) -> Json:
-    """Return the name of a toolset. If the name contains the path of a file, the path is made relative to
-    `folder`. The name may be in a mapping with settings."""
+    """Return the name of a toolset, or of one in a mapping, with a path in it made relative to `folder`."""
     if isinstance(item, dict) and "name" in item:
         return item | {"name": place_in(item["name"], folder)}
     if not isinstance(item, str):
@@ -217,8 +214,7 @@ memory, `ask` only asks the user, and the calls of `client` are made by whoever 
 
 
 def demands_of_tools(part: PartSpec) -> list[str]:
-    """Return texts that say what would be started, imported, opened, asked and sent if a toolset were made from
-    `part` and called."""
+    """Return texts that say what making and calling the toolset of `part` would start, import, open and send."""
     if part.missing is not None:
         return []
     kind, _, text = part.name.partition(":")
@@ -269,10 +265,7 @@ def demands_of_tools(part: PartSpec) -> list[str]:
 def _demands_of_mcp(text: str, settings: dict[str, Json]) -> list[str]:
     raw: Json = settings
     if text.lstrip().startswith("{"):
-        try:
-            raw = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeError):
-            raw = None
+        raw = decode_or(text)
     elif text.startswith(("http://", "https://")):
         return [f"ask the MCP server at {text!r}"]
     elif text:

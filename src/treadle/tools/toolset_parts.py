@@ -86,8 +86,7 @@ def _on_path(folder: Path, position: int) -> Iterator[None]:
 
 @contextmanager
 def told(what: str) -> Iterator[None]:
-    """Turn every exception of an import in the `with` block into a `ConfigError` that says where the exception
-    happened."""
+    """Turn every exception of an import in the `with` block into a `ConfigError` that says where it happened."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -101,8 +100,7 @@ def refuse_async(function: Any, what: str) -> None:
 
 
 def load_function(reference: str, takes: str) -> Callable[..., Any]:
-    """Return the function at `package.module:function` or `file.py:function`. `takes` says in an error what it must
-    take. Raises: `ConfigError`."""
+    """Return the function at `package.module:function` or `file.py:function`. Raises: `ConfigError`."""
     found = load_reference(reference)
     if not callable(found):
         raise ConfigError(f"{reference!r} is {found!r:.100}; name a function that takes {takes}")
@@ -206,8 +204,7 @@ def may_hold_secret(text: str) -> bool:
 
 
 def without_secrets(part: PartSpec) -> PartSpec:
-    """Return `part` in the form that may be recorded: without its settings and its text if they may hold a
-    secret."""
+    """Return `part` as it may be recorded: without settings and text that may hold a secret."""
     if part.missing is not None:
         return part
     if may_hold_secret(part.name):

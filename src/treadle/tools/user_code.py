@@ -103,8 +103,7 @@ def is_from_user(error: BaseException) -> bool:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the line of the user's code at which an exception was raised: the deepest one outside of installed
-    packages. Empty if there is none."""
+    """Return the deepest line of the user's code at which an exception was raised; empty if there is none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}, line {error.lineno})"
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame)]

@@ -15,8 +15,7 @@ from treadle.runs.run import Run
 from treadle.runs.task import Task
 
 LOSSES_ALONE = 2
-"""A run that lost so many drivers in a row is driven while its worker drives nothing else, so that no other run
-shares its next loss."""
+"""A run that lost so many drivers in a row is driven alone, so that no other run shares its next loss."""
 MAX_LOSSES = 3
 """A run that lost so many drivers in a row is set aside."""
 
@@ -91,5 +90,4 @@ class Workers(Protocol):
 
 
 MakeWorkers: TypeAlias = Callable[[Journal, str, WorkerOptions], Workers]
-"""A function that makes workers of one kind, as entries of `WORKERS` are. The text is what follows the colon of
-their name, or empty."""
+"""A function that makes workers of one kind, given what follows the colon of their name, or ""."""

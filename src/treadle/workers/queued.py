@@ -62,8 +62,7 @@ class WorkerHandle(Protocol):
 
 
 class WorkerReport(Struct, omit_defaults=True, kw_only=True):
-    """A report of a worker to the `QueueWorkers` that started it; also a line that `treadle worker --json`
-    prints."""
+    """A report of a worker to its `QueueWorkers`; also a line that `treadle worker --json` prints."""
 
     count: WorkersStatus | None = None
     """What the worker drives at the moment; `None` if the report is about something else."""
@@ -103,8 +102,7 @@ class QueueWorkers:
         """What each live worker drives."""
         self._restarts = self._deaths = 0
         self._waiting: dict[str, asyncio.Future[bool]] = {}
-        """The runs that have not ended. A future gets whether the run waits for somebody, or an exception if the
-        run is given up."""
+        """The runs that have not ended. A future gets whether the run waits for somebody, or why it is given up."""
         self._watching: asyncio.Task[None] | None = None
         self._working: dict[int, asyncio.Task[None]] = {}
         """The tasks that keep the workers alive, by the number of the worker."""
@@ -278,8 +276,7 @@ def import_path() -> list[str]:
 
 
 def used_since(before: tuple[Usage, float | None], run: Run[Any]) -> tuple[Usage, float | None]:
-    """Return the tokens and the cost that a run has used after the use `before`; the cost is `None` if it is
-    unknown."""
+    """Return the tokens and cost that a run has used after the use `before`; `None`: the cost is unknown."""
     usage, cost_usd = before
     used = Usage(run.usage.input_tokens - usage.input_tokens, run.usage.output_tokens - usage.output_tokens)
     return used, None if cost_usd is None or run.cost_usd is None else run.cost_usd - cost_usd
@@ -305,8 +302,7 @@ class QueuedSession:
         ended: Callable[[str], Awaitable[None]],
         on_used: Callable[[Usage, float | None], None],
     ) -> None:
-        """Make the session. `ended` waits until workers have ended its open turn, and `on_used` is told what they
-        have used."""
+        """Make the session. `ended` waits until its open turn has ended, and `on_used` is told what was used."""
         refuse_missing(agent.spec, has_model=False, has_tools=False)
         self._agent = agent
         self._run_id = run_id

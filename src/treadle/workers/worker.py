@@ -83,8 +83,7 @@ class Worker:
         self._failure: Exception | None = None
 
     async def work(self) -> None:
-        """Claim and drive runs until cancelled; then give all runs back. Raises: `JournalError` if the store
-        fails."""
+        """Claim and drive runs until cancelled; then give them back. Raises: `JournalError` if the store fails."""
         news = self.journal.news(self._options.queue)
         try:
             with collecting_less(self._options.window):
@@ -157,8 +156,7 @@ class Worker:
             self.done += 1
 
     def _leave_out(self, run_id: str, error: BaseException) -> bool:
-        """Leave a run to other workers: for a while if the store failed, which may pass, else for good. Return
-        whether it is for good."""
+        """Leave a run to others: for a while if the store failed, else for good. Return whether it is for good."""
         if not isinstance(error, JournalError):
             self._left_out[run_id] = math.inf
             return True

@@ -21,8 +21,8 @@ from treadle.cli.terminal.output import (
     write_command,
     write_count,
 )
+from treadle.core.documents import read_change
 from treadle.core.errors import ConfigError
-from treadle.core.overrides import read_change
 from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.jobs.job import JobEnd

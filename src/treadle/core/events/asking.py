@@ -27,8 +27,7 @@ class QuestionAnswered(Body, frozen=True, gc=False, tag="question_answered"):
     question_id: str
     """The id of the question."""
     text: str
-    """The answer: a text, the label of an option, or JSON if the question has a schema. Empty if the user declined
-    to answer."""
+    """The answer: a text, an option's label, or JSON if the question has a schema. Empty: the user declined."""
     is_withdrawn: bool = False
     """True if nobody answers any more, because the call that asked has ended. The question then does not count."""
 

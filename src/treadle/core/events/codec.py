@@ -46,8 +46,7 @@ DurableBody: TypeAlias = (
 
 
 class _Forwarding:
-    """The attributes that events and deltas share. The attributes of the body can be read directly, without
-    `.body`."""
+    """The attributes that events and deltas share. Those of the body can be read directly, without `.body`."""
 
     __slots__ = ()
 

@@ -17,8 +17,7 @@ class InferenceStarted(Body, frozen=True, gc=False, tag="inference_started"):
     model: str | None = None
     """The name of the model that is asked, as the user writes it."""
     reserved_cost_usd: float | None = None
-    """The cost that counts for the budget of the turn if the outcome is lost; `None` if the policy has no
-    `max_cost_usd`, or the cost cannot be estimated."""
+    """The cost that counts for the turn if the outcome is lost; `None` without `max_cost_usd` or an estimate."""
     route: Route | None = None
     """The choice of the model, if it was made for this inference. It applies to the rest of the turn. `None`: the
     turn's earlier choice applies, or the agent has only one model."""
@@ -40,8 +39,7 @@ class InferenceCompleted(BodyWithContents, frozen=True, gc=False, tag="inference
     verdict: Verdict | None = None
     """What a second model said about the answer before it was used; `None` if none was asked."""
     refused_tool: str | None = None
-    """The name of an offered tool that the answer says cannot be used; `None` if there is none, or if nobody
-    looked."""
+    """The name of an offered tool that the answer says cannot be used; `None`: none, or nobody looked."""
 
 
 class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
@@ -68,13 +66,11 @@ class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
     model: str | None = None
     """The name of the model that failed; `None` if only one model was asked."""
     may_be_billed: bool = False
-    """True if the server may charge for the attempt, which then counts for the budgets as reserved, or as `usage`
-    and `cost_usd` say."""
+    """True if the server may charge for it; budgets count it as reserved, or by `usage` and `cost_usd`."""
     usage: Usage | None = None
     """The tokens of an answer that was complete and thrown away; `None`: there was no such answer."""
     cost_usd: float | None = None
-    """The cost in US dollars of the answer that was thrown away; `None` if it is not known, or if there was no
-    such answer."""
+    """The cost in US dollars of the answer that was thrown away; `None` if it is not known, or none was."""
     said: str = ""
     """The text of the answer that was streamed before the inference was stopped."""
     next_tier: str | None = None

@@ -23,8 +23,7 @@ class RunStarted(BodyWithContents, frozen=True, gc=False, tag="run_started"):
     is_session: bool = False
     """True if the run is a session: after a turn it stays open for the next one."""
     has_user: bool = False
-    """True if the task has a simulated user, who may speak again after each answer. The run stays open until the
-    user has no more to say."""
+    """True if a simulated user may speak again after each answer. The run is open until nothing more is said."""
     task: TaskRef | None = None
     """The task of the run; `None` if the run was given only a text."""
     parent: Parent | None = None
@@ -121,8 +120,7 @@ class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
     instructions: str | None = None
     """The text of the system message from here on; `None`: as before."""
     trace_parent: str | None = None
-    """The span of the part of the turn that begins here; see `turn_started`. `None`: no turn is open, or nobody
-    traces the run."""
+    """The span of the part of the turn that begins here; see `turn_started`. `None`: no open turn, or no trace."""
     begins_fork: bool = False
     """True if the events before are copied from another run. An inference that was under way there is not lost."""
 
@@ -149,11 +147,9 @@ class Noted(Body, frozen=True, gc=False, tag="noted"):
     by: str | None = None
     """Who or what added the labels or the remark; `None` if unknown."""
     refused: str | None = None
-    """The tag of the message that had no effect, such as `answer`; `remark` says why. `None`: no message was
-    refused."""
+    """The tag of the message that had no effect, such as `answer`; `remark` says why. `None`: none was refused."""
     withdrawn_seq: int | None = None
-    """The number of the `message_injected` event whose message no longer waits, because the user took it back;
-    `None`: no message was taken back."""
+    """The number of the `message_injected` event whose message the user took back; `None`: none was."""
 
 
 class Rewarded(Body, frozen=True, gc=False, tag="rewarded"):

@@ -24,8 +24,7 @@ class TurnStarted(BodyWithContents, frozen=True, gc=False, tag="turn_started"):
     queued_seq: int | None = None
     """The number of the `message_injected` event that holds the same message; `None` if it was not queued."""
     trace_parent: str | None = None
-    """The span of the turn, as W3C's `traceparent`, to which a later part of the turn or a fork is linked; `None`:
-    nobody traces the run."""
+    """The turn's span as W3C's `traceparent`, for links of its later parts and forks; `None`: no trace."""
 
 
 class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_injected"):
@@ -50,8 +49,7 @@ class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_inje
 
 
 class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_compacted"):
-    """A change of the part of the transcript that the model sees, so that it fits into the model's context
-    again."""
+    """A change of the part of the transcript that the model sees, so that it fits into the context again."""
 
     messages: int
     """How many messages, from the first, are replaced. They are counted in the transcript that the model saw."""
@@ -60,8 +58,7 @@ class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_com
     usage: Usage | None = None
     """The tokens that the summary took; `None` if they are not known, or no model was asked."""
     shortened: dict[str, str] = field(default_factory=dict)
-    """The results, after the replaced messages, that the model sees from now on as one line each: that line, by
-    call id."""
+    """The results, after the replaced messages, that the model sees from now on as one line, by call id."""
     excerpts: dict[int, str] = field(default_factory=dict)
     """The messages that are too long to be shown whole: by position, counted as in `messages`, the text that the
     model sees from now on. A replaced message stands in `replacement` with this text."""

@@ -57,8 +57,7 @@ class Format:
     reasoning: ClassVar[tuple[tuple[str, str], ...]] = THINK
     """The pairs of tags that enclose reasoning."""
     may_begin_in_reasoning: ClassVar[bool] = True
-    """True if the prompt may contain the tag that opens reasoning; all text before the first closing tag is
-    then reasoning."""
+    """True if the prompt may contain the tag that opens reasoning, which the first closing tag then ends."""
     ends: ClassVar[tuple[str, ...]] = ()
     """Tokens that may end the text and have no meaning."""
     repeats: ClassVar[tuple[str, ...]] = ()
@@ -241,8 +240,7 @@ class TaggedFormat(Format):
         raise NotImplementedError
 
     def take_json(self, reader: Reader, start: int, position: int) -> int:
-        """Read the calls in the JSON at `position`, whose marks begin at `start`, and return the position after
-        it."""
+        """Read the calls in the JSON at `position`, whose marks begin at `start`. Return the position after it."""
         text = reader.text
         try:
             if text[position : position + 1] not in ("[", "{"):
@@ -399,8 +397,7 @@ class TaggedFormat(Format):
         yield
 
     def _calls_at_end(self, reader: Reader, start: int) -> tuple[int, Reader] | None:
-        """Return the calls that end the text, and the position of the first; `None` if the text does not end
-        with a call."""
+        """Return the calls that end the text, and the position of the first; `None` if the text ends with none."""
         first = self._first_opener(reader, start)
         if first is None:
             return None

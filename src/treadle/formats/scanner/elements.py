@@ -203,8 +203,7 @@ _ANY_JSON = frozenset(("array", "boolean", "integer", "null", "number", "object"
 
 
 def _ends_without_closer(reader: Reader, elements: Elements, at: int) -> bool:
-    """Return whether a function without a closing tag ends at `at`, because its call ends or the next one
-    begins."""
+    """Return whether a function without a closing tag ends at `at`, where its call ends or the next begins."""
     ends = ("</tool_call>", "<tool_call>", "</minimax:tool_call>", "<invoke", "<function=")
     return reader.text.startswith(ends, at)
 

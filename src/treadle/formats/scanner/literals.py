@@ -47,8 +47,7 @@ _SIMPLE = {
 
 
 def read_call(text: str, position: int) -> tuple[str, dict[str, Json], int]:
-    """Return the name and the arguments of the call at `position`, and the position after it. Raises:
-    `BadValue`."""
+    """Return the name and arguments of the call at `position`, and the position after it. Raises: `BadValue`."""
     head = _HEAD.match(text, position)
     if head is None:
         alone = NAME.match(text, position)

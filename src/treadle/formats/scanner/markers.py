@@ -50,8 +50,7 @@ class TooManyErrors(Exception):  # noqa: N818
 
 
 class Reader:
-    """The text so far, and the calls, errors and other pieces found in it. Positions count from the start of
-    the text."""
+    """The text so far, and the calls, errors and other pieces in it. Positions count from the text's start."""
 
     def __init__(self, schemas: ToolSchemas, *, begins_in_reasoning: bool | None = None) -> None:
         self.begins_in_reasoning = begins_in_reasoning
@@ -77,8 +76,7 @@ class Reader:
         self.markers: dict[Scanner, tuple[int, str, int]] = {}
         """For each scanner: where its last search began, which marker it found, and where."""
         self._scans_left = 64
-        """The number of times that the fast decoder may still fail. Each failure costs time in proportion to
-        the text before it."""
+        """How often the fast decoder may still fail. A failure takes time in proportion to the text before it."""
 
     def find(self, what: str, start: int) -> int:
         """Return the position of `what` at or after `start`, or -1. Results are cached."""
@@ -301,8 +299,7 @@ class Scanner:
     def next(
         self, reader: Reader, start: int, on_text: Callable[[str], None]
     ) -> Generator[None, None, "FoundMarker"]:
-        """Find the next marker. `on_text` is called with the text before it, code included, as soon as that
-        text is certain."""
+        """Find the next marker. `on_text` gets the text before it, code included, as soon as it is certain."""
         at = start
         while True:
             text, is_whole = reader.text, reader.is_whole
@@ -409,8 +406,7 @@ class Scanner:
         return min(end, line) if is_line_start and (line < size) else end
 
     def _skip_span(self, reader: Reader, at: int, size: int) -> Generator[None, None, int]:
-        """Return the end of inline code: a run of the same number of backticks on the same line. Without such a
-        run, the backticks are text."""
+        """Return the end of inline code: as many backticks on the same line. Without them, it is no code."""
         position = at + size
         while True:
             newline = reader.find("\n", position)

@@ -106,8 +106,7 @@ def arguments_of(call: ToolCall) -> dict[str, Json]:
 
 
 def write_arguments(call: ToolCall) -> str:
-    """Return the arguments as the JSON text that the model wrote. Raises: `FormatError` if they are not a
-    JSON object."""
+    """Return the arguments as the JSON that the model wrote. Raises: `FormatError` if they are no JSON object."""
     arguments_of(call)
     return call.arguments.strip() or "{}"
 

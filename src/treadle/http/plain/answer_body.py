@@ -1,5 +1,4 @@
-"""The parts of an answer that a caller gets: its headers, and the body of a streamed answer, decompressed as it
-arrives."""
+"""What a caller gets of an answer: its headers, and the body of a stream, decompressed as it arrives."""
 
 import asyncio
 import zlib

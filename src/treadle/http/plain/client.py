@@ -227,8 +227,7 @@ class Pool:
             connection.write(payload)
 
     def _due(self, connection: HttpConnection) -> float:
-        """Return the time at which the request of a connection fails, if no more of the answer arrives before
-        it."""
+        """Return the time at which a connection's request fails, if no more of the answer arrives before."""
         return min(connection.end, connection.active_at + self._silence_seconds)
 
     def release(self, connection: HttpConnection) -> None:
@@ -256,8 +255,7 @@ class Pool:
             connection.fail(transport_errors.broken(self.origin, "the event loop shuts down"))
 
     async def connect(self, end: float) -> HttpConnection:
-        """Return a new connection, made before `end`. Raises: the errors of
-        `treadle.http.transport_errors`."""
+        """Return a new connection, made before `end`. Raises: the errors of `treadle.http.transport_errors`."""
         in_time = self.loop.time() + self._timeouts.connect
         connected: socket.socket | None = None
         try:

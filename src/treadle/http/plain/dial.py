@@ -65,12 +65,8 @@ async def _look_up(
     loop: asyncio.AbstractEventLoop, host: str, port: int
 ) -> list[tuple[int, tuple[Any, ...]]]:
     """Return pairs of family and address, with the families alternating."""
-    try:
-        # A numeric address is looked up without a thread.
-        family = socket.AF_INET if ipaddress.ip_address(host).version == 4 else socket.AF_INET6
-        return [(family, (host, port))]
-    except ValueError:
-        pass
+    if (address := read_address(host)) is not None:  # it is looked up without a thread
+        return [(socket.AF_INET if address.version == 4 else socket.AF_INET6, (host, port))]
     try:
         found = await look_up(loop, host, port)
     except UnicodeError:
@@ -176,7 +172,7 @@ def _has_system_proxy() -> bool:
 
 
 def _is_exempt(host: str, exceptions: str) -> bool:
-    address = _read_address(host)
+    address = read_address(host)
     for item in exceptions.split(","):
         item = item.strip().lower()
         if address is None:
@@ -190,14 +186,15 @@ def _is_exempt(host: str, exceptions: str) -> bool:
 
 def _holds(item: str, address: _Address) -> bool:
     if "/" not in item:
-        return _read_address(item) == address
+        return read_address(item) == address
     try:
         return address in ipaddress.ip_network(item, strict=False)
     except ValueError:
         return False
 
 
-def _read_address(text: str) -> _Address | None:
+def read_address(text: str) -> _Address | None:
+    """Return the address that a text is; `None` if it is none, such as a name."""
     try:
         return ipaddress.ip_address(text)
     except ValueError:

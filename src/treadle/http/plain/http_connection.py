@@ -35,8 +35,7 @@ Head: TypeAlias = asyncio.Future[Answer] | asyncio.Future[StreamedAnswer]
 
 
 class StaleConnectionError(Exception):
-    """Raised if a request was lost because the server had closed the idle connection, before any part of an
-    answer came."""
+    """Raised if a request was lost because the server had closed the idle connection before it answered."""
 
 
 class HttpConnection(asyncio.Protocol):
@@ -54,8 +53,7 @@ class HttpConnection(asyncio.Protocol):
         self.is_resting = False
         """True if the pool has seen the connection idle since its last request."""
         self.active_at = 0.0
-        """The time, by the loop's clock, at which the last request was sent, or the last part of a long answer
-        came."""
+        """When, by the loop's clock, the last request was sent, or the last part of a long answer came."""
         self.end = 0.0
         """The time, by the loop's clock, at which the request must be answered."""
         self._reset()

@@ -26,8 +26,7 @@ from treadle.journal.tables.table_rows import HEAD_COLUMNS, RUN_COLUMNS
 from treadle.journal.tables.writer import TableWriter, Write, lease_lost, run_exists
 
 _FIRST_TOKEN_BITS = 60
-"""The size of the random first token of a run. Because the token is random, a writer recognises the run that it
-made itself."""
+"""The size of the random first token of a run, by which a writer recognises the run that it made."""
 _FLOATS = {"created_at", "reward", "updated_at", "cost_usd"}
 _INTS = {
     "is_session", "is_turn_open", "turns", "has_failed", "checksum", "events", "steps", "input_tokens",
@@ -131,35 +130,19 @@ _FIND = (
 
 
 class Entry:
-    """The events that one run appended, as one frame, and the release of the run's lease."""
+    """The events that one run appended, as one frame, and the release of the run's lease.
 
-    __slots__ = (
-        "checksum",
-        "copied",
-        "count",
-        "first_seq",
-        "frames",
-        "is_release",
-        "row",
-        "size",
-        "taken",
-        "writer",
-        "writes",
-    )
+    `size` is about how many bytes the store gets.
+    """
 
     def __init__(self, write: Write, size: int) -> None:
-        self.writer = write.writer
-        self.writes = [write]
-        self.first_seq = write.first_seq
-        self.count = len(write.bodies)
-        self.frames = [write.frame or b""]
-        self.checksum = crc32(self.frames[0], write.writer.checksum)
-        self.row = write.row
-        self.is_release = write.is_release
-        self.taken = write.taken
-        self.copied = write.copied
-        self.size = size
-        """About how many bytes the store gets."""
+        self.writer, self.first_seq = write.writer, write.first_seq
+        self.writes: list[Write] = []
+        self.frames: list[bytes] = []
+        self.checksum = write.writer.checksum
+        self.row: tuple[object, ...] | None = None
+        self.count = self.taken = self.copied = self.size = 0
+        self.add(write, size)
 
     def add(self, write: Write, size: int) -> None:
         """Add the next write of the run."""
@@ -368,12 +351,9 @@ def _int(result: PGresult, row: int, column: int) -> int:
 
 
 def find(db: Db, entries: Sequence[Entry]) -> Keys:
-    """Return the runs whose frame is there already, because the server had stored it before the connection was
-    lost."""
-    names, seqs = (
-        Texts([entry.writer.run_id for entry in entries]),
-        Ints([entry.first_seq for entry in entries]),
-    )
+    """Return the runs whose frame the server had stored before the connection was lost."""
+    names = Texts([entry.writer.run_id for entry in entries])
+    seqs = Ints([entry.first_seq for entry in entries])
     frames = {row[0]: row[1:] for row in db.cursor(binary=True).execute(_FIND, (names, seqs))}
     found: Keys = {}
     for entry in entries:

@@ -41,7 +41,7 @@ from treadle.journal.postgres.postgres_listener import PostgresListener
 from treadle.journal.postgres.postgres_reader import run_query
 from treadle.journal.tables.committer import Committer, ThreadCommand, ThreadTask
 from treadle.journal.tables.leases import Lease, Leases
-from treadle.journal.tables.writer import JoinedWork, Pending, TableWriter, Write, settle_in_loops
+from treadle.journal.tables.writer import JoinedWork, TableWriter, Write, settle_in_loops
 
 T = TypeVar("T")
 
@@ -121,10 +121,9 @@ class PostgresCommitter(Committer[Transaction]):
         link: Link,
         leases: Leases,
         changes: Changes,
-        pending: Pending,
         listener: PostgresListener,
     ) -> None:
-        super().__init__(link.address.name, leases, changes, pending, listener.driven)
+        super().__init__(link.address.name, leases, changes, listener.driven)
         self._link = link
         self._listener = listener
         self._pipe: Pipe | None = None
@@ -178,7 +177,7 @@ class PostgresCommitter(Committer[Transaction]):
         assert self._pipe is not None
         self._sent.append(batch)
         try:
-            batch.send(self._pipe, self._leases.owner_id, self._clock.time())
+            batch.send(self._pipe, self.leases.owner_id, self._clock.time())
         except Exception:  # the connection was lost, or a value has no place in the tables
             return False
         return True
@@ -288,7 +287,7 @@ class PostgresCommitter(Committer[Transaction]):
         def work(db: Db) -> Keys:
             self._beat_if_due(db)
             pipe = self._pipe_of(db)
-            batch.send(pipe, self._leases.owner_id, self._clock.time())
+            batch.send(pipe, self.leases.owner_id, self._clock.time())
             results = pipe.read()
             keys = keys_in(batch.calls, results, batch.entries)
             tell_of_mail(batch.calls, results, batch.entries)
@@ -357,27 +356,27 @@ class PostgresCommitter(Committer[Transaction]):
 
     @property
     def _is_beat_due(self) -> bool:
-        is_due = self._clock.monotonic() - self._beat_at > self._leases.lease_seconds / 4
-        return is_due or not self._leases.owner_id
+        is_due = self._clock.monotonic() - self._beat_at > self.leases.lease_seconds / 4
+        return is_due or not self.leases.owner_id
 
     def _beat_if_due(self, db: Db) -> None:
         if self._is_beat_due:
             self._pipe_of(db).leave()
-            self._leases.beat(partial(run_query, db))
+            self.leases.beat(partial(run_query, db))
             self._beat_at = self._clock.monotonic()
 
     def _leave(self) -> None:
         self._drain()
-        if self._leases.owner_id:
+        if self.leases.owner_id:
             try:
                 self._transact(self._give_all_back)
             except Exception:  # other processes miss the heartbeat
-                self._leases.abandon()
+                self.leases.abandon()
         with contextlib.suppress(Exception):
             self._drop()
         self._wake.close()
         self._woken.close()
 
     def _give_all_back(self, transaction: Transaction) -> None:
-        self._leases.leave(transaction.query)
+        self.leases.leave(transaction.query)
         transaction.db.execute(NOTIFY_QUEUES)

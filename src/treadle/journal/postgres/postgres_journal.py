@@ -35,7 +35,7 @@ from treadle.journal.tables.journal import TableJournal, check_level
 from treadle.journal.tables.reader import Unused
 from treadle.journal.tables.table_rows import INSERT_MESSAGE, Letter, Query
 from treadle.journal.tables.watch import RunWatch
-from treadle.journal.tables.writer import Pending, TableWriter
+from treadle.journal.tables.writer import TableWriter
 
 T = TypeVar("T")
 
@@ -67,10 +67,10 @@ class PostgresJournal(TableJournal[Transaction]):
         """The level: the requested one, or that of the journal if it is stronger."""
         leases = PostgresLeases(self._address.name, lease_seconds, clock)
         reader = PostgresReader(self._make_link(), leases)
-        pending, changes = Pending(self._address.name), Changes(RunWatch(reader, leases).look, _POLL_SECONDS)
+        changes = Changes(RunWatch(reader, leases).look, _POLL_SECONDS)
         self._listener = PostgresListener(self._make_link(), writing, changes, DrivenRuns(reader.inbox))
-        committer = PostgresCommitter(writing, leases, changes, pending, self._listener)
-        super().__init__(self._address.name, leases, reader, committer, pending, changes)
+        committer = PostgresCommitter(writing, leases, changes, self._listener)
+        super().__init__(reader, committer)
 
     def _make_link(self) -> Link:
         return Link(self._address, self.level, was_connected=True)

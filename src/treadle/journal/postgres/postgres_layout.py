@@ -1,16 +1,7 @@
 """The tables in PostgreSQL, their migrations, and the statements for leases. They are in the schema `treadle`.
 
-| table | one row for | columns |
-| --- | --- | --- |
-| `runs` | each run | its id, its lease, its queue, and the facts that change with a turn at most |
-| `heads` | each run | the lease's token, the newest frame, and the facts that change with every step |
-| `frames` | what one run appended in one commit | the events as JSON lines, a checksum, the transaction |
-| `blobs` | each content | the bytes, by SHA-256 |
-| `owners` | each open journal that took a lease | the process, its heartbeat, and how long its leases last |
-| `meta` | one row | the version of the layout; the journal's level |
-| `origin` | one row | a random id of the journal, and the seal of the user who made it |
-| `trust` | each run that is not simply the user's own | the seal of the user who trusts it; empty if nobody does |
-| `inbox` | each message that was not taken in, and the newest of each run | its number in the run, its content |
+They are those of a file (see `sqlite_layout`) without `dictionaries`. Here `heads` also has the lease's token,
+`frames` the transaction that wrote a row, and `meta` the version of the layout and the journal's level.
 
 A frame's number is that of its first event. `heads` is updated with every commit, so it has no index over a column
 that changes, and half of each page is free for new versions of its rows. `frames.xact` is the transaction that

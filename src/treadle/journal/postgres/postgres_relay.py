@@ -78,8 +78,7 @@ class PostgresRelay:
                 self._forwards.pop(run_id).stop()
 
     def _take_output(self) -> list[str]:
-        """Return what waits, many pieces in each notification. The server leaves out notifications of a transaction
-        that are equal, so each has a number."""
+        """Return what waits, many pieces in one notification, each with a number: equal ones would get lost."""
         found: list[str] = []
         size = NOTICE_BYTES
         while self._output:

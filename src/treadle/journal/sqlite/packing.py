@@ -69,8 +69,7 @@ class Unpacker:
         self._known: dict[int, ZstdDict] = {}
 
     def unpack(self, query: Query, body: object) -> object:
-        """Return the JSON lines of a frame. Raises: `JournalError` if its dictionary is missing or the frame cannot
-        be read."""
+        """Return the JSON lines of a frame. Raises: `JournalError` if it or its dictionary cannot be read."""
         if not isinstance(body, bytes) or body[:1] != _MARK:
             return body
         zstd, number = _zstd(), int.from_bytes(body[1:_HEAD_BYTES], "big")
@@ -104,8 +103,7 @@ class Samples:
         return frames >= _ENOUGH_FRAMES or (frames >= _LEAST_FRAMES and self._bytes >= _ENOUGH_BYTES)
 
     def learn(self, query: Query) -> None:
-        """Make a dictionary from the frames that are still there and not packed, and pack them with it, within a
-        transaction."""
+        """Make a dictionary from the frames that are left and not packed, and pack them, within a transaction."""
         zstd = _zstd()
         numbers = _encode(sorted(self._numbers)).decode()
         wanted = f"id IN (SELECT value FROM json_each(?)) AND {_IS_PLAIN}"
@@ -158,8 +156,7 @@ def take_samples(query: Query) -> Samples:
 
 
 def pack_frames(query: Query, packer: Packer, last: int) -> int:
-    """Pack the next frames after frame `last`, within a transaction. Return the newest of them; 0 if there is
-    none."""
+    """Pack the next frames after frame `last`, within a transaction. Return the newest one, 0 if none is left."""
     sql = f"SELECT id, body FROM frames WHERE id > ? AND {_IS_PLAIN} ORDER BY id LIMIT ?"
     rows = query(sql, (last, _PAGE_FRAMES))
     for number, body in rows:
@@ -181,8 +178,7 @@ def find_packer(query: Query, last: Packer | None = None) -> Packer | None:
 
 
 def forget_run(query: Query, key: int) -> None:
-    """Remove the dictionaries that were made from frames of a run, and unpack what needs them, within a
-    transaction."""
+    """Remove the dictionaries made from a run's frames, and unpack what needs them, within a transaction."""
     for number, runs in query("SELECT id, runs FROM dictionaries", ()):
         if not _may_have(runs, key):
             continue
@@ -198,8 +194,7 @@ def forget_run(query: Query, key: int) -> None:
 
 
 def _may_have(runs: object, key: int) -> bool:
-    """Return True if a dictionary was made from frames of a run, or if that is unknown because its list of runs is
-    damaged."""
+    """Return whether a dictionary was made from frames of a run. A damaged list of runs may have any run."""
     try:
         return key in msgspec.convert(msgspec.json.decode(runs), list[int])  # type: ignore[call-overload]
     except (msgspec.MsgspecError, TypeError, ValueError):

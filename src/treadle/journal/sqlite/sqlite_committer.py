@@ -42,7 +42,6 @@ from treadle.journal.tables.leases import Leases
 from treadle.journal.tables.table_rows import HEAD_COLUMNS, RUN_COLUMNS, Query
 from treadle.journal.tables.writer import (
     JoinedWork,
-    Pending,
     TableWriter,
     Write,
     lease_lost,
@@ -250,8 +249,7 @@ T = TypeVar("T")
 _LOOP_BYTES = 512 * 1024
 """A commit of more bytes than this is left to the thread."""
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
-"""When the log has about this many bytes, the thread copies it into the file. A page that many commits changed is
-copied only once."""
+"""At this size the thread copies the log into the file, so that a page that often changed is copied once."""
 _PAGE_BYTES = 4096
 _VACUUM_BYTES = 32 * 1024 * 1024
 """A file of more bytes than this is rewritten only by `slim`."""
@@ -276,13 +274,12 @@ class FileCommitter(Committer[sqlite3.Connection]):
         path: Path,
         leases: Leases,
         changes: Changes,
-        pending: Pending,
         driven: DrivenRuns,
         look_for_listeners: Callable[[], None],
         *,
         learns: bool,
     ) -> None:
-        super().__init__(str(path), leases, changes, pending, driven)
+        super().__init__(str(path), leases, changes, driven)
         self._db = db
         self._path = path
         self._look_for_listeners = look_for_listeners
@@ -292,8 +289,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
         self._is_patient = read_meta(db)[1] == "power"
         """True at level `power`, at which a commit waits for the disk."""
         self._beat_at = 0.0
-        """The time of the last heartbeat, by `clock.monotonic`, so that setting the wall clock does not delay the
-        next one."""
+        """The time of the last heartbeat, by `clock.monotonic`, which setting the wall clock does not change."""
         self._give_up_at = math.inf
         """The time after which the file's lock is not waited for, by `clock.monotonic`."""
         self._file = FileState()
@@ -414,12 +410,12 @@ class FileCommitter(Committer[sqlite3.Connection]):
             done.set_result(None)
 
     def _leave(self) -> None:
-        if self._leases.owner_id:
+        if self.leases.owner_id:
             self._pack()
             try:
-                self._run_in(lambda db: self._leases.leave(query_in(db)))
+                self._run_in(lambda db: self.leases.leave(query_in(db)))
             except Exception:  # other processes miss the heartbeat
-                self._leases.abandon()
+                self.leases.abandon()
         self._db.close()
 
     # The following methods run in any thread, while it holds `db_lock`.
@@ -443,7 +439,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
         now = self._clock.time()
 
         def work(db: sqlite3.Connection) -> bool:
-            commit_writes(db, writes, self._file, self._leases.owner_id, now)
+            commit_writes(db, writes, self._file, self.leases.owner_id, now)
             return bool(joined) and _are_done(joined, db)
 
         try:
@@ -485,7 +481,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
     def _run_in(self, function: Callable[[sqlite3.Connection], T], *, can_wait: bool = True) -> T:
         """Run `function` in a transaction, and return its result. Raises: `BusyError` if another process has the
         file's lock and `can_wait` is False; `JournalError`."""
-        db, leases = self._db, self._leases
+        db, leases = self._db, self.leases
         try:
             self._begin(can_wait=can_wait)
             owner_before, beat_before, orphans = leases.owner_id, self._beat_at, len(self.orphans)
@@ -512,8 +508,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
         return result
 
     def _strengthen(self) -> None:
-        """Change to level `power`, because another process opened the file at it. Sync what was committed
-        before."""
+        """Change to level `power`, at which another process opened the file. Sync what was committed before."""
         set_level(self._db, "power")
         self._is_patient = True
         with contextlib.suppress(JournalError):  # the next commit fails too

@@ -29,7 +29,6 @@ from treadle.journal.tables.leases import IS_QUEUED, Leases, this_owner
 from treadle.journal.tables.reader import Unused
 from treadle.journal.tables.table_rows import Query
 from treadle.journal.tables.watch import RunWatch
-from treadle.journal.tables.writer import Pending
 
 A = TypeVar("A", bound=Attached)
 T = TypeVar("T")
@@ -86,13 +85,13 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         self._attached: dict[type[Attached], Attached] = {}
         self._attach_lock = new_lock()
         self._file_reader = reader = FileReader(connect(self.path, level), self.path, leases)
-        pending, changes = Pending(str(self.path)), Changes(RunWatch(reader, leases).look)
+        changes = Changes(RunWatch(reader, leases).look)
         driven = DrivenRuns(reader.inbox)
         relay = FileRelay(self.path.resolve(), driven, changes.look)
         driven.relay = self._attached[FileRelay] = relay
-        hooks = (leases, changes, pending, driven, relay.look)
+        hooks = (leases, changes, driven, relay.look)
         committer = self._file_committer = FileCommitter(writing, self.path, *hooks, learns=packs)
-        super().__init__(str(self.path), leases, reader, committer, pending, changes)
+        super().__init__(reader, committer)
 
     def __repr__(self) -> str:
         return f"SqliteJournal({str(self.path)!r}, level={self.level!r})"

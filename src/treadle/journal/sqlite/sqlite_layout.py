@@ -59,8 +59,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _alone(path: Path) -> sqlite3.Connection:
-    """Open a connection that uses only the journal's file. Raises: `sqlite3.Error` if the file beside it has
-    events."""
+    """Open a connection to the journal's file alone. Raises: `sqlite3.Error` if the file beside it has events."""
     wal = path.with_name(f"{path.name}-wal")
     if wal.exists() and wal.stat().st_size:
         raise sqlite3.OperationalError("the newest events are in the file beside it")
@@ -209,8 +208,7 @@ def set_level(db: sqlite3.Connection, level: str) -> None:
 
 
 def sync_folders(path: Path) -> None:
-    """Sync the folder of `path` and the folders above it on the same disk, so that a power loss keeps the
-    file's name."""
+    """Sync the folders of `path` on the same disk, so that a power loss keeps the file's name."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     folder = path.resolve().parent
@@ -256,8 +254,7 @@ def _use_wal(db: sqlite3.Connection) -> None:
 
 
 def _sign(db: sqlite3.Connection, path: Path, *, is_new: bool) -> None:
-    """Give the file its origin. Only a new file gets this user's seal, because nobody knows who wrote an older
-    one."""
+    """Give the file its origin. Only a new file gets this user's seal: nobody knows who wrote an older one."""
     origin = secrets.token_hex(16)
     db.execute("INSERT INTO origin VALUES(?,?)", (origin, make_seal(origin) if is_new else ""))
     if is_new:

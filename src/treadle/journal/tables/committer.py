@@ -61,22 +61,14 @@ call, or a command."""
 class Committer(ABC, Generic[D]):
     """The one writing connection of an open journal, its heartbeat, and its thread."""
 
-    def __init__(
-        self,
-        name: str,
-        leases: Leases,
-        changes: Changes,
-        pending: Pending,
-        driven: DrivenRuns,
-    ) -> None:
-        self._name = name
-        self._leases = leases
+    def __init__(self, name: str, leases: Leases, changes: Changes, driven: DrivenRuns) -> None:
+        self.name = name
+        self.leases = leases
         self._clock = leases.clock
         self.driven = driven
         """The runs that this process drives, which are told of messages from other processes."""
-        self._changes = changes
-        self._pending = pending
-        pending.committer = self
+        self.changes = changes
+        self.pending = Pending(self)
         self.db_lock = new_lock(is_awaited=True)
         """Held by the thread that uses the connection."""
         self.orphans: deque[Lease] = deque()
@@ -139,7 +131,7 @@ class Committer(ABC, Generic[D]):
         """Queue `writes` for the committer's thread, which commits them, together with what is `joined`, and then
         settles both in their loops."""
         if not self._enqueue((writes, joined)):
-            self._fail(writes, explain_closed(self._name))
+            self._fail(writes, explain_closed(self.name))
             settle_in_loops(writes)
             _settle_joined_in_loops(joined, is_done=False)
 
@@ -147,7 +139,7 @@ class Committer(ABC, Generic[D]):
         """Run `function` in a transaction of its own, after everything that was put before."""
         future: Future[T] = Future()
         if not self._enqueue(lambda: self._run_task(function, future)):
-            future.set_exception(explain_closed(self._name))
+            future.set_exception(explain_closed(self.name))
         return future
 
     def give_back(self, lease: Lease) -> None:
@@ -179,7 +171,7 @@ class Committer(ABC, Generic[D]):
     def _forget(self) -> None:
         """Forget the leases in a forked child, which does not have the thread."""
         self._is_stopped = True
-        self._leases.owner_id = 0  # the leases belong to the parent
+        self.leases.owner_id = 0  # the leases belong to the parent
         self.orphans.clear()
 
     # The following methods run in the thread.
@@ -204,9 +196,9 @@ class Committer(ABC, Generic[D]):
                 if quiet_looks > _QUIET_LOOKS:
                     self.is_watching = False
                     # Something may have been appended just before.
-                    self.is_watching = bool(self._pending)
+                    self.is_watching = bool(self.pending)
                 now = self._clock.monotonic()
-                if now - beat_at >= self._leases.lease_seconds / 4:
+                if now - beat_at >= self.leases.lease_seconds / 4:
                     beat_at = now
                     self._beat_when_due()
                 continue
@@ -242,18 +234,18 @@ class Committer(ABC, Generic[D]):
         if self.is_watching:
             return _LOOK_SECONDS
         return (
-            min(_MAIL_SECONDS, self._leases.lease_seconds / 4)
+            min(_MAIL_SECONDS, self.leases.lease_seconds / 4)
             if self.driven
-            else self._leases.lease_seconds / 4
+            else self.leases.lease_seconds / 4
         )
 
     def _take_from_blocked(self) -> bool:
         """Commit what blocked event loops have not handed over. Return whether anything waits in a loop."""
-        if not self._pending:
+        if not self.pending:
             return False
         with self.db_lock:
             # The lock comes first, so that a loop cannot commit newer events of a run in between.
-            self._commit_and_settle(self._pending.take_stuck(), [])
+            self._commit_and_settle(self.pending.take_stuck(), [])
         return True
 
     def _run_task(self, function: Callable[[D], Any], future: "Future[Any]") -> None:
@@ -270,7 +262,7 @@ class Committer(ABC, Generic[D]):
             self._queued -= items
 
     def _beat_when_due(self) -> None:
-        if not self._leases.owner_id:
+        if not self.leases.owner_id:
             return
         # If it fails, the next write fails too and reports the error.
         with contextlib.suppress(Exception), self.db_lock:
@@ -280,8 +272,8 @@ class Committer(ABC, Generic[D]):
 
     def _announce(self, writes: list[Write]) -> None:
         """Wake the followers, if there are any."""
-        if self._changes.feeds:
-            self._changes.announce([write.writer.run_id for write in writes])
+        if self.changes.feeds:
+            self.changes.announce([write.writer.run_id for write in writes])
 
     def _fail(self, writes: list[Write], error: JournalError) -> None:
         for write in writes:
@@ -295,7 +287,7 @@ class Committer(ABC, Generic[D]):
     def _explain(self, error: BaseException) -> JournalError:
         if isinstance(error, JournalError):
             return error
-        failure = JournalError(f"the journal {self._name!r} failed: {type(error).__name__}: {error}")
+        failure = JournalError(f"the journal {self.name!r} failed: {type(error).__name__}: {error}")
         failure.__cause__ = error
         return failure
 
@@ -312,23 +304,17 @@ _TURN_SECONDS = 5.0
 """How long a closing journal waits for an event loop of another thread."""
 
 
-def close_journal(
-    committer: Committer[Any],
-    reader: TableReader,
-    changes: Changes,
-    pending: Pending,
-    parts: dict[Any, Any],
-) -> None:
+def close_journal(committer: Committer[Any], reader: TableReader, parts: dict[Any, Any]) -> None:
     """Close all that belongs to a journal, after everything that was appended is committed."""
     for item in list(parts.values()):
         item.close()
-    for loop in pending.loops():
+    for loop in committer.pending.loops():
         if _runs_elsewhere(loop):
             _wait_for_turn(loop)
-        elif writes := pending.take(loop):
+        elif writes := committer.pending.take(loop):
             committer.put(writes)
     committer.stop()
-    changes.close()
+    committer.changes.close()
     reader.close()
 
 

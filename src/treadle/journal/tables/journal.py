@@ -24,13 +24,13 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunNotFoundError
 from treadle.core.inbox import InboxMessage, encode_message, kind_of
 from treadle.core.patches import load
-from treadle.http.locks import in_child
-from treadle.journal.follow import Changes, PolledNews, follow
+from treadle.http.locks import renew_in_child
+from treadle.journal.follow import PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_sealed, make_seal
 from treadle.journal.resources import ResourceTable
 from treadle.journal.run_info import RunFilter, RunInfo, RunOrder
 from treadle.journal.tables.committer import Committer, close_journal
-from treadle.journal.tables.leases import IS_QUEUED, Claimed, Lease, Leases, Silence
+from treadle.journal.tables.leases import IS_QUEUED, Claimed, Lease, Silence
 from treadle.journal.tables.reader import TableReader, Unused, find_contents, still_unused
 from treadle.journal.tables.table_rows import (
     COLUMNS,
@@ -45,7 +45,7 @@ from treadle.journal.tables.table_rows import (
     fill_facts,
     store_facts,
 )
-from treadle.journal.tables.writer import Pending, TableWriter
+from treadle.journal.tables.writer import TableWriter
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -60,38 +60,24 @@ _log = logging.getLogger("treadle.journal")
 class TableJournal(ABC, Generic[D]):
     """A journal in tables, which several processes may have open. Each run has one writer."""
 
-    def __init__(
-        self,
-        name: str,
-        leases: Leases,
-        reader: TableReader,
-        committer: Committer[D],
-        pending: Pending,
-        changes: Changes,
-    ) -> None:
-        self._name = name
-        self._leases = leases
+    def __init__(self, reader: TableReader, committer: Committer[D]) -> None:
+        self._name, self._leases = committer.name, committer.leases
+        self._pending, self._changes = committer.pending, committer.changes
         self._reader = reader
-        self.read, self.scan, self.inbox, self.find_runs = (
-            reader.read,
-            reader.scan,
-            reader.inbox,
-            reader.find_runs,
-        )
+        self.read = reader.read
+        self.scan = reader.scan
+        self.inbox = reader.inbox
+        self.find_runs = reader.find_runs
         self.read_stored, self.find_faults = reader.read_stored, reader.find_faults
         self._committer = committer
         self._refused: dict[str, set[str]] = {}
         """The waiting runs of each queue that cannot be claimed here: they are not trusted, or damaged."""
         self._refused_until = 0.0
         """The time until which `_refused` counts, by the clock of the leases."""
-        self._pending = pending
-        self._changes = changes
         self.driven = committer.driven
         """See `Journal.driven`."""
-        self._close = weakref.finalize(
-            self, close_journal, committer, reader, changes, pending, self._parts()
-        )
-        _opened.add(self)
+        self._close = weakref.finalize(self, close_journal, committer, reader, self._parts())
+        renew_in_child(self, TableJournal._disown)
 
     @abstractmethod
     def news(self, queue: str | None = None) -> PolledNews:
@@ -392,17 +378,6 @@ class TableJournal(ABC, Generic[D]):
         for item in self._parts().values():
             item.disown()
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(item))
-
-
-_opened: "weakref.WeakSet[TableJournal[Any]]" = weakref.WeakSet()
-
-
-def _disown_all() -> None:
-    for journal in list(_opened):
-        journal._disown()
-
-
-in_child(_disown_all)
 
 
 def check_level(level: str, levels: Collection[str], place: str) -> None:

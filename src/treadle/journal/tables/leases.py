@@ -64,8 +64,7 @@ class Owner(Struct, frozen=True):
     """The namespaces in which the host counts processes and time; empty if unknown."""
     pid: int
     started: str
-    """The time at which the process started, to distinguish it from a later process with the same pid; empty if
-    unknown."""
+    """When the process started, which tells it from a later one with the same pid; empty if unknown."""
 
     def has_ended(self) -> bool:
         """Return True if the process has certainly ended. A process elsewhere is never certain to have ended."""
@@ -85,8 +84,7 @@ class Owner(Struct, frozen=True):
 
 
 abandoned: set[tuple[Path | str, int]] = set()
-"""The owners of this process that were closed while the store could not be reached or failed, by the file or the
-server's address, and by row."""
+"""The owners of this process that could not leave the store, by its file or address, and by row."""
 
 
 class Silence(NamedTuple):
@@ -147,13 +145,11 @@ class Leases(ABC):
     """
 
     HOLDERS: ClassVar[str]
-    """The owners: id, host, space, pid, start, `lease_seconds`, the two times of the heartbeat, and its age by the
-    server's clock."""
+    """The owners: id, host, space, pid, start, `lease_seconds`, both times of the beat, its age by the server."""
     FIND: ClassVar[str]
     """The row, owner, token and losses of the run with an id, locked."""
     NEXT: ClassVar[str]
-    """The row, id, token and losses of a run that waits in a queue, has at most so many losses and meets a
-    condition; the first in order, locked."""
+    """The row, id, token and losses of the first run in a queue that meets the conditions, locked."""
     FREE: ClassVar[str]
     """The release of all leases of an owner on the waiting runs of a queue. It counts as a loss of each."""
     TAKEOVER: ClassVar[str] = ""
@@ -273,8 +269,7 @@ class Leases(ABC):
         return Claimed(run_id, Lease(key, token), losses)
 
     def _holders(self, rows: Iterable[tuple[Any, ...]]) -> list[Holder]:
-        """Return the rows of `HOLDERS`, without those that are damaged. If the owner of a damaged row is still
-        alive, its writes are refused."""
+        """Return the undamaged rows of `HOLDERS`. The writes of a live owner with a damaged row are refused."""
         return [
             Holder(
                 key, Owner(host, space, pid, started), seconds or self.lease_seconds, (at, ticks), age_seconds

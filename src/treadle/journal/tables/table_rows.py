@@ -175,8 +175,7 @@ def run_values(facts: Facts, seed: int) -> tuple[object, ...]:
 
 
 def head_values(facts: Facts, seed: int) -> tuple[object, ...]:
-    """Return the values of `HEAD_COLUMNS`, with `seed` as in `run_values`. `events` is NULL if the facts must be
-    computed again."""
+    """Return the values of `HEAD_COLUMNS`; see `run_values`. `events` is NULL if the facts are to be computed."""
     values = (
         facts.events if facts.is_exact else None,
         float(facts.updated_at),
@@ -191,8 +190,7 @@ def head_values(facts: Facts, seed: int) -> tuple[object, ...]:
 
 
 def info_from(run_id: str, row: tuple[Any, ...], *, is_driven: bool) -> RunInfo:
-    """Return a run for a listing, from a row of `COLUMNS`. If the row is damaged, the run has the status
-    `damaged`."""
+    """Return a run for a listing, from a row of `COLUMNS`. If that is damaged, its status is `damaged`."""
     try:
         return facts_from(run_id, row).info(run_id, is_driven=is_driven)
     except JournalError as error:

@@ -28,11 +28,9 @@ class RunWatch:
         found = self._states([run_id for run_id in run_ids if run_id is not None])
         if None in run_ids:
             found[None] = self._reader.end_position()
-        seen, self._seen, self._version = (
-            self._seen,
-            {run_id: found.get(run_id) for run_id in run_ids},
-            version,
-        )
+        seen = self._seen
+        self._seen = {run_id: found.get(run_id) for run_id in run_ids}
+        self._version = version
         return [run_id for run_id, state in self._seen.items() if run_id not in seen or state != seen[run_id]]
 
     def _states(self, run_ids: list[str]) -> dict[str | None, Any]:

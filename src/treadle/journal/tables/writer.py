@@ -39,11 +39,8 @@ Joined: TypeAlias = tuple[JoinedWork, asyncio.Future[bool]]
 class Pending:
     """The writers with an open write, by event loop, until the committer gets their writes."""
 
-    committer: "Committer[Any]"
-    """The committer, which sets this itself."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, committer: "Committer[Any]") -> None:
+        self.committer = committer
         self.is_closed = False
         self.lock = new_reentrant_lock(is_awaited=True)
         """Held while something is appended or handed over."""
@@ -60,7 +57,7 @@ class Pending:
         """Hand over the open write of `writer`, with those of other runs, after the next turn of the event loop,
         which is returned. The caller holds the lock. Raises: `JournalError` if the journal is closed."""
         if self.is_closed:
-            raise explain_closed(self._name)
+            raise explain_closed(self.committer.name)
         loop = writer.driven.loop or asyncio.get_running_loop()
         writers = self._writers.get(loop)
         if writers is not None:
@@ -83,7 +80,7 @@ class Pending:
         loop = asyncio.get_running_loop()
         with self.lock:
             if self.is_closed:
-                raise explain_closed(self._name)
+                raise explain_closed(self.committer.name)
             if loop not in self._writers and loop not in self._joined:
                 self._flush_soon(loop)
             done: asyncio.Future[bool] = loop.create_future()
@@ -151,8 +148,7 @@ class Write(Struct, eq=False):
     taken: int = 0
     """The number of the newest message that the bodies took in; 0 if they took in none."""
     copied: int = 0
-    """The number after which the run's next message is numbered, if the bodies were copied from elsewhere; 0 if
-    they were not."""
+    """The number of the message after which the next is numbered, if the bodies were copied; else 0."""
     frame: bytes | None = None
     """The bodies as JSON lines; `None` until `encode`."""
     waiters: list[asyncio.Future[None]] = []
@@ -177,28 +173,6 @@ class Write(Struct, eq=False):
 
 class TableWriter:
     """The `RunWriter` of a journal in tables."""
-
-    __slots__ = (
-        "_facts",
-        "_is_released",
-        "_journal",
-        "_next_seq",
-        "_on_orphaned",
-        "_pending",
-        "_sent",
-        "_write",
-        "checksum",
-        "driven",
-        "epoch",
-        "error",
-        "head",
-        "key",
-        "losses",
-        "run_id",
-        "seal",
-        "seed",
-        "token",
-    )
 
     def __init__(
         self,
@@ -301,10 +275,8 @@ class TableWriter:
             return None
         # The function must not keep this writer alive, because its run would count as driven.
         run_id, newest, lease = self.run_id, self.driven.newest, Lease(self.key, -self.token)
-        hooks, end = (
-            (self._journal, self._pending, self._on_orphaned),
-            (self.head, self.checksum, self._facts),
-        )
+        hooks = (self._journal, self._pending, self._on_orphaned)
+        end = (self.head, self.checksum, self._facts)
         return lambda: TableWriter(run_id, *hooks, committer.driven.open(run_id, newest), lease, *end)
 
     @property
@@ -322,8 +294,7 @@ class TableWriter:
         return self.queue is not None and self._facts.is_turn_open and not self._facts.waiting
 
     def hand_over(self) -> Write:
-        """Return the open write for the committer; the next append opens another. The caller holds the lock of
-        `Pending`."""
+        """Return the open write for the committer. The next append opens another. The caller locks `Pending`."""
         write = self._write
         assert write is not None
         self._sent, self._write = write, None

@@ -242,8 +242,7 @@ class LoadedDocuments(Struct, frozen=True):
     """The result of `load_documents`."""
 
     text: str
-    """The documents that are small enough for the prompt, fenced, and a list of the others; empty if there are
-    none."""
+    """The small documents, fenced, for the prompt, and a list of the others; empty if there are none."""
     whole: tuple[str, ...]
     """The paths of the documents in `text`."""
     in_pieces: tuple[str, ...]
@@ -317,8 +316,7 @@ def _list(lines: Sequence[str], tokens: int) -> str:
 
 
 def pieces_of(document: ReadDocument, chars: int = PIECE_CHARS, overlap_chars: int = 0) -> Iterator[Draft]:
-    """Yield the pieces of a document, each with its title and place: of at most `chars` characters, of which the
-    last ones of a piece also begin the next one."""
+    """Yield the pieces of a document of at most `chars` characters, which overlap, with title and place."""
     for section in document.sections:
         parts = list(_split(section.text, chars, overlap_chars))
         for number, part in enumerate(parts, 1):

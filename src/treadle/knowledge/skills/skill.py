@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import pydantic
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
 
+from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError
 from treadle.core.fence import fence
 from treadle.core.mistakes import Keys
@@ -187,10 +187,7 @@ def _extras_in(metadata: dict[str, Json]) -> dict[str, Json]:
         if isinstance(value, str) and key in ("tools_required", "composes_with"):
             found[key] = list(value.replace(",", " ").split())
         elif isinstance(value, str) and key == "parameters":
-            try:
-                found[key] = msgspec.json.decode(value)
-            except msgspec.DecodeError:
-                found[key] = value
+            found[key] = decode_or(value, value)
         elif value is not None:
             found[key] = value
     return found

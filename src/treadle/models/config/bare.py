@@ -210,8 +210,7 @@ def _find_maker(provider: str, name: str) -> Maker:
 
 
 def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
-    """Return the model of a preset, without wrappers. Settings that are not given are read from the environment.
-    Raises: `ConfigError`."""
+    """Return a preset's model without wrappers, with settings of the environment. Raises: `ConfigError`."""
     kind = DIALECTS.load(preset.dialect)
     options: dict[str, Any] = dict(config.options)
     _check_options(provider, options, kind.OPTIONS)
@@ -280,8 +279,7 @@ def _check_options(provider: str, options: Iterable[str], known: Iterable[str]) 
 
 
 def _connect(preset: Preset, provider: str, config: ModelConfig) -> dict[str, Any]:
-    """Return the options of an `HttpEndpoint`: the name, the address, the key, the headers and the transport.
-    Raises: `ConfigError` if a key is missing."""
+    """Return the options of an `HttpEndpoint` that say where and how. Raises: `ConfigError` without a key."""
     from treadle.http.transport import HttpTransport
     from treadle.models.wire.endpoint import check_base_url
 

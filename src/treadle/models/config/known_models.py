@@ -1,5 +1,4 @@
-"""The models of treadle.toml and the providers, with what is known about their addresses, keys and prices, and what
-they would be sent. No request is sent."""
+"""The models of treadle.toml and the providers: addresses, keys, prices, and what they would be sent."""
 
 from collections.abc import Iterator
 
@@ -106,8 +105,7 @@ def list_providers() -> Iterator[ListedModel]:
 
 
 def demands_of_model(part: PartSpec) -> list[str]:
-    """Return texts that say what would be loaded and sent, and where to, if the model of `part` were asked.
-    Raises: `ConfigError`."""
+    """Return texts that say what asking a model would load and send, and where to. Raises: `ConfigError`."""
     if part.missing is not None:
         return [f"send the conversation to the model {part.name!r} of the program"]
     if is_oracle(part.name, part.settings or {}):
@@ -128,8 +126,7 @@ def demands_of_model(part: PartSpec) -> list[str]:
 
 
 def demands_of_judge(part: PartSpec) -> list[str]:
-    """Return texts that say what a judge would load and send, and where to. This function itself loads and
-    sends nothing."""
+    """Return texts that say what a judge would load and send, and where to, without doing it."""
     kind, _, model = part.name.partition(":")
     if part.missing is not None or kind == "patterns":
         return []

@@ -1,5 +1,4 @@
-"""What is said of a model without asking it: its description in the agent spec, and in words where its requests go
-and which keys go along. No request is sent."""
+"""What is said of a model without asking it: its part of the agent spec, and where its requests and keys go."""
 
 import os
 import re
@@ -69,8 +68,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 def demand_of(part: PartSpec, table: ModelTable | None) -> str:
-    """Return what a model of a table, or without one of `provider:name`, is sent and where, as a phrase that begins
-    with a verb."""
+    """Return a phrase that says what a model, of a table or `provider:name`, is sent and where."""
     settings = part.settings or {}
     provider, _ = split_name(part.name if table is None else table.model)
     preset = find_preset(provider)

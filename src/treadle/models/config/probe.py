@@ -5,11 +5,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.documents import read_data
+from treadle.core.documents import decode_or, read_data
 from treadle.core.errors import ConfigError, ProviderError, RateLimitError, TransportError, TreadleError
 from treadle.core.log import Log
 from treadle.core.packed import count_packed, unpack_ids
@@ -196,8 +195,7 @@ class Prober:
         return EndpointFinding("tools", True, "it calls, and takes the result")
 
     async def _explain_no_call(self, question: str, answer: Completion) -> EndpointFinding:
-        """Return the finding about an answer without a call. A template that has no place for tools makes the same
-        prompt with and without them."""
+        """Return the finding about an answer without a call: a template without a place for tools drops them."""
         seen, advice = f"no call, but {_show(answer)}", self._find_advice()
         if answer.usage.is_reported:
             plain = (await _ask(self._model, question)).usage
@@ -232,11 +230,9 @@ class Prober:
     async def _schema(self) -> EndpointFinding:
         answer = await _ask(self._model, _ASKED["schema"], output_schema=_DATA["answer"])
         text = answer.message.content.strip()
-        try:
-            value = msgspec.json.decode(text)
-            is_there = isinstance(value["capital"], str) and isinstance(value["letters"], int)
-        except (msgspec.DecodeError, TypeError, LookupError, RecursionError):
-            is_there = False
+        value = decode_or(text)
+        found = [value.get("capital"), value.get("letters")] if isinstance(value, dict) else []
+        is_there = [type(item) for item in found] == [str, int]
         return EndpointFinding("json schema", is_there, _show(answer))
 
     async def _engine(self) -> EndpointFinding:
@@ -396,10 +392,8 @@ async def check_vocabulary(model: Model) -> None:
 
 
 def _is_city(arguments: str) -> bool:
-    try:
-        return "oslo" in str(msgspec.json.decode(arguments)["city"]).lower()
-    except (msgspec.DecodeError, TypeError, LookupError, RecursionError):
-        return False
+    value = decode_or(arguments)
+    return isinstance(value, dict) and "oslo" in str(value.get("city")).lower()
 
 
 def _server_of(model: Model) -> HttpEndpoint | None:

@@ -61,8 +61,7 @@ _PER_SERVER = frozenset(("base_url", "api_key", "api_key_env", "headers"))
 
 
 class JobUse(Struct, frozen=True, kw_only=True):
-    """The demands of a job on its models. All models of jobs that ask one server share a limiter, so that all
-    of them wait if the server asks for it."""
+    """The demands of a job on its models. Models of jobs that ask one server share a limiter."""
 
     seed: int
     """The seed to sample with, if the settings have none and the server takes one."""
@@ -277,8 +276,7 @@ class Config:
         return RetryModel(made, **given)
 
     def _settle(self, table: ModelTable | None, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options for `bare_model`: those of the table, overridden by `options`. Raises: `ConfigError`
-        for a variable that is not set."""
+        """Return the options for `bare_model`, of the table and above it `options`. Raises: `ConfigError`."""
         asked = {key: value for key, value in options.items() if value is not None}
         check_options(asked)
         if isinstance(asked.get("price"), Mapping):

@@ -11,6 +11,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from treadle.core.errors import ConfigError
 from treadle.journal.identity import belongs_to_user
 
@@ -38,8 +40,7 @@ def find_key(variable: str) -> str | None:
 
 
 def where_is_key(variable: str) -> str | None:
-    """Return where the key of an environment variable is: `the environment`, `the keyring` or a path; `None` if
-    there is none."""
+    """Return where an environment variable's key is: `the environment`, `the keyring` or a path; else `None`."""
     if os.environ.get(variable):
         return "the environment"
     entry = _read().get(variable)
@@ -118,12 +119,11 @@ def _read() -> dict[str, str]:
     if os.name == "posix" and mode & 0o077:
         raise ConfigError(f"other users can read the API keys in {str(path)!r}; run: chmod 600 {path}")
     try:
-        entries = json.loads(text)
-        if isinstance(entries, dict) and all(isinstance(value, str) for value in entries.values()):
-            return entries
-    except ValueError:
-        pass
-    raise ConfigError(f"{str(path)!r} is not a file of API keys; delete it, and set the keys again")
+        return msgspec.json.decode(text, type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise ConfigError(
+            f"{str(path)!r} is not a file of API keys; delete it, and set the keys again"
+        ) from None
 
 
 def _write(entries: dict[str, str]) -> None:

@@ -28,8 +28,7 @@ class PriceTable(Table):
 
 
 class LimitTable(Table):
-    """The limits of a server, shared by all models that name them, in all runs of the process. Each process has
-    limits of its own."""
+    """The limits of a server, shared by all models that name them, in all runs of one process."""
 
     requests_per_minute: Positive | None = None
     tokens_per_minute: Positive | None = None
@@ -65,15 +64,13 @@ class ModelTable(Table):
     output_mode: Literal["native", "tool", "text"] | None = None
     """How the model is made to give answers that fit a schema; `treadle models check` shows what works."""
     format: str | None = None
-    """The text format of tool calls that the server does not parse, such as `hermes`; `auto` derives it from the
-    model's name."""
+    """The text format of tool calls that the server does not parse, such as `hermes`; `auto`: by its name."""
     renderer: str | None = None
     """The renderer that makes the prompt's token ids, such as `chatml`, `hf:FOLDER` or `family:qwen3`, for a model
     of vLLM or SGLang: it is sent token ids and returns token ids. A folder is relative to the folder of this
     file."""
     engine: str | None = None
-    """The endpoint of vLLM or SGLang that is sent token ids, such as `vllm_completions`; needs a `renderer`. By
-    default, the server is asked which it has."""
+    """The endpoint of vLLM or SGLang for token ids, such as `vllm_completions`. Default: the server is asked."""
     options: dict[str, Any] = {}
     """Options that only this provider's dialect has."""
     timeout_seconds: Positive = 600.0
@@ -111,8 +108,7 @@ class TierTable(Table):
     price: PriceTable | None = None
     """The price of the tier's models, if it is not known."""
     tool_strength: Literal["weak", "medium", "strong"] | None = None
-    """How well the models call tools. A tier that is `weak` is not chosen if the agent has tools. If the agent
-    has many tools, only a `strong` tier is chosen."""
+    """How well the models call tools: `weak` ones are not chosen for tools, only `strong` ones for many tools."""
     context_tokens: Count | None = None
     """How many tokens the prompt and the answer may have together. Default: what is known about the model."""
     sees_images: bool | None = None
@@ -140,8 +136,7 @@ class TelemetryTable(Table):
     """The records that are made by commands which drive runs."""
 
     turn_log: str | None = None
-    """A file that gets a line of JSON for each turn, relative to the folder of this file. Only a log of turns is
-    written to."""
+    """A file that gets a line of JSON for each turn, relative to this file's folder. It is only appended to."""
     turn_log_max_bytes: Count = 50_000_000
     """The size from which on the file is renamed and a new one begun."""
     turn_log_keep: Count = 5
@@ -199,8 +194,7 @@ class KeyTable(Table):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """The hash of the key, as `treadle serve --new-key` prints it. The key itself is kept nowhere."""
     scopes: list[Literal["run", "read", "admin"]] = ["run", "read"]
-    """What the key is for: `run` begins and changes runs, `read` reads them, and `admin` also sees those of
-    others."""
+    """What the key is for: `run` begins and changes runs, `read` reads them, `admin` also sees those of others."""
     expires: datetime | date | None = None
     """When the key ends."""
     requests_per_minute: Positive | None = None
@@ -337,8 +331,7 @@ class ConfigFile(Table):
     """The content of treadle.toml."""
 
     model: str | None = None
-    """The default model: a name of `models`, `provider:name`, `auto` or `tier:NAME`. Default: `auto` if there are
-    `tiers`."""
+    """The default model: a name of `models`, `provider:name`, `auto` (the default with `tiers`) or `tier:NAME`."""
     models: dict[str, ModelTable] = {}
     limits: dict[str, LimitTable] = {}
     tiers: dict[TierName, TierValue] = {}
@@ -347,8 +340,7 @@ class ConfigFile(Table):
     router: RouterValue = RouterTable()
     """What chooses the tier for the model `auto`: the name of a router, or a table with its settings."""
     judge: str | None = None
-    """What judges messages before their turns: `patterns`, `model:` and the name of a model, or `none`. Default:
-    `patterns` in `treadle chat`, otherwise `none`."""
+    """What judges messages: `patterns`, `model:` and a name, or `none`. Default: `none`; in chats, `patterns`."""
     chat: ChatTable = ChatTable()
     """What a new session of `treadle chat` uses where no option says otherwise."""
     telemetry: TelemetryTable = TelemetryTable()

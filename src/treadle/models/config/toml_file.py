@@ -67,8 +67,7 @@ def search_config(folder: Path | None = None) -> Path | None:
 
 
 def _working_tree(folder: Path) -> list[Path]:
-    """Return `folder` and the folders above it up to the root of its working tree; `folder` alone if it has no
-    root."""
+    """Return `folder` and the folders above it up to the root of its working tree, if it is in one."""
     places = [folder, *folder.parents]
     roots = [place for place in places if any((place / mark).exists() for mark in _VERSION_CONTROL)]
     with suppress(RuntimeError):  # the user has no home folder

@@ -213,8 +213,7 @@ def _encode_inner(text: str) -> bytes:
 
 @lru_cache
 def _writer_for(template: str) -> Callable[[None, Message, Contents], tuple[None, bytes]]:
-    """Return a function for `Log.join` that writes messages. It is the same function for the same template, so
-    that a `Log` does not encode its messages again."""
+    """Return the writer of messages, the same for each template, so that a `Log` encodes each message once."""
     write = find_template(template).write
 
     def step(state: None, message: Message, contents: Contents) -> tuple[None, bytes]:

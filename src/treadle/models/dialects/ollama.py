@@ -20,7 +20,7 @@ from treadle.models.dialects.openai_chat.answer import read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.protocol import Watch
 from treadle.models.wire.endpoint import join_url, json_of
-from treadle.models.wire.fitting import ExactText, fields_of, fit_name, object_of, rest_of
+from treadle.models.wire.fitting import ExactText, fields_of, fit_name, kept_in, object_of, rest_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     AcceptedParts,
@@ -262,7 +262,7 @@ def encode_message(message: Message, contents: Contents) -> bytes:
         fields["tool_calls"] = [_encode_call(call) for call in message.tool_calls]
     else:
         fields["content"] = text_of_answer(message.content)
-    return _encode({**fields, **_own(message.opaque)})
+    return _encode({**fields, **kept_in(message.opaque, KEY)})
 
 
 def _encode_parts(message: Message, contents: Contents) -> dict[str, Json]:
@@ -283,9 +283,4 @@ _STEP = with_attached(encode_message)
 
 def _encode_call(call: ToolCall) -> Json:
     function = {"name": fit_name(call.name), "arguments": object_of(call.arguments)}
-    return {**_own(call.opaque), "id": call.call_id, "function": function}
-
-
-def _own(opaque: dict[str, Json] | None) -> dict[str, Json]:
-    own = (opaque or {}).get(KEY)
-    return own if isinstance(own, dict) else {}
+    return {**kept_in(call.opaque, KEY), "id": call.call_id, "function": function}

@@ -47,7 +47,6 @@ class TokenEngine(Protocol):
     @property
     def name(self) -> str:
         """The name of the model, for the journal."""
-        ...
 
     async def generate(
         self, prompt_ids: Sequence[int], settings: Settings, stop_token_ids: Sequence[int], watch: Watch
@@ -59,7 +58,6 @@ class TokenEngine(Protocol):
 
         Raises: `ProviderError` if the server fails, refuses or does not answer.
         """
-        ...
 
 
 class PromptIds(Sequence[int]):

@@ -17,8 +17,7 @@ _HELD_SECONDS = 2.0
 
 
 class UpdateMode(StrEnum):
-    """The treatment of answers under way during an update. New requests wait in every mode until the update is
-    over."""
+    """The treatment of answers under way during an update. In every mode, new requests wait for its end."""
 
     WAIT = "wait"
     """Answers under way are finished first, with the old weights."""
@@ -35,15 +34,12 @@ class EngineControl(Protocol):
 
     async def pause(self, mode: UpdateMode) -> None:
         """Stop sampling, and do to requests under way what `mode` says. Raises: `ProviderError`."""
-        ...
 
     async def resume(self) -> None:
         """Let the engine sample again, after `pause`. Raises: `ProviderError`."""
-        ...
 
     async def set_version(self, version: str) -> None:
         """Give the weights a version that answers report, if the engine can. Raises: `ProviderError`."""
-        ...
 
 
 class AbortedError(ServerError):

@@ -227,8 +227,7 @@ class BodyReader:
             self._unread.clear()
 
     def _add_odd(self, event: bytes) -> None:
-        """Add an event that is not JSON: an empty one, several without empty lines between them, or a part of a
-        document."""
+        """Add an event that is not JSON: an empty one, several in one, or a part of a document."""
         if not event.strip():
             return
         if self._unread and type(self._reader) is LineReader:

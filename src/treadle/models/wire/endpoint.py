@@ -1,5 +1,4 @@
-"""An endpoint of a server: where it is, which engine it runs, how its answers are decoded, and how its errors are
-explained."""
+"""An endpoint of a server: its address, its engine, the decoding of answers, the explanation of errors."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 from msgspec import Struct
 
+from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError, ProviderError, ServerError, TransportError
 from treadle.core.events import Delta
 from treadle.core.masking import hide_in_url
@@ -252,11 +252,7 @@ class HttpEndpoint:
 
     def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
         """Return the typed error for an answer whose status is an error."""
-        try:
-            raw = find_error(_decode(body))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raw = None
-        return explain_error(self.server, status, raw or body, answer.header)
+        return explain_error(self.server, status, find_error(decode_or(body)) or body, answer.header)
 
 
 def is_success(status: int) -> bool:
@@ -320,8 +316,7 @@ def check_base_url(base_url: str, example: str) -> str:
 
 
 def join_url(base_url: str, path: str, query: str = "") -> str:
-    """Return the URL of `path` below `base_url`. A query in the base URL, which some gateways need, stays at the
-    end."""
+    """Return the URL of `path` below `base_url`. A query in the base URL, as of some gateways, stays at the end."""
     parts = urlsplit(base_url)
     queries = "&".join([item for item in (parts.query, query) if item])
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path, query=queries))

@@ -37,6 +37,12 @@ def object_of(arguments: str) -> msgspec.Raw:
     return msgspec.Raw(encoded)
 
 
+def kept_in(opaque: dict[str, Json] | None, key: str) -> dict[str, Json]:
+    """Return what the dialect with this key has kept in opaque data; empty if it has kept nothing."""
+    found = (opaque or {}).get(key)
+    return found if isinstance(found, dict) else {}
+
+
 def text_of(arguments: msgspec.Raw) -> str:
     """Return arguments as JSON text, given their raw value. A string already is that text."""
     encoded = bytes(arguments)
@@ -145,8 +151,7 @@ def fit_name(name: str) -> str:
 
 
 def fit_id(call_id: str, max_chars: int = 64) -> str:
-    """Return the id if it has at most `max_chars` ASCII letters, digits, `_` and `-`; otherwise an id that is
-    derived from it."""
+    """Return the id if it has at most `max_chars` ASCII letters, digits, `_` and `-`; else one made from it."""
     plain = call_id.replace("_", "a").replace("-", "a")
     if len(call_id) <= max_chars and plain.isascii() and plain.isalnum():
         return call_id

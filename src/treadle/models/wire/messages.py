@@ -1,5 +1,4 @@
-"""The encoding of messages: their parts (text files, images, audio), and turns that alternate between user and
-model, which some APIs require."""
+"""The encoding of messages: their parts (text files, images, audio), and turns that have to alternate."""
 
 import base64
 from collections.abc import Callable, Mapping
@@ -16,8 +15,7 @@ from treadle.core.types import Artifact, Message, Role
 Contents: TypeAlias = Mapping[str, bytes]
 """The type of `Request.contents`."""
 AcceptedParts: TypeAlias = Mapping[str, frozenset[str] | None]
-"""The MIME types that a dialect accepts, by the kind of the part; `None` for all types. Text files are always
-accepted."""
+"""The MIME types that a dialect takes, by the kind of the part; `None`: all. Text files are always taken."""
 Encode: TypeAlias = Callable[[Message, Contents], bytes]
 Step: TypeAlias = Callable[[bytes | None, Message, Contents], tuple[bytes | None, bytes]]
 """The type of the functions that `with_attached` returns."""
@@ -32,8 +30,7 @@ AUDIO_FORMATS = {
 """The names of audio formats in OpenAI's APIs, by MIME type."""
 
 NO_TEXT = "(no text)"
-"""The text that stands for an answer without content: some servers refuse empty messages, and others refuse two
-messages of a user in a row."""
+"""The text that stands for an empty answer, because some servers refuse it, or two user messages in a row."""
 
 
 def text_of_answer(content: str) -> str:
@@ -76,8 +73,7 @@ def data_url(part: Artifact, contents: Contents) -> str:
 
 
 def text_of_part(part: Artifact, contents: Contents) -> str:
-    """Return the text of a text file between the marks of a document, so that it does not pass for the words of the
-    message that it is attached to."""
+    """Return the text of a text file between the marks of a document, so that it does not pass for the message."""
     return fence("document", content_of(part, contents).decode(errors="replace"), name=part.name)
 
 
@@ -109,8 +105,7 @@ def attached(message: Message, parts: tuple[Artifact, ...]) -> Message:
 
 
 def parts_apart(message: Message) -> tuple[Artifact, ...]:
-    """Return the parts that cannot be in the message itself, because the API accepts parts only in user
-    messages."""
+    """Return the parts that cannot be in the message itself, because the API takes parts only from users."""
     return () if message.role is Role.USER or message.role is Role.SYSTEM else message.parts
 
 
@@ -153,8 +148,7 @@ def join_body(prefix: bytes, messages: Log[Message], step: Step, contents: Conte
 def part_of_base64(
     data: str, mime_type: str, contents: dict[str, bytes], *, name: str | None = None
 ) -> Artifact:
-    """Return a part for content in base64. A large content is added to `contents`. Raises: `ValueError` if `data`
-    is not base64."""
+    """Return a part for base64. A large content is added to `contents`. Raises: `ValueError` if it is wrong."""
     part, kept = make_part(base64.b64decode(data, validate=True), mime_type, name=name)
     contents.update(kept)
     return part

@@ -33,8 +33,7 @@ _REASONS = reasons_of("openai")
 _FAILED = re.compile(
     r"error|abort|fail|cancel|interrupt|malformed|time.?out|insufficient|unavailable|overload"
 )
-"""A pattern for finish reasons of engines that failed, such as `abort`, `insufficient_system_resource` and
-`network_error`."""
+"""A pattern for finish reasons of engines that failed, such as `abort` and `network_error`."""
 
 
 def read_reason(told: Json, *, has_calls: bool, is_empty: bool) -> FinishReason | None:

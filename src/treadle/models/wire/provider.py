@@ -1,5 +1,4 @@
-"""The known facts about a provider: its address, its key, its differences from other servers, and its prices. Also
-the token counts of its answers."""
+"""The known facts about a provider: address, key, peculiarities, prices. Also the token counts of answers."""
 
 from collections.abc import Mapping
 

@@ -153,8 +153,7 @@ def read_data_url(url: Json, blobs: dict[str, bytes], name: str | None = None) -
 
 
 def read_each(given: Json, read: Callable[[Any], Iterable[Message]]) -> list[Message]:
-    """Return the messages that `read` makes of each of those given. Raises: `ConfigError` that names the one that
-    cannot be read."""
+    """Return the messages that `read` makes of each item. Raises: `ConfigError` that names the unreadable one."""
     if not isinstance(given, list) or not given:
         raise ConfigError("messages is missing or empty; give a list of messages")
     messages: list[Message] = []

@@ -41,16 +41,14 @@ class BadCallError(RequestError):
 
 
 class UnfinishedError(ValueError):
-    """Raised if the server did not say that an answer is complete, or if the answer lacks calls that it
-    announces."""
+    """Raised if the server did not say that an answer is complete, or if announced calls are missing."""
 
 
 _NO_REASONS = frozenset(("", "null", "none", "undefined", "finish_reason_unspecified"))
 
 
 def reason_of(told: Json) -> Json:
-    """Return the finish reason that a server wrote; `None` for what some servers write if there is none yet, such
-    as `"null"`."""
+    """Return the finish reason that a server wrote; `None` for what means that there is none, such as `"null"`."""
     return None if isinstance(told, str) and told.lower() in _NO_REASONS else told
 
 
@@ -183,8 +181,7 @@ def _text_of(error: dict[str, Json], text: str | bytes) -> str:
 
 
 def _find_retry_delay(details: Json) -> float | None:
-    """Return the delay in seconds that Google's error details ask for. Source: `google.rpc.RetryInfo`,
-    `{"retryDelay": "17.5s"}`."""
+    """Return the delay in seconds in Google's error details. Source: `google.rpc.RetryInfo`, as "17.5s"."""
     for item in details if isinstance(details, list) else ():
         if isinstance(item, dict) and isinstance(delay := item.get("retryDelay"), str):
             return _read_reset(delay)

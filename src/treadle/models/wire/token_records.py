@@ -1,5 +1,4 @@
-"""Records of the tokens in servers' answers. Ids and log probabilities that do not belong together are left
-out."""
+"""Records of the tokens in servers' answers. Ids and log probabilities that do not match are left out."""
 
 from collections.abc import Sequence
 from math import nan
@@ -201,8 +200,7 @@ class KnownTexts:
         return entry.text if entry is not None and entry.ids == ids else b""
 
     def remember(self, ids: bytes, text: bytes, prior: bytes) -> None:
-        """Remember the text of packed ids. They continue those of `prior`, whose text is forgotten unless another
-        run has the same ids."""
+        """Remember the text of packed ids in place of that of `prior`, unless another run has the same ids."""
         entry = self._known.get((len(prior), prior[-_TAIL_BYTES:])) if prior else None
         if entry is not None:
             entry.runs -= 1
@@ -261,8 +259,7 @@ def cut_logprobs(body: bytes) -> tuple[bytes, list[float | None] | None]:
 
 
 def find_prompt(body: bytes, text: bytes) -> int:
-    """Return the position at which the prompt's ids in an answer begin with `text`; -1 if they do not begin
-    with it."""
+    """Return the position at which the prompt's ids in an answer begin with `text`; -1 if they do not."""
     # A quotation mark within a text has a backslash before it, so this is a key.
     start = body.rfind(_PROMPT_KEY) + len(_PROMPT_KEY)
     if start < len(_PROMPT_KEY) or not body.startswith(text, start):

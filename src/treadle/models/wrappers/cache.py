@@ -24,8 +24,7 @@ T = TypeVar("T")
 
 
 class AnswerFolder(Generic[T]):
-    """Answers in a folder, by name. Processes may share it: the first answer of a name is kept, and damaged or
-    incomplete files are never used."""
+    """Answers in a folder, by name, for any number of processes. Damaged or incomplete files are never used."""
 
     def __init__(self, folder: str | Path, kind: type[T]) -> None:
         """Keep answers of a type in `folder`. Raises: `ConfigError` if the folder cannot be made."""

@@ -135,8 +135,7 @@ class FallbackModel:
 
     @property
     def output_mode(self) -> OutputMode:
-        """The output mode of the least capable model: `TEXT` if any model has it, else `TOOL` if any has it,
-        else `NATIVE`."""
+        """The output mode of the least capable model: `TEXT` if any has it, else `TOOL`, else `NATIVE`."""
         modes = {output_mode_of(model) for model in self.models}
         order = (OutputMode.TEXT, OutputMode.TOOL, OutputMode.NATIVE)
         return next(mode for mode in order if mode in modes)

@@ -168,8 +168,7 @@ class RequestPace:
         self.not_before = max(self.not_before, now + seconds * (1 + 0.05 * self._random.random()))
 
     def hear(self, total: float, left: float, reset_seconds: float, on_the_way: int, now: float) -> None:
-        """Learn from the limits that a server reported with an answer, with `on_the_way` other requests in
-        flight."""
+        """Learn from the limits that a server reported, with `on_the_way` other requests in flight."""
         if left >= total or reset_seconds <= 0:
             return
         if self._told_at is None:
@@ -276,8 +275,7 @@ class Concurrency:
         self._direction = 1
 
     def answer(self, now: float, in_flight: int, *, is_full: bool) -> None:
-        """Record an answer to one of `in_flight` requests. `is_full` is true if other requests wait only for this
-        limit."""
+        """Record an answer to one of `in_flight` requests. `is_full`: other requests wait only for this limit."""
         if self._begin is None:
             self._begin = now
             return

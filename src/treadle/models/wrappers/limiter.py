@@ -6,7 +6,6 @@ request. A retry wrapper must be outside: `RetryModel(LimitModel(model, limiter=
 
 import asyncio
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, RateLimitError, ServerError
 from treadle.core.estimates import CHARS_PER_TOKEN
 from treadle.core.types import Completion, Message, Request, Usage
-from treadle.http.locks import in_child, new_lock, new_reentrant_lock
+from treadle.http.locks import new_lock, new_reentrant_lock, renew_in_child
 from treadle.models.protocol import Model, RateLimits, Watch
 from treadle.models.wrappers.limit_rules import Bucket, Concurrency, RequestPace, follow
 from treadle.models.wrappers.wrapper import Wrapper
@@ -68,9 +67,6 @@ class _Waiter(Struct, eq=False):
     permit: Permit | None = None
 
 
-_limiters: "weakref.WeakSet[Limiter]" = weakref.WeakSet()
-
-
 class Limiter:
     """A gate that admits requests in the order in which they arrive. Threads and event loops may share it.
 
@@ -116,7 +112,8 @@ class Limiter:
         self._is_adaptive = is_adaptive
         self._learn_at_share = learn_at_share
         self._begin()
-        _limiters.add(self)
+        # In a forked child, the requests and the threads belong to the parent.
+        renew_in_child(self, Limiter._begin)
 
     @classmethod
     def shared(cls, name: str, **options: Any) -> "Limiter":
@@ -408,15 +405,6 @@ class Limiter:
         return f"Limiter({self.name!r})"
 
 
-def _begin_all() -> None:
-    """Begin again in a forked child, because the requests and the threads belong to the parent."""
-    for limiter in list(_limiters):
-        limiter._begin()
-
-
-in_child(_begin_all)
-
-
 _LEAST_SECONDS = 1.0
 """The shortest wait that is reported."""
 
@@ -456,8 +444,7 @@ class LimitModel(Wrapper):
         return completion
 
     def _tell(self, held_seconds: float, watch: Watch) -> None:
-        """Report that the request waits because the server asked for it. A wait that is too long fails in
-        `admit`."""
+        """Report that the request waits because the server asked for it. Too long a wait fails in `admit`."""
         is_late = watch.left_seconds is not None and held_seconds > watch.left_seconds
         if watch.on_failure is not None and not is_late:
             watch.on_failure(self.limiter.explain_wait(held_seconds), 1, held_seconds)

@@ -100,8 +100,7 @@ class TieredModel(FallbackModel):
 
     @property
     def context_tokens(self) -> int | None:
-        """The largest context window of the tiers, since a prompt that is too long for one goes to another; `None`
-        if none is known."""
+        """The largest context window of the tiers, which a long prompt goes to; `None` if none is known."""
         return max([size for tier in self.tiers.values() if (size := window_of(tier))], default=None)
 
     def __repr__(self) -> str:

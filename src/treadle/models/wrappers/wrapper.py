@@ -18,8 +18,7 @@ class Wrapper:
     """A model that wraps another model. It behaves like the inner model unless a subclass says otherwise."""
 
     CHANGES_ANSWERS: ClassVar[bool] = True
-    """True if answers may differ from the inner model's. If not, the wrapper has the same `part` as the inner
-    model."""
+    """True if answers may differ from the inner model's. If not, the wrapper has the inner model's `part`."""
 
     def __init__(self, inner: Model) -> None:
         self.inner = inner

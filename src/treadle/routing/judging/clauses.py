@@ -38,8 +38,7 @@ class Reading(Struct, frozen=True):
     text: str
     """The message, or its beginning and end if it is long."""
     prose: str
-    """`text` in lower case, with one private character repeated for each piece of code, quote, address and file
-    name. It is aligned with `text`."""
+    """`text` in lower case, aligned with it. Private characters replace code, quotes, addresses, file names."""
     words: tuple[str, ...]
     """The words of `prose`."""
     language: str
@@ -99,8 +98,7 @@ def content_of(name: str) -> str | None:
 
 
 def find_language(found: tuple[str, ...]) -> str:
-    """Return the code of the language in which most of the words are frequent; English if they are frequent in
-    no language."""
+    """Return the code of the language whose frequent words are the most; English if there are none."""
     counts = {
         code: sum([2 if letters.intersection(word) else word in frequent for word in found[:_COUNTED_WORDS]])
         for code, frequent, letters in _signs()

@@ -106,8 +106,7 @@ def gives_up(text: str) -> bool:
 
 
 def find_decline(text: str) -> tuple[str, str] | None:
-    """Return what an answer does, `refuses` or `gives up`, and the words that say so anywhere in it; `None` if it
-    does neither. Only English wordings are known."""
+    """Return `refuses` or `gives up` and the words that say so, in English; `None` if an answer does neither."""
     lowered = _lower(text)
     for what, name in (("refuses", "declines"), ("gives up", "gave_up")):
         if found := pattern("refusal", name).search(lowered):
@@ -145,8 +144,7 @@ def find_refusal(text: str, *, tools: Iterable[ToolSpec]) -> Refusal | None:
 
 
 def _find_passages(prose: str) -> list[tuple[int, int]]:
-    """Return the parts of an answer that may refuse: all of a short answer, and of a long one its sentences with a
-    word such as "not"."""
+    """Return the parts of an answer that may refuse: a short answer, or the sentences with words such as "not"."""
     if len(prose) <= _SHORT:
         return [(0, len(prose))]
     negative = pattern("refusal", "negative")

@@ -37,7 +37,6 @@ class MessageJudge(Protocol):
 
     async def judge(self, message: str, facts: MessageFacts = _NO_FACTS) -> Judgement:
         """Return what the message is and needs."""
-        ...
 
 
 class PatternJudge:
@@ -92,8 +91,7 @@ def _schema() -> dict[str, Json]:
 
 
 class ModelJudge:
-    """A judge that asks a model once. If the model fails or its answer does not fit, the word lists judge, and
-    `Judgement.error` says why."""
+    """A judge that asks a model once. If that fails, the word lists judge; `Judgement.error` says why."""
 
     def __init__(self, model: Model | str) -> None:
         """Make a judge. `model` is a model, or a name for treadle.toml such as `tier:small`."""
@@ -256,8 +254,7 @@ def follows_question(state: State) -> bool:
 
 
 async def judge_safely(judge: MessageJudge, message: str, facts: MessageFacts) -> Judgement:
-    """Return the judgement about a message. If the judge fails, or returns something else, the word lists
-    judge, and `Judgement.error` says why."""
+    """Return the judgement of a message. If the judge fails, the word lists judge; `Judgement.error` says why."""
     try:
         found = await judge.judge(message, facts)
         # A judge of another package may give values that a journal could not be read with.

@@ -93,8 +93,7 @@ def is_root() -> bool:
 
 
 def blocking_sysctls() -> list[str]:
-    """Return the kernel settings that forbid user namespaces, each as `name=value` with the value that would
-    allow them."""
+    """Return the kernel settings that forbid user namespaces, each as `name=value` with what would allow them."""
     found = []
     for name, (forbids, allows) in _SYSCTLS.items():
         try:

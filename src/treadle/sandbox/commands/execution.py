@@ -27,8 +27,7 @@ TICK_SECONDS = 0.1
 
 
 class SandboxCommand:
-    """A command that runs in the folder `root`, which has the subfolders `bubblewrap.FOLDERS`, and with an `image`
-    those of `bubblewrap.LAYER`."""
+    """A command in the folder `root`, which has `bubblewrap.FOLDERS`, and with an `image` `bubblewrap.LAYER`."""
 
     def __init__(
         self,
@@ -38,8 +37,7 @@ class SandboxCommand:
         isolation: Isolation | None = Isolation(),
         report: Callable[[str], None] | None = None,
     ) -> None:
-        """Make a command. Without an `isolation` it runs as the current user. While it runs, `report` is called
-        with the last printed line."""
+        """Make a command. Without `isolation` it runs as the current user. `report` gets its last printed lines."""
         self._limits = limits
         self._folders = [root / name for name in WRITABLE]
         self._family: ProcessFamily = (
@@ -69,8 +67,7 @@ class SandboxCommand:
                 self._family.kill()
 
     def run(self) -> CommandOutcome:
-        """Run the command. All of its processes have ended when this returns or raises. Raises: `SandboxError` if
-        the command cannot be started."""
+        """Run the command, until all its processes have ended. Raises: `SandboxError` if it cannot be started."""
         out, out_end = os.pipe()
         try:
             os.set_blocking(out, False)
@@ -192,10 +189,8 @@ class CollectedOutput:
         left_out = self.total_bytes - len(self._head) - self._tail_bytes
         if left_out <= 0:
             return (self._head + self._tail).decode(errors="replace")
-        head, tail = (
-            self._head.decode(errors="replace"),
-            self._tail[-self._tail_bytes :].decode(errors="replace"),
-        )
+        head = self._head.decode(errors="replace")
+        tail = self._tail[-self._tail_bytes :].decode(errors="replace")
         return f"{head}\n[… {left_out:,} of {self.total_bytes:,} bytes left out …]\n{tail}"
 
     @property

@@ -100,8 +100,7 @@ class HostCommands:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["HostFolder"]:
-        """Make a folder for one run. It is removed on exit. Raises: `SandboxError` if there is no room, or the
-        image cannot be used."""
+        """Make a folder for one run, removed on exit. Raises: `SandboxError` without room or a usable image."""
         folder = await _in_thread(lambda: HostFolder(self, self._open_image()))
         try:
             yield folder

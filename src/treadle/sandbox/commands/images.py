@@ -377,8 +377,7 @@ def _prepare(image: ImageRoot, settings: ImageSettings) -> ImageRoot:
 
 
 def _find_user(user: str, passwd: str) -> tuple[tuple[int, int], str]:
-    """Return the ids and the home of a user, given by name or number. A group counts only if it is a number.
-    Raises: `ConfigError`."""
+    """Return the ids and home of a user, by name or number. A group must be a number. Raises: `ConfigError`."""
     name, _, group = user.partition(":")
     name, group = name or "0", group if _NUMBER.fullmatch(group) else ""
     for line in passwd.splitlines():

@@ -134,8 +134,7 @@ class IsolatedFamily(ProcessFamily):
 
 
 class BareFamily(ProcessFamily):
-    """The processes of a command without isolation. A mark in their environment identifies processes that detached
-    themselves."""
+    """The processes of a command without isolation. A mark in their environment identifies detached ones."""
 
     def __init__(self, text: str, root: Path, limits: Limits) -> None:
         super().__init__(text, root, limits)
@@ -288,8 +287,7 @@ def measure_tree(pid: int, max_memory_bytes: int) -> TreeUsage:
 
 
 def measure_kernel_memory(pid: int, max_bytes: int) -> int:
-    """Return how many bytes the kernel holds for the sockets and the page tables of a process and its descendants.
-    The result is zero on systems without `/proc`."""
+    """Return the kernel's bytes for sockets and page tables of a process and its descendants; 0 without `/proc`."""
     pids = descendants(pid)
     tables = sum([_read_bytes(each, "status", "VmPTE") for each in pids])
     return tables + measure_sockets(pids, max_bytes - tables)

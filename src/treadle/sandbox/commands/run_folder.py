@@ -34,8 +34,7 @@ from treadle.sandbox.protocol import RunFiles, Sandbox
 STATE = "shell"
 """The name under which the sandbox stores the state."""
 RACY_NS = 50_000_000
-"""A file that changed this recently before it was read may change again without a new time stamp, because the
-clocks of file systems are coarse."""
+"""A file that changed so recently may change again without a new time stamp: file systems' clocks are coarse."""
 
 _OPAQUE = "user.overlay.opaque"
 """The attribute of a folder in a layer that hides all that the image has in it. Source: Linux, overlayfs.rst."""
@@ -127,8 +126,7 @@ class RunFolder:
         clear_folder(self.path)
 
     def is_other(self, sandbox: Sandbox) -> bool:
-        """Return whether other commands have changed what a sandbox has besides its files, so that `push` makes
-        the folder anew."""
+        """Return whether commands changed more than a sandbox's files, so that `push` makes the folder anew."""
         return not self._is_fresh and sandbox.read_state(STATE) != self._state
 
     def push(self, sandbox: Sandbox) -> None:
@@ -318,8 +316,7 @@ class _Change:
 
 
 class _Writer:
-    """A writer of files, folders and links below a root. It removes everything that is in the way, such as a
-    link."""
+    """A writer of files, folders and links below a root. It removes what is in the way, such as a link."""
 
     def __init__(self, root: Path, owner: int | None) -> None:
         self._root = open_folder(str(root))
@@ -360,8 +357,7 @@ class _Writer:
             os.chown(name, self._owner, self._owner, dir_fd=fd, follow_symlinks=False)
 
     def hide(self, path: str) -> None:
-        """Remove a path of the image below this layer, or with a slash at its end all in that folder. Raises:
-        `OSError`."""
+        """Remove a path of the image below this layer; with a slash at its end, all in it. Raises: `OSError`."""
         if path.endswith("/"):
             os.setxattr(self._enter(path[:-1]), _OPAQUE, b"y")
             return
@@ -474,8 +470,7 @@ def _check_name(path: str, name: str) -> None:
 
 
 def _find_place(path: str, layer: Path, image: Path) -> str:
-    """Return `path` with the links of an image followed that lead to its folder, unless the layer has replaced
-    them."""
+    """Return `path` with the links of an image to its folder followed, unless the layer has replaced them."""
     *folders, name = path.split("/")
     found: list[str] = []
     pending, links = folders[::-1], 0

@@ -116,8 +116,7 @@ class AnswerWork:
         self._deliver(is_aborted=True)
 
     def abort(self) -> None:
-        """End the work with the ids that have appeared so far. An answer that has all of its ids is complete,
-        even if its timer is late."""
+        """End the work with the ids that have appeared. With all its ids an answer is complete."""
         self.stop()
         self._deliver(is_aborted=self._count() < len(self._drawn))
 

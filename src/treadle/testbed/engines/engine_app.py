@@ -15,7 +15,7 @@ from zlib import crc32
 
 import msgspec
 
-from treadle.core.errors import ConfigError, RequestError
+from treadle.core.errors import ConfigError
 from treadle.core.packed import pack_ids
 from treadle.core.types import Json
 from treadle.models.dialects.openai_chat.served import to_events, to_messages, to_wire
@@ -83,6 +83,7 @@ class EngineApp(OracleApp):
     """An application that answers as an engine does. Subclasses have the endpoints."""
 
     settings: EngineSettings
+    asked = "a request for {}"
     owner: ClassVar[str]
     """Who owns the models, as `/v1/models` says."""
     detokenized: ClassVar[str]
@@ -197,8 +198,7 @@ class EngineApp(OracleApp):
             work.go()
 
     def set_version(self, version: str) -> None:
-        """Change the weights. Answers in progress keep the ids that have appeared; the new weights sample the
-        rest."""
+        """Change the weights. Answers in progress keep the ids that have appeared; the new weights go on."""
         for work in list(self._running.values()):
             work.renew(version)
         self.version = version
@@ -208,20 +208,6 @@ class EngineApp(OracleApp):
         return HttpReply(200, (), {}, pending=_Idle(self._running, reply)) if self._running else reply
 
     # What the endpoints share
-
-    def complete(self, path: str, body: bytes) -> HttpReply:
-        try:
-            return self.generate(path, body)
-        except ConfigError as error:
-            return error_reply(404, str(error), "model_not_found")
-        except RequestError as error:
-            return error_reply(400, str(error), "unknown_prompt")
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
-            return error_reply(400, f"the body is not a request for {path}: {error}", "invalid_body")
-
-    def generate(self, path: str, body: bytes) -> HttpReply:
-        """Return the response to a request that asks for ids. Raises: `ValueError` for one that cannot be read."""
-        raise NotImplementedError
 
     def chat(self, asked: EngineChat) -> HttpReply:
         """Return the response to a request of chat completions."""

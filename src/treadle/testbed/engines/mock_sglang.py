@@ -168,8 +168,7 @@ _decode_generate = msgspec.json.Decoder(_Generate).decode
 
 
 def _output(asked: _Generate, answer: SampledAnswer, template: Template, end: int | None) -> dict[str, Json]:
-    """Return the response of `/generate` with the first `end` ids of an answer; `None`: with all ids and the
-    finish reason."""
+    """Return the response of `/generate` with the first `end` ids; `None`: all, and the finish reason."""
     ids = answer.token_ids[:end]
     meta = _meta_info(answer, template, len(ids), bool(asked.return_logprob))
     if end is not None:

@@ -46,8 +46,7 @@ class Asked(Struct, frozen=True):
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
     begun: bytes
-    """The beginning of the answer that is already in the prompt, including the text with which the template
-    opens an answer."""
+    """The beginning of the answer that is in the prompt already, with the text that the template begins with."""
 
 
 class Template:

@@ -28,8 +28,7 @@ KINDS = (
     "no_call",
     "failed_as_done",
 )
-"""All kinds. `no_call` is an answer with data although no call was made, and `failed_as_done` one after a call that
-failed."""
+"""All kinds. `no_call` is an answer with data without a call, `failed_as_done` one after a failed call."""
 WHOLE_LIES = ("no_call", "failed_as_done")
 """The kinds that make a whole answer untrue."""
 EXTRA_LIES = ("undone_action", "unsaid_cause", "invented_trend")

@@ -21,8 +21,7 @@ MAX_REPAIRS = 3
 MAX_STEPS = 40
 
 Reply = Callable[[Sequence[Message], Sequence[ToolSpec], int], tuple[Message, Falsehood | None]]
-"""A function that returns the model's next message, and its lie, after some messages, with the model's tools, and
-after a number of repairs."""
+"""A function of messages, tools and a number of repairs that returns the model's next message and its lie."""
 
 
 def write_verdicts(facts: Facts, reply: Reply, texts: str, accuracy: float, seed: int) -> Json:

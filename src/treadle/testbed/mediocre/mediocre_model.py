@@ -132,8 +132,7 @@ def make_mediocre(name: str) -> MediocreModel:
 
 
 def read_options(name: str) -> MediocreOptions:
-    """Return the options in the name of a model. Raises: `ConfigError` for unknown or wrong options, and
-    for texts that there are not."""
+    """Return the options in a model's name. Raises: `ConfigError` for wrong options, or missing texts."""
     given = name.partition(":")[2]
     parts = dict([part.partition("=")[::2] for part in given.split(",")]) if given else {}
     try:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from treadle.core.documents import decode_or
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.tasks.solver import is_failure
 from treadle.testbed.mediocre.figures import FIGURES
@@ -194,10 +195,7 @@ def _take_file(path: str, text: str, seen: Observed) -> None:
         made = [dict(zip(rows[0], map(_to_value, row), strict=True)) for row in rows[1:]]
         seen.grids.append(Grid(path, "rows", tuple(made), seen.labels))
     elif text.lstrip().startswith("{"):
-        try:
-            _take_object(msgspec.json.decode(text), path, seen)
-        except msgspec.DecodeError:
-            return
+        _take_object(decode_or(text), path, seen)
 
 
 def _to_value(text: str) -> str | int | float:

@@ -1,5 +1,4 @@
-"""Remarks: what can truthfully be said about the results of a turn. A remark has the values for a wording, and
-twists: other values with which it is a lie."""
+"""Remarks, true things to say about results, with values for a wording, and twists that make them lies."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime

@@ -1,5 +1,4 @@
-"""What the mediocre model is asked for, and which calls do it: requests drawn from a world, and read back from a
-message."""
+"""What the mediocre model is asked for, and which calls do it: requests drawn from a world, and read back."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.documents import decode_or
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.tasks.draws import pick
 from treadle.tasks.files import find_solver, identify
@@ -298,10 +299,7 @@ def _fill(message: Message, request: str, name: str, schema: Mapping[str, Json])
 
 def _text_of(answer: str) -> str:
     """Return the text of an answer; that of its field `answer`, or of its last text, if it is a JSON object."""
-    try:
-        value = msgspec.json.decode(answer)
-    except msgspec.DecodeError:
-        return answer
+    value = decode_or(answer)
     if not isinstance(value, dict):
         return answer
     texts = [item for item in value.values() if isinstance(item, str)]

@@ -368,8 +368,7 @@ MEASURES: Mapping[str, Callable[[_Scene], str | dict[str, str | None] | None]] =
     "last_path": lambda scene: max(scene.paths, default=None),
     "longest_path": lambda scene: max(scene.paths, key=lambda path: (len(path), path), default=None),
 }
-"""The values that answers and new files are made of, by name. `None`, or `found` as `None`, means that there is no
-such value."""
+"""The values that answers and new files are made of, by name. `None`, also as `found`: there is no value."""
 
 
 @cache

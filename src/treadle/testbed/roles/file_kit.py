@@ -1,5 +1,4 @@
-"""The tools of a request, by the operations on files that they can do. It knows the tools of `files`, of
-DeepFabric, and of MCP servers."""
+"""The tools of a request (those of `files`, DeepFabric and MCP servers), by the operations on files."""
 
 import difflib
 from collections.abc import Generator, Mapping, Sequence
@@ -22,8 +21,7 @@ _PATHS = ("file_path", "path", "filename", "file")
 _CONTENTS = ("content", "contents", "text")
 
 Finding = Generator[Step, list[str], tuple[str | None, str]]
-"""The steps that find and read a file. They return its path and text, or `None` and the reason why no file was
-read."""
+"""The steps that find and read a file. They return its path and text, or `None` and why none was read."""
 
 
 class FileTools:

@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 
 from msgspec import Struct
 
+from treadle.core.documents import decode_or
 from treadle.core.types import Json, ToolSpec
 from treadle.tasks.draws import Draw, Wording
 from treadle.tasks.files import materials
@@ -134,10 +135,7 @@ def _report(call: WantedCall, result: str) -> str:
 
 def _summarize(text: str) -> str:
     """Return the names and values of a JSON object in one line; empty for any other text."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return ""
+    value = decode_or(text)
     if not isinstance(value, dict):
         return ""
     parts = [f"{name} {shown}".strip() for name, shown in _leaves("", value)]

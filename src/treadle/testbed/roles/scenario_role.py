@@ -270,8 +270,7 @@ def _ask_tools(scene: ScenarioScene, draft: RequestDraft, own: Drafter) -> str |
 
 
 def _ask_about(scene: ScenarioScene, draft: RequestDraft, made: Sequence[str]) -> str:
-    """Return a request that needs no tool: the last answer in another form, what it makes with more, or what a
-    word means."""
+    """Return a request that needs no tool: the last answer restated or reckoned with, or what a word means."""
     restated = load("words")["calls"]["restate"]
     is_first = len(made) == 1 and scene.kind != "refusal" and not draft.withheld
     if is_first and draft.has_count and scene.draw.chance(0.4):

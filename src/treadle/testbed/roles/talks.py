@@ -48,8 +48,7 @@ class Talk(Struct, frozen=True):
 
     @property
     def banned(self) -> tuple[str, ...]:
-        """Parts of the names of tools that could fulfil the request. The request is not made if a tool has such a
-        name."""
+        """Parts of the names of tools that could fulfil the request; it is not made if a tool has such a name."""
         return tuple(self.entry.get("banned", ()))
 
     @property

@@ -53,8 +53,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     """The behaviour of the server."""
 
     mistake_rate: float = 0.0
-    """The probability of a mistake at each step, from 0 to 1, for the model `oracle`. A rate in the model's
-    name overrides it."""
+    """The probability, from 0 to 1, of a mistake at each step of `oracle`, if its name has no rate."""
     latency_seconds: float = 0.0
     """The time before each completion."""
     slow_latency_seconds: float = 0.0
@@ -70,8 +69,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     stall_seconds: float = 60.0
     """How long a request of the kind `stalled` waits."""
     seed: int = 0
-    """The seed of failures and slow completions. They also depend on the request, and failures on the number of its
-    retries."""
+    """The seed of failures and slow completions, which also depend on the request and its retries."""
 
     def __post_init__(self) -> None:
         for name in ("mistake_rate", "failure_rate", "slow_share"):
@@ -97,8 +95,7 @@ class HttpReply(Struct):
     failure: FailureMode | None = None
     """`dropped`, `truncated` or `stalled` if the response is not sent completely."""
     pending: "PendingReply | None" = None
-    """The work that makes the response later. If it is set, the other fields, except `failure`, are ignored.
-    `None`: the response is complete."""
+    """The work that makes the response later, in place of all fields but `failure`; `None`: no work."""
 
 
 class PendingReply(Protocol):
@@ -106,11 +103,9 @@ class PendingReply(Protocol):
 
     def start(self, done: "Callable[[HttpReply], None]") -> None:
         """Begin the work. `done` is called with the response, perhaps at once."""
-        ...
 
     def cancel(self) -> None:
         """Give up the work, because the client is gone."""
-        ...
 
 
 class OracleApp:
@@ -124,6 +119,8 @@ class OracleApp:
     """The method of each path."""
     completing: ClassVar[frozenset[str]] = frozenset(("/v1/chat/completions",))
     """The paths that ask a model. Only they are delayed and fail on purpose."""
+    asked: ClassVar[str] = "a chat completion request"
+    """What the body of a request to such a path has to be."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
@@ -163,10 +160,14 @@ class OracleApp:
 
     def complete(self, path: str, body: bytes) -> HttpReply:
         """Return the response to a request that asks a model."""
-        reply = self._complete(body)
-        if reply.status == 200:
-            reply.delay_seconds = self._draw_delay(body)
-        return reply
+        try:
+            return self.generate(path, body)
+        except ConfigError as error:
+            return error_reply(404, str(error), "model_not_found")
+        except RequestError as error:
+            return error_reply(400, str(error), "unknown_prompt")
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            return error_reply(400, f"the body is not {self.asked.format(path)}: {error}", "invalid_body")
 
     def _draw_delay(self, body: bytes) -> float:
         """Return the time before a completion."""
@@ -188,38 +189,26 @@ class OracleApp:
         self._failures[key] = attempt + 1
         return kinds[int(draw / rate * len(kinds))]
 
-    def _complete(self, body: bytes) -> HttpReply:
-        try:
-            asked = decode_request(body)
-            messages = to_messages(asked)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return error_reply(400, f"the body is not a chat completion request: {error}", "invalid_body")
+    def generate(self, path: str, body: bytes) -> HttpReply:
+        """Return the response of a model to a request. Raises: `ValueError` for one that cannot be read."""
+        asked = decode_request(body)
+        messages = to_messages(asked)
         if asked.n not in (None, 1):
             return error_reply(
                 400, f"n is {asked.n}, but this server gives one answer; leave n out", "invalid_n"
             )
-        has_tools = bool(asked.tools) and asked.tool_choice != "none"
+        tools = to_tools(asked) if asked.tools and asked.tool_choice != "none" else ()
         max_calls = 1 if asked.parallel_tool_calls is False else None
-        try:
-            completion = built_in_model(asked.model, self.settings.mistake_rate).answer(
-                BuiltInRequest(
-                    messages,
-                    to_tools(asked) if has_tools else (),
-                    max_calls,
-                    asked.output_schema,
-                    asked.required_tool,
-                )
-            )
-        except ConfigError as error:
-            return error_reply(404, str(error), "model_not_found")
-        except RequestError as error:
-            return error_reply(400, str(error), "unknown_prompt")
-        except msgspec.DecodeError as error:
-            return error_reply(400, f"a tool of the request is malformed: {error}", "invalid_body")
-        if not asked.stream:
-            return json_reply(200, to_wire(completion, asked.model))
-        has_usage = asked.stream_options is not None and asked.stream_options.include_usage
-        return stream_reply(to_events(completion, asked.model, stream(completion.message), has_usage))
+        request = BuiltInRequest(messages, tools, max_calls, asked.output_schema, asked.required_tool)
+        completion = built_in_model(asked.model, self.settings.mistake_rate).answer(request)
+        if asked.stream:
+            has_usage = asked.stream_options is not None and asked.stream_options.include_usage
+            events = to_events(completion, asked.model, stream(completion.message), has_usage)
+            reply = stream_reply(events)
+        else:
+            reply = json_reply(200, to_wire(completion, asked.model))
+        reply.delay_seconds = self._draw_delay(body)
+        return reply
 
 
 def built_in_model(name: str, mistake_rate: float = 0.0) -> BuiltInModel:

@@ -51,8 +51,7 @@ class ServerConnection(asyncio.Protocol):
         """How many bytes have arrived since the last complete request."""
         self._ready: deque[_Asked] = deque()
         self._fault: tuple[int, str] | None = None
-        """The status and the reason with which the connection ends after the requests before; `None` if it goes
-        on."""
+        """The status and reason with which the connection ends after the requests before; `None`: it goes on."""
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | PendingReply | None = None
         """What sends the next part of a response, or `None` if no response waits."""

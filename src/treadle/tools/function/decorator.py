@@ -45,11 +45,9 @@ class ToolOptions(TypedDict, total=False):
     description: str
     """The description of the tool. Default: the first paragraph of the docstring."""
     effect: Effect | Literal["pure", "idempotent", "once"]
-    """The effect of a second call. Default: `once`: as nothing is known about the function, a call in doubt is
-    never run again."""
+    """The effect of a second call. Default: `once`, so that a call in doubt is never run again."""
     timeout_seconds: float | None
-    """The time limit of one call. A function in a thread continues to run after this time, but its result is
-    dropped."""
+    """The time limit of one call. A function in a thread runs on after it, but its result is dropped."""
     concurrent: bool
     """True if a call may run at the same time as other calls of its step. Default: true."""
     max_result_chars: int
@@ -58,8 +56,7 @@ class ToolOptions(TypedDict, total=False):
     max_concurrent: int | None
     """The number of calls of one run that run at the same time."""
     max_retries: int
-    """How often in a row the function may raise `RetryWithMessage`. After one more, its calls are not run in that
-    turn. Default: 3."""
+    """How often in a row (3) `RetryWithMessage` may be raised before the calls are not run in that turn."""
     may_differ: Sequence[str]
     """The parts of a result that may differ when the call is made again: see `ToolSpec.may_differ`."""
 
@@ -142,8 +139,7 @@ class FunctionTool(Generic[P, R_co]):
 
     @property
     def part(self) -> PartSpec:
-        """The description for the agent spec: `package.module:name`, or why the tool cannot be loaded by such a
-        name."""
+        """The description for the agent spec: `package.module:name`, or why no such name loads the tool."""
         part = reference_of(self)
         # A reference to a function without options makes a tool like this one.
         return part if part.missing is None or self._options else reference_of(self._function)

@@ -24,8 +24,7 @@ class Docstring(NamedTuple):
 
 
 def parse_docstring(text: str | None) -> Docstring:
-    """Return the parts of a docstring; a missing part is empty. If a parameter is described twice, the first
-    description counts."""
+    """Return the parts of a docstring; missing ones are empty. The first description of a parameter counts."""
     lines = inspect.cleandoc(text or "").split("\n")
     summary = []
     for index, line in enumerate(lines):

@@ -69,8 +69,7 @@ class Signature:
             for wrong, right in ((float, int), (int, float))
             if kinds and right in kinds and wrong not in kinds
         )
-        """The parameters whose numbers may have to be converted: to JSON Schema, `1.0` is an integer and `1` a
-        number."""
+        """The parameters whose numbers may need conversion: JSON Schema takes `1.0` for an integer."""
 
     @property
     def odd_numbers(self) -> tuple[tuple[str, type], ...] | None:

@@ -270,8 +270,7 @@ class Connection:
         return self._client
 
     async def _own(self, ready: "asyncio.Future[None]") -> None:
-        """Run the session from beginning to end in one task, because its scopes must be left where they were
-        entered."""
+        """Run the session from beginning to end in one task: its scopes are left where they were entered."""
         try:
             async with self._connect() as client:
                 self._client = client

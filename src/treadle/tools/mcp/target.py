@@ -93,8 +93,7 @@ class Target(Struct, frozen=True):
         return Mask(found).hide_pieces(text)
 
     def result_mask(self) -> Mask:
-        """Return the mask for results. Results are data, so the mask hides only values whose name says that
-        they are secret."""
+        """Return the mask for results, which are data: it hides only values that are named as secret."""
         named = [*self.env.items(), *self.headers.items()]
         return Mask(word for name, value in named if is_secret_name(name) for word in words_of(value))
 
@@ -113,8 +112,7 @@ def safe_name(name: str) -> str:
 
 
 def name_of_command(words: Sequence[str]) -> str:
-    """Return the first word of a command that names a program or package, without words such as `npx` that only
-    start it."""
+    """Return the first word of a command that names a program or package, after words such as `npx`."""
     plain = [word for word in words if not word.startswith("-") and "=" not in word]
     for word in plain:
         last = Path(word).name
@@ -135,8 +133,7 @@ _MIN_VALUE_CHARS = 4
 
 
 def make_part(entries: Mapping[str, dict[str, Json] | str]) -> PartSpec:
-    """Return the part that describes servers. `entries` has each server by name, with its entry or with the
-    reason why it has none."""
+    """Return the part for servers. `entries` has each one by name: its entry, or why it has none."""
     for name, entry in entries.items():
         missing = (
             entry if isinstance(entry, str) else without_secrets(PartSpec(name="mcp", settings=entry)).missing

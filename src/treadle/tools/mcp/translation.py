@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError
 from treadle.core.masking import Mask
 from treadle.core.types import Effect, Json
@@ -74,10 +75,7 @@ def hide_in_output(output: ToolOutput, mask: Mask) -> ToolOutput:
         data = msgspec.json.encode(structured)
         hidden = mask.hide_bytes(data)
         if hidden != data:
-            try:
-                structured = msgspec.json.decode(hidden)
-            except msgspec.DecodeError:  # it held the secret as a number
-                structured = None
+            structured = decode_or(hidden)  # `None` if it held the secret as a number
     return replace(output, content=content, structured=structured)
 
 

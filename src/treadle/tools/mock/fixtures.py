@@ -31,8 +31,7 @@ class Fixture(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     """Like `match`, for the values that earlier calls of this run have set."""
     result: Json = msgspec.UNSET
     results: tuple[Json, ...] = ()
-    """The results of the first call, the second call, and so on. The last one repeats. `{"$error": "..."}` is a
-    failure."""
+    """The results of successive calls. The last one repeats. `{"$error": "..."}` is a failure."""
     error: str | None = None
     set: dict[str, Json] = {}
     """The values that are set for later calls of the run when this fixture has answered."""
@@ -64,8 +63,7 @@ class Rule:
                 yield item
 
     def answer(self, used: int) -> tuple[Json, bool]:
-        """Return the answer to the next call after `used` calls, with its placeholders, and whether it is an
-        error."""
+        """Return the answer to the call after `used` calls, with its placeholders, and whether it is an error."""
         fixture = self.fixture
         if fixture.error is not None:
             return fixture.error, True

@@ -64,8 +64,7 @@ class Simulator:
         self._folder = None if cache is None else AnswerFolder(cache, _Answer)
 
     async def answer(self, spec: ToolSpec, arguments: dict[str, Json], earlier: Sequence[Json]) -> ToolOutput:
-        """Return the tool's answer after the `earlier` calls, oldest first. It is an error if the model fails
-        twice."""
+        """Return the tool's answer after the `earlier` calls, oldest first. A second failure is an error."""
         question = {
             "seed": self._seed,
             "earlier_calls": list(earlier),

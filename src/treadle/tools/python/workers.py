@@ -27,8 +27,7 @@ _warm: OrderedDict[tuple[str, int], tuple[Any, bytes]] = OrderedDict()
 
 
 def pack(dump: bytes) -> bytes:
-    """Return a session's dump in the form that is stored: compressed if it is large, because every call stores
-    one."""
+    """Return a session's dump as it is stored: compressed if it is large, because every call stores one."""
     return b"\0" + dump if len(dump) < MIN_COMPRESSED_BYTES else b"\1" + zlib.compress(dump, 1)
 
 

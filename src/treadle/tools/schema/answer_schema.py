@@ -18,8 +18,7 @@ def _checker(schema: str) -> OutputChecker:
 
 
 def find_output_fault(schema: dict[str, Json], value: Json) -> str | None:
-    """Return the reason why `value` does not fit `schema`; `None` if it fits. Raises: `ConfigError` if the
-    schema is not valid."""
+    """Return why `value` does not fit `schema`; `None` if it fits. Raises: `ConfigError` for a wrong schema."""
     return _checker(msgspec.json.encode(schema).decode()).find_fault(value)
 
 
@@ -61,8 +60,7 @@ class AnswerTool:
     """The tool with which a model gives its final answer: the arguments are the answer, and must fit the schema."""
 
     def __init__(self, output: OutputSpec, checked: dict[str, Json], find_type_fault: FindFault) -> None:
-        """Make a tool. `checked` is the schema that answers need to fit, and `find_type_fault` says what is wrong
-        with one that fits it."""
+        """Make a tool. Answers must fit `checked`; `find_type_fault` finds what else is wrong with one."""
         assert output.tool is not None
         self._schema = output.schema
         self._find_type_fault = find_type_fault

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.documents import decode_or
 from treadle.core.events import Delta, ReasoningDelta, ServerCallDelta, TextDelta, ToolCallDelta
 from treadle.core.types import (
     UNREPORTED,
@@ -121,8 +122,7 @@ def message_of(blocks: list[Json]) -> Message:
 
 
 def opaque_of(blocks: list[Json]) -> dict[str, Json] | None:
-    """Return the blocks that the fields of a message cannot hold: often none, or the signature of a single
-    thought."""
+    """Return the blocks that the fields of a message cannot hold, or only the signature of a single thought."""
     kept = [block for block in blocks if block["type"] != "text" or block["text"] or block.get("citations")]
     shape = ["cited" if block.get("citations") else block["type"] for block in kept]
     at = 1 if shape[:1] == ["thinking"] else 0
@@ -327,14 +327,9 @@ class MessageCollector(StreamCollector):
             self._blocks[index][field] = "".join(pieces)
         for index, pieces in self._inputs.items():
             text = "".join(pieces)
-            self._blocks[index]["input"] = text if index in self._calls else _decode(text)
+            # The answer may have been cut off within the input of a server tool's call.
+            self._blocks[index]["input"] = (
+                text if index in self._calls else decode_or(text, {INVALID_KEY: text})
+            )
         content = [block for _, block in sorted(self._blocks.items())]
         return {**self._head, "content": content, "usage": self._usage or None}
-
-
-def _decode(text: str) -> Json:
-    """Return the decoded input of a server tool's call, or its text if the answer was cut off within it."""
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return {INVALID_KEY: text}

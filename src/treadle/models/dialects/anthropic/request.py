@@ -35,7 +35,7 @@ from treadle.models.dialects.anthropic.answer import (
 )
 from treadle.models.protocol import Watch
 from treadle.models.wire.endpoint import join_url
-from treadle.models.wire.fitting import fit_id, fit_name, is_closed, object_of
+from treadle.models.wire.fitting import fit_id, fit_name, is_closed, kept_in, object_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     NO_TURNS,
@@ -126,8 +126,7 @@ class AnthropicModel(HttpModel):
         return self.settings.max_output_tokens or _default_max_tokens(self.model)
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
-        """Return whether the server can decode within `schema`: its objects must be closed, and the model 4.1 or
-        newer."""
+        """Return whether the server can decode within `schema`: its objects are closed, and the model is new."""
         version = _version_of(self.model)
         is_new = version is None or version >= (4, 1)
         return is_new and is_closed(schema) and super().takes_schema(schema, has_tools=has_tools)
@@ -255,8 +254,7 @@ def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
 
 
 def _attach(message: Message, contents: Contents) -> bytes:
-    """Return content blocks with the parts of an answer, as part of a user message: the API accepts parts only
-    from users."""
+    """Return the parts of an answer as content blocks of a user message: only users may send parts."""
     if message.role is not Role.ASSISTANT:
         return b""
     return _encode_blocks(attached(message, message.parts), contents)
@@ -272,8 +270,7 @@ _WRITER = TurnWriter(
 
 
 def _blocks_of(message: Message) -> list[Json]:
-    opaque = (message.opaque or {}).get(KEY)
-    opaque = opaque if isinstance(opaque, dict) else {}
+    opaque = kept_in(message.opaque, KEY)
     calls = [_encode_call(call) for call in message.tool_calls]
     kept = opaque.get("content")
     if isinstance(kept, list) and _fits(kept, message):
@@ -308,8 +305,7 @@ def _fits(kept: list[Json], message: Message) -> bool:
 
 def _encode_call(call: ToolCall) -> Json:
     use = {"id": fit_id(call.call_id), "name": fit_name(call.name), "input": object_of(call.arguments)}
-    rest = (call.opaque or {}).get(KEY)
-    return {"type": "tool_use", **use, **(rest if isinstance(rest, dict) else {})}
+    return {"type": "tool_use", **use, **kept_in(call.opaque, KEY)}
 
 
 def _join_completions(first: Completion, second: Completion) -> Completion:

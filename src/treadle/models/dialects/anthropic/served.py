@@ -12,6 +12,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Artifact, Completion, Json, Message, Role, ToolCall, Usage
 from treadle.models.dialects.anthropic.answer import KEY, opaque_of
+from treadle.models.wire.fitting import kept_in
 from treadle.models.wire.served import (
     AUTO,
     NONE,
@@ -206,7 +207,7 @@ def write_answer(answer_id: str, completion: Completion, asked: ServedRequest) -
         {"type": "tool_use", "id": call.call_id, "name": call.name, "input": _input_of(call)}
         for call in said.tool_calls
     ]
-    kept = _kept_of(said).get("content")
+    kept = kept_in(said.opaque, KEY).get("content")
     if isinstance(kept, list):
         remaining = iter(calls)
         content = [
@@ -225,15 +226,9 @@ def write_answer(answer_id: str, completion: Completion, asked: ServedRequest) -
     return write_message(answer_id, asked.model, content, _ending_of(completion), completion.usage)
 
 
-def _kept_of(message: Message) -> dict[str, Json]:
-    """Return what a message of this API has besides its fields."""
-    kept = (message.opaque or {}).get(KEY)
-    return kept if isinstance(kept, dict) else {}
-
-
 def _signatures_of(message: Message) -> list[str]:
     """Return the signatures of the thoughts in a message, in their order."""
-    kept = _kept_of(message)
+    kept = kept_in(message.opaque, KEY)
     if isinstance(kept.get("content"), list):
         return [block.get("signature") or "" for block in kept["content"] if block["type"] == "thinking"]
     return [kept["signature"]] if kept.get("signature") else []
@@ -271,10 +266,7 @@ def write_error(status: int, message: str) -> dict[str, Json]:
 
 def _input_of(call: ToolCall) -> Json:
     """Return the arguments as an object; those that are none are within one, so that they are not lost."""
-    try:
-        value = call.parsed
-    except msgspec.DecodeError:
-        value = call.arguments
+    value = call.parsed_or(call.arguments)
     return value if isinstance(value, dict) else {"arguments": value}
 
 

@@ -160,8 +160,7 @@ def read_call(part: dict[str, Json], function: dict[str, Json]) -> ToolCall:
 
 
 def _look(part: dict[str, Json], lookups: list[ServerCall], offset: int) -> int | None:
-    """Add code that the server ran, and calls of its own tools, to `lookups`. Return the position of the call that
-    the part is about; `None` if it is about none."""
+    """Add code and calls that the server ran to `lookups`. Return the position of the part's call, or `None`."""
     if (code := part.get("executableCode")) is not None:
         arguments = {"language": code.get("language"), "code": code.get("code")}
         lookups.append(

@@ -14,7 +14,7 @@ from treadle.core.parts import base64_of
 from treadle.core.types import Artifact, Completion, Json, Message, Request, Role, ToolCall, ToolSpec
 from treadle.models.dialects.gemini.answer import KEY, GeminiCollector, keep_arguments, read_completion
 from treadle.models.wire.endpoint import join_url
-from treadle.models.wire.fitting import fit_name, object_of
+from treadle.models.wire.fitting import fit_name, kept_in, object_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     NO_TURNS,
@@ -120,8 +120,7 @@ class GeminiModel(HttpModel):
 
 
 def _encode_parts(message: Message, contents: Contents, *, is_strict: bool) -> bytes:
-    """Return the parts of a message, joined by commas. If `is_strict`, calls have signatures, and the images of a
-    result are sent inside it."""
+    """Return a message's parts, joined by commas. If `is_strict`, calls are signed and results hold images."""
     role = message.role
     if role is Role.TOOL:
         said = {"error" if message.is_error else "output": message.content}
@@ -138,7 +137,7 @@ def _encode_parts(message: Message, contents: Contents, *, is_strict: bool) -> b
     calls = [_encode_call(call) for call in message.tool_calls]
     if is_strict and calls and not any("thoughtSignature" in call for call in calls):
         calls[0]["thoughtSignature"] = _NO_SIGNATURE
-    kept = ((message.opaque or {}).get(KEY) or {}).get("parts")
+    kept = kept_in(message.opaque, KEY).get("parts")
     if isinstance(kept, list) and _fits(kept, message):
         if all([part.get("thought") or not part.get("text", "-").strip() for part in kept]):
             return b""
@@ -165,8 +164,7 @@ def _restore(kept: list[Json], calls: list[Json], message: Message, contents: Co
 
 
 def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
-    """Return an artifact as a part in the API's form. Raises: `UnsupportedPartError` if the API has no form for
-    it."""
+    """Return an artifact as a part of the API. Raises: `UnsupportedPartError` if the API has none for it."""
     check_part(part, GeminiModel.DIALECT, GeminiModel.PARTS)
     if part.kind == "text":
         return {"text": text_of_part(part, contents)}
@@ -177,8 +175,7 @@ def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
 
 
 def _attach(message: Message, contents: Contents) -> bytes:
-    """Return the images of a tool result as parts of a user message, for models whose results can hold only
-    text."""
+    """Return the images of a tool result as parts of a user message, for models whose results are text only."""
     if message.role is not Role.TOOL:
         return b""
     return _encode_parts(attached(message, message.parts), contents, is_strict=False)
@@ -196,9 +193,7 @@ def _encode_call(call: ToolCall) -> dict[str, Json]:
     function: dict[str, Json] = {"name": fit_name(call.name), "args": object_of(call.arguments)}
     if call.call_id:
         function["id"] = call.call_id
-    rest = (call.opaque or {}).get(KEY)
-    if not isinstance(rest, dict):
-        return {"functionCall": function}
+    rest = kept_in(call.opaque, KEY)
     return {**rest, "functionCall": {**rest.get("functionCall", {}), **function}}
 
 

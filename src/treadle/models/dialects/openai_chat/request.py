@@ -172,8 +172,7 @@ def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
 
 
 def _parts_apart(message: Message) -> tuple[Artifact, ...]:
-    """Return the parts to send in a following user message. Audio that the server made is sent by its id
-    instead."""
+    """Return the parts to send in a following user message. Audio that the server made is sent by its id."""
     parts = parts_apart(message)
     if parts and "audio" in (message.opaque or {}):
         return tuple([part for part in parts if part.kind != "audio"])

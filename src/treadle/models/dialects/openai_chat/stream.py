@@ -211,8 +211,7 @@ def _end_before(text: str, tag: str) -> int:
 
 
 class _Calls:
-    """Streamed tool calls. Their pieces may be interleaved; they are told apart by index, by id, or by order
-    alone."""
+    """Streamed tool calls. Their pieces may be interleaved; index, id, or order alone tells them apart."""
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
         self.raw: list[dict[str, Json]] = []

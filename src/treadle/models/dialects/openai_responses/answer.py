@@ -149,10 +149,8 @@ def _read_lookup(kind: str, item: dict[str, Json], offset: int) -> ServerCall:
         result = text_of_value(action.pop("sources", None))
         arguments = text_of_value(action)
     elif kind == "file_search_call":
-        arguments, result = (
-            text_of_value({"queries": item.get("queries")}),
-            text_of_value(item.get("results")),
-        )
+        arguments = text_of_value({"queries": item.get("queries")})
+        result = text_of_value(item.get("results"))
     elif kind == "code_interpreter_call":
         arguments, result = text_of_value({"code": item.get("code")}), text_of_value(item.get("outputs"))
     elif kind == "image_generation_call":

@@ -27,7 +27,7 @@ from treadle.http.transport import Answer, StreamedAnswer
 from treadle.models.dialects.openai_responses.answer import KEY, ResponseCollector, read_completion
 from treadle.models.protocol import Watch
 from treadle.models.wire.endpoint import join_url
-from treadle.models.wire.fitting import fit_arguments, fit_id, fit_name, is_strict
+from treadle.models.wire.fitting import fit_arguments, fit_id, fit_name, is_strict, kept_in
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     AcceptedParts,
@@ -166,14 +166,13 @@ class OpenAIResponsesModel(HttpModel):
         return join_body(prefix, messages, _STEP, request.contents)
 
     def _known(self, request: Request) -> tuple[int, str] | None:
-        """Return the position of the newest message up to which the server has the transcript, and the id of its
-        response; `None` if the server has nothing."""
+        """Return the newest message that the server has, by position, and the id of its response; else `None`."""
         messages = request.messages
         for index in range(len(messages) - 1, -1, -1):
             message = messages[index]
             if message.role is not Role.ASSISTANT:
                 continue
-            kept = (message.opaque or {}).get(KEY) or {}
+            kept = kept_in(message.opaque, KEY)
             if self._state == "conversation":
                 if kept.get("conversation") == self._conversation:
                     return index, ""
@@ -307,7 +306,7 @@ def _plain_items(message: Message) -> list[Json]:
 
 def _restore(message: Message, contents: Contents) -> list[Json] | None:
     """Return the items as the server sent them; `None` if they were not kept or the message was edited later."""
-    kept = ((message.opaque or {}).get(KEY) or {}).get("output")
+    kept = kept_in(message.opaque, KEY).get("output")
     if not isinstance(kept, list):
         return None
     calls = iter(message.tool_calls)

@@ -158,8 +158,7 @@ class HttpTokenEngine(HttpEndpoint):
         return self._decode_plain(body)
 
     def _read_raw(self, raw: Json, prompt: PromptIds, body: bytes) -> Generated:
-        """Return the answer of a decoded object. Raises: `ProviderError` if it contains an error or cannot be
-        read."""
+        """Return the answer of a decoded object. Raises: `ProviderError` if it is an error or cannot be read."""
         try:
             if find_error(raw) is not None:
                 raise self._nonsense(raw, body)
@@ -182,8 +181,7 @@ class HttpTokenEngine(HttpEndpoint):
         *,
         is_stream: bool,
     ) -> bytes:
-        """Return the request body. All but the prompt is encoded only if it differs from that of the request
-        before."""
+        """Return the request body. All but the prompt is encoded only if it differs from the request before."""
         key = (settings, tuple(stop_token_ids), limit, is_stream)
         if self._head[0] != key:
             fields = self._fields(settings, stop_token_ids, limit, is_stream=is_stream)
@@ -212,8 +210,7 @@ class HttpTokenEngine(HttpEndpoint):
 
 
 def write_sampling(settings: Settings, stop_token_ids: Sequence[int], **own: Json) -> dict[str, Json]:
-    """Return the sampling parameters that all engines call by the same names, and an engine's own. `None` is left
-    out."""
+    """Return the sampling parameters with common names, and an engine's own. `None` is left out."""
     fields: dict[str, Json] = {
         "temperature": settings.temperature,
         "top_p": settings.top_p,

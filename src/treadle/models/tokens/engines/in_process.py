@@ -69,8 +69,7 @@ class Network:
     """A causal language model of transformers, and the thread that samples from it."""
 
     def __init__(self, network: Any, *, batch_size: int = 8) -> None:
-        """Keep a model of transformers as it is, on its device. `batch_size` is how many answers are sampled at the
-        same time."""
+        """Keep a model of transformers on its device. `batch_size` is how many answers are sampled at a time."""
         self.network = network
         self.batch_size = batch_size
         config = getattr(network.config, "text_config", None) or network.config

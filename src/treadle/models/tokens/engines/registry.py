@@ -22,8 +22,7 @@ ENGINES: "Registry[type[HttpTokenEngine]]" = Registry(
         "sglang_generate": "treadle.models.tokens.engines.sglang:SglangGenerate",
     },
 )
-"""The classes of engines. If a server has the endpoints of several classes, the first class in this order is
-used."""
+"""The classes of engines. The first one in this order whose endpoints a server has is used."""
 
 
 def make_engine(model: str, *, kind: str | None = None, **options: Any) -> TokenEngine:
