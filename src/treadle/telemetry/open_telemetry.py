@@ -6,7 +6,7 @@ Source: OpenTelemetry semantic conventions for generative AI, 1.41.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.core.state import State, advance
 from treadle.core.tally import Charge, charge_of
-from treadle.core.turns import StepFold
+from treadle.core.turns import StepFold, find_handlers
 from treadle.core.types import Message, Role, StopReason, Usage
 from treadle.telemetry.conventions import (
     OTHER,
@@ -207,7 +207,7 @@ class _RunSpans:
             return None
         return f"00-{format_trace_id(own.trace_id)}-{format_span_id(own.span_id)}-{own.trace_flags:02x}"
 
-    def begin_turn(self, seq: int, body: e.TurnStarted | e.RunResumed) -> None:
+    def on_turn_started(self, seq: int, body: e.TurnStarted | e.RunResumed) -> None:
         """Say in the span of a turn what its event says. Nothing is said of a resumed run between two turns."""
         if not self.fold.is_turn_open:
             return
@@ -226,6 +226,8 @@ class _RunSpans:
         is_first_of_fork = self._copied_turns > 0 and self.fold.turns == self._copied_turns + 1
         if self._before is not None and (isinstance(body, e.RunResumed) or is_first_of_fork):
             self._link(self._before)
+
+    on_run_resumed = on_turn_started
 
     def _link(self, earlier: str) -> None:
         """Link the span of the turn to the one before it, which may be of another process."""
@@ -252,7 +254,7 @@ class _RunSpans:
                 span.set_attribute("treadle.cost_usd", self._cost_usd)
             self._end(span, at, error, code)
 
-    def complete_turn(self, seq: int, body: e.TurnCompleted) -> None:
+    def on_turn_completed(self, seq: int, body: e.TurnCompleted) -> None:
         is_failed = body.error is not None or body.stop_reason in _FAILED
         if self._hook.records_content and self.turn_span is not None:
             said = write_messages(
@@ -269,12 +271,12 @@ class _RunSpans:
             code=code if is_failed else None,
         )
 
-    def pause(self, seq: int, body: e.RunPaused) -> None:
+    def on_run_paused(self, seq: int, body: e.RunPaused) -> None:
         self.end_turn(body.at, body.reason)
 
     # Inferences
 
-    def begin_chat(self, seq: int, body: e.InferenceStarted) -> None:
+    def on_inference_started(self, seq: int, body: e.InferenceStarted) -> None:
         self._end_chat(body.at, {}, error="the outcome is not known", code="lost")
         self._step = body.step
         self._open_chat(seq, body.at, body)
@@ -293,7 +295,7 @@ class _RunSpans:
         attributes |= self._server
         self._chat = self._start(f"chat {bare_name(self.fold.model)}", at, attributes, is_client=True)
 
-    def fail_chat(self, seq: int, body: e.InferenceFailed) -> None:
+    def on_inference_failed(self, seq: int, body: e.InferenceFailed) -> None:
         attributes = usage_attributes(body.usage) if body.usage is not None else {}
         self._step, self._error_type = body.step, body.error_type
         self._fell_back |= body.model is not None and body.retry_in_seconds is None
@@ -302,7 +304,7 @@ class _RunSpans:
         if body.retry_in_seconds is not None:
             self._open_chat(seq, body.at + body.retry_in_seconds)
 
-    def complete_chat(self, seq: int, body: e.InferenceCompleted) -> None:
+    def on_inference_completed(self, seq: int, body: e.InferenceCompleted) -> None:
         completion = body.completion
         attributes = completion_attributes(completion)
         if body.answered_by is not None:
@@ -368,7 +370,7 @@ class _RunSpans:
 
     # Calls
 
-    def begin_call(self, seq: int, body: e.ToolStarted) -> None:
+    def on_tool_started(self, seq: int, body: e.ToolStarted) -> None:
         if body.call_id in self.calls:
             self._end_call(body.call_id, body.at, {}, code="lost")
         attributes = self._attributes(seq, "execute_tool")
@@ -393,7 +395,7 @@ class _RunSpans:
         item = self._state.turn.calls.get(body.call_id)
         return None if item is None else item.call.arguments
 
-    def complete_call(self, seq: int, body: e.ToolCompleted) -> None:
+    def on_tool_completed(self, seq: int, body: e.ToolCompleted) -> None:
         result = body.result
         if result.call_id not in self.calls:
             # The call was not run.
@@ -415,7 +417,7 @@ class _RunSpans:
         span.set_attributes(attributes)
         self._end(span, max(at, began), code, code)
 
-    def compact(self, seq: int, body: e.ContextCompacted) -> None:
+    def on_context_compacted(self, seq: int, body: e.ContextCompacted) -> None:
         if self.turn_span is not None and not body.is_empty:
             counts = {"treadle.tokens_before": body.tokens_before, "treadle.tokens_after": body.tokens_after}
             said = {"treadle.reason": body.reason, "treadle.seq": seq}
@@ -424,10 +426,12 @@ class _RunSpans:
             self._usage += body.usage
         self._add_cost(charge_of(body))
 
-    def ask(self, seq: int, body: e.QuestionAsked | e.ApprovalRequested) -> None:
+    def on_question_asked(self, seq: int, body: e.QuestionAsked | e.ApprovalRequested) -> None:
         if self.turn_span is not None:
             name = f"treadle.{body.__struct_config__.tag}"
             self.turn_span.add_event(name, {"treadle.seq": seq}, _ns(body.at))
+
+    on_approval_requested = on_question_asked
 
     # Shared
 
@@ -447,7 +451,7 @@ class _RunSpans:
         from opentelemetry.trace import SpanKind, set_span_in_context
 
         if self.turn_span is None and self.fold.is_turn_open:
-            self.begin_turn(attributes["treadle.seq"], e.RunResumed(at=at))
+            self.on_turn_started(attributes["treadle.seq"], e.RunResumed(at=at))
         span = parent or self.turn_span
         return self._hook.tracer.start_span(
             name,
@@ -472,20 +476,7 @@ class _RunSpans:
         return found
 
 
-_MAKE: dict[type, Callable[[_RunSpans, int, Any], None]] = {
-    e.TurnStarted: _RunSpans.begin_turn,
-    e.RunResumed: _RunSpans.begin_turn,
-    e.TurnCompleted: _RunSpans.complete_turn,
-    e.RunPaused: _RunSpans.pause,
-    e.InferenceStarted: _RunSpans.begin_chat,
-    e.InferenceFailed: _RunSpans.fail_chat,
-    e.InferenceCompleted: _RunSpans.complete_chat,
-    e.ToolStarted: _RunSpans.begin_call,
-    e.ToolCompleted: _RunSpans.complete_call,
-    e.ContextCompacted: _RunSpans.compact,
-    e.QuestionAsked: _RunSpans.ask,
-    e.ApprovalRequested: _RunSpans.ask,
-}
+_MAKE = find_handlers(_RunSpans)
 
 
 def _ns(at: float) -> int:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.tally import UNKNOWN, Charge, Tally, charge_of
-from treadle.core.turns import STEP_CHANGES, StepFold
+from treadle.core.turns import STEP_CHANGES, StepFold, find_handlers
 from treadle.core.types import Fault, FinishReason, Json, ServerCall, StopReason, ToolResult
 from treadle.trajectory.turns import shapes as s
 
@@ -109,9 +109,8 @@ class TurnReader:
             self._fail(message, code, is_retryable=is_retryable)
             return
         self._is_open = False
-        use = {"usage": self._tally.usage, "cost_usd": self._tally.cost_usd}
         told = (body.output, list(self._response_ids), self._steps)
-        self._tell(s.TurnCompletedEvent, *told, stop_reason=body.stop_reason, **use)
+        self._tell(s.TurnCompletedEvent, *told, stop_reason=body.stop_reason, **self._use())
 
     def on_run_finished(self, body: e.RunFinished) -> None:
         self.abandon(_INTERRUPTED, body.error)
@@ -150,8 +149,10 @@ class TurnReader:
 
     def _fail(self, message: str, code: str, *, is_retryable: bool) -> None:
         self._is_open = False
-        use = {"usage": self._tally.usage, "cost_usd": self._tally.cost_usd}
-        self._tell(s.TurnFailed, message, code=code, is_retryable=is_retryable, **use)
+        self._tell(s.TurnFailed, message, code=code, is_retryable=is_retryable, **self._use())
+
+    def _use(self) -> dict[str, Any]:
+        return {"usage": self._tally.usage, "cost_usd": self._tally.cost_usd}
 
     # Steps
 
@@ -336,17 +337,17 @@ class TurnReader:
 
     # Deltas
 
-    def on_text(self, delta: e.TextDelta) -> None:
+    def on_text_delta(self, delta: e.TextDelta) -> None:
         if delta.text and self._is_inferring():
             self._streamed.text += delta.text
             self._report(s.StepTextDelta(delta.text))
 
-    def on_reasoning(self, delta: e.ReasoningDelta) -> None:
+    def on_reasoning_delta(self, delta: e.ReasoningDelta) -> None:
         if delta.text and self._is_inferring():
             self._streamed.has_reasoning = True
             self._report(s.StepReasoningDelta(delta.text))
 
-    def on_arguments(self, delta: e.ToolCallDelta) -> None:
+    def on_tool_call_delta(self, delta: e.ToolCallDelta) -> None:
         if not self._is_inferring():
             return
         step = self._need("inference")
@@ -357,7 +358,7 @@ class TurnReader:
         call_id, name = step.ids.get(delta.index, ""), step.names.get(delta.index)
         self._report(s.StepToolCallDelta(call_id, delta.arguments, index=delta.index, tool_name=name))
 
-    def on_server_call(self, delta: e.ServerCallDelta) -> None:
+    def on_server_call_delta(self, delta: e.ServerCallDelta) -> None:
         call, streamed = delta.call, self._streamed
         shown = show_server_call(call if call.call_id else with_id(call, delta.index + 1))
         call_id, step = shown["call_id"], self._step
@@ -374,7 +375,7 @@ class TurnReader:
         if delta.is_done and call_id in step.calls:
             self._answer(step, shown)
 
-    def on_progress(self, delta: e.ToolProgress) -> None:
+    def on_tool_progress(self, delta: e.ToolProgress) -> None:
         if self._step is not None and self._step.step_type == "tool_execution":
             self._report(s.ToolProgressDelta(delta.call_id, delta.text))
 
@@ -458,28 +459,7 @@ _ENDED = {
 }
 """The messages of turns that end without an error's text, by code."""
 
-_READ: dict[type, Callable[[TurnReader, Any], None]] = {
-    e.TurnStarted: TurnReader.on_turn_started,
-    e.TurnCompleted: TurnReader.on_turn_completed,
-    e.RunFinished: TurnReader.on_run_finished,
-    e.RunPaused: TurnReader.on_run_paused,
-    e.RunResumed: TurnReader.on_run_resumed,
-    e.InferenceStarted: TurnReader.on_inference_started,
-    e.InferenceFailed: TurnReader.on_inference_failed,
-    e.InferenceCompleted: TurnReader.on_inference_completed,
-    e.TextDelta: TurnReader.on_text,
-    e.ReasoningDelta: TurnReader.on_reasoning,
-    e.ToolCallDelta: TurnReader.on_arguments,
-    e.ServerCallDelta: TurnReader.on_server_call,
-    e.ToolProgress: TurnReader.on_progress,
-    e.ToolStarted: TurnReader.on_tool_started,
-    e.ToolCompleted: TurnReader.on_tool_completed,
-    e.ContextCompacted: TurnReader.on_context_compacted,
-    e.QuestionAsked: TurnReader.on_question_asked,
-    e.QuestionAnswered: TurnReader.on_question_answered,
-    e.ApprovalRequested: TurnReader.on_approval_requested,
-    e.ApprovalDecided: TurnReader.on_approval_decided,
-}
+_READ = find_handlers(TurnReader)
 
 
 def show_result(result: ToolResult, body: e.ToolCompleted) -> dict[str, Json]:
