@@ -25,6 +25,7 @@ from treadle.datagen.conversations.dialogue import (
     hold_dialogue,
     labels,
     repair_answer,
+    tally_of,
 )
 from treadle.datagen.conversations.studio import Studio, answer_schema, read_answer, sample_id
 from treadle.datagen.quality.exchanges import count_turns, find_missing_thought
@@ -66,6 +67,12 @@ class MadeSample(Struct, frozen=True, kw_only=True):
     """True if a limit of the job left no room for a request."""
     verdicts: tuple[FilterVerdict, ...] = ()
     """The verdicts about the sample; empty until it was judged."""
+
+    def fail(self, error: SampleError) -> "MadeSample":
+        """Return the outcome without a row, because of an error."""
+        return replace(
+            self, row=None, events=(), error=str(error), fault=error.fault, is_cut_off=error.is_cut_off
+        )
 
 
 async def make_sample(
@@ -127,7 +134,7 @@ async def _make(
         held = await hold_dialogue(studio, dialogue, tally, check)
         made = replace(made, row=await show_dialogue(studio, dialogue, held, tally), events=held.events)
     except SampleError as error:
-        made = replace(made, error=str(error), fault=error.fault, is_cut_off=error.is_cut_off)
+        made = made.fail(error)
     return replace(made, usage=tally.usage, cost_usd=tally.cost_usd)
 
 
@@ -141,9 +148,7 @@ async def repair_sample(studio: Studio, made: MadeSample, reasons: Sequence[str]
         row = await show_dialogue(studio, made.dialogue, held, tally)
         made = replace(made, row=row, events=held.events)
     except SampleError as error:
-        made = replace(
-            made, row=None, events=(), error=str(error), fault=error.fault, is_cut_off=error.is_cut_off
-        )
+        made = made.fail(error)
     return replace(made, usage=tally.usage, cost_usd=tally.cost_usd)
 
 
@@ -296,11 +301,9 @@ def _add_earlier(studio: Studio, dialogue: Dialogue, tally: Tally) -> Tally:
     sample_id, run_id = dialogue.spec.sample_id, dialogue.run_id
     if run_id == f"{sample_id}-1":
         return tally
-    total = Tally()
+    runs = studio.journal.runs(RunFilter(id_prefix=f"{sample_id}-"))
+    total = tally_of([info for info in runs if not f"{info.run_id}-".startswith(f"{run_id}-")])
     total.add(Charge(tally.usage, tally.cost_usd))
-    for info in studio.journal.runs(RunFilter(id_prefix=f"{sample_id}-")):
-        if info.run_id != run_id and not info.run_id.startswith(f"{run_id}-"):
-            total.add(Charge(Usage(info.input_tokens, info.output_tokens), info.cost_usd))
     return total
 
 
