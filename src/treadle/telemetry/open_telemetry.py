@@ -15,7 +15,7 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.core.state import State, advance
-from treadle.core.tally import Charge, charge_of
+from treadle.core.tally import Charge, Tally, charge_of
 from treadle.core.turns import StepFold, find_handlers
 from treadle.core.types import Message, Role, StopReason, Usage
 from treadle.telemetry.conventions import (
@@ -144,7 +144,8 @@ class _RunSpans:
         self._step = 0
         self._call_at: dict[str, float] = {}
         self._usage = Usage()
-        self._cost_usd: float | None = 0.0
+        self._spent = Tally()
+        """The charges of the turn so far, those of failed attempts and of compactions included."""
         self._model_part: PartSpec | None = None
         self._earlier: str | None = None
         """The context of the span of the newest turn, or part of one, that was noted."""
@@ -195,7 +196,7 @@ class _RunSpans:
                     attributes["treadle.caller.call.id"] = started.caller.call_id
             if name is not None:
                 attributes["gen_ai.agent.name"] = name
-            self._usage, self._cost_usd, self._error_type, self._fell_back = Usage(), 0.0, None, False
+            self._usage, self._spent, self._error_type, self._fell_back = Usage(), Tally(), None, False
             self.turn_span = self._hook.tracer.start_span(
                 "invoke_agent" if name is None else f"invoke_agent {name}",
                 context,
@@ -250,8 +251,8 @@ class _RunSpans:
         span, self.turn_span = self.turn_span, None
         if span is not None:
             span.set_attributes({"treadle.stop_reason": why, **usage_attributes(self._usage)})
-            if self._cost_usd is not None:
-                span.set_attribute("treadle.cost_usd", self._cost_usd)
+            if (cost_usd := self._spent.cost_usd) is not None:
+                span.set_attribute("treadle.cost_usd", cost_usd)
             self._end(span, at, error, code)
 
     def on_turn_completed(self, seq: int, body: e.TurnCompleted) -> None:
@@ -321,15 +322,11 @@ class _RunSpans:
         self._end_chat(body.at, attributes, model=completion.model, usage=completion.usage)
 
     def _add_cost(self, charge: Charge | None) -> None:
-        """Count what an event says was used; the cost of the turn is not known if that of a part is not."""
-        if charge is None:
-            return
-        if charge.cost_usd is None or self._cost_usd is None:
-            self._cost_usd = None
-        else:
-            self._cost_usd += charge.cost_usd
-        if charge.cost_usd:
-            self._hook.cost.add(charge.cost_usd, self._measured())
+        """Count what an event says was used, if it does."""
+        if charge is not None:
+            self._spent.add(charge)
+            if charge.cost_usd:
+                self._hook.cost.add(charge.cost_usd, self._measured())
 
     def _measured(self) -> Attributes:
         """Return the attributes of measurements of the newest inference."""

@@ -210,8 +210,7 @@ class RecordFold:
         self._tools: tuple[ToolSpec, ...] = ()
 
     def add(self, first_seq: int, bodies: Iterable[e.DurableBody]) -> list[TurnRecord]:
-        """Add the run's next events, and return the records of the turns, or parts of turns, that end with
-        these events."""
+        """Add the run's next events, and return the records of the turns, or parts, that end with them."""
         found: list[TurnRecord] = []
         fold = self._fold
         for seq, body in enumerate(bodies, first_seq):
