@@ -169,6 +169,7 @@ class _Caught(Struct, eq=False):
     blobs: Mapping[str, bytes] | None = None
 
     def put(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
+        """See `Outbox.put`."""
         for body in bodies:
             if isinstance(body, e.InferenceStarted):
                 self._outbox.put(body if self._route is None else replace(body, route=self._route))
@@ -179,6 +180,7 @@ class _Caught(Struct, eq=False):
                 self.outcome, self.blobs = body, blobs
 
     def kept(self) -> Awaitable[None]:
+        """See `Outbox.kept`."""
         return self._outbox.kept()
 
 
