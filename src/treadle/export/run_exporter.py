@@ -97,12 +97,12 @@ class RunExporter:
         run_ids: Sequence[str],
         out: Path | None,
         options: TokenOptions,
-        show: Callable[[list[bytes]], None],
+        show: Callable[[list[bytes]], object],
     ) -> None:
         """Write the groups of runs to a file; without one, call `show` with the lines of each group."""
         mask = self._make_mask(run_ids, options)
         token_format = TOKEN_FORMATS.load(self.format)
-        shown: AbstractContextManager[Callable[[Group], None]] = nullcontext(
+        shown: AbstractContextManager[Callable[[Group], object]] = nullcontext(
             lambda group: show(encode_group(group, token_format, mask).splitlines())
         )
         with shown if out is None else open_group_writer(self.format, out, mask) as put:
