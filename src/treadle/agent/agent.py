@@ -122,8 +122,7 @@ class Agent(Generic[T_co]):
         self.instructions = options.get("instructions")
         self.policy = policy or (Policy() if face is None else face.policy)
         self.has_policy = policy is not None
-        """True if a policy was given. It then also applies to runs that this agent resumes; else they keep
-        theirs."""
+        """True if a policy was given, which then also applies to runs that this agent resumes."""
         is_path = journal is None or isinstance(journal, str | Path)
         self._journal_path = journal if is_path else None
         self._opened: Journal | None = None if is_path else journal  # type: ignore[assignment]
@@ -252,8 +251,7 @@ class Agent(Generic[T_co]):
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """The agent's own tools by name. If there are none, a run of a task offers the tools that the task
-        names."""
+        """The agent's own tools by name. Without any, a run of a task offers those that the task names."""
         return self.kit.own.tools
 
     @property
@@ -304,8 +302,7 @@ class Agent(Generic[T_co]):
     def stream(
         self, task: str | Task, *, schema: Any = None, **options: Unpack[StreamOptions]
     ) -> RunStream[Any]:
-        """Return an async iterator that runs a task as `run` does, and yields its events and deltas as they
-        come."""
+        """Return an async iterator that runs a task as `run` does, and yields its events and deltas."""
         check_options(options, StreamOptions.__optional_keys__ | _SCHEMA, "stream")
         check_run(task, options)
         given, driven = self._given(options, schema), Driven(self.journal)

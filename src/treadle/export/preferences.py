@@ -78,8 +78,7 @@ def pair_rows(
     min_gap: float = 0.0,
     on_skip: OnSkip = lambda run_id, why: None,
 ) -> Iterator[Pair]:
-    """Yield the pairs of runs that were forked from each other; the arguments have the same meaning as in
-    `find_pairs`."""
+    """Yield the pairs of runs that were forked from each other; the arguments are as for `find_pairs`."""
     worth: dict[str, float] = {}
     for row in rows:
         run_id = row.lineage.run_id

@@ -88,8 +88,7 @@ class SampleInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_verified: bool = False
     """True if all calls were made again in a fresh sandbox and gave the recorded results."""
     is_from_teacher: bool = False
-    """True if a model of Treadle's testbed, such as the teacher, and not a language model, wrote the
-    conversation."""
+    """True if a model of Treadle's testbed, such as the teacher, wrote the conversation."""
     statements: int = 0
     """How many statements of the final answers were held against results and request."""
     grounded: int = 0
