@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Json
@@ -133,32 +134,27 @@ def _fits(row_format: RowFormat, raw: dict[str, Json]) -> bool:
         return False  # it is like no row of the format
 
 
-class RowWriter:
+class RowWriter(Struct):
     """A file or folder that rows are written to; made by `open_writer`."""
 
-    def __init__(
-        self,
-        row_format: RowFormat,
-        encode: Callable[[Row], bytes],
-        put: Callable[[Row, bytes], object],
-    ) -> None:
-        self.count = 0
-        """The number of rows written so far."""
-        self.shortened = 0
-        """How many of them lack turns that are not trained on, for which the format has no place."""
-        self.unweighted = 0
-        """How many of them lack their weight, for which the format has no place."""
-        self._format = row_format
-        self._encode = encode
-        self._put = put
+    row_format: RowFormat
+    encode: Callable[[Row], bytes]
+    put: Callable[[Row, bytes], object]
+    """The function that writes a row, given it and its lines."""
+    count: int = 0
+    """The number of rows written so far."""
+    shortened: int = 0
+    """How many of them lack turns that are not trained on, for which the format has no place."""
+    unweighted: int = 0
+    """How many of them lack their weight, for which the format has no place."""
 
     def write(self, row: Row) -> None:
         """Write one row. Raises: `ExportError` if the format cannot express it; nothing of it is written then."""
-        fitted = fit_untrained(row, self._format)
-        self._put(row, self._encode(fitted) + b"\n")
+        fitted = fit_untrained(row, self.row_format)
+        self.put(row, self.encode(fitted) + b"\n")
         self.count += 1
         self.shortened += fitted is not row
-        self.unweighted += row.weight not in (0, 1) and Loss.WEIGHT in self._format.losses
+        self.unweighted += row.weight not in (0, 1) and Loss.WEIGHT in self.row_format.losses
 
 
 @contextmanager

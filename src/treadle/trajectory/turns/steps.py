@@ -246,10 +246,7 @@ class TurnReader:
     def on_inference_completed(self, body: e.InferenceCompleted) -> None:
         completion, streamed = body.completion, self._streamed
         message, response_id = completion.message, completion.response_id
-        made = [
-            call if call.call_id else with_id(call, number)
-            for number, call in enumerate(message.server_calls, start=1)
-        ]
+        made = [with_id(call, number) for number, call in enumerate(message.server_calls, 1)]
         if self._step is not None and self._step.is_served:
             self._end_served(self._step, made)
             step = None
@@ -299,17 +296,12 @@ class TurnReader:
             self._complete(
                 s.InferenceStepResult(step.step_id, response_id, before, [], shown, "server_tool_call")
             )
-            self._open_step("tool_execution", describe_server_calls(shown))
-            self._run_server_calls(shown)
+            step = self._open_step("tool_execution", describe_server_calls(shown))
+            for item in shown:
+                self._issue(step, item)
+                self._answer(step, item)
+            self._complete_tools(step)
         return text[told:]
-
-    def _run_server_calls(self, shown: Sequence[dict[str, Json]]) -> None:
-        step = self._step
-        assert step is not None
-        for item in shown:
-            self._issue(step, item)
-            self._answer(step, item)
-        self._complete_tools(step)
 
     def _issue(self, step: _Step, shown: dict[str, Json]) -> None:
         call_id, name, arguments = shown["call_id"], shown["tool_name"], shown["arguments"]
@@ -360,7 +352,7 @@ class TurnReader:
 
     def on_server_call_delta(self, delta: e.ServerCallDelta) -> None:
         call, streamed = delta.call, self._streamed
-        shown = show_server_call(call if call.call_id else with_id(call, delta.index + 1))
+        shown = show_server_call(with_id(call, delta.index + 1))
         call_id, step = shown["call_id"], self._step
         if step is not None and step.step_type == "inference" and call_id not in streamed.served:
             before, streamed.told = streamed.text[streamed.told :], len(streamed.text)
@@ -481,7 +473,7 @@ def show_result(result: ToolResult, body: e.ToolCompleted) -> dict[str, Json]:
 
 def with_id(call: ServerCall, number: int) -> ServerCall:
     """Return a server's call with an id. A call without an id gets one from its number in the answer."""
-    return replace(call, call_id=f"server_{number}")
+    return call if call.call_id else replace(call, call_id=f"server_{number}")
 
 
 def show_server_call(call: ServerCall) -> dict[str, Json]:
