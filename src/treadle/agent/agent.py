@@ -26,8 +26,8 @@ from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.loop.listener import Hooks
-from treadle.models.protocol import Model
-from treadle.runs.agent_parts import Toolboxes, demands_of, is_agent, make_spec, refuse_missing
+from treadle.models.protocol import Model, part_of
+from treadle.runs.agent_parts import Toolboxes, demands_of, is_agent, path_of, refuse_missing
 from treadle.runs.begin import run_task
 from treadle.runs.ensure import Batch, batch_work
 from treadle.runs.options import (
@@ -235,14 +235,19 @@ class Agent(Generic[T_co]):
         text = self.instructions if isinstance(self.instructions, str) else None
         parts = (self.model, text, self.policy, self.answer, self.files, self._context)
         if self._spec is None or any(map(is_not, parts, self._spec_parts)):
-            self._spec = make_spec(
-                self.model,
-                text,
-                self.kit.given,
-                self.policy,
-                self.answer.schema,
-                self.files,
-                self._context,
+            tools: tuple[PartSpec, ...] = ()
+            if self.kit.given:
+                from treadle.tools.resolve import parts_of
+
+                tools = parts_of(self.kit.given)
+            self._spec = AgentSpec(
+                model=part_of(self.model),
+                instructions=text,
+                tools=tools,
+                policy=self.policy,
+                schema=self.answer.schema,
+                files=path_of(self.files),
+                context=self._context,
             )
             self._spec_parts = parts
         if self.failures is not None and not self._spec.stops_at_mistakes:
