@@ -13,9 +13,9 @@ from msgspec import Struct
 from treadle.core import events as e
 from treadle.core.judgement import Judgement
 from treadle.core.lineage import Caller, Child, Parent
-from treadle.core.tally import UNKNOWN, Charge, charge_of
+from treadle.core.tally import UNKNOWN, charge_of
 from treadle.core.turns import STEP_CHANGES, StepFold, find_handlers
-from treadle.core.types import Json, RecalledItem, Route, StopReason, ToolSpec
+from treadle.core.types import Json, RecalledItem, Route, StopReason, ToolSpec, Usage
 from treadle.routing.judging import find_refusal
 from treadle.telemetry.conventions import agent_name
 
@@ -142,11 +142,8 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     """The runs that tool calls drove. Their tokens and costs are not in the sums, because these runs have records
     of their own."""
 
-    def charge(self, charge: Charge | None) -> None:
-        """Add what was used, if anything was."""
-        if charge is None:
-            return
-        usage, cost_usd = charge
+    def charge(self, usage: Usage, cost_usd: float | None) -> None:
+        """Add tokens and their cost. `None` means that the cost is not known."""
         if not usage.is_reported:
             self.uncounted_inferences += 1
         else:
@@ -266,7 +263,7 @@ class RecordFold:
         if self._fold.has_lost:
             part = self._open(body)
             part.failed_attempts += 1
-            part.charge(UNKNOWN)
+            part.charge(*UNKNOWN)
 
     def on_turn_started(self, body: e.TurnStarted) -> None:
         self._part_number = 1
@@ -276,7 +273,8 @@ class RecordFold:
         if body.recalled is not None:
             part.recalled, part.recalled_left_out = body.recalled.items, body.recalled.left_out
         part.judgement, part.is_hinted = body.judgement, body.hint is not None
-        part.charge(charge_of(body))
+        if (charge := charge_of(body)) is not None:
+            part.charge(*charge)
 
     def _open(self, body: e.DurableBody) -> TurnRecord:
         """Return the open part. What happens between two turns is a part of the next one."""
@@ -312,7 +310,10 @@ class RecordFold:
         part.inference_seconds += body.duration_seconds
         if part.first_token_seconds is None:
             part.first_token_seconds = body.first_token_seconds
-        part.charge(charge_of(body))
+        if body.verdict is None:
+            part.charge(completion.usage, completion.cost_usd)
+        else:
+            part.charge(*(charge_of(body) or UNKNOWN))
         name = completion.model or body.answered_by or self._fold.asked_model
         if name is not None and name not in part.models:
             part.models.append(name)
@@ -331,7 +332,8 @@ class RecordFold:
     def on_inference_failed(self, body: e.InferenceFailed) -> None:
         part = self._open(body)
         part.failed_attempts += 1
-        part.charge(charge_of(body))
+        if (charge := charge_of(body)) is not None:
+            part.charge(*charge)
         if body.retry_in_seconds is None:
             part.error_type = body.error_type
         elif body.model is not None:
@@ -350,7 +352,8 @@ class RecordFold:
 
     def on_context_compacted(self, body: e.ContextCompacted) -> None:
         part = self._open(body)
-        part.charge(charge_of(body))
+        if (charge := charge_of(body)) is not None:
+            part.charge(*charge)
         if not body.is_empty:
             part.compactions.append(
                 CompactionRecord(body.reason, body.tokens_before, body.tokens_after, body.error)
