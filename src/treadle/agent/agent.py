@@ -26,8 +26,8 @@ from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.loop.listener import Hooks
-from treadle.models.protocol import Model
-from treadle.runs.agent_parts import Toolboxes, demands_of, is_agent, make_spec, refuse_missing
+from treadle.models.protocol import Model, part_of
+from treadle.runs.agent_parts import Toolboxes, demands_of, is_agent, path_of, refuse_missing
 from treadle.runs.begin import run_task
 from treadle.runs.ensure import Batch, batch_work
 from treadle.runs.options import (
@@ -122,8 +122,7 @@ class Agent(Generic[T_co]):
         self.instructions = options.get("instructions")
         self.policy = policy or (Policy() if face is None else face.policy)
         self.has_policy = policy is not None
-        """True if a policy was given. It then also applies to runs that this agent resumes; else they keep
-        theirs."""
+        """True if a policy was given, which then also applies to runs that this agent resumes."""
         is_path = journal is None or isinstance(journal, str | Path)
         self._journal_path = journal if is_path else None
         self._opened: Journal | None = None if is_path else journal  # type: ignore[assignment]
@@ -236,14 +235,19 @@ class Agent(Generic[T_co]):
         text = self.instructions if isinstance(self.instructions, str) else None
         parts = (self.model, text, self.policy, self.answer, self.files, self._context)
         if self._spec is None or any(map(is_not, parts, self._spec_parts)):
-            self._spec = make_spec(
-                self.model,
-                text,
-                self.kit.given,
-                self.policy,
-                self.answer.schema,
-                self.files,
-                self._context,
+            tools: tuple[PartSpec, ...] = ()
+            if self.kit.given:
+                from treadle.tools.resolve import parts_of
+
+                tools = parts_of(self.kit.given)
+            self._spec = AgentSpec(
+                model=part_of(self.model),
+                instructions=text,
+                tools=tools,
+                policy=self.policy,
+                schema=self.answer.schema,
+                files=path_of(self.files),
+                context=self._context,
             )
             self._spec_parts = parts
         if self.failures is not None and not self._spec.stops_at_mistakes:
@@ -252,8 +256,7 @@ class Agent(Generic[T_co]):
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """The agent's own tools by name. If there are none, a run of a task offers the tools that the task
-        names."""
+        """The agent's own tools by name. Without any, a run of a task offers those that the task names."""
         return self.kit.own.tools
 
     @property
@@ -304,8 +307,7 @@ class Agent(Generic[T_co]):
     def stream(
         self, task: str | Task, *, schema: Any = None, **options: Unpack[StreamOptions]
     ) -> RunStream[Any]:
-        """Return an async iterator that runs a task as `run` does, and yields its events and deltas as they
-        come."""
+        """Return an async iterator that runs a task as `run` does, and yields its events and deltas."""
         check_options(options, StreamOptions.__optional_keys__ | _SCHEMA, "stream")
         check_run(task, options)
         given, driven = self._given(options, schema), Driven(self.journal)

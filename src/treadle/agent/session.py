@@ -121,8 +121,7 @@ class Session(Generic[T_co]):
 
     @property
     def messages(self) -> list[Message]:
-        """The whole transcript so far, including the system message and the messages that the model no longer
-        sees."""
+        """The whole transcript so far, with the system message and what the model no longer sees."""
         return list(self._open_driver().state.transcript)
 
     @property
@@ -333,8 +332,7 @@ class Session(Generic[T_co]):
                 await leave(driver, "closed")
 
     def send_sync(self, text: str, **options: Unpack[SendOptions]) -> Run[T_co]:
-        """Call `send` and block until it returns. Any thread may call it, except the thread of the session's
-        event loop."""
+        """Call `send` and block until it returns. Any thread but that of the session's loop may call it."""
         return block(lambda: self.send(text, **options), "await session.send(...)", self._loop)
 
     def finish_turn_sync(

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from treadle.core.asking import Answer, Answerable, Question, open_questions
 from treadle.core.errors import ConfigError, NoResultError, NotAskedError, ToolError
-from treadle.core.events import Event, RunStarted, ToolStarted
+from treadle.core.events import Event, ToolStarted
 from treadle.core.events.narrowing import Item
 from treadle.core.limits import Allowance
 from treadle.core.lineage import Caller, Child
@@ -32,6 +32,7 @@ from treadle.runs.options import Given, ResumeOptions
 from treadle.runs.recording import child_run_id
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
+from treadle.runs.statuses import read_started
 from treadle.tools.context import ToolContext
 from treadle.tools.function.decorator import check_tool_name
 from treadle.tools.protocol import Decision, ToolOutput
@@ -231,12 +232,10 @@ def build_agent_tool(part: PartSpec, build: "Callable[..., Agent[Any]]") -> Agen
 def count_callers(journal: Journal, run_id: str) -> int:
     """Return how deep a run is nested: 1 for a run that no call started, 2 for a run that such a run called,
     and so on. Blocks."""
-    count = 1
-    while True:
-        started = journal.read(run_id, until_seq=1)[0].body
-        if not isinstance(started, RunStarted) or started.caller is None:
-            return count
-        run_id, count = started.caller.run_id, count + 1
+    started, count = read_started(journal, run_id), 1
+    while started.caller is not None:
+        started, count = read_started(journal, started.caller.run_id), count + 1
+    return count
 
 
 def limit_policy(policy: Policy, allowance: Allowance) -> Policy:

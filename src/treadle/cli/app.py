@@ -80,7 +80,7 @@ def _load(name: str, entry: CommandEntry) -> Any:
             help=entry.summary,
             epilog=_write_examples(entry.examples),
         )
-        group.callback()(_do_nothing)
+        group.callback()(lambda: None)
         return _make_group(name, group, entry.commands)
     from treadle.cli.options.option_groups import as_command, split_docstring
 
@@ -108,10 +108,6 @@ def _make_group(name: str, group: typer.Typer, entries: Mapping[str, CommandEntr
             made.commands[words.rpartition(" ")[2]] = MovedCommand(words, advice)
     _hide_type_of_help(made)
     return made
-
-
-def _do_nothing() -> None:
-    pass
 
 
 def _write_examples(examples: Sequence[str]) -> str:

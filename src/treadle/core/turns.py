@@ -7,7 +7,7 @@ and then of the rest equals the fold of all.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import Struct
 
@@ -179,3 +179,11 @@ STEP_CHANGES: dict[type, Callable[[Any, Any], bool]] = {
     e.InferenceFailed: _fail_inference,
 }
 """The functions that take the events which change a `StepFold`; `StepFold.take` calls them, and sets `at`."""
+
+
+def find_handlers(kind: type) -> dict[type, Callable[..., Any]]:
+    """Return the methods of a class that take events or deltas, each called `on_` and the tag of its body, by the
+    class of the body."""
+    bodies = (*get_args(e.DurableBody), *get_args(e.Delta))
+    found = {body: getattr(kind, f"on_{body.__struct_config__.tag}", None) for body in bodies}
+    return {body: method for body, method in found.items() if method is not None}

@@ -46,6 +46,7 @@ from treadle.export.rows import Lineage, Row
 from treadle.jobs.job import CutOffError, Expected, Job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, PlannedItem
 from treadle.jobs.meter import is_cut_off
+from treadle.journal.run_info import RunFilter
 from treadle.tasks.draws import Draw
 
 
@@ -132,13 +133,11 @@ class SampleWork:
         """Make the work. `duplicates` is `None` if duplicates are kept."""
         self._studio = studio
         self._plan = plan
+        self.make_item = plan.make_item
         self._pipeline = pipeline
         self._duplicates = duplicates
         self._job = job
         self._attempts = studio.config.generation.sample_attempts
-
-    def make_item(self, number: int, counts: JobCounts) -> PlannedItem:
-        return self._plan.make_item(number, counts)
 
     def note(self, item: PlannedItem, outcome: ItemOutcome) -> None:
         if outcome.status is ItemStatus.REJECTED and outcome.is_final:
@@ -184,8 +183,8 @@ class SampleWork:
                     return self._add_judge(made)
                 verdicts = await self._check(dialogue, made.row, made.events)
         except ProviderError as error:
-            failed = replace(made, row=None, error=str(error), fault=Fault.INFRASTRUCTURE)
-            return self._add_judge(replace(failed, is_cut_off=is_cut_off(error)))
+            failure = SampleError(str(error), Fault.INFRASTRUCTURE, is_cut_off(error))
+            return self._add_judge(made.fail(failure))
         return self._add_judge(replace(made, verdicts=verdicts))
 
     def _has_repairs(self, events: Sequence[Event]) -> bool:
@@ -221,7 +220,8 @@ class SampleWork:
         """Return `made` with what the judge has used."""
         if not any(item.cost == 2 for item in self._pipeline.filters):
             return made
-        tally = tally_of(self._studio.journal, f"{made.run_id}-judge")
+        runs = self._studio.journal.runs(RunFilter(id_prefix=f"{made.run_id}-judge"))
+        tally = tally_of(runs)
         tally.add(Charge(made.usage, made.cost_usd))
         return replace(made, usage=tally.usage, cost_usd=tally.cost_usd)
 

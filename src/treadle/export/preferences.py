@@ -21,9 +21,8 @@ from treadle.core.types import Json, Message, Role, ToolSpec
 from treadle.export.row_formats.chat_rows import TRL
 from treadle.export.rows import Row, load_row, write_tools
 from treadle.journal.protocol import Journal
+from treadle.runs.statuses import iterate_runs
 
-_PAGE = 1_000
-"""How many runs are listed at a time."""
 OnSkip: TypeAlias = Callable[[str, str], None]
 """A function that is called with the id of a run and the reason why no pair was made of it."""
 
@@ -78,8 +77,7 @@ def pair_rows(
     min_gap: float = 0.0,
     on_skip: OnSkip = lambda run_id, why: None,
 ) -> Iterator[Pair]:
-    """Yield the pairs of runs that were forked from each other; the arguments have the same meaning as in
-    `find_pairs`."""
+    """Yield the pairs of runs that were forked from each other; the arguments are as for `find_pairs`."""
     worth: dict[str, float] = {}
     for row in rows:
         run_id = row.lineage.run_id
@@ -129,11 +127,8 @@ def write_pair(pair: Pair) -> bytes:
 
 def _find_families(journal: Journal) -> list[list[str]]:
     """Return the groups of two or more runs that were forked from each other, directly or not."""
-    parents: dict[str, str] = {}
-    page = journal.runs(limit=_PAGE)
-    while page:
-        parents |= {info.run_id: info.parent_run_id for info in page if info.parent_run_id is not None}
-        page = journal.runs(after=page[-1].run_id, limit=_PAGE)
+    forks = [(info.run_id, info.parent_run_id) for info in iterate_runs(journal) if info.parent_run_id]
+    parents = dict(reversed(forks))  # the oldest family comes first
     families: dict[str, dict[str, None]] = defaultdict(dict)
     for run_id in parents:
         path = [run_id]

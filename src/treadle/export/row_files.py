@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Json
@@ -133,37 +134,27 @@ def _fits(row_format: RowFormat, raw: dict[str, Json]) -> bool:
         return False  # it is like no row of the format
 
 
-class RowWriter:
+class RowWriter(Struct):
     """A file or folder that rows are written to; made by `open_writer`."""
 
-    def __init__(
-        self,
-        row_format: RowFormat,
-        put: Callable[[Row, bytes], object],
-        with_reasoning: bool | None,
-        with_lineage: bool,
-    ) -> None:
-        self.count = 0
-        """The number of rows written so far."""
-        self.shortened = 0
-        """How many of them lack turns that are not trained on, for which the format has no place."""
-        self.unweighted = 0
-        """How many of them lack their weight, for which the format has no place."""
-        self._format = row_format
-        self._put = put
-        self._with_reasoning = with_reasoning
-        self._with_lineage = with_lineage
+    row_format: RowFormat
+    encode: Callable[[Row], bytes]
+    put: Callable[[Row, bytes], object]
+    """The function that writes a row, given it and its lines."""
+    count: int = 0
+    """The number of rows written so far."""
+    shortened: int = 0
+    """How many of them lack turns that are not trained on, for which the format has no place."""
+    unweighted: int = 0
+    """How many of them lack their weight, for which the format has no place."""
 
     def write(self, row: Row) -> None:
         """Write one row. Raises: `ExportError` if the format cannot express it; nothing of it is written then."""
-        fitted = fit_untrained(row, self._format)
-        line = encode_row(
-            fitted, self._format, with_reasoning=self._with_reasoning, with_lineage=self._with_lineage
-        )
-        self._put(row, line + b"\n")
+        fitted = fit_untrained(row, self.row_format)
+        self.put(row, self.encode(fitted) + b"\n")
         self.count += 1
         self.shortened += fitted is not row
-        self.unweighted += row.weight not in (0, 1) and Loss.WEIGHT in self._format.losses
+        self.unweighted += row.weight not in (0, 1) and Loss.WEIGHT in self.row_format.losses
 
 
 @contextmanager
@@ -179,14 +170,17 @@ def open_writer(
     Raises: `ConfigError` if `out` cannot be made or a package is missing; `ExportError` if it cannot be written.
     """
     row_format = FORMATS.load(format)
+    encode = partial(
+        encode_row, row_format=row_format, with_reasoning=with_reasoning, with_lineage=with_lineage
+    )
     if row_format.has_own_files:
-        yield RowWriter(row_format, _folder_writer(out), with_reasoning, with_lineage)
+        yield RowWriter(row_format, encode, _folder_writer(out))
         return
     columns = {name: kind for name, kind in row_format.columns.items() if with_lineage or name != "lineage"}
     with _open_lines(
         out, lambda lines: write_table(lines, out, format, columns or find_columns(lines))
     ) as file:
-        yield RowWriter(row_format, lambda _, line: file.write(line), with_reasoning, with_lineage)
+        yield RowWriter(row_format, encode, lambda _, line: file.write(line))
 
 
 @contextmanager
@@ -271,13 +265,17 @@ class RowConversion:
         """How many rows had a key that is not read, by key."""
         self.losses: Counter[str] = Counter()
         """How many rows lost something, by what it was."""
-        self._has_reasoning = has_reasoning
         self._options = options
+        self._encode = partial(
+            encode_row,
+            row_format=self.to,
+            with_reasoning=has_reasoning,
+            with_lineage=options.has_lineage,
+        )
 
     def lines(self, source: Path, on_done: Callable[[str], None]) -> Iterator[bytes]:
         """Yield the rows that can be written, as lines of the other format."""
-        for row in self.rows(source, on_done):
-            yield self._encode(row)
+        yield from map(self._encode, self.rows(source, on_done))
 
     def rows(self, source: Path, on_done: Callable[[str], None]) -> Iterator[Row]:
         """Yield the rows that can be written, and count what they lose. `on_done` is called after each."""
@@ -305,11 +303,6 @@ class RowConversion:
             return _decode(encode_row(row, self.from_, with_reasoning=True), self.from_.has_own_files)
         except ExportError:
             return None  # such a row can be read in this format, but not written
-
-    def _encode(self, row: Row) -> bytes:
-        return encode_row(
-            row, self.to, with_reasoning=self._has_reasoning, with_lineage=self._options.has_lineage
-        )
 
 
 def _decode(data: bytes, has_own_files: bool) -> dict[str, object]:

@@ -88,8 +88,7 @@ class SampleInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_verified: bool = False
     """True if all calls were made again in a fresh sandbox and gave the recorded results."""
     is_from_teacher: bool = False
-    """True if a model of Treadle's testbed, such as the teacher, and not a language model, wrote the
-    conversation."""
+    """True if a model of Treadle's testbed, such as the teacher, wrote the conversation."""
     statements: int = 0
     """How many statements of the final answers were held against results and request."""
     grounded: int = 0
@@ -374,8 +373,9 @@ def make_row(
     tools: tuple[ToolSpec, ...],
     raw_lineage: Json,
     untrained: tuple[int, ...] = (),
+    weight: Json = FULL_WEIGHT,
 ) -> Row:
-    """Return the row of messages that were read in a format.
+    """Return the row of messages that were read in a format. Its weight is 1 if `weight` is not a number from 0.
 
     Without a `lineage`, the row gets one that is made from its content. Some programs count call ids from the
     beginning in each step; such ids become different ones.
@@ -391,31 +391,30 @@ def make_row(
     check_messages(read)
     if raw_lineage is None:
         digest = hashlib.sha256(msgspec.json.encode(read)).hexdigest()
-        return Row(
-            read,
-            tools,
-            Lineage(f"row-{digest[:16]}", None, StopReason.COMPLETED.value, hash_tools(tools)),
-            untrained=untrained,
-        )
-    lineage = msgspec.convert(raw_lineage, Lineage)
+        lineage = Lineage(f"row-{digest[:16]}", None, StopReason.COMPLETED.value, hash_tools(tools))
+    else:
+        lineage = msgspec.convert(raw_lineage, Lineage)
     ids = call_ids_of(read)
     if lineage.call_ids and len(lineage.call_ids) == len(ids):
         read = rename_calls(read, dict(zip(ids, lineage.call_ids, strict=True)))
     errors = set(lineage.tool_errors)
     read = tuple([replace(item, is_error=True) if item.call_id in errors else item for item in read])
-    return Row(read, tools, replace(lineage, call_ids=()), untrained=untrained)
+    is_weight = (
+        isinstance(weight, int | float) and not isinstance(weight, bool) and weight >= 0 and weight != 1
+    )
+    return Row(
+        read,
+        tools,
+        replace(lineage, call_ids=()),
+        untrained=untrained,
+        weight=float(weight) if is_weight else FULL_WEIGHT,
+    )
 
 
 def check_messages(messages: Sequence[Message]) -> None:
     """Check that messages keep the invariants of a transcript. Raises: `ExportError`."""
     if faults := check_transcript(messages):
         raise ExportError(f"the transcript is faulty: {'; '.join(faults[:3])}")
-
-
-def read_weight(raw: Json) -> float:
-    """Return the weight of a row that was read in a format; 1 if it is not a number from 0."""
-    is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
-    return float(raw) if is_number and raw >= 0 and raw != 1 else FULL_WEIGHT
 
 
 def _separate_ids(messages: Sequence[Message]) -> Sequence[Message]:

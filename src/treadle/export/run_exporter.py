@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import name_known
@@ -40,38 +40,28 @@ class TokenOptions(Struct, frozen=True):
     """The name of the reward; `None`: the sum of all rewards."""
 
 
-class RunExporter:
+class RunExporter(Struct):
     """An export of runs in one format. A damaged run is left out completely."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        format: str,
-        on_skip: Callable[[str, str], None],
-        guard: Callable[[str], AbstractContextManager[None]],
-    ) -> None:
-        """Make an exporter.
-
-        `on_skip` is called with each run or group that is left out, and the reason. The work on a run is done
-        within `guard(run_id)`, which may catch its errors.
-        """
-        self.format = format
-        self.tally = ExportedTokens()
-        self.groups = 0
-        self.shortened = 0
-        """How many rows lack turns that are not trained on, for which the format has no place."""
-        self._journal = journal
-        self._on_skip = on_skip
-        self._guard = guard
+    journal: Journal
+    format: str
+    on_skip: Callable[[str, str], None]
+    """A function that is called with each run or group that is left out, and the reason."""
+    guard: Callable[[str], AbstractContextManager[None]]
+    """The work on a run is done within `guard(run_id)`, which may catch its errors."""
+    tally: ExportedTokens = field(default_factory=ExportedTokens)
+    groups: int = 0
+    shortened: int = 0
+    """How many rows lack turns that are not trained on, for which the format has no place."""
 
     def lines(self, run_ids: Sequence[str], on_done: Callable[[str], None]) -> Iterator[bytes]:
         """Yield the lines of rows, or of a journal. `on_done` is called with each run after its lines."""
         for run_id in run_ids:
-            with SpooledTemporaryFile(_IN_MEMORY_BYTES) as file, self._guard(run_id):
+            with SpooledTemporaryFile(_IN_MEMORY_BYTES) as file, self.guard(run_id):
                 if self.format == JOURNAL_FORMAT:
-                    file.writelines(line + b"\n" for line in export_run(self._journal, run_id))
+                    file.writelines(line + b"\n" for line in export_run(self.journal, run_id))
                 else:
-                    file.writelines(export_rows(self._journal, [run_id], self.format, on_skip=self._on_skip))
+                    file.writelines(export_rows(self.journal, [run_id], self.format, on_skip=self.on_skip))
                 file.seek(0)
                 yield from (line.rstrip(b"\n") for line in file)
             on_done(run_id)
@@ -83,11 +73,11 @@ class RunExporter:
         has_tokens = wants_tokens(FORMATS.load(self.format))
         with open_writer(self.format, out) as writer:
             for run_id in run_ids:
-                with self._guard(run_id):
+                with self.guard(run_id):
                     try:
-                        writer.write(load_row(self._journal, run_id, with_tokens=has_tokens))
+                        writer.write(load_row(self.journal, run_id, with_tokens=has_tokens))
                     except ExportError as error:
-                        self._on_skip(run_id, str(error))
+                        self.on_skip(run_id, str(error))
                 on_done(run_id)
         self.shortened = writer.shortened
         return writer.count
@@ -97,12 +87,12 @@ class RunExporter:
         run_ids: Sequence[str],
         out: Path | None,
         options: TokenOptions,
-        show: Callable[[list[bytes]], None],
+        show: Callable[[list[bytes]], object],
     ) -> None:
         """Write the groups of runs to a file; without one, call `show` with the lines of each group."""
         mask = self._make_mask(run_ids, options)
         token_format = TOKEN_FORMATS.load(self.format)
-        shown: AbstractContextManager[Callable[[Group], None]] = nullcontext(
+        shown: AbstractContextManager[Callable[[Group], object]] = nullcontext(
             lambda group: show(encode_group(group, token_format, mask).splitlines())
         )
         with shown if out is None else open_group_writer(self.format, out, mask) as put:
@@ -112,21 +102,21 @@ class RunExporter:
                     self.groups += 1
                 except ExportError as error:
                     self.tally.leave_out(group.rollouts)
-                    self._on_skip(group.group_id, str(error))
+                    self.on_skip(group.group_id, str(error))
 
     def _load_groups(self, run_ids: Sequence[str], options: TokenOptions) -> Iterator[Group]:
         from treadle.scoring.advantages import group_relative
 
         groups: dict[str, list[str]] = {}
         for run_id in run_ids:
-            with self._guard(run_id):
-                for group_id, found in find_groups(self._journal, [run_id], options.group_by).items():
+            with self.guard(run_id):
+                for group_id, found in find_groups(self.journal, [run_id], options.group_by).items():
                     groups.setdefault(group_id, []).extend(found)
         for item in load_groups(
-            self._journal, groups, self.tally, reward=options.reward, advantages=group_relative
+            self.journal, groups, self.tally, reward=options.reward, advantages=group_relative
         ):
             if isinstance(item, tuple):
-                self._on_skip(*item)
+                self.on_skip(*item)
             else:
                 yield item
 
@@ -136,6 +126,6 @@ class RunExporter:
 
         if options.mask == "all":
             return make_mask(options.mask)
-        trusted = [run_id for run_id in run_ids if self._journal.is_trusted(run_id)]
-        bodies = (event.body for run_id in trusted for event in self._journal.read(run_id))
+        trusted = [run_id for run_id in run_ids if self.journal.is_trusted(run_id)]
+        bodies = (event.body for run_id in trusted for event in self.journal.read(run_id))
         return make_mask(options.mask, decode=load_decoders(bodies))

@@ -1,5 +1,4 @@
-"""The performer of inferences: it sends the request that follows from the state, and returns the outcome as
-events."""
+"""The performer of inferences: it sends the request of the state, and returns the outcome as events."""
 
 import asyncio
 import time
@@ -239,8 +238,7 @@ class _Failures(Struct, eq=False):
 
 
 class _Contents(dict[str, bytes]):
-    """The contents of message parts by hash. They are read from the store in a thread and kept for the whole
-    run."""
+    """The contents of message parts by hash, read from the store in a thread and kept for the whole run."""
 
     def __init__(self, read_blob: Callable[[str], bytes] | None) -> None:
         super().__init__()

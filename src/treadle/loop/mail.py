@@ -134,8 +134,7 @@ class Mail:
                 coming.popleft()
 
     def take(self, posted: Posted) -> e.DurableBody:
-        """Append the events that a message means, give an answer to those who wait for it, and return the last
-        event."""
+        """Append the events of a message, answer those who wait for it, and return the last event."""
         recorder, bench = self._recorder, self._bench
         first_seq = recorder.state.seq + 1
         bodies = events_of(recorder.state, posted, find_form_fault)

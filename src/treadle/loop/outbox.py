@@ -164,8 +164,7 @@ class Recorder:
         self._worked_seconds = max(self._worked_seconds, worked_seconds)
 
     def adopt(self, events: Sequence[e.Event]) -> None:
-        """Append copies of another run's events, with their times and with fields that this version does not
-        know."""
+        """Append copies of another run's events, with their times and fields unknown to this version."""
         self.writer.append_events(events)
         for event in events:
             advance(self.state, event.body)

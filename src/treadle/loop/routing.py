@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.actions import Infer
 from treadle.core.errors import ConfigError, ProviderError
-from treadle.core.judgement import Verdict
 from treadle.core.prompting import make_request
 from treadle.core.state import ESCALATED, State
-from treadle.core.types import Completion, Fault, Route, StopReason, Usage
+from treadle.core.tally import UNKNOWN, charge_of
+from treadle.core.types import Fault, Route, StopReason
 from treadle.journal.protocol import Clock
 from treadle.loop.inference import Inference, describe_failure
 from treadle.loop.outbox import Outbox
@@ -30,7 +30,6 @@ from treadle.models.wrappers.fallback import (
 from treadle.models.wrappers.tiered import TieredModel, window_of
 from treadle.routing import (
     LATENCIES,
-    CheckedAnswer,
     Checker,
     RoutingFacts,
     choose,
@@ -145,17 +144,18 @@ class RoutedInference(Inference):
         if state.shown.has_parts:
             request = replace(request, contents=self._contents)
         checked = await self._router.check(request, done.completion)
+        judged = done if checked.verdict is None else replace(done, verdict=checked.verdict)
         if checked.fault is None:
-            return done if checked.verdict is None else replace(done, verdict=checked.verdict)
-        usage, cost_usd = _sum(done.completion, checked)
+            return judged
+        spent = charge_of(judged) or UNKNOWN
         return e.InferenceFailed(
             step=action.step,
             error=checked.fault,
             error_type=ESCALATED,
             fault=Fault.MODEL,
             model=done.answered_by or self._model.name,
-            usage=usage,
-            cost_usd=cost_usd,
+            usage=spent.usage,
+            cost_usd=spent.cost_usd,
             next_tier=following,
         )
 
@@ -182,15 +182,6 @@ class _Caught(Struct, eq=False):
     def kept(self) -> Awaitable[None]:
         """See `Outbox.kept`."""
         return self._outbox.kept()
-
-
-def _sum(completion: Completion, checked: CheckedAnswer) -> tuple[Usage, float | None]:
-    """Return the tokens and the cost of an answer that is not used, together with those of its check."""
-    verdict = checked.verdict or Verdict("")
-    usage = completion.usage + verdict.usage
-    if completion.cost_usd is None or verdict.cost_usd is None:
-        return usage, None
-    return usage, completion.cost_usd + verdict.cost_usd
 
 
 _OF_THE_PROMPT = ("ContextOverflowError", "UnsupportedPartError")

@@ -13,12 +13,12 @@ import msgspec
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.policy import Policy
 from treadle.core.registry import name_known
-from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
+from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import State
 from treadle.core.types import Json, OutputMode, OutputSpec, Window
 from treadle.journal.protocol import Clock, Journal
 from treadle.loop.listener import Hooks
-from treadle.models.protocol import Model, can_call_tools, output_mode_of, part_of
+from treadle.models.protocol import Model, can_call_tools, output_mode_of
 from treadle.runs.options import Files, Instructions
 from treadle.runs.run import TEXT, AnswerType, Run
 from treadle.runs.task import Task
@@ -64,33 +64,6 @@ AGENT = "agent:"
 """The beginning of the names of the parts that describe agents as tools."""
 _MAX_BOXES = 64
 """How many toolboxes an agent keeps besides its own. The oldest is dropped, and made again if it is needed."""
-
-
-def make_spec(
-    model: Model,
-    instructions: str | None,
-    tools: Iterable[ToolLike],
-    policy: Policy,
-    schema: dict[str, Json] | None,
-    files: Files | None,
-    context: ContextSpec | None = None,
-) -> AgentSpec:
-    """Return the spec of an agent with these parts."""
-    items = tuple(tools)
-    parts: tuple[PartSpec, ...] = ()
-    if items:
-        from treadle.tools.resolve import parts_of
-
-        parts = parts_of(items)
-    return AgentSpec(
-        model=part_of(model),
-        instructions=instructions,
-        tools=parts,
-        policy=policy,
-        schema=schema,
-        files=path_of(files),
-        context=context,
-    )
 
 
 def path_of(files: Files | None) -> str | None:

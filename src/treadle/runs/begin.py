@@ -33,7 +33,7 @@ from treadle.sandbox.in_memory import MemorySandbox, SharedFiles
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import Attachment
-from treadle.tools.user_code import blame
+from treadle.tools.user_code import blaming
 
 MAX_ATTACHMENT_BYTES = 50 * 1024 * 1024
 """The largest file that can be attached."""
@@ -210,12 +210,10 @@ def share_files(task: Task) -> SharedFiles:
     """Return the initial files of a task. Raises: `ConfigError` that names the task if they have a mistake."""
     what = f"the files of the task '{task.task_set}:{task.task_id}' cannot be used"
     try:
-        return SharedFiles(task.files)
-    except Exception as error:  # a task of a user may make its files when they are asked for
-        is_refused = isinstance(error, SandboxError)
-        if (wrong := ConfigError(f"{what}: {error}") if is_refused else blame(error, what)) is None:
-            raise
-        raise wrong from error
+        with blaming(what):  # a task of a user may make its files when they are asked for
+            return SharedFiles(task.files)
+    except SandboxError as error:
+        raise ConfigError(f"{what}: {error}") from error
 
 
 _random = random.Random()

@@ -31,7 +31,7 @@ from treadle.runs.run import Run
 from treadle.runs.task import Task, check_task, find_reply, find_step_rewards
 from treadle.sandbox.protocol import RunFiles, Sandbox
 from treadle.tools.read_again import find_readers
-from treadle.tools.user_code import blame
+from treadle.tools.user_code import blaming
 
 if TYPE_CHECKING:
     from treadle.routing.judging import Judgement, MessageJudge
@@ -88,8 +88,7 @@ async def drive(
 
 
 async def _drive_turn(agent: AgentParts, driver: Driver, task: Task | None, given: Given) -> State:
-    """Drive the open turn of a run, again after faults of the infrastructure as `given` says, and return the
-    state."""
+    """Drive the open turn, again after faults of the infrastructure as `given` says. Return the state."""
     state, attempt = await driver.drive(), 1
     while (pause := given.retries.pause_after(attempt, state)) is not None:
         await driver.kept()
@@ -114,14 +113,9 @@ async def _find_reply(driver: Driver, task: Task | None) -> str | None:
         return None
     if state.turn.number >= getattr(task, "max_turns", MAX_TURNS):
         return None
-    try:
+    name = "" if task is None else f"{task.task_set}:{task.task_id}"
+    with blaming(f"the user of the task '{name}' failed in run {driver.run_id!r}"):
         return await find_reply(task, list(state.transcript))
-    except Exception as error:
-        assert task is not None
-        what = f"the user of the task '{task.task_set}:{task.task_id}' failed in run {driver.run_id!r}"
-        if (wrong := blame(error, what)) is None:
-            raise
-        raise wrong from error
 
 
 def resumed(
@@ -319,14 +313,10 @@ async def grade_run(driver: Driver, task: Task) -> None:
     if getattr(task, "grader", task) is None:
         return
     files = {} if sandbox is None else RunFiles.of(sandbox)
-    try:
+    name = f"{task.task_set}:{task.task_id}"
+    with blaming(f"the check of the task '{name}' failed for run {driver.run_id!r}"):
         grade = await check_task(task, state.ending.output, files, list(state.transcript))
         steps = find_step_rewards(task, list(state.transcript))
-    except Exception as error:
-        what = f"the check of the task '{task.task_set}:{task.task_id}' failed for run {driver.run_id!r}"
-        if (wrong := blame(error, what)) is None:
-            raise
-        raise wrong from error
     driver.put(e.Rewarded(reward=grade.reward, detail=grade.detail or None, step_rewards=steps))
 
 
@@ -389,8 +379,7 @@ async def _judge(
 
 
 async def write_back(agent: AgentParts, run_id: str, state: State) -> None:
-    """Remember the newest turn, if it is completed and the agent remembers turns. Doing it again changes
-    nothing."""
+    """Remember the newest turn if it is completed and the agent does so. Doing it again changes nothing."""
     known, opened = agent.known, state.turn.opened
     if known is None or not known.writes_back or opened is None:
         return

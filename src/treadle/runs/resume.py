@@ -122,8 +122,7 @@ def resume_turn(
     answers: Mapping[str, Answerable] | None,
     approvals: Mapping[str, Decision | bool] | None,
 ) -> None:
-    """Append the event that the waiting turn is driven again, with the given answers and decisions. Raises:
-    `ConfigError`."""
+    """Record that the waiting turn is driven again, with answers and decisions. Raises: `ConfigError`."""
     state = driver.state
     decided = _read_decisions(state, answers, approvals, driver.bench.toolbox.tools)
     terms = Terms(task, state.output_spec, state.policy, state.window)
@@ -182,8 +181,7 @@ async def hand_over(
 
 
 def load_task_of(started: e.RunStarted | None) -> Task | None:
-    """Return the task of a run; `None` if the run has no task. Raises: `ConfigError` if the task cannot be
-    loaded."""
+    """Return the task of a run; `None` if it has none. Raises: `ConfigError` if it cannot be loaded."""
     ref = started.task if started is not None else None
     return None if ref is None else load_task(f"{ref.task_set}:{ref.task_id}")
 

@@ -267,8 +267,7 @@ class Run(Generic[T_co]):
 
     @property
     def messages(self) -> list[Message]:
-        """The whole transcript, including the system message and the messages that the model no longer saw at
-        the end."""
+        """The whole transcript, with the system message and what the model no longer saw at the end."""
         return list(self.state.transcript)
 
     @property

@@ -6,7 +6,7 @@ Source: OpenTelemetry semantic conventions for generative AI, 1.41.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,8 +15,8 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.core.state import State, advance
-from treadle.core.tally import Charge, charge_of
-from treadle.core.turns import StepFold
+from treadle.core.tally import Charge, Tally, charge_of
+from treadle.core.turns import StepFold, find_handlers
 from treadle.core.types import Message, Role, StopReason, Usage
 from treadle.telemetry.conventions import (
     OTHER,
@@ -144,7 +144,8 @@ class _RunSpans:
         self._step = 0
         self._call_at: dict[str, float] = {}
         self._usage = Usage()
-        self._cost_usd: float | None = 0.0
+        self._spent = Tally()
+        """The charges of the turn so far, those of failed attempts and of compactions included."""
         self._model_part: PartSpec | None = None
         self._earlier: str | None = None
         """The context of the span of the newest turn, or part of one, that was noted."""
@@ -195,7 +196,7 @@ class _RunSpans:
                     attributes["treadle.caller.call.id"] = started.caller.call_id
             if name is not None:
                 attributes["gen_ai.agent.name"] = name
-            self._usage, self._cost_usd, self._error_type, self._fell_back = Usage(), 0.0, None, False
+            self._usage, self._spent, self._error_type, self._fell_back = Usage(), Tally(), None, False
             self.turn_span = self._hook.tracer.start_span(
                 "invoke_agent" if name is None else f"invoke_agent {name}",
                 context,
@@ -207,7 +208,7 @@ class _RunSpans:
             return None
         return f"00-{format_trace_id(own.trace_id)}-{format_span_id(own.span_id)}-{own.trace_flags:02x}"
 
-    def begin_turn(self, seq: int, body: e.TurnStarted | e.RunResumed) -> None:
+    def on_turn_started(self, seq: int, body: e.TurnStarted | e.RunResumed) -> None:
         """Say in the span of a turn what its event says. Nothing is said of a resumed run between two turns."""
         if not self.fold.is_turn_open:
             return
@@ -226,6 +227,8 @@ class _RunSpans:
         is_first_of_fork = self._copied_turns > 0 and self.fold.turns == self._copied_turns + 1
         if self._before is not None and (isinstance(body, e.RunResumed) or is_first_of_fork):
             self._link(self._before)
+
+    on_run_resumed = on_turn_started
 
     def _link(self, earlier: str) -> None:
         """Link the span of the turn to the one before it, which may be of another process."""
@@ -248,11 +251,11 @@ class _RunSpans:
         span, self.turn_span = self.turn_span, None
         if span is not None:
             span.set_attributes({"treadle.stop_reason": why, **usage_attributes(self._usage)})
-            if self._cost_usd is not None:
-                span.set_attribute("treadle.cost_usd", self._cost_usd)
+            if (cost_usd := self._spent.cost_usd) is not None:
+                span.set_attribute("treadle.cost_usd", cost_usd)
             self._end(span, at, error, code)
 
-    def complete_turn(self, seq: int, body: e.TurnCompleted) -> None:
+    def on_turn_completed(self, seq: int, body: e.TurnCompleted) -> None:
         is_failed = body.error is not None or body.stop_reason in _FAILED
         if self._hook.records_content and self.turn_span is not None:
             said = write_messages(
@@ -269,12 +272,12 @@ class _RunSpans:
             code=code if is_failed else None,
         )
 
-    def pause(self, seq: int, body: e.RunPaused) -> None:
+    def on_run_paused(self, seq: int, body: e.RunPaused) -> None:
         self.end_turn(body.at, body.reason)
 
     # Inferences
 
-    def begin_chat(self, seq: int, body: e.InferenceStarted) -> None:
+    def on_inference_started(self, seq: int, body: e.InferenceStarted) -> None:
         self._end_chat(body.at, {}, error="the outcome is not known", code="lost")
         self._step = body.step
         self._open_chat(seq, body.at, body)
@@ -293,7 +296,7 @@ class _RunSpans:
         attributes |= self._server
         self._chat = self._start(f"chat {bare_name(self.fold.model)}", at, attributes, is_client=True)
 
-    def fail_chat(self, seq: int, body: e.InferenceFailed) -> None:
+    def on_inference_failed(self, seq: int, body: e.InferenceFailed) -> None:
         attributes = usage_attributes(body.usage) if body.usage is not None else {}
         self._step, self._error_type = body.step, body.error_type
         self._fell_back |= body.model is not None and body.retry_in_seconds is None
@@ -302,7 +305,7 @@ class _RunSpans:
         if body.retry_in_seconds is not None:
             self._open_chat(seq, body.at + body.retry_in_seconds)
 
-    def complete_chat(self, seq: int, body: e.InferenceCompleted) -> None:
+    def on_inference_completed(self, seq: int, body: e.InferenceCompleted) -> None:
         completion = body.completion
         attributes = completion_attributes(completion)
         if body.answered_by is not None:
@@ -319,15 +322,11 @@ class _RunSpans:
         self._end_chat(body.at, attributes, model=completion.model, usage=completion.usage)
 
     def _add_cost(self, charge: Charge | None) -> None:
-        """Count what an event says was used; the cost of the turn is not known if that of a part is not."""
-        if charge is None:
-            return
-        if charge.cost_usd is None or self._cost_usd is None:
-            self._cost_usd = None
-        else:
-            self._cost_usd += charge.cost_usd
-        if charge.cost_usd:
-            self._hook.cost.add(charge.cost_usd, self._measured())
+        """Count what an event says was used, if it does."""
+        if charge is not None:
+            self._spent.add(charge)
+            if charge.cost_usd:
+                self._hook.cost.add(charge.cost_usd, self._measured())
 
     def _measured(self) -> Attributes:
         """Return the attributes of measurements of the newest inference."""
@@ -368,7 +367,7 @@ class _RunSpans:
 
     # Calls
 
-    def begin_call(self, seq: int, body: e.ToolStarted) -> None:
+    def on_tool_started(self, seq: int, body: e.ToolStarted) -> None:
         if body.call_id in self.calls:
             self._end_call(body.call_id, body.at, {}, code="lost")
         attributes = self._attributes(seq, "execute_tool")
@@ -393,7 +392,7 @@ class _RunSpans:
         item = self._state.turn.calls.get(body.call_id)
         return None if item is None else item.call.arguments
 
-    def complete_call(self, seq: int, body: e.ToolCompleted) -> None:
+    def on_tool_completed(self, seq: int, body: e.ToolCompleted) -> None:
         result = body.result
         if result.call_id not in self.calls:
             # The call was not run.
@@ -415,7 +414,7 @@ class _RunSpans:
         span.set_attributes(attributes)
         self._end(span, max(at, began), code, code)
 
-    def compact(self, seq: int, body: e.ContextCompacted) -> None:
+    def on_context_compacted(self, seq: int, body: e.ContextCompacted) -> None:
         if self.turn_span is not None and not body.is_empty:
             counts = {"treadle.tokens_before": body.tokens_before, "treadle.tokens_after": body.tokens_after}
             said = {"treadle.reason": body.reason, "treadle.seq": seq}
@@ -424,10 +423,12 @@ class _RunSpans:
             self._usage += body.usage
         self._add_cost(charge_of(body))
 
-    def ask(self, seq: int, body: e.QuestionAsked | e.ApprovalRequested) -> None:
+    def on_question_asked(self, seq: int, body: e.QuestionAsked | e.ApprovalRequested) -> None:
         if self.turn_span is not None:
             name = f"treadle.{body.__struct_config__.tag}"
             self.turn_span.add_event(name, {"treadle.seq": seq}, _ns(body.at))
+
+    on_approval_requested = on_question_asked
 
     # Shared
 
@@ -447,7 +448,7 @@ class _RunSpans:
         from opentelemetry.trace import SpanKind, set_span_in_context
 
         if self.turn_span is None and self.fold.is_turn_open:
-            self.begin_turn(attributes["treadle.seq"], e.RunResumed(at=at))
+            self.on_turn_started(attributes["treadle.seq"], e.RunResumed(at=at))
         span = parent or self.turn_span
         return self._hook.tracer.start_span(
             name,
@@ -472,20 +473,7 @@ class _RunSpans:
         return found
 
 
-_MAKE: dict[type, Callable[[_RunSpans, int, Any], None]] = {
-    e.TurnStarted: _RunSpans.begin_turn,
-    e.RunResumed: _RunSpans.begin_turn,
-    e.TurnCompleted: _RunSpans.complete_turn,
-    e.RunPaused: _RunSpans.pause,
-    e.InferenceStarted: _RunSpans.begin_chat,
-    e.InferenceFailed: _RunSpans.fail_chat,
-    e.InferenceCompleted: _RunSpans.complete_chat,
-    e.ToolStarted: _RunSpans.begin_call,
-    e.ToolCompleted: _RunSpans.complete_call,
-    e.ContextCompacted: _RunSpans.compact,
-    e.QuestionAsked: _RunSpans.ask,
-    e.ApprovalRequested: _RunSpans.ask,
-}
+_MAKE = find_handlers(_RunSpans)
 
 
 def _ns(at: float) -> int:

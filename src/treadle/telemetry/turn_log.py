@@ -143,13 +143,8 @@ class JsonlTurnLog(TurnLog):
             if size and size + len(line) > self._max_bytes:
                 self._rotate(len(line))
                 file, _ = self._open()
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_SH)
-            try:
+            with _locked(file, is_shared=True):
                 written = os.write(file, line)
-            finally:
-                if fcntl is not None:
-                    fcntl.flock(file, fcntl.LOCK_UN)
             self._size += written
             if written < len(line):
                 # Whoever opens the file next ends the line that is not whole.
@@ -243,12 +238,12 @@ def _is_whole(line: bytes) -> bool:
 
 
 @contextmanager
-def _locked(file: int) -> Iterator[None]:
+def _locked(file: int, *, is_shared: bool = False) -> Iterator[None]:
     """Hold the lock of a file against other processes. Where the system has no such locks, do nothing."""
     if fcntl is None:
         yield
         return
-    fcntl.flock(file, fcntl.LOCK_EX)
+    fcntl.flock(file, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
     try:
         yield
     finally:

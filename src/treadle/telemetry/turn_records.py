@@ -5,8 +5,7 @@ made while the run is driven, after a crash, or later from a journal.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import msgspec
 from msgspec import Struct
@@ -15,7 +14,7 @@ from treadle.core import events as e
 from treadle.core.judgement import Judgement
 from treadle.core.lineage import Caller, Child, Parent
 from treadle.core.tally import UNKNOWN, charge_of
-from treadle.core.turns import STEP_CHANGES, StepFold
+from treadle.core.turns import STEP_CHANGES, StepFold, find_handlers
 from treadle.core.types import Json, RecalledItem, Route, StopReason, ToolSpec, Usage
 from treadle.routing.judging import find_refusal
 from treadle.telemetry.conventions import agent_name
@@ -208,8 +207,7 @@ class RecordFold:
         self._tools: tuple[ToolSpec, ...] = ()
 
     def add(self, first_seq: int, bodies: Iterable[e.DurableBody]) -> list[TurnRecord]:
-        """Add the run's next events, and return the records of the turns, or parts of turns, that end with
-        these events."""
+        """Add the run's next events, and return the records of the turns, or parts, that end with them."""
         found: list[TurnRecord] = []
         fold = self._fold
         for seq, body in enumerate(bodies, first_seq):
@@ -231,10 +229,10 @@ class RecordFold:
                 found.append(record)
         return found
 
-    def _on_run_started(self, body: e.RunStarted) -> None:
+    def on_run_started(self, body: e.RunStarted) -> None:
         self._tools = body.tools
 
-    def _on_run_resumed(self, body: e.RunResumed) -> None:
+    def on_run_resumed(self, body: e.RunResumed) -> None:
         if body.agent is not None:
             self._tools = body.tools
         if self._part is not None:
@@ -267,7 +265,7 @@ class RecordFold:
             part.failed_attempts += 1
             part.charge(*UNKNOWN)
 
-    def _on_turn_started(self, body: e.TurnStarted) -> None:
+    def on_turn_started(self, body: e.TurnStarted) -> None:
         self._part_number = 1
         part = self._open(body)
         part.started_at = body.at
@@ -284,13 +282,13 @@ class RecordFold:
             self._part = self._begin(body.at)
         return self._part
 
-    def _on_run_paused(self, body: e.RunPaused) -> TurnRecord | None:
+    def on_run_paused(self, body: e.RunPaused) -> TurnRecord | None:
         if self._part is None or body.reason != _CANCELLED:
             return None
         # If the run is resumed, the turn goes on as another part.
         return self._end(body.at, _CANCELLED)
 
-    def _on_turn_completed(self, body: e.TurnCompleted) -> TurnRecord | None:
+    def on_turn_completed(self, body: e.TurnCompleted) -> TurnRecord | None:
         if body.stop_reason is StopReason.REFUSED:
             self._open(body).refusals.append("content")
         if self._tools and len(body.output) > _SHORT:
@@ -300,12 +298,12 @@ class RecordFold:
         fault = None if body.fault is None else body.fault.value
         return self._end(body.at, body.stop_reason.value, body.error, fault)
 
-    def _on_inference_started(self, body: e.InferenceStarted) -> None:
+    def on_inference_started(self, body: e.InferenceStarted) -> None:
         self._lose(body)
         if body.route is not None:
             self._route = body.route
 
-    def _on_inference_completed(self, body: e.InferenceCompleted) -> None:
+    def on_inference_completed(self, body: e.InferenceCompleted) -> None:
         part, completion = self._part or self._open(body), body.completion
         message = completion.message
         part.steps += 1
@@ -331,18 +329,17 @@ class RecordFold:
             part.refusals.append(body.refused_tool)
         part.error_type = None
 
-    def _on_inference_failed(self, body: e.InferenceFailed) -> None:
+    def on_inference_failed(self, body: e.InferenceFailed) -> None:
         part = self._open(body)
         part.failed_attempts += 1
-        charge = charge_of(body)
-        if charge is not None:
+        if (charge := charge_of(body)) is not None:
             part.charge(*charge)
         if body.retry_in_seconds is None:
             part.error_type = body.error_type
         elif body.model is not None:
             part.fallbacks.append(Fallback(body.model, body.error_type))
 
-    def _on_tool_completed(self, body: e.ToolCompleted) -> None:
+    def on_tool_completed(self, body: e.ToolCompleted) -> None:
         part, result = self._part or self._open(body), body.result
         part.tools[result.name] = part.tools.get(result.name, 0) + 1
         if body.parent_call_id is None:
@@ -353,30 +350,29 @@ class RecordFold:
         if body.child is not None:
             part.children.append(body.child)
 
-    def _on_context_compacted(self, body: e.ContextCompacted) -> None:
+    def on_context_compacted(self, body: e.ContextCompacted) -> None:
         part = self._open(body)
-        charge = charge_of(body)
-        if charge is not None:
+        if (charge := charge_of(body)) is not None:
             part.charge(*charge)
         if not body.is_empty:
             part.compactions.append(
                 CompactionRecord(body.reason, body.tokens_before, body.tokens_after, body.error)
             )
 
-    def _on_message_injected(self, body: e.MessageInjected) -> None:
+    def on_message_injected(self, body: e.MessageInjected) -> None:
         if self._part is not None:
             self._part.injected_messages += 1
 
-    def _on_question_asked(self, body: e.QuestionAsked) -> None:
+    def on_question_asked(self, body: e.QuestionAsked) -> None:
         self._open(body).questions += 1
 
-    def _on_question_answered(self, body: e.QuestionAnswered) -> None:
+    def on_question_answered(self, body: e.QuestionAnswered) -> None:
         if body.is_withdrawn:
             self._open(body).questions -= 1
         else:
             self._open(body).answered_questions += 1
 
-    def _on_approval_decided(self, body: e.ApprovalDecided) -> None:
+    def on_approval_decided(self, body: e.ApprovalDecided) -> None:
         part = self._open(body)
         part.approvals += 1
         part.refused_approvals += not body.is_approved
@@ -407,22 +403,7 @@ class RecordFold:
         return part
 
 
-_TAKE: dict[type, Callable[[RecordFold, Any], TurnRecord | None]] = {
-    e.RunStarted: RecordFold._on_run_started,
-    e.RunResumed: RecordFold._on_run_resumed,
-    e.RunPaused: RecordFold._on_run_paused,
-    e.TurnStarted: RecordFold._on_turn_started,
-    e.TurnCompleted: RecordFold._on_turn_completed,
-    e.InferenceStarted: RecordFold._on_inference_started,
-    e.InferenceCompleted: RecordFold._on_inference_completed,
-    e.InferenceFailed: RecordFold._on_inference_failed,
-    e.ToolCompleted: RecordFold._on_tool_completed,
-    e.ContextCompacted: RecordFold._on_context_compacted,
-    e.MessageInjected: RecordFold._on_message_injected,
-    e.QuestionAsked: RecordFold._on_question_asked,
-    e.QuestionAnswered: RecordFold._on_question_answered,
-    e.ApprovalDecided: RecordFold._on_approval_decided,
-}
+_TAKE = find_handlers(RecordFold)
 
 _BOTH = {kind: (STEP_CHANGES.get(kind), _TAKE.get(kind)) for kind in (*STEP_CHANGES, *_TAKE)}
 """The functions for a body that change the fold and the record, so that both are found with one look-up."""

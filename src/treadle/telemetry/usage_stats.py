@@ -6,6 +6,7 @@ a tool call drove counts as a run of its own.
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterable
 
 from msgspec import Struct, field
@@ -97,10 +98,10 @@ class UsageStats:
         self.turns: dict[str, int] = {}
         """The turns that ended, by stop reason."""
         self.all = Use()
-        self.models: dict[str, Use] = {}
-        self.days: dict[str, Use] = {}
+        self.models: defaultdict[str, Use] = defaultdict(Use)
+        self.days: defaultdict[str, Use] = defaultdict(Use)
         """The inferences of each day, by date in local time."""
-        self.tools: dict[str, ToolUse] = {}
+        self.tools: defaultdict[str, ToolUse] = defaultdict(ToolUse)
 
     @property
     def failed_turns(self) -> int:
@@ -130,12 +131,10 @@ class UsageStats:
             self._fail(body, body.model or model, body.error_type, charge_of(body))
         elif isinstance(body, e.ToolCompleted):
             self._add_call(body)
-        elif isinstance(body, e.ContextCompacted) and (charge := charge_of(body)) is not None:
-            for use in self._uses(body, body.model or model):
-                use.tally.add(charge)
-        elif isinstance(body, e.TurnStarted) and (charge := charge_of(body)) is not None:
-            assert body.judgement is not None
-            for use in self._uses(body, body.judgement.model or model):
+        elif (charge := charge_of(body)) is not None:
+            # A compaction, or the judgement of a message.
+            asker = body.judgement if isinstance(body, e.TurnStarted) else body
+            for use in self._uses(body, getattr(asker, "model", None) or model):
                 use.tally.add(charge)
         elif isinstance(body, e.TurnCompleted):
             reason = body.stop_reason.value
@@ -149,9 +148,7 @@ class UsageStats:
 
     def _add_call(self, body: e.ToolCompleted) -> None:
         result = body.result
-        use = self.tools.get(result.name)
-        if use is None:
-            use = self.tools[result.name] = ToolUse()
+        use = self.tools[result.name]
         use.calls += 1
         use.durations.add(body.duration_seconds)
         if result.is_error:
@@ -160,10 +157,6 @@ class UsageStats:
 
     def _uses(self, body: e.DurableBody, model: str) -> tuple[Use, Use, Use]:
         day = time.strftime("%Y-%m-%d", time.localtime(body.at))
-        if model not in self.models:
-            self.models[model] = Use()
-        if day not in self.days:
-            self.days[day] = Use()
         return self.all, self.models[model], self.days[day]
 
     def describe(self) -> dict[str, Json]:

@@ -5,6 +5,8 @@ its place. An exception of another kind, such as a `TimeoutError`, may be a faul
 """
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -48,6 +50,17 @@ def blame(error: Exception, what: str) -> ConfigError | None:
     return UserCodeError(
         f"{what}: {type(error).__name__}: {error}{place_of(error)}; mend the code, and run the same command again"
     )
+
+
+@contextmanager
+def blaming(what: str) -> Iterator[None]:
+    """Raise the error of `blame` in place of an exception of the block, unless another attempt may succeed."""
+    try:
+        yield
+    except Exception as error:
+        if (wrong := blame(error, what)) is None:
+            raise
+        raise wrong from error
 
 
 class FirstFailures:

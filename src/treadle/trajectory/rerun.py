@@ -133,8 +133,7 @@ class RecordedRules(Rules):
         return RefuseToAsk("The journal has no answer.") if isinstance(decided, AskNow) else decided
 
     def compare(self, parent_id: str, bodies: Sequence[e.DurableBody]) -> None:
-        """Compare the results of a call's inner calls. Recorded inner calls that it did not make now are
-        differences."""
+        """Compare the results of a call's inner calls. Recorded ones that it did not make are differences."""
         found = {
             body.result.call_id: body.result
             for body in bodies

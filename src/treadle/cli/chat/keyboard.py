@@ -165,8 +165,7 @@ def _make_bindings(stops_turn: Callable[[], bool]) -> "KeyBindings":
 
 
 def _open_history() -> "History":
-    """Return the history of earlier messages: a file that only its owner can read, or memory if none can be
-    written."""
+    """Return earlier messages: a file that only its owner can read, or memory if none can be written."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     try:

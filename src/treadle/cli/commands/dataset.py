@@ -100,18 +100,13 @@ class _RowPrinter(EventPrinter):
     def _print_verdicts(self) -> None:
         sample = self._row.lineage.sample
         self.say("")
-        for verdict in self._entry.verdicts:
+        for verdict in self._entry.known_verdicts:
             mark, style = ("✓", "green") if verdict.is_passed else ("✗", "red")
             self.say(f"{mark} {verdict.filter}{': ' + verdict.reason if verdict.reason else ''}", style)
         if sample is None:
             return
-        if not self._entry.verdicts:
-            for name, note in sample.filters.items():
-                self.say(f"✓ {name}{': ' + note if note else ''}", "green")
-            for name, note in sample.lowered.items():
-                self.say(f"✗ {name}{': ' + note if note else ''}", "red")
-            if self._row.weight != 1:
-                self.say(f"kept with the weight {self._row.weight:g}")
+        if not self._entry.verdicts and self._row.weight != 1:
+            self.say(f"kept with the weight {self._row.weight:g}")
         parts = [
             "verified" if sample.is_verified else "not verified",
             f"ended with {self._row.lineage.stop_reason}",
@@ -153,18 +148,20 @@ def _print_stats(found: DatasetStats) -> None:
         f"{_write_known(found.cost_usd, found.rows_without_cost, 'row')}",
         "bold",
     )
+
+    def rows(number: int) -> str:
+        return write_count(number, "row") if number else ""
+
     facts = {
         "verified": f"{found.verified:,} of {write_count(found.with_calls, 'row')} with calls",
-        "with an answer that was asked for again": write_count(found.repaired, "row")
-        if found.repaired
-        else "",
+        "with an answer that was asked for again": rows(found.repaired),
         "duplicates": f"{found.duplicates:,}",
         "repeated ids": f"{found.repeated_ids:,}" if found.repeated_ids else "",
         "simulated": f"{write_count(found.simulated, 'row')}, {write_count(found.simulated_calls, 'result')}"
         if found.simulated
         else "",
-        "from the built-in teacher": write_count(found.from_teacher, "row") if found.from_teacher else "",
-        "from the model that lies on purpose": write_count(found.from_liar, "row") if found.from_liar else "",
+        "from the built-in teacher": rows(found.from_teacher),
+        "from the model that lies on purpose": rows(found.from_liar),
         "rejected": f"{found.rejected:,}" if found.rejected else "",
         "spent on rejected samples": f"{found.rejected_input_tokens + found.rejected_output_tokens:,} tokens, "
         f"{_write_known(found.rejected_cost_usd, found.rejected_without_cost, 'sample')}"

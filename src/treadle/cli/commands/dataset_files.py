@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -241,9 +240,7 @@ def pairs(
     with open_existing(source) as journal:
         lines = _write_lines(journal, values, is_whole, min_gap, skips)
         if out is None:
-            first = next(lines, None)
-            print_json_lines(lines if first is None else chain((first,), lines))
-            count = int(first is not None)
+            count = print_json_lines(lines)
         else:
             with spinner("pairing"):
                 count = write_whole(lines, out)

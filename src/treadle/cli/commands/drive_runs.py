@@ -13,13 +13,7 @@ from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, drive, is_between_turns, print_follow_up, resume_shown
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import Apart, new_run_id, open_existing
-from treadle.cli.jobs.resumed_agents import (
-    NOTHING,
-    ResumedAgents,
-    load_own_agent,
-    make_agent,
-    print_knowledge,
-)
+from treadle.cli.jobs.resumed_agents import ResumedAgents, load_own_agent, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import print_changes, read_mount, refuse_folder
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
@@ -86,7 +80,7 @@ def run(
                 "--instructions": instructions,
                 "--schema": schema,
                 "--mount": mount.path,
-                "--persona and the other options of knowledge": knowledge != NOTHING,
+                "--persona and the other options of knowledge": knowledge.is_given,
             }
             runner = load_own_agent(own_agent, opened, agent, limits, others)
         else:

@@ -1,7 +1,6 @@
 """`treadle export`: runs as rows, as groups with tokens, or as a journal."""
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 
 from treadle.cli.exit import ExitCode
@@ -68,10 +67,7 @@ def _export_rows(
     """Write rows or lines, and return whether there are any."""
     with bar("exporting", len(run_ids), is_json=out is None) as advance:
         if out is None:
-            lines = exporter.lines(run_ids, advance)
-            first = next(lines, None)
-            print_json_lines(lines if first is None else chain((first,), lines))
-            return first is not None
+            return print_json_lines(exporter.lines(run_ids, advance)) > 0
         count = exporter.write(run_ids, out, advance)
     noun = "line" if exporter.format == JOURNAL_FORMAT else "row"
     whole = write_count(len(run_ids) - count_left_out(), "run")

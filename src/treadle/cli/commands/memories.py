@@ -76,13 +76,9 @@ def find(memory: "Memory", entry_id: str) -> MemoryEntry:
 def print_entry(entry: MemoryEntry, note: str = "") -> None:
     """Print an entry in one line."""
     tag = f" {entry.epistemic.value}" if entry.epistemic else ""
-    text = f"{entry.entry_id:<14} {write_day(entry.written_at)} {entry.author.value}{tag}{note}  "
+    day = datetime.fromtimestamp(entry.written_at).astimezone().strftime("%Y-%m-%d %H:%M")
+    text = f"{entry.entry_id:<14} {day} {entry.author.value}{tag}{note}  "
     print_line(text + shorten(entry.text, 160))
-
-
-def write_day(at: float) -> str:
-    """Return a time as a local date and time."""
-    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def list_memories(

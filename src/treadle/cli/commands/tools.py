@@ -52,18 +52,22 @@ def list_tools(
         treadle tools list --tools files --tools python
         treadle tools list --tools 'mcp:npx -y some-server' --format openai
     """
-    from treadle.tools.resolve import resolve_tools
-
     if tools:
-        with spinner("starting the tools"):
-            specs = [tool.spec for tool in resolve_tools(tools)]
-        _print_tools(specs, shape, is_json=is_json)
+        _print_tools([tool.spec for tool in start_tools(tools)], shape, is_json=is_json)
     elif shape is not None:
         raise ConfigError(
             "--format prints the definitions of tools; name the tools with --tools, such as --tools files"
         )
     else:
         _print_toolsets(is_json=is_json)
+
+
+def start_tools(names: Sequence[str]) -> tuple[Tool, ...]:
+    """Start toolsets, and return their tools. Raises: `ConfigError`."""
+    from treadle.tools.resolve import resolve_tools
+
+    with spinner("starting the tools"):
+        return resolve_tools(names)
 
 
 def _print_toolsets(*, is_json: bool) -> None:
@@ -117,10 +121,8 @@ def call(
     """
     from treadle.cli.jobs.run_files import read_mount
     from treadle.sandbox.in_memory import MemorySandbox
-    from treadle.tools.resolve import resolve_tools
 
-    with spinner("starting the tools"):
-        found = {item.spec.name: item for item in resolve_tools(tools or ["files"])}
+    found = {item.spec.name: item for item in start_tools(tools or ["files"])}
     if tool not in found:
         raise ConfigError(f"there is no tool {tool!r}{name_known(tool, found, 'the tools are:')}")
     text = _read_stdin() if arguments == "-" else arguments
@@ -209,10 +211,7 @@ def _read(source: str) -> tuple[ToolSpec, ...]:
     elif is_missing or (file.suffix != ".py" and file.is_file()):
         read = read_definitions(source)
     else:
-        from treadle.tools.resolve import resolve_tools
-
-        with spinner("starting the tools"):
-            return tuple([tool.spec for tool in resolve_tools([source])])
+        return tuple([tool.spec for tool in start_tools([source])])
     print_losses(read.lost, "a definition has no place for")
     return read.tools
 
@@ -268,14 +267,11 @@ def serve(
     from treadle.cli.jobs.run_files import read_mount
     from treadle.sandbox.in_memory import MemorySandbox
     from treadle.server.tool_sessions import ToolSessions
-    from treadle.tools.resolve import resolve_tools
 
     if has_spin and mcp is not None:
         raise ConfigError("--spin and --mcp each serve one protocol alone; leave out both to serve both")
-    with spinner("starting the tools"):
-        served = resolve_tools(tools or ["files"])
     sessions = ToolSessions(
-        served,
+        start_tools(tools or ["files"]),
         files=MemorySandbox(read_mount(mount)),
         idle_seconds=idle,
         max_sessions=max_sessions,

@@ -107,8 +107,7 @@ def print_knowledge(agent: Agent) -> None:
 
 
 def _tools_first(tools: Sequence[str], make: Callable[[], T]) -> T:
-    """Return what `make` makes. If `make` fails, a misspelt tool is reported first. No server is
-    started."""
+    """Return what `make` makes. If `make` fails, a misspelt tool is reported first. No server is started."""
     try:
         return make()
     except ConfigError:

@@ -62,8 +62,7 @@ def _complete_toolset(incomplete: str) -> Iterable[str]:
 
 
 def _complete_names(*references: str) -> Callable[[str], list[str]]:
-    """Return a completer of names, and of those in registries, enums and functions, each given as
-    `module:attribute`."""
+    """Return a completer of names and of those in registries, enums and functions (`module:attribute`)."""
 
     @_quietly
     def complete(incomplete: str) -> Iterable[str]:

@@ -15,7 +15,7 @@ from treadle.cli.terminal.output import (
     write_count,
     write_seconds,
 )
-from treadle.datagen.config.estimate import Estimate, as_json, toolsets_of
+from treadle.datagen.config.estimate import Estimate, toolsets_of
 from treadle.datagen.config.generation_config import GenerationConfig
 
 _NUMBERS = ("calls", "input", "output", "cost", "time")
@@ -34,7 +34,7 @@ def print_plan(
     `kept` is the number of rows that the dataset has, and `notes` are those of `load_config`.
     """
     if is_json:
-        value: dict[str, Any] = {"estimate": as_json(plan), "notes": list(notes)}
+        value: dict[str, Any] = {"estimate": plan, "notes": list(notes)}
         print_json(value | {"config": config.model_dump(mode="json", exclude_defaults=True)})
         return
     for note in notes:

@@ -129,8 +129,7 @@ def _is_kept_whole(text: str) -> bool | None:
 
 
 def write_error(error: TreadleError) -> str:
-    """Return the text of an error in one line, or of several mistakes in a line each, with advice for the command
-    line."""
+    """Return an error in one line, or several mistakes in a line each, with advice for the command line."""
     if isinstance(error, MistakesError):
         return str(error)
     text = error.explain("pass --trust") if isinstance(error, UntrustedError) else str(error)
@@ -147,15 +146,17 @@ def print_note(text: str) -> None:
     stderr().print(clean(text), style="dim", soft_wrap=_is_kept_whole(text))
 
 
-def print_lines(lines: Iterable[bytes]) -> None:
-    """Print lines of bytes unchanged, and flush them. Each is written at once with its end, since the process may
-    be killed between two writes."""
-    with _writing():
-        sys.stdout.flush()
+def print_lines(lines: Iterable[bytes]) -> int:
+    """Print lines of bytes unchanged, flush them, and return their number. Each is written at once with its end,
+    since the process may be killed between two writes."""
+    count = 0
+    flush()
     for line in lines:
         with _writing():
             sys.stdout.buffer.write(line + b"\n")
+        count += 1
     flush()
+    return count
 
 
 def print_json(*values: Any) -> None:
@@ -163,9 +164,10 @@ def print_json(*values: Any) -> None:
     print_json_lines(map(msgspec.json.encode, values))
 
 
-def print_json_lines(lines: Iterable[bytes]) -> None:
-    """Print lines of JSON, and flush them. What could control a terminal is escaped, which changes no value."""
-    print_lines(map(escape_controls, lines))
+def print_json_lines(lines: Iterable[bytes]) -> int:
+    """Print lines of JSON, flush them, and return their number. What could control a terminal is escaped, which
+    changes no value."""
+    return print_lines(map(escape_controls, lines))
 
 
 def escape_controls(line: bytes) -> bytes:
@@ -199,8 +201,8 @@ def take_stdout() -> Callable[[Any], None]:
 
 def print_bytes(data: bytes) -> None:
     """Print bytes unchanged, and flush them."""
+    flush()
     with _writing():
-        sys.stdout.flush()
         sys.stdout.buffer.write(data)
     flush()
 

@@ -24,8 +24,7 @@ class SessionMeter(Struct):
     turn_lost: int = 0
     """Those of the newest turn."""
     seconds: float = 0.0
-    """The time that was spent on turns. The time between turns, and the time of waiting for a person, are not
-    in it."""
+    """The time spent on turns, without the time between them and that of waiting for a person."""
     turn: int = 0
     """The number of the newest turn whose time is in `seconds`."""
     turn_seconds: float = 0.0

@@ -102,8 +102,7 @@ async def _edit(call: ToolCall) -> str | None:
 
 
 async def read_line(prompt: str) -> str | None:
-    """Return a line that a person typed; `None` after Esc and at the end of the input. A cancelled call reads
-    nothing."""
+    """Return a line that a person typed; `None` after Esc or the input's end. If cancelled, read nothing."""
     if not is_live():
         line = await _read_plain_line(prompt)
         return None if line is None or line.startswith("\x1b") else line

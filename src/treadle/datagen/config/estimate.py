@@ -5,13 +5,13 @@ runs that the dataset's journal already has.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, TreadleError
@@ -243,27 +243,14 @@ class Estimate(Struct, frozen=True, kw_only=True):
     """The uncertainty as a factor: each real number is expected between the estimate divided by this factor and the
     estimate multiplied by it."""
     assumptions: tuple[str, ...]
-
-    @property
-    def calls(self) -> int:
-        """The number of requests of all roles."""
-        return sum(item.calls for item in self.roles)
-
-    @property
-    def input_tokens(self) -> int:
-        """The input tokens of all roles."""
-        return sum(item.input_tokens for item in self.roles)
-
-    @property
-    def output_tokens(self) -> int:
-        """The output tokens of all roles."""
-        return sum(item.output_tokens for item in self.roles)
-
-    @property
-    def cost_usd(self) -> float | None:
-        """The cost of all roles; `None` if a price is unknown."""
-        costs = [item.cost_usd for item in self.roles]
-        return None if None in costs else sum(cost for cost in costs if cost is not None)
+    calls: int
+    """The number of requests of all roles."""
+    input_tokens: int
+    """The input tokens of all roles."""
+    output_tokens: int
+    """The output tokens of all roles."""
+    cost_usd: float | None
+    """The cost of all roles; `None` if a price is unknown."""
 
 
 def expected_leaves(config: GenerationConfig) -> int:
@@ -331,6 +318,10 @@ def estimate(
         seconds=_wall_seconds(config, roles, samples),
         spread=_SPREAD[bool(known.loads)],
         assumptions=tuple(told),
+        calls=sum(item.calls for item in roles),
+        input_tokens=sum(item.input_tokens for item in roles),
+        output_tokens=sum(item.output_tokens for item in roles),
+        cost_usd=_sum_costs(item.cost_usd for item in roles),
     )
 
 
@@ -428,7 +419,10 @@ def _wall_seconds(config: GenerationConfig, roles: list[RoleEstimate], samples: 
     return total
 
 
-def as_json(plan: Estimate) -> dict[str, object]:
-    """Return an estimate for programs, with its sums."""
-    sums = {name: getattr(plan, name) for name in ("calls", "input_tokens", "output_tokens", "cost_usd")}
-    return {**structs.asdict(plan), "roles": [structs.asdict(item) for item in plan.roles], **sums}
+def _sum_costs(costs: Iterable[float | None]) -> float | None:
+    total = 0.0
+    for cost in costs:
+        if cost is None:
+            return None
+        total += cost
+    return total

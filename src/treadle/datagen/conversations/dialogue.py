@@ -20,8 +20,7 @@ from treadle.datagen.conversations.studio import Studio, UserTurn, is_farewell, 
 from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario
 from treadle.datagen.scenarios.scenario_writer import PROMPTS
 from treadle.jobs.meter import is_cut_off
-from treadle.journal.protocol import Journal
-from treadle.journal.run_info import RunFilter
+from treadle.journal.run_info import RunInfo
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.workers.protocol import WorkedSession
@@ -30,10 +29,10 @@ REPAIR: str = PROMPTS["agent"]["repair"]
 """The message that asks for an answer again."""
 
 
-def tally_of(journal: Journal, prefix: str) -> Tally:
-    """Return what the runs whose ids begin with `prefix` have used."""
+def tally_of(runs: Iterable[RunInfo]) -> Tally:
+    """Return what runs have used."""
     tally = Tally()
-    for info in journal.runs(RunFilter(id_prefix=prefix)):
+    for info in runs:
         tally.add(Charge(Usage(info.input_tokens, info.output_tokens), info.cost_usd))
     return tally
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from itertools import count
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from treadle.core import events as e
 from treadle.core.errors import ExportError, RunExistsError
 from treadle.core.events import Event
 from treadle.core.state import State
 from treadle.core.tally import Charge, Tally
-from treadle.core.types import Fault, Message, Role, Usage
+from treadle.core.types import Fault, Json, Message, Role, Usage
 from treadle.datagen.config.generation_config import Conversation
 from treadle.datagen.conversations.dialogue import (
     AnswerCheck,
@@ -25,6 +25,7 @@ from treadle.datagen.conversations.dialogue import (
     hold_dialogue,
     labels,
     repair_answer,
+    tally_of,
 )
 from treadle.datagen.conversations.studio import Studio, answer_schema, read_answer, sample_id
 from treadle.datagen.quality.exchanges import count_turns, find_missing_thought
@@ -32,7 +33,7 @@ from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.scenarios.cast import describe_persona
 from treadle.datagen.scenarios.kinds import kinds_of
 from treadle.datagen.scenarios.scenario import Environment, Kind, SampleSpec, Scenario, write_facts
-from treadle.datagen.scenarios.scenario_writer import MAX_TRIES, find_scenario_faults, scenario_facts
+from treadle.datagen.scenarios.scenario_writer import MAX_TRIES, PROMPTS, find_scenario_faults
 from treadle.export.row_changes import keep_messages
 from treadle.export.rows import Lineage, Row, SampleInfo, row_of
 from treadle.journal.run_info import RunFilter
@@ -66,6 +67,12 @@ class MadeSample(Struct, frozen=True, kw_only=True):
     """True if a limit of the job left no room for a request."""
     verdicts: tuple[FilterVerdict, ...] = ()
     """The verdicts about the sample; empty until it was judged."""
+
+    def fail(self, error: SampleError) -> "MadeSample":
+        """Return the outcome without a row, because of an error."""
+        return replace(
+            self, row=None, events=(), error=str(error), fault=error.fault, is_cut_off=error.is_cut_off
+        )
 
 
 async def make_sample(
@@ -127,7 +134,7 @@ async def _make(
         held = await hold_dialogue(studio, dialogue, tally, check)
         made = replace(made, row=await show_dialogue(studio, dialogue, held, tally), events=held.events)
     except SampleError as error:
-        made = replace(made, error=str(error), fault=error.fault, is_cut_off=error.is_cut_off)
+        made = made.fail(error)
     return replace(made, usage=tally.usage, cost_usd=tally.cost_usd)
 
 
@@ -141,9 +148,7 @@ async def repair_sample(studio: Studio, made: MadeSample, reasons: Sequence[str]
         row = await show_dialogue(studio, made.dialogue, held, tally)
         made = replace(made, row=row, events=held.events)
     except SampleError as error:
-        made = replace(
-            made, row=None, events=(), error=str(error), fault=error.fault, is_cut_off=error.is_cut_off
-        )
+        made = made.fail(error)
     return replace(made, usage=tally.usage, cost_usd=tally.cost_usd)
 
 
@@ -165,17 +170,6 @@ async def _write_scenario(
 ) -> Scenario:
     """Return the scenario of a sample. If the writer's answer has faults, the writer is told about them and asked
     again. Raises: `SampleError`."""
-    generation = studio.config.generation
-    facts = scenario_facts(
-        spec,
-        environment,
-        studio.environments.describe(environment, spec.seed),
-        studio.tools,
-        studio.limits,
-        conversation=generation.conversation.type,
-        guidance=generation.guidance,
-        feedback=feedback,
-    )
     metadata = labels(studio.config.name, "scenario", spec.sample_id, attempt)
     run_id = f"{spec.sample_id}-{attempt}-scenario"
     async with studio.workers.session(
@@ -183,6 +177,7 @@ async def _write_scenario(
     ) as session:
         run = None if is_new else await session.finish_turn()
         if run is None or run.state.turn.number == 0:
+            facts = _find_facts(studio, spec, environment, feedback)
             run = await session.send(write_facts(facts), is_last=True)
         try:
             while True:
@@ -196,6 +191,33 @@ async def _write_scenario(
                 run = await session.send(again, is_last=True, is_own=True)
         finally:
             tally.add(Charge(run.usage, run.cost_usd))
+
+
+def _find_facts(
+    studio: Studio, spec: SampleSpec, environment: Environment, feedback: Sequence[str]
+) -> dict[str, Json]:
+    """Return the facts that a scenario is written from."""
+    generation, task = studio.config.generation, environment.task
+    return {
+        "write": "scenario",
+        "topic": list(spec.topic),
+        "kind": spec.kind,
+        "kind_means": "" if spec.kind is None else PROMPTS["kinds"][spec.kind],
+        "difficulty": spec.difficulty,
+        "persona": asdict(spec.persona),
+        "turns": spec.turns,
+        "tools": [
+            {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+            for tool in studio.tools
+        ],
+        "limits": studio.limits,
+        **studio.environments.describe(environment, spec.seed),
+        "task": None if task is None else {"reference": task, "input": environment.task_input},
+        "conversation": generation.conversation.type,
+        "guidance": generation.guidance,
+        "seed": spec.seed,
+        "feedback": list(feedback),
+    }
 
 
 TEACHERS = ("teacher", "oracle", "mediocre")
@@ -296,11 +318,9 @@ def _add_earlier(studio: Studio, dialogue: Dialogue, tally: Tally) -> Tally:
     sample_id, run_id = dialogue.spec.sample_id, dialogue.run_id
     if run_id == f"{sample_id}-1":
         return tally
-    total = Tally()
+    runs = studio.journal.runs(RunFilter(id_prefix=f"{sample_id}-"))
+    total = tally_of([info for info in runs if not f"{info.run_id}-".startswith(f"{run_id}-")])
     total.add(Charge(tally.usage, tally.cost_usd))
-    for info in studio.journal.runs(RunFilter(id_prefix=f"{sample_id}-")):
-        if info.run_id != run_id and not info.run_id.startswith(f"{run_id}-"):
-            total.add(Charge(Usage(info.input_tokens, info.output_tokens), info.cost_usd))
     return total
 
 

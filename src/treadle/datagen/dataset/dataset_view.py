@@ -247,7 +247,6 @@ def write_body(entry: RowEntry, *, is_whole: bool = False) -> dict[str, Json]:
         "ended with": lineage.stop_reason,
         "reward": lineage.reward,
     }
-    verdicts = [(item.filter, item.is_passed, item.reason) for item in entry.verdicts]
     if sample is not None:
         facts |= {
             "topic": " › ".join(sample.topic),
@@ -258,10 +257,6 @@ def write_body(entry: RowEntry, *, is_whole: bool = False) -> dict[str, Json]:
             "tokens": f"{sample.input_tokens + sample.output_tokens:,}",
             "cost": None if sample.cost_usd is None else f"${sample.cost_usd:.4f}",
         }
-        verdicts = verdicts or [
-            *((name, True, note) for name, note in sample.filters.items()),
-            *((name, False, note) for name, note in sample.lowered.items()),
-        ]
     most, chars = (len(messages), 10_000_000) if is_whole else (_MAX_MESSAGES, 4_000)
     return {
         "facts": {
@@ -271,8 +266,8 @@ def write_body(entry: RowEntry, *, is_whole: bool = False) -> dict[str, Json]:
             messages[:most], frozenset(lineage.simulated), chars, entry.row.untrained
         ),
         "verdicts": [
-            {"filter": name, "is_passed": is_passed, "reason": cut_text(reason, chars)}
-            for name, is_passed, reason in verdicts
+            {"filter": item.filter, "is_passed": item.is_passed, "reason": cut_text(item.reason, chars)}
+            for item in entry.known_verdicts
         ],
         "left_out": max(0, len(messages) - most),
     }

@@ -42,6 +42,15 @@ class RowEntry(Struct, frozen=True):
         """The id of the row in its dataset; for rows of other origin, the id of their run."""
         return id_of(self.row)
 
+    @property
+    def known_verdicts(self) -> tuple[FilterVerdict, ...]:
+        """The verdicts about a rejected sample, or those that the lineage of a kept row has."""
+        sample = self.row.lineage.sample
+        if self.verdicts or sample is None:
+            return self.verdicts
+        passed = [FilterVerdict(name, True, note) for name, note in sample.filters.items()]
+        return (*passed, *[FilterVerdict(name, False, note) for name, note in sample.lowered.items()])
+
 
 class _Line(Row, frozen=True, kw_only=True):
     format: str
@@ -299,8 +308,7 @@ def _hash_origin(row: Row, sample: SampleInfo | None) -> bytes:
 
 
 def _find_free(sample: SampleInfo, ids: set[str]) -> str:
-    """Return the id of a sample. If an earlier row has it, return an id made from it and the name of its
-    dataset."""
+    """Return the id of a sample, or one made from it and its dataset's name if an earlier row has it."""
     base = row_id = sample.sample_id
     number = 1
     while row_id in ids:

@@ -42,13 +42,11 @@ class Unions:
 
     def find(self, key: str) -> str:
         """Return the key that represents the group of `key`."""
-        root = key
-        while (parent := self._parents.get(root, root)) != root:
-            root = parent
-        while (parent := self._parents.get(key, key)) != root:
-            self._parents[key] = root
+        while (parent := self._parents.get(key, key)) != key:
+            # The next search for this key skips a step.
+            self._parents[key] = self._parents.get(parent, parent)
             key = parent
-        return root
+        return key
 
 
 def apportion(rows: int, shares: Mapping[str, float]) -> dict[str, int]:
@@ -90,14 +88,9 @@ def assign(
             free[found[key]][sizes[key]].append(key)
     over = {name: count - wanted[name] for name, count in over.items()}
     while (best := min(_exchanges(free, over), default=None)) is not None:
-        moved: list[tuple[str, str, str]] = []
-        for size, source, target in (
-            (best.out, best.source, best.target),
-            (best.back, best.target, best.source),
-        ):
-            if size:
-                moved.append((free[source][size].pop(), source, target))
-        for key, source, target in moved:
+        moves = ((best.out, best.source, best.target), (best.back, best.target, best.source))
+        taken = [(free[source][size].pop(), source, target) for size, source, target in moves if size]
+        for key, source, target in taken:
             found[key] = target
             over[source] -= sizes[key]
             over[target] += sizes[key]
@@ -106,8 +99,7 @@ def assign(
 
 
 class _Exchange(Struct, frozen=True, order=True):
-    """A move of a group to another split, and possibly of a smaller group in return. The best exchange
-    sorts first."""
+    """A move of a group to another split, and maybe of a smaller one in return. The best sorts first."""
 
     gain: int
     """How much nearer to the shares the sizes come, as a negative number."""

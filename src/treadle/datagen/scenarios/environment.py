@@ -21,8 +21,7 @@ from treadle.tasks.draws import Draw
 from treadle.tools.protocol import ToolLike
 
 MAX_LISTED_FILES = 24
-"""How many files of an environment a scenario writer is shown. If there are more, each sample shows
-different ones."""
+"""How many files a scenario writer is shown. If there are more, each sample shows different ones."""
 MAX_HEAD_CHARS = 320
 """How many characters of each file a scenario writer is shown."""
 MAX_LISTED_FOLDERS = 40
@@ -71,8 +70,7 @@ class Environments:
         return tasks.get(reference.removeprefix(f"{tasks.name}:"))
 
     def describe(self, environment: Environment, seed: int) -> dict[str, Json]:
-        """Return the description of the files for a scenario writer: some files with their beginnings, and a
-        summary."""
+        """Describe the files for a scenario writer: some files with their beginnings, and a summary."""
         files = environment.files
         paths = list(files)
         if len(paths) <= MAX_LISTED_FILES:

@@ -105,8 +105,7 @@ class Scenario:
     new_files: list[str] = field(default_factory=list)
     """Files that the message names and that do not exist yet."""
     is_task: bool = True
-    """False if the environment has a task and the message asks for something else. The task's check is then not
-    used."""
+    """False if the message asks for something else than the environment's task, whose check is not used."""
 
     def __post_init__(self) -> None:
         for name in ("message", "goal", "withheld"):

@@ -5,10 +5,7 @@ Its answer is checked. If the answer has a fault, the writer is told the fault a
 
 from collections.abc import Mapping, Sequence
 
-from msgspec.structs import asdict
-
 from treadle.core.documents import read_data
-from treadle.core.types import Json, ToolSpec
 from treadle.datagen.quality.languages import pattern
 from treadle.datagen.scenarios.scenario import Environment, Kind, SampleSpec, Scenario
 
@@ -17,42 +14,6 @@ MAX_TRIES = 3
 
 PROMPTS: Mapping[str, Mapping[str, str]] = read_data("treadle.datagen", "prompts")
 """What the models of a generation are told."""
-
-
-def scenario_facts(
-    spec: SampleSpec,
-    environment: Environment,
-    files: Mapping[str, Json],
-    tools: Sequence[ToolSpec],
-    limits: Mapping[str, Json],
-    *,
-    conversation: str,
-    guidance: str,
-    feedback: Sequence[str],
-) -> dict[str, Json]:
-    """Return the facts that a scenario is written from."""
-    return {
-        "write": "scenario",
-        "topic": list(spec.topic),
-        "kind": spec.kind,
-        "kind_means": "" if spec.kind is None else PROMPTS["kinds"][spec.kind],
-        "difficulty": spec.difficulty,
-        "persona": asdict(spec.persona),
-        "turns": spec.turns,
-        "tools": [
-            {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-            for tool in tools
-        ],
-        "limits": dict(limits),
-        **files,
-        "task": None
-        if environment.task is None
-        else {"reference": environment.task, "input": environment.task_input},
-        "conversation": conversation,
-        "guidance": guidance,
-        "seed": spec.seed,
-        "feedback": list(feedback),
-    }
 
 
 def find_scenario_faults(written: Scenario, spec: SampleSpec, environment: Environment) -> tuple[str, ...]:

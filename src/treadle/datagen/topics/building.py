@@ -14,8 +14,6 @@ import heapq
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing
 
-from msgspec.structs import replace
-
 from treadle.core.errors import ConfigError, ProviderError, TreadleError
 from treadle.datagen.config.generation_config import Topics
 from treadle.datagen.generation_progress import TopicExpanded
@@ -65,17 +63,7 @@ async def build_topics(
     writer = TopicWriter(config, model, journal, seed, dataset)
     builder = _Builder(config, writer, on_notice or (lambda notice: None), stop or asyncio.Event())
     await builder.run()
-    return builder.assemble(
-        Origin(
-            dataset=dataset,
-            model=model.name,
-            seed=seed,
-            degree=config.degree,
-            depth=config.depth,
-            similarity=config.similarity,
-            instructions=config.instructions,
-        )
-    )
+    return builder.assemble(dataset, seed)
 
 
 class _Node:
@@ -319,7 +307,7 @@ class _Builder:
                 node.merges.append((child, twin))
         node.judged = len(node.candidates)
 
-    def assemble(self, origin: Origin) -> TopicGraph:
+    def assemble(self, dataset: str, seed: int) -> TopicGraph:
         """Return the graph of all settled topics. Raises: `ProviderError` if it has no leaf."""
         for node in self._all:
             topic = node.topic
@@ -339,8 +327,14 @@ class _Builder:
                 f"no topic could be built: {failed.error if failed else 'there are no leaves'}; run the same "
                 "command again"
             )
-        graph.origin = replace(
-            origin,
+        graph.origin = Origin(
+            dataset=dataset,
+            model=self._writer.model.name,
+            seed=seed,
+            degree=self._config.degree,
+            depth=self._config.depth,
+            similarity=self._config.similarity,
+            instructions=self._config.instructions,
             merged=sum(len(node.merges) for node in self._all),
             cut=sum(node.cut for node in self._all),
             unusable=sum(node.unusable for node in self._all),

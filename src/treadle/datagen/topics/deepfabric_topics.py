@@ -59,8 +59,7 @@ class _Tree:
         self.topics = {self.root.topic_id: self.root}
 
     def add(self, path: tuple[str, ...]) -> Topic:
-        """Return the topic at `path`, which begins with the root. Create the topic and those above it if they do
-        not exist."""
+        """Return the topic at `path`, from the root on; make it and those above it if they do not exist."""
         found = self.topics.get(topic_id(path))
         if found is not None:
             return found

@@ -100,15 +100,11 @@ class TopicGraph(Struct, kw_only=True, omit_defaults=True):
 
     def leaves(self) -> Iterator[Topic]:
         """Yield each topic that has no children and did not fail, once, depth first in order of creation."""
-        for topic in self.walk():
-            if not topic.children and topic.error is None:
-                yield topic
+        return (topic for topic in self.walk() if not topic.children and topic.error is None)
 
     def failed(self) -> Iterator[Topic]:
         """Yield each topic that could not be expanded."""
-        for topic in self.walk():
-            if topic.error is not None:
-                yield topic
+        return (topic for topic in self.walk() if topic.error is not None)
 
     def count_links(self) -> int:
         """Return the number of cross-links."""
@@ -197,8 +193,7 @@ def prune(
     }
     # From the leaves up, so that a branch is looked at after all that is below it.
     for topic in reversed(list(graph.walk())):
-        is_empty = topic.topic_id not in cut and topic.children and gone.issuperset(topic.children)
-        if is_empty:
+        if topic.topic_id not in cut and topic.children and gone.issuperset(topic.children):
             gone.add(topic.topic_id)
     topics = {key: _without(topic, gone) for key, topic in graph.topics.items() if key not in gone}
     made = TopicGraph(root_id=graph.root_id, topics=topics, mode=graph.mode, origin=graph.origin)

@@ -20,15 +20,7 @@ from treadle.core.packed import pack_ids, pack_logprobs, unpack_ids, unpack_logp
 from treadle.core.types import UNREPORTED, Json, Message, Role, ToolCall, Usage
 from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
 from treadle.export.row_formats.chat_rows import write_compact
-from treadle.export.rows import (
-    AnswerTokens,
-    Row,
-    make_row,
-    read_tools,
-    read_weight,
-    write_object,
-    write_tools,
-)
+from treadle.export.rows import AnswerTokens, Row, make_row, read_tools, write_object, write_tools
 
 VERSION = "ATIF-v1.8"
 _OWN = "treadle"
@@ -73,21 +65,14 @@ class AtifRows(RowFormat):
 
     def read(self, raw: dict[str, Json]) -> Row:
         """Return a row from this format, of any version."""
-        messages: list[Message] = []
-        tokens: list[AnswerTokens | None] = []
-        for step in raw["steps"]:
-            messages += _read_step(step)
-            if step["source"] == "agent":
-                tokens.append(_read_metrics(step.get("metrics") or {}))
+        messages = [message for step in raw["steps"] for message in _read_step(step)]
+        said = [step for step in raw["steps"] if step["source"] == "agent"]
+        tokens = tuple([_read_metrics(step.get("metrics") or {}) for step in said])
+        untrained = [n for n, step in enumerate(said) if (step.get("extra") or {}).get("train") is False]
         tools = read_tools(raw["agent"].get("tool_definitions"))
         own = (raw.get("extra") or {}).get(_OWN) or {}
-        said = [step for step in raw["steps"] if step["source"] == "agent"]
-        untrained = tuple(
-            [n for n, step in enumerate(said) if (step.get("extra") or {}).get("train") is False]
-        )
-        row = make_row(messages, tools, own.get("lineage"), untrained)
-        weight = read_weight(own.get("weight"))
-        return msgspec.structs.replace(row, tokens=tuple(tokens) if any(tokens) else (), weight=weight)
+        row = make_row(messages, tools, own.get("lineage"), tuple(untrained), own.get("weight"))
+        return msgspec.structs.replace(row, tokens=tokens if any(tokens) else ())
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""

@@ -10,7 +10,7 @@ import msgspec
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
-from treadle.export.rows import Row, make_row, read_tools, read_weight, write_object, write_tools
+from treadle.export.rows import Row, make_row, read_tools, write_object, write_tools
 
 _TRAIN = "train"
 
@@ -53,8 +53,8 @@ class OpenAIRows(RowFormat):
         """Return a row from this format."""
         messages = [self.read_message(item) for item in raw["messages"]]
         untrained = read_untrained(raw["messages"])
-        row = make_row(messages, read_tools(raw.get("tools")), raw.get("lineage"), untrained)
-        return msgspec.structs.replace(row, weight=read_weight(raw.get("weight")))
+        tools = read_tools(raw.get("tools"))
+        return make_row(messages, tools, raw.get("lineage"), untrained, raw.get("weight"))
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""

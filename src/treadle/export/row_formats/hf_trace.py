@@ -11,7 +11,7 @@ import msgspec
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.export.exporter import COMMON_LOSSES, LINES, ColumnType, RowFormat
-from treadle.export.rows import Row, make_row, read_tools, read_weight, write_tools
+from treadle.export.rows import Row, make_row, read_tools, write_tools
 
 HARNESS = "treadle"
 _OWN = "treadle"
@@ -52,9 +52,8 @@ class HfTraceRows(RowFormat):
             raise ExportError(f"the first line has the type {header.get('type')!r}, not 'session'")
         messages = [_read(line["message"]) for line in lines if line["type"] == "message"]
         own = msgspec.json.decode(header.get(_OWN) or "{}")
-        untrained = tuple(own.get("untrained") or ())
-        row = make_row(messages, read_tools(own.get("tools")), own.get("lineage"), untrained)
-        return msgspec.structs.replace(row, weight=read_weight(own.get("weight")))
+        tools, untrained = read_tools(own.get("tools")), tuple(own.get("untrained") or ())
+        return make_row(messages, tools, own.get("lineage"), untrained, own.get("weight"))
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""

@@ -192,8 +192,7 @@ class Workbench:
         return self._complete(order, result, outbox, seconds, blobs)
 
     async def consult(self, call: ToolCall) -> Decision | None:
-        """Ask the approver whether to run a call. Return `None` if there is no approver or it does not decide
-        now."""
+        """Ask the approver whether to run a call. Return `None` without one, or if it does not decide now."""
         spec = self.toolbox.by_name.get(call.name)
         if self.approver is None or spec is None:
             return None

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from treadle.core.packed import ID_BYTES, count_shared, unpack_ids
 from treadle.core.types import FinishReason, Message, Role
 from treadle.trajectory.tokens.trajectories import Decode, Decoders, Drift, DriftReport, find_decode
@@ -51,18 +53,15 @@ class Vertex:
             waiting += vertex.children.values()
 
 
-class TrieMatch:
+class TrieMatch(Struct, frozen=True):
     """The length to which ids agree with those in a tree, and the inferences that agree."""
 
-    __slots__ = ("size", "vertex", "within")
-
-    def __init__(self, vertex: Vertex, within: Vertex | None, size: int) -> None:
-        self.vertex = vertex
-        """The last vertex whose whole path agrees."""
-        self.within = within
-        """The vertex below it whose label agrees in part; `None` if there is none."""
-        self.size = size
-        """The length of what agrees in bytes."""
+    vertex: Vertex
+    """The last vertex whose whole path agrees."""
+    within: Vertex | None
+    """The vertex below it whose label agrees in part; `None` if there is none."""
+    size: int
+    """The length of what agrees in bytes."""
 
     @property
     def closest(self) -> int | None:

@@ -14,7 +14,7 @@ from treadle.core.errors import ExportError
 from treadle.core.registry import Registry
 from treadle.core.types import Message
 from treadle.tools.toolset_parts import load_function
-from treadle.tools.user_code import blame
+from treadle.tools.user_code import blaming
 from treadle.trajectory.tokens.drift import reasoning_of
 from treadle.trajectory.tokens.trajectories import (
     Decode,
@@ -101,12 +101,8 @@ def _make_part(part: str | Weigh) -> Part:
 
     def weigh_message(trajectory: Trajectory, span: Span, decode: Decode | None) -> float:
         message = _message_of(trajectory, span)
-        try:
+        with blaming("the loss mask failed"):
             return float(weigh(message))
-        except Exception as error:
-            if (wrong := blame(error, "the loss mask failed")) is None:
-                raise
-            raise wrong from error
 
     return weigh_message
 

@@ -42,8 +42,7 @@ class Node(Struct, frozen=True, kw_only=True):
     at: float = 0.0
     """When the answer was recorded, in seconds since the epoch."""
     parent: int | None = None
-    """The position, in its run, of the inference whose prompt and answer this prompt extends; `None`: there is
-    none."""
+    """The position in its run of the inference that this prompt extends; `None`: there is none."""
     branch: int = -1
     """The number of the branch that delivers the answer; -1 if another run delivers it."""
     is_copied: bool = False
@@ -95,8 +94,7 @@ class Node(Struct, frozen=True, kw_only=True):
 
     @property
     def vocabulary(self) -> str:
-        """The name of the vocabulary that the ids belong to. Equal ids of different vocabularies mean different
-        things."""
+        """The name of the ids' vocabulary. Equal ids of different vocabularies mean different things."""
         return self.tokenizer or f"model {self.model}"
 
     @property
@@ -188,8 +186,7 @@ class TokenReader:
         return b"" if place is None else place.ids()
 
     def path(self, index: int) -> list[int]:
-        """Return the positions of the inferences that an inference extends, the first one first, and then its
-        own position."""
+        """Return the positions of the inferences that one extends, the first one first, then its own."""
         found: list[int] = []
         at: int | None = index
         while at is not None:

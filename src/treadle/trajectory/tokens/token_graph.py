@@ -221,10 +221,7 @@ def _read_run(
 
 
 def _read_branches(run: TokenReader) -> list[Trajectory]:
-    leaves: dict[int, int] = {}
-    for index, node in enumerate(run.nodes):
-        if node.branch >= 0:
-            leaves[node.branch] = index
+    leaves = {node.branch: index for index, node in enumerate(run.nodes) if node.branch >= 0}
     order = sorted(leaves.items(), key=lambda item: item[1])
     return [_read_branch(run, branch, leaf) for branch, leaf in order]
 

@@ -40,8 +40,7 @@ class TokenMap(Struct, frozen=True, kw_only=True):
     answers: tuple[Span, ...]
     drift: DriftReport | None
     is_of_policy: bool | None
-    """Whether the log probabilities are those of the distribution that was sampled from; `None` if that is not
-    known."""
+    """Whether the log probabilities are those of the sampled distribution; `None` if that is not known."""
     advantage: float | None
     """The advantage of the rollout in its group; `None` if there is none."""
     mask_error: str = ""

@@ -113,8 +113,7 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     sampled_T: bytes
     """1 for a token that the model sampled and that no other branch delivers, else 0."""
     logprobs_T: Floats
-    """The engine's log probabilities; NaN for tokens that were not sampled, or whose log probability is not
-    known."""
+    """The engine's log probabilities; NaN for tokens that were not sampled or have none that is known."""
     routed_experts: RoutedExperts | None = None
     """The experts of each token, perhaps without the last one; `None` if those of some token are not known."""
     spans: tuple[Span, ...] = ()

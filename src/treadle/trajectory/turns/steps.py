@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.tally import UNKNOWN, Charge, Tally, charge_of
-from treadle.core.turns import STEP_CHANGES, StepFold
+from treadle.core.turns import STEP_CHANGES, StepFold, find_handlers
 from treadle.core.types import Fault, FinishReason, Json, ServerCall, StopReason, ToolResult
 from treadle.trajectory.turns import shapes as s
 
@@ -109,9 +109,8 @@ class TurnReader:
             self._fail(message, code, is_retryable=is_retryable)
             return
         self._is_open = False
-        use = {"usage": self._tally.usage, "cost_usd": self._tally.cost_usd}
         told = (body.output, list(self._response_ids), self._steps)
-        self._tell(s.TurnCompletedEvent, *told, stop_reason=body.stop_reason, **use)
+        self._tell(s.TurnCompletedEvent, *told, stop_reason=body.stop_reason, **self._use())
 
     def on_run_finished(self, body: e.RunFinished) -> None:
         self.abandon(_INTERRUPTED, body.error)
@@ -150,8 +149,10 @@ class TurnReader:
 
     def _fail(self, message: str, code: str, *, is_retryable: bool) -> None:
         self._is_open = False
-        use = {"usage": self._tally.usage, "cost_usd": self._tally.cost_usd}
-        self._tell(s.TurnFailed, message, code=code, is_retryable=is_retryable, **use)
+        self._tell(s.TurnFailed, message, code=code, is_retryable=is_retryable, **self._use())
+
+    def _use(self) -> dict[str, Any]:
+        return {"usage": self._tally.usage, "cost_usd": self._tally.cost_usd}
 
     # Steps
 
@@ -245,10 +246,7 @@ class TurnReader:
     def on_inference_completed(self, body: e.InferenceCompleted) -> None:
         completion, streamed = body.completion, self._streamed
         message, response_id = completion.message, completion.response_id
-        made = [
-            call if call.call_id else with_id(call, number)
-            for number, call in enumerate(message.server_calls, start=1)
-        ]
+        made = [with_id(call, number) for number, call in enumerate(message.server_calls, 1)]
         if self._step is not None and self._step.is_served:
             self._end_served(self._step, made)
             step = None
@@ -298,17 +296,12 @@ class TurnReader:
             self._complete(
                 s.InferenceStepResult(step.step_id, response_id, before, [], shown, "server_tool_call")
             )
-            self._open_step("tool_execution", describe_server_calls(shown))
-            self._run_server_calls(shown)
+            step = self._open_step("tool_execution", describe_server_calls(shown))
+            for item in shown:
+                self._issue(step, item)
+                self._answer(step, item)
+            self._complete_tools(step)
         return text[told:]
-
-    def _run_server_calls(self, shown: Sequence[dict[str, Json]]) -> None:
-        step = self._step
-        assert step is not None
-        for item in shown:
-            self._issue(step, item)
-            self._answer(step, item)
-        self._complete_tools(step)
 
     def _issue(self, step: _Step, shown: dict[str, Json]) -> None:
         call_id, name, arguments = shown["call_id"], shown["tool_name"], shown["arguments"]
@@ -336,17 +329,17 @@ class TurnReader:
 
     # Deltas
 
-    def on_text(self, delta: e.TextDelta) -> None:
+    def on_text_delta(self, delta: e.TextDelta) -> None:
         if delta.text and self._is_inferring():
             self._streamed.text += delta.text
             self._report(s.StepTextDelta(delta.text))
 
-    def on_reasoning(self, delta: e.ReasoningDelta) -> None:
+    def on_reasoning_delta(self, delta: e.ReasoningDelta) -> None:
         if delta.text and self._is_inferring():
             self._streamed.has_reasoning = True
             self._report(s.StepReasoningDelta(delta.text))
 
-    def on_arguments(self, delta: e.ToolCallDelta) -> None:
+    def on_tool_call_delta(self, delta: e.ToolCallDelta) -> None:
         if not self._is_inferring():
             return
         step = self._need("inference")
@@ -357,9 +350,9 @@ class TurnReader:
         call_id, name = step.ids.get(delta.index, ""), step.names.get(delta.index)
         self._report(s.StepToolCallDelta(call_id, delta.arguments, index=delta.index, tool_name=name))
 
-    def on_server_call(self, delta: e.ServerCallDelta) -> None:
+    def on_server_call_delta(self, delta: e.ServerCallDelta) -> None:
         call, streamed = delta.call, self._streamed
-        shown = show_server_call(call if call.call_id else with_id(call, delta.index + 1))
+        shown = show_server_call(with_id(call, delta.index + 1))
         call_id, step = shown["call_id"], self._step
         if step is not None and step.step_type == "inference" and call_id not in streamed.served:
             before, streamed.told = streamed.text[streamed.told :], len(streamed.text)
@@ -374,7 +367,7 @@ class TurnReader:
         if delta.is_done and call_id in step.calls:
             self._answer(step, shown)
 
-    def on_progress(self, delta: e.ToolProgress) -> None:
+    def on_tool_progress(self, delta: e.ToolProgress) -> None:
         if self._step is not None and self._step.step_type == "tool_execution":
             self._report(s.ToolProgressDelta(delta.call_id, delta.text))
 
@@ -458,28 +451,7 @@ _ENDED = {
 }
 """The messages of turns that end without an error's text, by code."""
 
-_READ: dict[type, Callable[[TurnReader, Any], None]] = {
-    e.TurnStarted: TurnReader.on_turn_started,
-    e.TurnCompleted: TurnReader.on_turn_completed,
-    e.RunFinished: TurnReader.on_run_finished,
-    e.RunPaused: TurnReader.on_run_paused,
-    e.RunResumed: TurnReader.on_run_resumed,
-    e.InferenceStarted: TurnReader.on_inference_started,
-    e.InferenceFailed: TurnReader.on_inference_failed,
-    e.InferenceCompleted: TurnReader.on_inference_completed,
-    e.TextDelta: TurnReader.on_text,
-    e.ReasoningDelta: TurnReader.on_reasoning,
-    e.ToolCallDelta: TurnReader.on_arguments,
-    e.ServerCallDelta: TurnReader.on_server_call,
-    e.ToolProgress: TurnReader.on_progress,
-    e.ToolStarted: TurnReader.on_tool_started,
-    e.ToolCompleted: TurnReader.on_tool_completed,
-    e.ContextCompacted: TurnReader.on_context_compacted,
-    e.QuestionAsked: TurnReader.on_question_asked,
-    e.QuestionAnswered: TurnReader.on_question_answered,
-    e.ApprovalRequested: TurnReader.on_approval_requested,
-    e.ApprovalDecided: TurnReader.on_approval_decided,
-}
+_READ = find_handlers(TurnReader)
 
 
 def show_result(result: ToolResult, body: e.ToolCompleted) -> dict[str, Json]:
@@ -501,7 +473,7 @@ def show_result(result: ToolResult, body: e.ToolCompleted) -> dict[str, Json]:
 
 def with_id(call: ServerCall, number: int) -> ServerCall:
     """Return a server's call with an id. A call without an id gets one from its number in the answer."""
-    return replace(call, call_id=f"server_{number}")
+    return call if call.call_id else replace(call, call_id=f"server_{number}")
 
 
 def show_server_call(call: ServerCall) -> dict[str, Json]:
