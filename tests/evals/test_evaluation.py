@@ -29,6 +29,8 @@ from treadle.jobs.progress import JobNotice
 from treadle.runs.task import find_tasks
 from treadle.tasks import SimpleTask
 from treadle.testbed.server.oracle_app import OracleApp, ServerSettings
+from treadle.viewer import make_page
+from treadle.viewer.bundle import is_built
 
 TASKS = [f"files:csv_sum-000{number}" for number in range(6)]
 MODELS = ["oracle", "oracle:0.5"]
@@ -344,6 +346,26 @@ async def test_a_prompt_that_is_too_long_is_asked_for_once(
     assert not [notice for notice in notices if isinstance(notice, SampleRetried)]
     (why,) = done.results.failed.values()
     assert "too long" in why
+
+
+async def test_the_reports_of_a_program_are_written(tmp_path: Path) -> None:
+    reports = [f"{name}={tmp_path}/all/r.{name}" for name in ("json", "csv", "markdown", "inspect", "html")]
+    given: dict[str, Any] = {"models": ["oracle"], "tasks": TASKS[:1], "path": tmp_path / "a"}
+    with pytest.raises(ConfigError, match=r"give make_page=treadle\.viewer\.make_page"):
+        await evaluate(**given, reports=reports)
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "file").touch()
+    wrong = f"csv={tmp_path}/file/r.csv"
+    done = await evaluate(**given, reports=[wrong, *reports], make_page=make_page if is_built() else _page)
+    assert [report.given for report in done.reports] == [wrong, *reports]
+    assert "File exists" in (done.reports[0].error or "")
+    files = [Path(place) for report in done.reports for place in report.places]
+    assert sorted(files) == sorted((tmp_path / "all").iterdir())
+    assert len(files) == len(reports)
+
+
+def _page(path: Path, *, journal: str | None = None) -> bytes:
+    return b"<!doctype html>"
 
 
 async def test_what_a_judge_used_counts_for_the_limits(tmp_path: Path) -> None:
