@@ -55,6 +55,8 @@ def test_the_table_says_what_was_measured(made: Cli) -> None:
     assert "calls are well-formed and not repeated  (oracle:0.6 " in out
     # The scorers are lines, because models are few.
     assert re.search(r"scorer +oracle +oracle:0\.6 *\n─+\ncheck +1\.000 \[.*\ntool_use +1\.000 \[", out)
+    told = r"\nScore by a bootstrap over tasks: oracle 1\.000 \[1\.000, 1\.000\], oracle:0\.6 0\.\d+ \["
+    assert re.search(told, out)
     assert "pass@2" in out
     assert "pass^2" in out
     both = made("eval", "report", "one", "two").out
@@ -198,7 +200,8 @@ def test_markdown_and_json(made: Cli) -> None:
     view = json.loads(made("eval", "report", "one", "--format", "json").out)
     (found,) = view["evaluations"]
     assert len(found["samples"]) == found["planned"] == 16
-    assert found["models"][0]["score"]["mean"] == 1
+    assert found["models"][0]["score"]["mean"] == found["models"][0]["bootstrap"]["mean"] == 1
+    assert "Score by a bootstrap over tasks: oracle 1.000 [" in text
 
 
 def test_an_inspect_log_has_the_samples(made: Cli) -> None:

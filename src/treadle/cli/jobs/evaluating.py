@@ -28,7 +28,13 @@ from treadle.core.masking import hide_password
 from treadle.core.types import Json
 from treadle.evals.evaluation import EvaluationProgress, SampleGraded, evaluate, find_samples, make_plan
 from treadle.evals.evaluation_config import READER
-from treadle.evals.evaluation_reports import find_gaps, make_evaluation_view, make_rows, make_scorer_rows
+from treadle.evals.evaluation_reports import (
+    find_gaps,
+    make_evaluation_view,
+    make_rows,
+    make_scorer_rows,
+    write_bootstraps,
+)
 from treadle.evals.evaluation_results import ModelPair, Results, read_results
 from treadle.evals.label_agreement import measure_labels, read_labels
 from treadle.evals.report_files import OF_MODELS, PAGE, WrittenReport, encode_report, write_by_model
@@ -122,6 +128,8 @@ def print_results(results: Results) -> None:
         table.add_row(*map(clean, row))
     print_line("")
     print_table(table)
+    for line in write_bootstraps(results):
+        print_line(line, "dim")
     for line in find_gaps(results):
         print_line(line, "yellow")
     if scored := make_scorer_rows(results):
