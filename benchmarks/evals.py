@@ -28,12 +28,12 @@ EVALUATIONS = 1000
 SETTINGS = [
     (tasks, epochs, alike, rates)
     for tasks in (5, 10, 20, 50, 200)
-    for epochs in (1, 4)
+    for epochs in ((1, 1), (4, 4), (1, 8))
     for alike in (0.5, 2.0)
     for rates in ((0.02, 0.1), (0.1, 0.9))
 ]
-"""The numbers of tasks and epochs, how little samples of a task are alike (the sum of the two parameters of the
-Beta distribution of their rates), and the range of the true means."""
+"""The numbers of tasks, the least and the most samples of each task, how little samples of a task are alike (the
+sum of the two parameters of the Beta distribution of their rates), and the range of the true means."""
 
 
 @tool(effect="pure")
@@ -147,9 +147,10 @@ async def measure_coverage() -> list[Figure]:
     """Simulate evaluations whose true mean is known, and count how many have it in their interval of 95 %."""
     found: list[tuple[float, str]] = []
     for tasks, epochs, alike, rates in SETTINGS:
-        draw = random.Random(f"{tasks}/{epochs}/{alike}/{rates}")
+        draw = random.Random(f"{tasks}/{epochs[1]}/{alike}/{rates}")
         hits = sum([is_covered(draw, tasks, epochs, alike, rates) for _ in range(EVALUATIONS)])
-        name = f"{tasks} tasks x {epochs}, alike {alike:g}, means {rates[0]:g} to {rates[1]:g}"
+        sizes = "-".join(map(str, sorted({*epochs})))
+        name = f"{tasks} tasks x {sizes}, alike {alike:g}, means {rates[0]:g} to {rates[1]:g}"
         found.append((hits / EVALUATIONS, name))
     inside = [share for share, _ in found if 0.93 <= share <= 0.97]
     (low, lowest), (high, highest) = min(found), max(found)
@@ -163,14 +164,16 @@ async def measure_coverage() -> list[Figure]:
 
 
 def is_covered(
-    draw: random.Random, tasks: int, epochs: int, alike: float, rates: tuple[float, float]
+    draw: random.Random, tasks: int, epochs: tuple[int, int], alike: float, rates: tuple[float, float]
 ) -> bool:
     """Return whether the interval of one simulated evaluation has its true mean."""
     mean = draw.uniform(*rates)
     scores: list[Any] = []
     for _ in range(tasks):
         rate = draw.betavariate(mean * alike, (1 - mean) * alike)
-        scores.append([float(draw.random() < rate) for _ in range(epochs)])
+        least, most = epochs
+        size = least if least == most else draw.randint(least, most)
+        scores.append([float(draw.random() < rate) for _ in range(size)])
     found = estimate_mean(scores)
     assert found is not None
     return found.low <= mean <= found.high

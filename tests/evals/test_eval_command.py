@@ -55,6 +55,8 @@ def test_the_table_says_what_was_measured(made: Cli) -> None:
     assert "calls are well-formed and not repeated  (oracle:0.6 " in out
     # The scorers are lines, because models are few.
     assert re.search(r"scorer +oracle +oracle:0\.6 *\n─+\ncheck +1\.000 \[.*\ntool_use +1\.000 \[", out)
+    told = r"\nScore by a bootstrap over tasks: oracle 1\.000 \[1\.000, 1\.000\], oracle:0\.6 0\.\d+ \["
+    assert re.search(told, out)
     assert "pass@2" in out
     assert "pass^2" in out
     both = made("eval", "report", "one", "two").out
@@ -198,7 +200,8 @@ def test_markdown_and_json(made: Cli) -> None:
     view = json.loads(made("eval", "report", "one", "--format", "json").out)
     (found,) = view["evaluations"]
     assert len(found["samples"]) == found["planned"] == 16
-    assert found["models"][0]["score"]["mean"] == 1
+    assert found["models"][0]["score"]["mean"] == found["models"][0]["bootstrap"]["mean"] == 1
+    assert "Score by a bootstrap over tasks: oracle 1.000 [" in text
 
 
 def test_an_inspect_log_has_the_samples(made: Cli) -> None:
@@ -488,6 +491,9 @@ def test_a_dry_run_checks_what_needs_no_answer(tmp_path: Path) -> None:
         )
         assert own.code == 2
         assert "--set agent.tools.1: unknown toolset 'shel'; did you mean 'shell'" in own.err
+        for count in ("local:0", "local:-1", "local:1.5", "local:", "local:" + "9" * 23, "here:2", "ray:0"):
+            refused = cli(*dry, "--task", tasks, "--workers", count)
+            assert (refused.code, "--workers: workers '" in refused.err) == (2, True), refused
         assert not (tmp_path / "out").exists()
     for odd in (("eval", "--rescore"), ("rollout", "--demo"), ("rollout", "--retry-failed")):
         assert f"out {odd[1]}" in (refused := cli(*odd, "--dry-run")).err or "leave one" in refused.err

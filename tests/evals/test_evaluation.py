@@ -13,20 +13,24 @@ import pytest
 from tests.cli.command import Cli
 from tests.conftest import IS_FULL
 from tests.crash.generation import Server
+from tests.models.server import Received, Reply, serve
 from tests.testbed.threaded import ThreadedServer
 
 from treadle import ScriptedModel, open_journal
 from treadle.core.errors import ConfigError
 from treadle.core.events import InferenceCompleted, Rewarded, RunStarted
 from treadle.evals import Evaluated, EvaluationConfig, evaluate
-from treadle.evals.evaluation import SampleGraded
+from treadle.evals.evaluation import SampleGraded, SampleRetried
 from treadle.evals.evaluation_config import choose
 from treadle.evals.evaluation_folder import Sample, read_stored
 from treadle.evals.evaluation_reports import make_rows, write_csv
 from treadle.jobs.ledger import ItemStatus, Ledger
+from treadle.jobs.progress import JobNotice
 from treadle.runs.task import find_tasks
 from treadle.tasks import SimpleTask
 from treadle.testbed.server.oracle_app import OracleApp, ServerSettings
+from treadle.viewer import make_page
+from treadle.viewer.bundle import is_built
 
 TASKS = [f"files:csv_sum-000{number}" for number in range(6)]
 MODELS = ["oracle", "oracle:0.5"]
@@ -315,6 +319,53 @@ async def test_samples_without_a_grade_are_told_with_their_model(
         ["eval-3", "files:csv_sum-0001", "lost"],
     ]
     assert all("infrastructure: run " in line for line in lines[2:])
+
+
+@pytest.mark.parametrize("subject", ["agent", "judge"])
+async def test_a_prompt_that_is_too_long_is_asked_for_once(
+    tmp_path: Path, subject: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: list[Received] = []
+
+    def refuse(request: Received) -> Reply:
+        asked.append(request)
+        return Reply({"error": {"message": "too long", "code": "context_length_exceeded"}}, status=400)
+
+    async with serve(refuse) as server:
+        Path("treadle.toml").write_text(
+            f'[models.short]\nmodel = "openai:m-1"\nbase_url = "{server.base_url}"\n'
+        )
+        judge = {"judge": {"model": "short", "rubric": "The answer is polite."}}
+        agent, rewards = ("short", {}) if subject == "agent" else ("oracle", judge)
+        config = configure(tmp_path, models=[agent], epochs=1, tasks=TASKS[:1], rewards=rewards)
+        notices: list[JobNotice] = []
+        done = await evaluate(config, listener=lambda notice, progress: notices.append(notice))
+    assert len({request.body for request in asked}) == len(asked)  # what is asked again was shortened
+    assert done.progress.retried == 0
+    assert not [notice for notice in notices if isinstance(notice, SampleRetried)]
+    (why,) = done.results.failed.values()
+    assert "too long" in why
+
+
+async def test_the_reports_of_a_program_are_written(tmp_path: Path) -> None:
+    reports = [f"{name}={tmp_path}/all/r.{name}" for name in ("json", "csv", "markdown", "inspect", "html")]
+    given: dict[str, Any] = {"models": ["oracle"], "tasks": TASKS[:1], "path": tmp_path / "a"}
+    with pytest.raises(ConfigError, match=r"give make_page=treadle\.viewer\.make_page"):
+        await evaluate(**given, reports=reports)
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "file").touch()
+    wrong = f"csv={tmp_path}/file/r.csv"
+    done = await evaluate(**given, reports=[wrong, *reports], make_page=make_page if is_built() else _page)
+    assert [report.given for report in done.reports] == [wrong, *reports]
+    assert "File exists" in (done.reports[0].error or "")
+    files = [Path(place) for report in done.reports for place in report.places]
+    assert sorted(files) == sorted((tmp_path / "all").iterdir())
+    assert len(files) == len(reports)
+
+
+def _page(path: Path, *, journal: str | None = None) -> bytes:
+    return b"<!doctype html>"
 
 
 async def test_what_a_judge_used_counts_for_the_limits(tmp_path: Path) -> None:

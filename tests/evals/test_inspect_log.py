@@ -29,7 +29,7 @@ ANSWERS = {
 }
 READ = """
 import sys
-from inspect_ai.analysis import evals_df, samples_df
+from inspect_ai.analysis import evals_df, messages_df, samples_df
 from inspect_ai.log import list_eval_logs, read_eval_log
 (info,) = list_eval_logs(sys.argv[1])
 assert read_eval_log(info, header_only=True).plan.name == "treadle"
@@ -40,6 +40,10 @@ assert log.samples[0].messages[-1].content[0].reasoning == "Hm."
 assert (log.results.total_samples, log.results.completed_samples) == (3, 2)
 assert "away" in log.samples[2].error.message
 assert [len(read(sys.argv[1])) for read in (evals_df, samples_df)] == [1, 3]
+found = messages_df(sys.argv[1])
+assert list(found.role) == ["user", "assistant"] * 3
+assert list(found.content)[:2] == ["Is it a?", "yes"]
+assert found.message_id.nunique() == 6
 """
 
 
@@ -88,6 +92,14 @@ async def test_a_log_has_the_whole_of_each_sample(log: dict[str, Any]) -> None:
     assert (first["scores"]["is_yes"]["value"], second["scores"]["is_yes"]["value"]) == (1, 0)
     assert third["input"] == "Is it c?"
     assert "the service is away" in third["error"]["message"]
+
+
+async def test_a_log_has_each_answer_with_what_came_before_it(log: dict[str, Any]) -> None:
+    for sample in log["samples"]:
+        (event,) = sample["events"]
+        ((begin, end),) = event["input_refs"]
+        seen = [*sample["events_data"]["messages"][begin:end], event["output"]["choices"][0]["message"]]
+        assert seen == sample["messages"]
 
 
 async def test_a_log_counts_the_samples_without_a_grade(log: dict[str, Any]) -> None:

@@ -74,6 +74,23 @@ def test_a_misspelt_model_is_not_one_of_openai(tmp_path: Path, model: Any, said:
 
 
 @pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"deliver": "rollout", "advantages": "group"}, "advantages: single rollouts have no advantages"),
+        ({"curriculum": {}, "order": "given"}, "order: a curriculum draws the tasks"),
+        ({"loss": "last_turn"}, "loss: it is about what sinks train on, and there are none"),
+        ({"command": "true", "agent": {"tools": ["files"]}}, "agent.tools: a command has a loop of its own"),
+        ({"command": "true", "workers": "local:2"}, "workers: a command has no workers"),
+        ({"model": {"model": "openai:m", "temperature": float("inf")}}, "model.temperature: "),
+    ],
+)
+def test_a_key_without_an_effect_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        READER.load(None, {"model": "mock:echo", **options})
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("sink", "said"),
     [
         ("atropos:trainer", "needs the address of the server, such as atropos:http://localhost:8000"),

@@ -97,6 +97,30 @@ def test_other_scores_have_the_interval_of_student() -> None:
     assert (found.low, found.high) == (pytest.approx(0.801306, abs=1e-5), pytest.approx(6.598694, abs=1e-5))
 
 
+@pytest.mark.parametrize("tasks", [5, 10, 20])
+def test_a_large_cluster_does_not_count_for_many(tasks: int) -> None:
+    """A few conversations with many answers decide the mean, and are few all the same."""
+    draw, hits = random.Random(tasks), 0
+    for _ in range(300):
+        scores = []
+        for place in range(tasks):
+            rate = draw.random()
+            scores.append([float(draw.random() < rate) for _ in range(1 if place % 5 else 20)])
+        found = estimate_mean(scores)
+        assert found is not None
+        hits += found.low <= 0.5 <= found.high
+    assert hits / 300 >= 0.91
+
+
+def test_one_cluster_with_nearly_all_samples_says_little() -> None:
+    found = estimate_mean([[1.0, 0.0] * 5000, [1.0]])
+    assert found is not None
+    assert found.high - found.low > 0.8
+    wide = estimate_mean([[1.0, 3.0] * 5000, [1.0]])
+    assert wide is not None
+    assert wide.low <= wide.mean <= wide.high
+
+
 def test_the_bootstrap_is_near_the_interval_for_many_tasks() -> None:
     draw = random.Random(5)
     scores = [[float(draw.random() < 0.6) for _ in range(3)] for _ in range(200)]

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from tests.cli.command import Cli
+from tests.models.answers import answer
+from tests.models.server import Received, Reply, serve
 from tests.rollout.test_commands import ASK
 from tests.rollout.test_engines import Engine, sampled_ids
 
@@ -151,6 +153,49 @@ def test_an_error_before_that_is_a_mistake(tmp_path: Path, engine: Engine) -> No
     make_set(tmp_path, "broken", "raise KeyError('no such machine')")
     with pytest.raises(ProviderError, match="no such machine"):
         roll(tmp_path, engine, "broken", groups=1)
+
+
+BREAKS = """if asked["task"] == "0": raise KeyError("no such machine")
+        """
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_task_that_breaks_ends_no_other(tmp_path: Path, window: int) -> None:
+    name = f"uneven{window}"
+    make_set(tmp_path, name, BREAKS + GOOD)
+    given = {"tasks": [name], "models": ["mock:echo"], "path": tmp_path / "out", "window": window}
+    retries = {"attempts": 4, "delay_seconds": 0.0}
+    done = asyncio.run(evaluate(workers=ProgramWorkers(), retries=retries, **given))
+    assert [(sample.spec.task, sample.details.score) for sample in done.results.samples] == [
+        (f"{name}:1", 1.5),
+        (f"{name}:2", 1.5),
+    ]
+    assert [*done.results.failed] == ["eval-1"]
+    assert "KeyError('no such machine')" in done.results.failed["eval-1"]
+    assert done.end.reason == "failures"
+
+
+@pytest.mark.parametrize(("answers", "scores"), [(0, []), (1, [0.0])])
+async def test_a_prompt_that_is_too_long_is_not_sent_again(
+    tmp_path: Path, answers: int, scores: list[float]
+) -> None:
+    name = f"wordy{answers}"
+    make_set(tmp_path, name, GOOD)
+    asked: list[Received] = []
+
+    def refuse(request: Received) -> Reply:
+        asked.append(request)
+        error = {"message": "the prompt has 9 tokens", "code": "context_length_exceeded"}
+        return Reply(answer("hello")) if len(asked) <= answers else Reply({"error": error}, status=400)
+
+    async with serve(refuse) as server:
+        model = {"model": "openai:m-1", "base_url": server.base_url}
+        given = {"tasks": [f"{name}:1"], "models": [model], "path": tmp_path / "out"}
+        done = await evaluate(workers=ProgramWorkers(), **given)
+    assert len(asked) == answers + 1
+    assert [sample.details.score for sample in done.results.samples] == scores
+    why = [*done.results.failed.values(), *[item.example for item in done.results.failures]]
+    assert "the prompt has 9 tokens" in why[0]
 
 
 def test_an_environment_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:

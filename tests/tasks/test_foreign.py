@@ -13,6 +13,7 @@ from treadle.cli.jobs.job_command import find_program_workers
 from treadle.core.errors import ConfigError
 from treadle.core.types import Message, Role, ToolCall
 from treadle.evals import evaluate
+from treadle.jobs.sections import AttemptSection
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import ScriptedModel
 from treadle.runs.task import find_tasks, load_task, split_reference, task_set
@@ -200,11 +201,11 @@ async def test_a_task_without_a_solution_is_left_out_by_the_oracle_alone(tmp_pat
 def test_a_named_task_alone_is_loaded_and_warnings_come_once(tmp_path, caplog):
     write_harbor(tmp_path / "good")
     write_harbor(tmp_path / "bad", "RUN make install\n")
-    assert find_program_workers([f"harbor:{tmp_path}:good"]) is None
+    assert find_program_workers(AttemptSection(tasks=[f"harbor:{tmp_path}:good"])) is None
     assert not caplog.text
     for _ in range(3):
         find_tasks([f"harbor:{tmp_path}"])
-        find_program_workers([f"harbor:{tmp_path}"])
+        find_program_workers(AttemptSection(tasks=[f"harbor:{tmp_path}"]))
     assert caplog.text.count("cannot be run here") == caplog.text.count("1 of the 2 tasks of harbor:") == 1
 
 

@@ -14,6 +14,7 @@ from tests.tasks.test_foreign import run, write
 from treadle.agent.agent import Agent
 from treadle.cli.jobs.job_command import find_program_workers
 from treadle.core.errors import ConfigError
+from treadle.jobs.sections import AttemptSection
 from treadle.journal.memory import MemoryJournal
 from treadle.runs.task import find_tasks, load_task
 from treadle.testbed import oracle_for
@@ -43,7 +44,7 @@ def test_a_pattern_builds_only_the_images_of_its_tasks(image_folder: Path, tmp_p
     known = {*image_folder.glob("built/*")}
     pattern = f"harbor:{tmp_path}:g*"
     assert find_tasks([pattern]) == [f"harbor:{tmp_path}:good"]
-    assert find_program_workers([pattern]) is None
+    assert find_program_workers(AttemptSection(tasks=[pattern])) is None
     assert len({*image_folder.glob("built/*")} - known) == 1
     with pytest.raises(ConfigError, match=r"has no task that fits 'z\*'; ids are such as 'good'"):
         find_tasks([f"harbor:{tmp_path}:z*"])

@@ -47,6 +47,8 @@ class Player:
         print("let us play")
         if asked["task"] == "lost":
             raise KeyError("the\\nball")
+        if asked["task"] == "odd":
+            return {{"reward": {{1}}}}
         if asked["task"] == "long":
             pathlib.Path("began").touch()
             try:
@@ -114,6 +116,7 @@ async def test_a_task_is_played_fails_or_is_cancelled(program: tuple[str, str]) 
     told = await process.play("0", "http://here", "key", "model-1")
     assert told == {"id": 1, "reward": 1, "detail": "line 1 line 2", "metrics": {}, "output": "model-1"}
     assert (await process.play("lost", "", "", ""))["error"] == r"KeyError: 'the\nball'"
+    assert "not JSON serializable" in (await process.play("odd", "", "", ""))["error"]
     playing = asyncio.ensure_future(process.play("long", "", "", ""))
     while not Path("began").exists():
         await asyncio.sleep(0.001)

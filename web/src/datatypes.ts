@@ -249,6 +249,7 @@ export interface ModelResult {
   samples: number;
   failed: number;
   score: MeanEstimate | null;
+  bootstrap?: MeanEstimate | null;
   scorers: Record<string, MeanEstimate>;
   pass_at: Record<string, MeanEstimate>;
   pass_all: Record<string, MeanEstimate>;

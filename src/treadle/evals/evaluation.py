@@ -33,6 +33,7 @@ from treadle.evals.evaluation_folder import (
     is_grading_again,
 )
 from treadle.evals.evaluation_results import Results, describe_sample, read_results
+from treadle.evals.report_files import MakePage, WrittenReport, check_page, write_reports
 from treadle.evals.row_samples import DriveAnswer, RowAnswer, read_answers
 from treadle.jobs.attempt import (
     Attempt,
@@ -100,6 +101,8 @@ class Evaluated(Struct, frozen=True):
     folder: EvaluationFolder
     results: Results
     """The samples that were graded so far."""
+    reports: tuple[WrittenReport, ...] = ()
+    """The reports that were written, or why they could not be."""
 
 
 class EvaluationWork:
@@ -210,6 +213,7 @@ async def evaluate(
     listener: JobListener = lambda notice, progress: None,
     stop: asyncio.Event | None = None,
     progress: EvaluationProgress | None = None,
+    make_page: MakePage | None = None,
     **options: Any,
 ) -> Evaluated:
     """Make an evaluation, or continue it, and return its outcome.
@@ -218,7 +222,8 @@ async def evaluate(
     `tasks=["files:test"]`. `workers` take the place of the configured ones. If `is_rescored`, all samples are
     graded again, with the scorers that are given now; no model is asked for what was sampled. If `stop` is set,
     samples in flight are finished and no new ones begun. A cancellation stops at once; the same call goes on.
-    The counts are kept in `progress` if it is given.
+    The counts are kept in `progress` if it is given. At the end, the `reports` are written; for `html`, give
+    `make_page=treadle.viewer.make_page`.
 
     `models` may also have models that the program made, and as a mapping of names also functions of a task and a
     seed that return one; their names are then `program:NAME`.
@@ -229,6 +234,7 @@ async def evaluate(
     async with AsyncExitStack() as stack:
         options, made = _name_models(options)
         config = READER.resolve(config, options)
+        check_page(config.reports, make_page)
         if made and (workers is not None or config.workers != "here"):
             raise ConfigError("only this process has the models of the program; leave out the workers")
         models = {name: made.get(name) or find_model(given) for name, given in config.model_names().items()}
@@ -258,7 +264,9 @@ async def evaluate(
         end = await job.run(work, JobSettings(wanted=plan.wanted, max_items=plan.wanted))
         if end.reason == "done":
             finish_rescoring(job.ledger)
-    return Evaluated(end, progress, folder, read_results(config.path))
+    results = read_results(config.path)
+    reports = await asyncio.to_thread(write_reports, config, results, make_page)
+    return Evaluated(end, progress, folder, results, reports)
 
 
 def find_samples(config: EvaluationConfig) -> tuple[list[str], dict[str, RowAnswer]]:

@@ -27,7 +27,7 @@ from treadle.scoring.registry import RewardSpec, make_scorers, read_rewards
 from treadle.tasks.draws import fraction
 from treadle.tasks.solver import Solvable
 from treadle.telemetry.curves import CURVES
-from treadle.workers.registry import WORKERS
+from treadle.workers.registry import check_workers
 
 REPORTS = ("json", "csv", "markdown", "html", "inspect", "deepfabric")
 """The reports that are files."""
@@ -188,13 +188,16 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
             f"whole conversations: --task conversations:{config.rows[0]}"
         )
         problems.append(Problem(("models",), text))
+    if config.agent.tools and not config.tasks:
+        text = "the answers of rows are asked for with the tools of their rows; delete it"
+        problems.append(Problem(("agent", "tools"), text))
     if config.rows and config.workers != "here":
         problems.append(Problem(("workers",), "the answers of rows are asked for here; write 'here'"))
     checks: dict[KeyPath, Callable[[], object]] = {
         ("tasks",): lambda: find_tasks(config.tasks),
         ("rewards",): lambda: make_scorers(config.scorers()),
         ("reports",): lambda: check_reports(config.reports),
-        ("workers",): lambda: WORKERS.load(config.workers.partition(":")[0]),
+        ("workers",): lambda: check_workers(config.workers),
         **tool_checks(config.agent.tools, "agent", "tools"),
     }
     for place, model in given.items():

@@ -94,6 +94,12 @@ def make_scorer_rows(results: Results) -> list[list[str]]:
     return rows if len(rows) > 1 else []
 
 
+def write_bootstraps(results: Results) -> list[str]:
+    """Return the sentence with the scores' intervals of a bootstrap; none if no model has one."""
+    told = [f"{item.model} {item.bootstrap}" for item in results.models if item.bootstrap is not None]
+    return [f"Score by a bootstrap over tasks: {', '.join(told)}"] if told else []
+
+
 def find_gaps(results: Results) -> list[str]:
     """Return a sentence for each model whose samples are not all in its score."""
     counts = [
@@ -126,6 +132,7 @@ def write_markdown(results: Results, title: str | None = None) -> str:
         f"# {title or results.name}",
         f"{done:,} of {results.planned:,} samples. Intervals are of 95 %, over tasks.",
         _write_table(heads, rows),
+        *write_bootstraps(results),
         *find_gaps(results),
     ]
     if lines := make_scorer_rows(results):

@@ -28,6 +28,7 @@ from treadle.scoring.registry import RewardSpec, mean_reward
 from treadle.scoring.statistics import (
     MeanEstimate,
     ScoreDifference,
+    bootstrap_mean,
     compare_paired,
     estimate_mean,
     pass_all_k,
@@ -35,6 +36,8 @@ from treadle.scoring.statistics import (
     reaches,
 )
 
+_BOOTSTRAPPED = 100
+"""Up to so many tasks, scores have the interval of a bootstrap too."""
 _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\S*[/.]\w\S*|[-+$€£]?\d[\d.,:]*")
 """What differs between two reasons of the same kind: quoted texts, other than names, paths and numbers."""
 
@@ -104,6 +107,9 @@ class ModelResult(Struct, frozen=True, kw_only=True):
     failed: int
     """How many samples have no grade, because of the infrastructure."""
     score: MeanEstimate | None
+    bootstrap: MeanEstimate | None
+    """The score with the interval of a bootstrap over tasks; `None` for one task, and for so many that both
+    intervals are the same."""
     scorers: dict[str, MeanEstimate]
     """The mean of each scorer."""
     pass_at: dict[int, MeanEstimate]
@@ -216,7 +222,7 @@ def _estimate(
 
 
 def _summarise(model: str, samples: list[Sample], solved_at: float, failed: int) -> ModelResult:
-    tasks = by_task(samples)
+    tasks, scores = by_task(samples), [*_scores(samples).values()]
     names = dict.fromkeys([name for sample in samples for name in sample.details.scores])
     scorers = {name: _estimate(samples, partial(_score_of, name)) for name in names}
     solved = [
@@ -231,7 +237,8 @@ def _summarise(model: str, samples: list[Sample], solved_at: float, failed: int)
         model=model,
         samples=len(samples),
         failed=failed,
-        score=_estimate(samples),
+        score=estimate_mean(scores),
+        bootstrap=bootstrap_mean(scores) if 1 < len(scores) <= _BOOTSTRAPPED else None,
         scorers={name: found for name, found in scorers.items() if found is not None},
         pass_at={k: _estimate_chance(solved, k, pass_at_k) for k in chances},
         pass_all={k: _estimate_chance(solved, k, pass_all_k) for k in chances},

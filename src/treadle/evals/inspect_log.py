@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from treadle.core.errors import RunNotFoundError
+from treadle.core.events import InferenceCompleted
 from treadle.core.types import Json, Message, Role, StopReason, ToolCall
 from treadle.evals.evaluation_config import EvaluationSpec
 from treadle.evals.evaluation_folder import Sample
@@ -103,20 +104,59 @@ def _write_head(spec: EvaluationSpec, run: Run[Any]) -> dict[str, Any]:
     """Return what a run says of a sample, graded or not."""
     began, ended = run.events[0].at, run.events[-1].at
     asked = [message.content for message in run.messages if message.role is Role.USER]
+    # Evaluations of one name have runs of one name, and a data frame can be of several.
+    messages = [
+        {"id": f"{run.run_id}-{began:.6f}-{number}", **_write_message(message)}
+        for number, message in enumerate(run.messages)
+    ]
     return {
         "id": spec.task,
         "epoch": spec.epoch + 1,
         "input": asked[0] if asked else "",
         "target": "",
-        "messages": [
-            {"id": f"{run.run_id}-{number}", **_write_message(message)}
-            for number, message in enumerate(run.messages)
-        ],
+        "messages": messages,
+        "events": _write_answers(messages, run, spec.model),
+        "events_data": {"messages": messages, "calls": []},
         "metadata": {"run_id": run.run_id},
         "started_at": _write_time(began),
         "completed_at": _write_time(ended),
         "total_time": round(ended - began, 3),
     }
+
+
+def _write_answers(messages: list[dict[str, Any]], run: Run[Any], model: str) -> list[dict[str, Any]]:
+    """Return an event for each answer, with what was said before it as a part of `events_data`.
+
+    Inspect's data frame of messages reads these, and no messages of a sample.
+    """
+    began = run.events[0].at
+    times = [event.at for event in run.events if isinstance(event.body, InferenceCompleted)]
+    places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    # Answers from before the run have no time of their own.
+    times = ([began] * len(places) + times)[-len(places) :] if places else []
+    return [
+        {
+            "event": "model",
+            "uuid": f"{messages[place]['id']}-event",
+            "timestamp": _write_time(at),
+            "working_start": round(at - began, 3),
+            "model": model,
+            "input": [],
+            "input_refs": [[0, place]],
+            "tools": [],
+            "tool_choice": "auto",
+            "config": {},
+            "output": {
+                "model": model,
+                "choices": [{"message": messages[place], "stop_reason": _find_reason(messages[place])}],
+            },
+        }
+        for place, at in zip(places, times, strict=True)
+    ]
+
+
+def _find_reason(message: dict[str, Any]) -> str:
+    return "tool_calls" if message.get("tool_calls") else "stop"
 
 
 def _write_lost(run_id: str, spec: EvaluationSpec, reason: str, journal: Journal) -> dict[str, Any]:

@@ -266,7 +266,9 @@ def check_ended(run: Run[Any]) -> None:
             f"infrastructure: run {run.run_id} ended with {run.stop_reason.value}, which counts answers that were "
             f"lost on the way, {lost} in this run"
         )
-    if run.fault is Fault.USER and run.stop_reason is not StopReason.CONTEXT_OVERFLOW:
+    if run.fault is Fault.USER and run.stop_reason is StopReason.CONTEXT_OVERFLOW:
+        raise AttemptFailedError(f"context_overflow: run {run.run_id} had no answer: {run.error}")
+    if run.fault is Fault.USER:
         ref = None if run.state.started is None else run.state.started.task
         of_task = "" if ref is None else f" of the task '{ref.task_set}:{ref.task_id}'"
         raise ProviderError(f"run {run.run_id!r}{of_task} cannot be made: {run.error}")

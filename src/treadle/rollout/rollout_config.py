@@ -39,7 +39,10 @@ from treadle.tasks.draws import Draw, fraction
 from treadle.tools.toolset_parts import reference_of
 from treadle.trajectory.tokens.masks import make_mask
 from treadle.trajectory.tokens.trajectories import Decode
-from treadle.workers.registry import WORKERS
+from treadle.workers.registry import check_workers
+
+PROGRAM_LIMITS = frozenset(("max_steps", "max_tokens", "deadline_seconds"))
+"""The keys of the agent that hold for a program too."""
 
 
 class CurriculumSection(ConfigSection):
@@ -201,16 +204,13 @@ def find_conflicts(config: RolloutConfig, *, is_model_given: bool = False) -> li
         problems.append(
             Problem(("max_row_tokens",), "it has no effect with overlong: keep; write 'mask' or 'drop'")
         )
-    if config.command is not None:
-        for name, is_wrong in (("workers", config.workers != "here"), ("tree", tree is not None)):
-            if is_wrong:
-                problems.append(Problem((name,), f"a command has no {name}; delete it"))
+    problems += _find_idle(config)
     checks: dict[KeyPath, Callable[[], object]] = {
         ("tasks",): lambda: find_tasks(config.tasks),
         ("sinks",): lambda: make_sinks(config.sinks, group_size=config.unit_size),
         ("loss",): lambda: make_mask(config.loss),
         ("rewards",): lambda: make_scorers(read_rewards(config.rewards)),
-        ("workers",): lambda: WORKERS.load(config.workers.partition(":")[0]),
+        ("workers",): lambda: check_workers(config.workers),
         **tool_checks(config.agent.tools, "agent", "tools"),
     }
     if config.held_out is not None:
@@ -218,6 +218,28 @@ def find_conflicts(config: RolloutConfig, *, is_model_given: bool = False) -> li
     if not is_model_given:
         checks["model",] = lambda: find_model(config.model)
     return problems + find_mistakes(checks)
+
+
+def _find_idle(config: RolloutConfig) -> list[Problem]:
+    """Return the keys that were given and would have no effect."""
+    given, problems = config.model_fields_set, []
+    if config.deliver == "rollout" and "advantages" in given and config.advantages != "none":
+        text = "single rollouts have no advantages; delete it, or deliver groups"
+        problems.append(Problem(("advantages",), text))
+    if config.curriculum is not None and "order" in given:
+        problems.append(Problem(("order",), "a curriculum draws the tasks; delete it"))
+    if config.loss != "all" and not config.sinks:
+        text = "it is about what sinks train on, and there are none; give sinks (--sink), or delete it"
+        problems.append(Problem(("loss",), text))
+    if config.command is None:
+        return problems
+    idle = [
+        name for name, is_given in (("workers", config.workers != "here"), ("tree", config.tree)) if is_given
+    ]
+    problems += [Problem((name,), f"a command has no {name}; delete it") for name in idle]
+    for name in sorted(config.agent.model_fields_set - PROGRAM_LIMITS):
+        problems.append(Problem(("agent", name), "a command has a loop of its own; delete it"))
+    return problems
 
 
 def _check_held_out(trained: Sequence[str], held_out: Sequence[str]) -> None:

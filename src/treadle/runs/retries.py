@@ -16,6 +16,7 @@ from treadle.core.errors import (
     LeaseLostError,
     ProviderError,
     RunExistsError,
+    ScoringError,
 )
 from treadle.core.state import State
 from treadle.core.types import Fault, ToolErrorKind
@@ -41,7 +42,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
 
         `attempt` is the number of the attempt that ended with `outcome`, from 1.
         """
-        if attempt >= self.attempts or find_infrastructure_fault(outcome) is None:
+        if attempt >= self.attempts or find_infrastructure_fault(outcome) is None or _is_lasting(outcome):
             return None
         return min(self.max_delay_seconds, self.delay_seconds * 2.0 ** (attempt - 1))
 
@@ -97,6 +98,13 @@ def _may_pass(error: Exception) -> bool:
     if isinstance(error, LeaseHeldError | LeaseLostError | RunExistsError):
         return True
     return not isinstance(error, ConfigError | JournalError)
+
+
+def _is_lasting(outcome: Outcome) -> bool:
+    """Return whether the fault of an attempt comes again at each further one, as that of a scorer whose own request
+    cannot succeed."""
+    cause = outcome.__cause__ if isinstance(outcome, ScoringError) else None
+    return isinstance(cause, ProviderError) and not cause.is_retryable
 
 
 def _describe(error: Exception) -> str:

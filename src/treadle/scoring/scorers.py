@@ -10,9 +10,16 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from treadle.agent.agent import Agent
-from treadle.core.errors import ConfigError, LimitReachedError, ServerError
+from treadle.core.errors import (
+    ConfigError,
+    LimitReachedError,
+    ProviderError,
+    RequestError,
+    ServerError,
+)
 from treadle.core.fence import fence
-from treadle.core.types import Effect, Fault, Json, Message, Role, ToolCall, ToolErrorKind
+from treadle.core.turns import is_retriable
+from treadle.core.types import Effect, Fault, Json, Message, Role, StopReason, ToolCall, ToolErrorKind
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, identity_of
 from treadle.runs.ensure import ensure_run
@@ -189,13 +196,18 @@ def make_judge(model: Model, journal: Journal) -> Agent[RubricJudgement]:
 def check_judgement(run: Run[T]) -> T:
     """Return the value of a judge's run.
 
-    Raises: `ServerError` if the run has no judgement; `LimitReachedError` if a limit of the job is the reason;
-    `ConfigError` if no request to the judge can succeed.
+    Raises: `ServerError` if the run has no judgement; `RequestError` if it will never have one, because the prompt
+    is too long for the judge, for example; `LimitReachedError` if a limit of the job is the reason; `ConfigError`
+    if no request to the judge can succeed.
     """
-    if run.fault is Fault.USER:
+    is_overflow = run.stop_reason is StopReason.CONTEXT_OVERFLOW
+    if run.fault is Fault.USER and not is_overflow:
         raise ConfigError(f"the judge of run {run.run_id!r} cannot be asked: {run.error}")
     if run.error is not None or run.stop_reason != "completed":
-        kind = LimitReachedError if run.error_type == LimitReachedError.__name__ else ServerError
+        may_pass = is_retriable(run.stop_reason, run.fault) and not is_overflow
+        kind: type[ProviderError] = ServerError if may_pass else RequestError
+        if run.error_type == LimitReachedError.__name__:
+            kind = LimitReachedError
         raise kind(f"the judge gave no judgement in run {run.run_id!r}: {run.error or run.stop_reason}")
     return run.value
 
@@ -232,7 +244,7 @@ class JudgeScorer:
         self._key = hashlib.sha256(f"{identity_of(model)}\n{rubric}".encode()).hexdigest()[:8]
 
     async def score(self, subject: Subject) -> Score | None:
-        """See `Scorer.score`. Raises: `ServerError` if the judge gave no judgement."""
+        """See `Scorer.score`. Raises: as `check_judgement` does."""
         run = subject.run
         run_id = f"{run.run_id}-{self.name}-{self._key}"
         options: StreamOptions = {"metadata": {**JUDGE_LABELS, "run": run.run_id}}

@@ -19,6 +19,8 @@ _POWER = 0.8
 """The share of evaluations that are to find a difference that exists."""
 _EXACT_TASKS = 13
 """Up to so many tasks whose scores differ, all changes of signs are tried."""
+_LEAST_FREEDOM = 0.5
+"""The least number of degrees of freedom, of clusters of which one is much larger than the others."""
 _LEAST_TASKS = 6
 """With fewer tasks, no differences are significant at the usual level."""
 _FLIPS = 5000
@@ -54,8 +56,9 @@ def estimate_mean(scores_by_task: Sequence[Sequence[float]], level: float = LEVE
     it stays within 0 and 1, and is no point if all scores are 0. The variance between clusters is mixed with that
     of one more cluster whose samples are half dependent, because a variance of few clusters that are not all 0, or
     all 1, is too small too often. Other scores have Student's interval. If there is only one task, its samples are
-    the clusters, and the mean of that task is estimated. `python -m benchmarks coverage` measures how often the
-    interval has the true mean.
+    the clusters, and the mean of that task is estimated. Clusters of different sizes count for fewer of one size
+    (Kish, `(sum n)^2 / sum n^2`), since the large ones decide. `python -m benchmarks coverage` measures how often
+    the interval has the true mean.
     """
     groups = [group for group in scores_by_task if group]
     if len(groups) == 1:
@@ -68,27 +71,27 @@ def estimate_mean(scores_by_task: Sequence[Sequence[float]], level: float = LEVE
     if tasks == 1:
         low, high = (0.0, 1.0) if is_share else (-math.inf, math.inf)
         return MeanEstimate(mean, low, high, tasks, samples)
+    clusters = samples**2 / sum([len(group) ** 2 for group in groups])
+    freedom = max(clusters - 1, _LEAST_FREEDOM)
     sums = [sum([score - mean for score in group]) for group in groups]
-    variance = sum([item * item for item in sums]) / samples**2 * tasks / (tasks - 1)
+    variance = sum([item * item for item in sums]) / samples**2 * (1 + 1 / freedom)
     if not is_share:
-        half = student_quantile((1 + level) / 2, tasks - 1) * math.sqrt(variance)
+        half = student_quantile((1 + level) / 2, freedom) * math.sqrt(variance)
         return MeanEstimate(mean, mean - half, mean + half, tasks, samples)
     is_binary = all(score in (0, 1) for score in scores)
-    half_dependent = (1 / tasks + 1 / samples) / 2
+    half_dependent = (1 / clusters + 1 / samples) / 2
     spread = sum([(score - mean) ** 2 for score in scores]) / (samples - 1)
     telling = min(sum([max(group) > 0 for group in groups]), sum([min(group) < 1 for group in groups]))
-    mixed = (variance * telling + spread * half_dependent) / (telling + 1)
+    weight = telling * clusters / tasks
+    mixed = (variance * weight + spread * half_dependent) / (weight + 1)
     worth = mean * (1 - mean) / mixed if mixed > _ROUNDING**2 else 1 / half_dependent
-    low, high = _wilson(mean, worth, _share_quantile(level, tasks, samples, is_binary=is_binary))
+    quantile = NormalDist().inv_cdf((1 + level) / 2)
+    # The fewer clusters, the less is known about the variance; that of independent samples that are 0 or 1 follows
+    # from their mean.
+    if not is_binary or samples > tasks:
+        quantile = student_quantile((1 + level) / 2, (3 if is_binary else 1) * freedom)
+    low, high = _wilson(mean, worth, quantile)
     return MeanEstimate(mean, low, high, tasks, samples)
-
-
-def _share_quantile(level: float, tasks: int, samples: int, *, is_binary: bool) -> float:
-    """Return the quantile for an interval of a share. The fewer clusters, the less is known about the variance;
-    that of independent samples that are 0 or 1 follows from their mean."""
-    if is_binary and samples == tasks:
-        return NormalDist().inv_cdf((1 + level) / 2)
-    return student_quantile((1 + level) / 2, (3 if is_binary else 1) * (tasks - 1))
 
 
 def _wilson(mean: float, samples: float, quantile: float) -> tuple[float, float]:
@@ -104,7 +107,9 @@ def bootstrap_mean(
 ) -> MeanEstimate | None:
     """Return the mean of all scores with the interval of a bootstrap over tasks; `None` if there are no scores.
 
-    It is the percentile interval, widened for few tasks (Hesterberg, arXiv 1411.5279, section 4.2).
+    It is the percentile interval, widened for few tasks (Hesterberg, arXiv 1411.5279, section 4.2). It assumes
+    nothing about the scores, so that it shows whether the interval of `estimate_mean` depends on what that assumes.
+    With fewer than 20 tasks whose scores are nearly all equal, it is too narrow.
     """
     groups = [group for group in scores_by_task if group]
     if not groups:

@@ -8,6 +8,6 @@ new, write its fold, give it an address in `data_pages.py` or a route in `server
 """
 
 from treadle.viewer.bundle import encode_bundle, write_bundle
-from treadle.viewer.data_pages import write_page
+from treadle.viewer.data_pages import make_page, write_page
 
-__all__ = ["encode_bundle", "write_bundle", "write_page"]
+__all__ = ["encode_bundle", "make_page", "write_bundle", "write_page"]

@@ -175,6 +175,14 @@ def embed(view: DataView) -> tuple[str, dict[str, object]]:
     return "#/topics", {"/v1/view/topics": view}
 
 
+def make_page(path: Path, other: Path | None = None, *, journal: str | None = None) -> bytes:
+    """Return the page of a path, or of two datasets or evaluations, as one HTML file.
+
+    Raises: as `make_view` does; `NotBuiltError`.
+    """
+    return encode_page(make_view(path, other, journal=journal))
+
+
 def encode_page(view: DataView) -> bytes:
     """Return the page of a view as one HTML file. Raises: `NotBuiltError`."""
     return encode_bundle(view.title, *embed(view))

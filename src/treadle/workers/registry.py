@@ -26,6 +26,8 @@ WORKERS: Registry[MakeWorkers] = Registry(
     old_group="treadle.engines",
 )
 """The functions that make workers, by the text before the colon of their name."""
+_MOST_DIGITS = 4
+"""The longest number in the name of workers."""
 
 
 def make_workers(name: str, journal: Journal, options: WorkerOptions = WorkerOptions()) -> Workers:
@@ -37,12 +39,23 @@ def make_workers(name: str, journal: Journal, options: WorkerOptions = WorkerOpt
     return WORKERS.load(kind)(journal, argument, options)
 
 
+def check_workers(name: str) -> None:
+    """Check the name of workers. Raises: `ConfigError` for an unknown kind, or a number that it cannot have."""
+    kind, _, argument = name.partition(":")
+    WORKERS.load(kind)
+    if kind == "here":
+        _check_here(argument)
+    elif kind in WORKERS.table:
+        read_count(kind, argument, default=1 if kind == "ray" else None)
+
+
 def read_count(name: str, argument: str, default: int | None = None) -> int:
     """Return the number in the name of workers, such as `local:4`. Raises: `ConfigError`."""
     if not argument and default is not None:
         return default
-    if not argument.isdecimal() or not int(argument):
-        raise ConfigError(f"workers {f'{name}:{argument}'!r} need a number; write '{name}:4', for example")
+    if not argument.isdecimal() or len(argument) > _MOST_DIGITS or not int(argument):
+        shown = f"{name}:{argument}" if argument else name
+        raise ConfigError(f"workers {shown!r:.60} need a number; write '{name}:4', for example")
     return int(argument)
 
 
@@ -107,6 +120,10 @@ class HereWorkers:
 
 def make_here(journal: Journal, argument: str, options: WorkerOptions) -> HereWorkers:
     """Return this process as a place for runs. Raises: `ConfigError` if there is an argument."""
+    _check_here(argument)
+    return HereWorkers()
+
+
+def _check_here(argument: str) -> None:
     if argument:
         raise ConfigError(f"workers 'here:{argument}' have no number; write 'here', or 'local:{argument}'")
-    return HereWorkers()

@@ -56,7 +56,8 @@ def test_the_notes_of_a_deepfabric_file_are_told(cli: Cli) -> None:
 
 def test_a_mistake_in_an_option_names_the_option(cli: Cli) -> None:
     cli.write("a.yaml", "models: {default: 'mock:teacher'}\ntopics: {prompt: Tea}\ntools: {use: [files]}\n")
-    for option, value in (("--num-samples", "0"), ("--out", "a.yaml"), ("--model", "x:y")):
+    wrong = ("--num-samples", "0"), ("--out", "a.yaml"), ("--model", "x:y"), ("--workers", "local:0")
+    for option, value in wrong:
         done = cli("generate", "a.yaml", option, value)
         assert done.code == 2, done
         assert done.err.startswith(f"error: {option}: "), done

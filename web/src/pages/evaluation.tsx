@@ -122,13 +122,14 @@ function Models({ models, prefix }: { models: ModelResult[]; prefix: string }): 
   const scorers = [...new Set(models.flatMap((item) => Object.keys(item.scorers)))];
   const chances = most > 1 ? [`pass@${most}`, `pass^${most}`] : [];
   const named = scorers.length > 1 ? scorers : [];
+  const checked = models.some((item) => item.bootstrap) ? ["score by bootstrap"] : [];
   const rows = models.map((item) => [
-    item.model, count(item.samples), written(item.pass_at["1"]),
+    item.model, count(item.samples), ...checked.map(() => written(item.bootstrap)), written(item.pass_at["1"]),
     ...(most > 1 ? [written(item.pass_at[most]), written(item.pass_all[most])] : []),
     ...named.map((name) => written(item.scorers[name])),
     ...(item.samples ? [item.steps.toFixed(1), count(Math.round(item.tokens)), dollars(item.cost_usd), item.seconds.toFixed(2)] : ["–", "–", "–", "–"]),
   ]);
-  const heads = ["model", "samples", "solved", ...chances, ...named, "steps", "tokens", "cost", "seconds"];
+  const heads = ["model", "samples", ...checked, "solved", ...chances, ...named, "steps", "tokens", "cost", "seconds"];
   return <Facts isWide title={`${prefix}Models`} heads={heads} rows={rows} numbers={[1, ...[4, 3, 2, 1].map((back) => heads.length - back)]} />;
 }
 

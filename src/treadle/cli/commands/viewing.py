@@ -82,7 +82,7 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
         treadle report evaluation > evaluation.html
     """
     from treadle.viewer.bundle import encode_bundle, escape_part
-    from treadle.viewer.data_pages import check_folder, encode_page, find_kind, make_view
+    from treadle.viewer.data_pages import check_folder, find_kind, make_page
     from treadle.viewer.run_view import embed_runs
     from treadle.viewer.token_views import embed_tokens
     from treadle.viewer.viewed_data import ViewedData
@@ -91,7 +91,7 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
     if paths and None not in map(find_kind, paths):
         ViewedData(paths)  # its error says what can be shown together
         with spinner("reading"):
-            page = encode_page(make_view(*paths, journal=journal))
+            page = make_page(*paths, journal=journal)
     else:
         for path in paths:
             check_folder(path)

@@ -1,11 +1,9 @@
 """The work of `treadle eval`: applies the options to the configuration, makes the evaluation, shows its tables."""
 
-import re
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.job_command import ConfigChanges, JobCommand, find_program_workers, print_job_plan
@@ -25,28 +23,21 @@ from treadle.cli.terminal.output import (
     write_count,
     write_output,
 )
-from treadle.core.errors import ConfigError, TreadleError
+from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
 from treadle.core.types import Json
 from treadle.evals.evaluation import EvaluationProgress, SampleGraded, evaluate, find_samples, make_plan
-from treadle.evals.evaluation_config import READER, REPORTS, EvaluationConfig
-from treadle.evals.evaluation_folder import EvaluationFolder, read_stored
+from treadle.evals.evaluation_config import READER
 from treadle.evals.evaluation_reports import (
     find_gaps,
-    make_deepfabric_result,
     make_evaluation_view,
     make_rows,
     make_scorer_rows,
-    read_curves,
-    write_csv,
-    write_view,
+    write_bootstraps,
 )
 from treadle.evals.evaluation_results import ModelPair, Results, read_results
-from treadle.evals.inspect_log import make_inspect_log, name_inspect_log
 from treadle.evals.label_agreement import measure_labels, read_labels
-from treadle.export.whole import write_whole
-from treadle.journal.registry import open_journal
-from treadle.telemetry.curves import open_curves
+from treadle.evals.report_files import OF_MODELS, PAGE, WrittenReport, encode_report, write_by_model
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -64,11 +55,11 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
     config = READER.load(path, changes.by_key(), changes.flags, print_note)
     progress, feed = EvaluationProgress(), NewestFeed(SampleGraded, _write_sample)
     job = JobCommand(config.name, progress, feed, changes.command("eval", path), shown)
-    workers = find_program_workers(config.tasks)
+    workers = find_program_workers(config)
     make = partial(
         evaluate, config, is_rescored=is_rescored, workers=workers, listener=job.listen, progress=progress
     )
-    result = job.run(lambda stop: make(stop=stop))
+    result = job.run(lambda stop: make(stop=stop, make_page=_make_page))
     if result is None:
         return ExitCode.INTERRUPTED
     advice = "some samples have no grade; see the reasons above"
@@ -79,8 +70,7 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
         found = result.results
         told = {"models": found.models, "pairs": found.pairs, "failed": len(found.failed)}
         print_json({"event": "results", **told})
-    if result.results.samples:
-        code = _write_reports(config, result.results) or code
+    code = _tell_reports(result.reports) or code
     if job.says_more:
         folder = str(result.folder.path)
         print_note(f"journal: {hide_password(config.journal or str(result.folder.journal))}")
@@ -88,10 +78,16 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
     return code
 
 
+def _make_page(path: Path, other: Path | None = None, *, journal: str | None = None) -> bytes:
+    from treadle.viewer import make_page  # it loads what no other report needs
+
+    return make_page(path, other, journal=journal)
+
+
 def print_dry_run(path: Path | None, changes: ConfigChanges, *, is_json: bool) -> int:
     """Check a configuration, print the plan, and return the exit code. No model is asked. Raises: `ConfigError`."""
     config = READER.load(path, changes.by_key(), changes.flags, print_note)
-    find_program_workers(config.tasks)
+    find_program_workers(config)
     tasks, answers = find_samples(config)
     facts: dict[str, Json] = {"answers": len(answers)} if config.rows else {}
     facts |= {
@@ -103,30 +99,16 @@ def print_dry_run(path: Path | None, changes: ConfigChanges, *, is_json: bool) -
     return print_job_plan(config, tasks, facts, is_json=is_json)
 
 
-def _write_reports(config: EvaluationConfig, results: Results) -> ExitCode:
-    """Write the reports that a configuration names, tell each, and return the exit code. One that cannot be written
-    keeps no other from being written."""
+def _tell_reports(reports: Iterable[WrittenReport]) -> ExitCode:
+    """Tell which reports were written, and return the exit code."""
     code = ExitCode.DONE
-    for given in config.reports:
-        try:
-            for written in _write_given(given, config, results):
-                print_note(f"report written: {written}")
-        except (TreadleError, OSError) as error:
-            print_error(f"cannot write the report {given!r}: {error}")
+    for report in reports:
+        for place in report.places:
+            print_note(f"report written: {place}")
+        if report.error is not None:
+            print_error(f"cannot write the report {report.given!r}: {report.error}")
             code = ExitCode.FAILED
     return code
-
-
-def _write_given(given: str, config: EvaluationConfig, results: Results) -> list[str]:
-    """Write a report, given as `NAME=PLACE`, and return its files or its curves."""
-    name, _, place = given.partition("=")
-    if name in REPORTS:
-        Path(place).parent.mkdir(parents=True, exist_ok=True)
-        return [*map(str, write_report(config.path, None, name, Path(place), config.journal))]
-    settings: dict[str, Json] = {"models": list(config.model_names()), "epochs": config.epochs}
-    with open_curves([given], config.name, settings) as opened:
-        opened.write(0, {f"eval/{name}": value for name, value in read_curves(results).items()})
-    return [given]
 
 
 def _write_sample(sample: SampleGraded) -> "Text":
@@ -146,6 +128,8 @@ def print_results(results: Results) -> None:
         table.add_row(*map(clean, row))
     print_line("")
     print_table(table)
+    for line in write_bootstraps(results):
+        print_line(line, "dim")
     for line in find_gaps(results):
         print_line(line, "yellow")
     if scored := make_scorer_rows(results):
@@ -197,16 +181,18 @@ def write_report(
 ) -> list[Path]:
     """Write the report of one evaluation or of two compared ones, and return the files. Raises: `ConfigError`."""
     written = [] if out is None or format == "table" else [out]
-    if format == "html":
-        from treadle.viewer.data_pages import encode_page, make_view
-
-        write_output(encode_page(make_view(folder, other, journal=journal)), out)
+    if format == PAGE:
+        write_output(_make_page(folder, other, journal=journal), out)
         return written
-    if other is not None and format in ("inspect", "deepfabric", "csv"):
+    if other is not None and format in (*OF_MODELS, "csv"):
         raise ConfigError(f"the format {format!r} is of one evaluation; leave out {str(other)!r}")
     results = read_results(folder)
-    if format in ("inspect", "deepfabric"):
-        return _write_by_model(folder, results, out, journal, format)
+    if format in OF_MODELS:
+        if out is None:
+            raise ConfigError(
+                f"--format {format} writes a file for each model; name one with --out, such as log.json"
+            )
+        return write_by_model(folder, results, out, journal, format)
     view = make_evaluation_view(results, *([] if other is None else [read_results(other)]))
     if format == "table":
         for found in view.evaluations:
@@ -219,35 +205,6 @@ def write_report(
         print_pairs(view.pairs)
         for remark in view.remarks:
             print_note(remark)
-    elif format == "json":
-        write_output(msgspec.json.encode(view) + b"\n", out)
-    elif format == "csv":
-        write_output(write_csv(results).encode(), out)
     else:
-        write_output(write_view(view).encode(), out)
-    return written
-
-
-def _write_by_model(
-    folder: Path, results: Results, out: Path | None, journal: str | None, format: str
-) -> list[Path]:
-    """Write a file for each model, all but the only one with the model in its name, and return their paths."""
-    written: list[Path] = []
-    if out is None:
-        raise ConfigError(
-            f"--format {format} writes a file for each model; name one with --out, such as log.json"
-        )
-    address = EvaluationFolder(folder).find_journal(read_stored(folder), journal)
-    make = make_inspect_log if format == "inspect" else make_deepfabric_result
-    with open_journal(address, must_exist=True) as opened:
-        for model in results.models:
-            safe = re.sub(r"[^\w.-]+", "_", model.model)
-            path = out if len(results.models) == 1 else out.with_stem(f"{out.stem}_{safe}")
-            made = make(results, model, opened)
-            if format == "inspect" and out.is_dir():
-                path = out / name_inspect_log(made)
-            if path in written:  # names may differ only in signs
-                path = path.with_stem(f"{path.stem}_{len(written) + 1}")
-            write_whole([msgspec.json.encode(made)], path)
-            written.append(path)
+        write_output(encode_report(view, format), out)
     return written

@@ -59,13 +59,17 @@ _FLAGS = {
 """The options whose names differ from their keys."""
 
 
-def find_program_workers(tasks: Sequence[str], command: str | None = None) -> "ProgramWorkers | None":
+def find_program_workers(config: AttemptSection, command: str | None = None) -> "ProgramWorkers | None":
     """Return the workers for attempts that a command plays, or the environments that tasks come with; `None` if
     Treadle's own loop plays all. Raises: `ConfigError`."""
-    first = {split_reference(reference)[0]: reference for reference in tasks}.values()
+    first = {split_reference(reference)[0]: reference for reference in config.tasks}.values()
     # The first task of a set says whether the set comes with an environment.
     if command is None and not any(find_environment(load_task(find_tasks([item])[0])) for item in first):
         return None
+    if config.workers != "here":
+        raise ConfigError(
+            f"the workers {config.workers!r} cannot drive tasks that come with an environment; leave out --workers"
+        )
     require("uvicorn", "serve")
     from treadle.server.gateway.programs import ProgramWorkers
 

@@ -40,7 +40,7 @@ def run(
     # A mistake of the configuration is an error here, which must not be printed into the view.
     rollouts = Rollouts(
         config,
-        workers=find_program_workers(config.tasks, config.command),
+        workers=find_program_workers(config, config.command),
         listener=lambda notice, progress: job.listen(notice, progress),
         retry_failed=retry_failed,
     )
@@ -80,7 +80,7 @@ def run(
 def print_dry_run(path: Path | None, changes: ConfigChanges, *, is_json: bool) -> int:
     """Check a configuration, print the plan, and return the exit code. No model is asked. Raises: `ConfigError`."""
     config = READER.load(path, changes.by_key(), changes.flags)
-    find_program_workers(config.tasks, config.command)
+    find_program_workers(config, config.command)
     held_out = [] if config.held_out is None else find_tasks(config.held_out.tasks)
     facts: dict[str, Json] = {
         "model": config.model

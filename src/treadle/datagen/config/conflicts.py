@@ -24,6 +24,7 @@ from treadle.models.protocol import Model, context_tokens_of, has_price
 from treadle.runs.task import task_set
 from treadle.tools.resolve import check_part, is_code, resolve_tools
 from treadle.tools.schema.tool_definitions import parse_definitions
+from treadle.workers.registry import check_workers
 
 
 def find_conflicts(config: GenerationConfig) -> list[Problem]:
@@ -38,7 +39,8 @@ def find_conflicts(config: GenerationConfig) -> list[Problem]:
         _check_judge,
         _check_filters,
     )
-    return [problem for check in checks for problem in check(config)]
+    workers = find_mistakes({("generation", "workers"): lambda: check_workers(config.generation.workers)})
+    return workers + [problem for check in checks for problem in check(config)]
 
 
 def find_unknown_names(config: GenerationConfig) -> list[Problem]:
@@ -52,7 +54,7 @@ def _check_topics(config: GenerationConfig) -> Iterator[Problem]:
         if not topics.prompt.strip():
             yield Problem(("topics", "prompt"), "it is missing; give the root topic, or a file with 'load'")
         return
-    for key in ("degree", "depth", "mode", "max_attempts", "similarity", "instructions"):
+    for key in ("degree", "depth", "mode", "window", "max_attempts", "similarity", "instructions"):
         if key in topics.model_fields_set:
             text = f"topics that are loaded are not built; delete {key!r}, or delete 'load'"
             yield Problem(("topics", key), text)
@@ -74,6 +76,9 @@ def _check_conversation(config: GenerationConfig) -> Iterator[Problem]:
             f"conversations of the type {conversation.type!r} use no tools; set it to 'agent', or delete them"
         )
         yield Problem((*path, "type"), text)
+    for key in ("max_steps", "max_calls"):
+        if key in tools.model_fields_set and not has_tools and tools.task_set is None:
+            yield Problem(("tools", key), f"without tools it has no effect; delete {key!r}")
     if conversation.type == "cot" and conversation.reasoning is None:
         text = "'cot' needs the form of its reasoning: 'freetext' or 'agent'"
         yield Problem((*path, "reasoning"), text)

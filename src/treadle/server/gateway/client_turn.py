@@ -323,8 +323,7 @@ class ClientTurn:
         finally:
             self._is_over = True
         done = [event.body.completion for event in events if isinstance(event.body, e.InferenceCompleted)]
-        fault = None if done else state.ending.fault
-        self._host.note_done(self._caller, done, fault, state.ending.error or "")
+        self._host.note_done(self._caller, done, None if done else state.ending)
         self._state = state
         if not done or (self._is_agent and state.ending.error is not None and not state.turn.is_open):
             raise _explain(state)

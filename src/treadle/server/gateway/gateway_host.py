@@ -7,7 +7,8 @@ from typing import Any, Protocol, TypeVar
 
 from treadle.agent.agent import Agent
 from treadle.core.lineage import Caller
-from treadle.core.types import Completion, Fault
+from treadle.core.state import Ending
+from treadle.core.types import Completion
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.server.access import ApiCaller, RequestRefused
@@ -101,8 +102,8 @@ class GatewayHost:
     def note_asked(self, caller: ApiCaller, run_id: str) -> None:
         """Take note of the run of a request before its model is asked."""
 
-    def note_done(self, caller: ApiCaller, done: Sequence[Completion], fault: Fault | None, why: str) -> None:
-        """Take note of the answers to a request, or of whose fault it is that there is none, and why."""
+    def note_done(self, caller: ApiCaller, done: Sequence[Completion], ending: Ending | None) -> None:
+        """Take note of the answers to a request; if there are none, of how its turn ended."""
 
     async def close(self) -> None:
         """Stop the work, and wait until it has ended."""

@@ -27,11 +27,12 @@ from starlette.responses import JSONResponse, Response
 
 from treadle.agent.agent import Agent
 from treadle.core import events as e
-from treadle.core.errors import ConfigError, ServerError
+from treadle.core.errors import ConfigError, ContextOverflowError, ServerError, TreadleError
 from treadle.core.lineage import Caller
 from treadle.core.policy import Policy
 from treadle.core.spec import PartSpec
-from treadle.core.types import Completion, Fault, FinishReason, Message, Request, Role, Usage
+from treadle.core.state import Ending
+from treadle.core.types import Completion, Fault, FinishReason, Message, Request, Role, StopReason, Usage
 from treadle.jobs.seeded_agents import SeededAgent
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER
@@ -64,6 +65,8 @@ TEMPORARY_FAILURE = 75
 `EX_TEMPFAIL` of sysexits.h."""
 _SAMPLING = frozenset(("temperature", "top_p", "seed", "logprobs", "return_token_ids", "strict_tools"))
 """The settings of requests that a rollout's own take the place of."""
+_FIRST = 3
+"""After so many tasks whose programs ask no model, without one that does, the program is wrong."""
 _MAX_OUTPUT_CHARS = 100_000
 _MAX_FILE_BYTES = 50_000_000
 _STOP_SECONDS = 5.0
@@ -92,10 +95,8 @@ class Program:
         self.run_ids: dict[str, None] = {}
         """The runs with its conversations, in the order in which they began."""
         self.done: list[Completion] = []
-        self.fault: Fault | None = None
-        """Whose fault it is that its newest request had no answer; `None` if it had one."""
-        self.why = ""
-        """Why it had none."""
+        self.ending = Ending()
+        """How its newest request ended without an answer; nothing if it had one."""
         self._agents: dict[bytes, Agent[Any]] = {}
 
     def find_limit(self) -> str | None:
@@ -106,6 +107,13 @@ class Program:
             if most is not None and used >= most:
                 return name
         return None
+
+    @property
+    def fault(self) -> Fault | None:
+        """Whose fault it is that its newest request had no answer; `None` if it had one."""
+        if self.ending.stop_reason is StopReason.CONTEXT_OVERFLOW and self.done:
+            return Fault.MODEL  # the first prompt was not too long
+        return self.ending.fault
 
     @property
     def usage(self) -> Usage:
@@ -141,6 +149,8 @@ class _ProgramHost(GatewayHost):
     def __init__(self, journal: Journal) -> None:
         super().__init__(journal, self)
         self._by_key: dict[str, Program] = {}
+        self.has_asked = False
+        """True if a program has asked its model."""
         self._gateway = Gateway(_refuse_path, self, _to_response)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -200,12 +210,13 @@ class _ProgramHost(GatewayHost):
 
     def note_asked(self, caller: ApiCaller, run_id: str) -> None:
         self._find(caller).run_ids[run_id] = None
+        self.has_asked = True
 
-    def note_done(self, caller: ApiCaller, done: Sequence[Completion], fault: Fault | None, why: str) -> None:
+    def note_done(self, caller: ApiCaller, done: Sequence[Completion], ending: Ending | None) -> None:
         program = self._by_key.get(caller.name)
         if program is not None:
             program.done += done
-            program.fault, program.why = fault, why
+            program.ending = ending or Ending()
 
 
 class ProgramModel:
@@ -228,8 +239,8 @@ class ProgramModel:
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Run the program, and return its answer.
 
-        Raises: `ServerError` if it was killed, or failed because the engine did; `ConfigError` if it failed before
-        it asked the model.
+        Raises: `ServerError` if it was killed, or failed because the engine did or before it asked the model;
+        `ConfigError` if the first programs all fail so.
         """
         assert self.driver is not None
         driver, sandbox = self.driver, self.driver.bench.sandbox
@@ -267,15 +278,19 @@ class ProgramModel:
         text = f"the program {self._workers.name_for(self._task)!r} {how}: {said}"
         if is_played := find_environment(self._task) is not None:
             text = f"the environment {self._task.task_set} failed: {said}"
-        if program.fault is Fault.INFRASTRUCTURE:
-            raise ServerError(f"{text} (the model: {program.why})")
-        if program.fault is Fault.USER:
-            raise ConfigError(f"{text} (the model: {program.why})")
+        if program.fault is Fault.MODEL:
+            return
+        if program.fault is not None:
+            kind: type[TreadleError] = ServerError if program.fault is Fault.INFRASTRUCTURE else ConfigError
+            if program.ending.stop_reason is StopReason.CONTEXT_OVERFLOW:
+                kind = ContextOverflowError
+            raise kind(f"{text} (the model: {program.ending.error})")
         if ended.status < 0 or ended.status == TEMPORARY_FAILURE:
             raise ServerError(text)
         if not program.run_ids:
             hint = "" if is_played else ": does it use OPENAI_BASE_URL?"
-            raise ConfigError(f"{text}. It did not ask the model{hint}")
+            kind = ConfigError if self._workers.are_silent(self._run_id) else ServerError
+            raise kind(f"{text}. It did not ask the model{hint}")
 
 
 class ProgramWorkers(HereWorkers):
@@ -299,6 +314,14 @@ class ProgramWorkers(HereWorkers):
         self._host: _ProgramHost | None = None
         self._serving: asyncio.Task[None] | None = None
         self._url: asyncio.Future[str] | None = None
+        self._silent: set[str] = set()
+
+    def are_silent(self, run_id: str) -> bool:
+        """Return whether the program is wrong for all tasks: the first ones have all failed before they asked the
+        model. That of `run_id` has failed so."""
+        self._silent.add(run_id)
+        has_asked = self._host is not None and self._host.has_asked
+        return not has_asked and len(self._silent) >= _FIRST
 
     def name_for(self, task: Task) -> str:
         """Return the command that plays a task."""
@@ -361,6 +384,8 @@ class ProgramWorkers(HereWorkers):
         if why is not None:
             if (limit := program.find_limit()) is not None:
                 return _Ended(1, "", 0.0, {}, why, f"the rollout reached its {limit} before it ended")
+            if program.fault is Fault.MODEL:
+                return _Ended(1, "", 0.0, {}, why, f"the model gave no answer: {program.ending.error}")
             return _Ended(TEMPORARY_FAILURE if program.run_ids else 1, "", None, {}, why)
         return _Ended(
             0,

@@ -180,7 +180,7 @@ class JudgeFilter(Filter[FilterSettings]):
         return config.quality.judge is not None
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`. Raises: `ServerError` if the judge gave no judgement."""
+        """See `Filter.check`. Raises: as `check_judgement` does."""
         config = self.resources.config
         sample_id = candidate.spec.sample_id
         attempt = candidate.run_id.rpartition("-")[2]

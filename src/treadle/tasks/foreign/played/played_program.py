@@ -80,10 +80,9 @@ async def serve(player: Player, write: Callable[[Told], None]) -> None:
 
     async def answer(asked: Told) -> None:
         try:
-            told = await player.play(asked)
+            write({"id": asked["id"], **_shorten(await player.play(asked))})
         except Exception as error:
-            told = _explain(error)
-        write({"id": asked["id"], **_shorten(told)})
+            write({"id": asked["id"], **_shorten(_explain(error))})
 
     while line := await reader.readline():
         asked = json.loads(line)
