@@ -37,6 +37,8 @@ class _ItemReader:
         self._has_history = has_history
         self._offered: e.RunStarted | e.RunResumed = e.RunStarted(version="")
         self._turn = self._step = self._waits = 0
+        self._listed: set[str] = set()
+        """The labels of the MCP servers whose tools were listed."""
         self._part: ResponseFold | None = None
         """The response that the events belong to; `None` between turns."""
 
@@ -75,7 +77,9 @@ class _ItemReader:
 
     def _begin_part(self, place: ResponseId) -> None:
         self._part = ResponseFold(place, Echo(model="", created_at=0), is_told=False)
+        self._part.listed = self._listed
         self._part.take(self._offered)
+        self._part.begin()
 
     def end_part(self) -> None:
         """Add what the response shows; nothing if the items before it are asked for."""

@@ -109,6 +109,10 @@ class ResponseFold:
         self._approved: set[str] = set()
         """The ids of the calls that were approved."""
         self._external: frozenset[str] = frozenset()
+        self._tools: dict[str, ToolSpec] = {}
+        """The tools of the MCP servers that the client named, by the name that they have in the run."""
+        self.listed: set[str] = set()
+        """The labels of the servers whose tools the conversation has seen in a list."""
         self._logprobs: Json = []
         """The log probabilities of the newest answer, if they are shown."""
         self._found: dict[str, str] = {}
@@ -127,13 +131,51 @@ class ResponseFold:
         self._out = []
         self._say_all("response.created")
         self._say_all("response.in_progress")
+        self._list_tools()
         return self._out
 
     def offer(self, tools: Iterable[ToolSpec], output: OutputSpec | None) -> None:
         """Note the tools that the run has from now on, and the form of its answers."""
+        tools = tuple(tools)
         self._external = frozenset([tool.name for tool in tools if tool.is_external])
+        self._tools = {tool.name: tool for tool in tools if tool.origin is not None}
         self._answer_tool = None if output is None else output.tool
         self._has_form = output is not None
+
+    def note_shown(self) -> None:
+        """Note that a response before this one has listed the tools that the run has now."""
+        self.note_listed(self._tools.values())
+
+    def note_listed(self, tools: Iterable[ToolSpec]) -> None:
+        """Note the tools of the run until now, so that only those of new servers are listed."""
+        self.listed.update(tool.origin.server for tool in tools if tool.origin is not None)
+
+    def _list_tools(self) -> None:
+        """Add an item for each server whose tools the conversation has not seen."""
+        found: dict[str, list[Json]] = {}
+        for tool in self._tools.values():
+            origin = tool.origin
+            if origin is not None and origin.server not in self.listed:
+                shown = {
+                    "name": origin.name,
+                    "description": tool.description,
+                    "input_schema": tool.parameters,
+                }
+                found.setdefault(origin.server, []).append(shown)
+        for label, tools in found.items():
+            item = self._add("mcpl", {"type": "mcp_list_tools", "server_label": label, "tools": []})
+            self._say_of(item, "response.mcp_list_tools.in_progress")
+            item.item["tools"] = tools
+            self._say_of(item, "response.mcp_list_tools.completed")
+            self._done(item)
+        self.listed.update(found)
+
+    def _named(self, name: str) -> dict[str, Json]:
+        """Return the name of a tool and the label of its server, as a client knows them."""
+        tool = self._tools.get(name)
+        if tool is None or tool.origin is None:
+            return {"name": name, "server_label": SERVER_LABEL}
+        return {"name": tool.origin.name, "server_label": tool.origin.server}
 
     def note_calls(self, calls: Iterable[ToolCall]) -> None:
         """Note the calls of an answer of the model, also of one before the response."""
@@ -291,9 +333,8 @@ class ResponseFold:
                 {
                     "type": "mcp_approval_request",
                     "id": wire_call_id(self.response_id.run_id, body.call_id),
-                    "name": "" if asked is None else asked.name,
                     "arguments": "" if asked is None else asked.arguments,
-                    "server_label": SERVER_LABEL,
+                    **self._named("" if asked is None else asked.name),
                 },
             )
         )
@@ -494,9 +535,8 @@ class ResponseFold:
         else:
             shown: dict[str, Json] = {
                 "type": "mcp_call",
-                "name": call.name,
                 "arguments": "",
-                "server_label": SERVER_LABEL,
+                **self._named(call.name),
                 "status": "in_progress",
             }
             if call.call_id in self._approved:

@@ -32,6 +32,8 @@ class PartReader:
             self.has_begun = True
         elif isinstance(body, e.RunResumed) and not self.has_begun:
             fold.take(body)
+        if isinstance(body, e.InferenceStarted) and not self.has_begun:
+            fold.note_shown()
         if self.has_begun:
             told = [*(fold.begin() if is_new else ()), *fold.take(body)]
             fold.seq = event.seq

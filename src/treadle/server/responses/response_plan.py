@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
+from treadle.core.events import RunResumed, RunStarted
 from treadle.core.inbox import InboxMessage
 from treadle.core.state import State
 from treadle.core.state import fold as fold_events
@@ -23,6 +24,7 @@ from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused, no_such
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.gateway.conversations import digest_of
+from treadle.server.given_servers import read_given_servers, write_tool
 from treadle.server.responses.conversation_items import items_of_run
 from treadle.server.responses.request_items import (
     AskedTurn,
@@ -82,7 +84,11 @@ async def plan_response(
         before, system = await asyncio.to_thread(_find_before, host.journal, body)
     system += asked.instructions
     wish = replace(wish, instructions=_join_texts([body.instructions, *system]))
-    agent = host.catalog.agent(body.model, replace(wish, settings=_settings_for(host, body, wish)))
+    wish = replace(wish, settings=_settings_for(host, body, wish))
+    if wish.servers:
+        agent = await host.catalog.agent_with_servers(body.model, wish)
+    else:
+        agent = host.catalog.agent(body.model, wish)
     _check_choice(body, agent)
     run, mail = await _find_run(host, caller, agent, body, asked) if begun is None else (None, [])
     state = None if run is None else run.state
@@ -119,6 +125,10 @@ async def plan_response(
     made = ResponseTurn(host, caller, place, echo, order)
     if state is not None:
         made.fold.note_calls([item.call for item in state.turn.calls.values()])
+    if run is not None and wish.servers:
+        for event in await asyncio.to_thread(lambda: run.events):
+            if isinstance(event.body, RunStarted | RunResumed):
+                made.fold.note_listed(event.body.tools)
     return made
 
 
@@ -174,7 +184,7 @@ def _settings_for(host: RunHost, body: CreateResponse, wish: ClientWish) -> Sett
         instructions=None,
         messages=[],
         blobs={},
-        tools=(*wish.tools, *wish.searches, *([{}] if is_agent else [])),
+        tools=(*wish.tools, *wish.searches, *([{}] if is_agent or wish.servers else [])),
         tool_choice=body.choice,
         is_parallel=False if body.parallel_tool_calls is False else None,
         settings={**wish.settings, "logprobs": True} if body.has_logprobs else wish.settings,
@@ -214,14 +224,16 @@ async def read_asked(
     items = await _find_items(host, caller, body.input)
     file_ids = file_ids_in(items)
     asked = read_items(items, await _find_files(host, caller, file_ids) if file_ids else None)
-    functions, searches = client_tools(body.tools)
-    for store_id in [name for search in searches for name in search["vector_store_ids"]]:
+    tools = client_tools(body.tools)
+    for store_id in [name for search in tools.searches for name in search["vector_store_ids"]]:
         await host.get_store(caller, str(store_id))
     settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
     wish = ClientWish(
         instructions=_join_texts([body.instructions, *asked.instructions]),
-        tools=functions,
-        searches=searches,
+        tools=tools.functions,
+        searches=tools.searches,
+        servers=read_given_servers(tools.servers, host.catalog.config.file.serve) if tools.servers else (),
+        client=caller.name,
         settings={name: value for name, value in settings.items() if value is not None},
         schema=schema,
         max_tool_calls=body.max_tool_calls,
@@ -358,7 +370,7 @@ def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
         model=body.model,
         created_at=time.time(),
         instructions=instructions,
-        tools=list(body.tools),
+        tools=[write_tool(tool) for tool in body.tools],
         metadata=dict(body.metadata or {}),
         previous_response_id=body.previous_response_id,
         is_background=body.background,
