@@ -383,6 +383,8 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     """True if the program that uses the run makes the calls. The run pauses until it posts their results."""
     origin: ToolOrigin | None = None
     """The server that the tool is from, if the client of the run named it."""
+    takes_text: bool = False
+    """True if the tool takes a text, which stands in its arguments as `input`."""
 
 
 class OutputMode(StrEnum):

@@ -21,6 +21,7 @@ from treadle.loop.listener import Hook
 from treadle.models.config.presets import find_preset, split_name
 from treadle.models.config.recipe import Config
 from treadle.models.config.tables import AgentTable
+from treadle.models.wire.served import make_text_tool
 from treadle.server.given_servers import MCP, GivenServer, approvals_of, open_servers
 from treadle.tools.client_tools import ClientTools
 from treadle.tools.mcp.client_servers import ClientServers, leave_servers
@@ -277,6 +278,8 @@ def client_tools(tools: Sequence[Mapping[str, Json]]) -> GivenTools:
     for number, tool in enumerate(tools):
         if tool.get("type") == "function":
             functions.append(dict(tool))
+        elif tool.get("type") == "custom":
+            functions.append(make_text_tool(tool))
         elif tool.get("type") == MCP:
             servers.append(dict(tool))
         elif tool.get("type") == NAME and not searches:
@@ -286,8 +289,8 @@ def client_tools(tools: Sequence[Mapping[str, Json]]) -> GivenTools:
                 raise ConfigError(f"tools[{number}]: {error}") from None
         else:
             raise ConfigError(
-                f"tools[{number}] is of the type {tool.get('type')!r}; clients can give functions, MCP servers and "
-                f"one {NAME}, and the agent has the other tools"
+                f"tools[{number}] is of the type {tool.get('type')!r}; clients can give functions, custom tools, "
+                f"MCP servers and one {NAME}, and the agent has the other tools"
             )
     return GivenTools(tuple(functions), tuple(searches), servers)
 

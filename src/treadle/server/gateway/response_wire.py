@@ -52,7 +52,7 @@ def read_request(body: bytes) -> ServedRequest:
         if getattr(given, name):
             raise ConfigError(f"{name} needs treadle serve; leave it out, and send the conversation as input")
     items = read_items(given.input)
-    tools = client_tools(given.tools)
+    tools = client_tools(given.allowed_tools)
     if tools.searches or tools.servers:
         kind = "mcp" if tools.servers else "file_search"
         raise ConfigError(f"a tool of the type {kind!r} needs treadle serve; leave it out")

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from treadle.core import events as e
 from treadle.core.types import Artifact, Json, Message, Role
 from treadle.server.access import no_such
-from treadle.server.responses.response_fold import Echo, ResponseFold, is_wait
+from treadle.server.responses.item_parts import Echo
+from treadle.server.responses.response_fold import ResponseFold, is_wait
 from treadle.server.responses.response_ids import ResponseId, wire_call_id
 
 Shown = dict[str, Json]
@@ -104,8 +105,9 @@ class _ItemReader:
         """Add the output of a call if the client has sent it."""
         if self._part is not None and self._part.is_answered_by_client(body.name):
             wire = wire_call_id(self._run_id, body.call_id)
+            kind = self._part.output_type(body.name)
             output: Shown = {"call_id": wire, "output": body.result.content, "status": "completed"}
-            self.items.append({"id": f"fco_{wire}", "type": "function_call_output", **output})
+            self.items.append({"id": f"fco_{wire}", "type": kind, **output})
 
     def _decide(self, body: e.ApprovalDecided, seq: int) -> None:
         asked = wire_call_id(self._run_id, body.call_id)

@@ -26,6 +26,7 @@ from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.gateway.conversations import digest_of
 from treadle.server.given_servers import read_given_servers, write_tool
 from treadle.server.responses.conversation_items import items_of_run
+from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.request_items import (
     AskedTurn,
     CreateResponse,
@@ -36,7 +37,6 @@ from treadle.server.responses.request_items import (
     items_in,
     read_items,
 )
-from treadle.server.responses.response_fold import Echo
 from treadle.server.responses.response_ids import (
     CONVERSATION,
     ResponseId,
@@ -74,9 +74,9 @@ async def plan_response(
     Raises: `ConfigError`, `RequestRefused`.
     """
     begun = await _find_unbegun(host, caller, body)
-    given = (
-        body if begun is None else body.model_copy(update={"input": [*begun.items, *items_in(body.input)]})
-    )
+    given = body if body.allows_all else body.model_copy(update={"tools": body.allowed_tools})
+    if begun is not None:
+        given = given.model_copy(update={"input": [*begun.items, *items_in(body.input)]})
     asked, wish = await read_asked(host, caller, given, body.schema_of_answer, body.max_infer_iters)
     before: str | None = None
     system: list[str] = []
@@ -195,10 +195,15 @@ def _settings_for(host: RunHost, body: CreateResponse, wish: ClientWish) -> Sett
 
 def _check_choice(body: CreateResponse, agent: Agent[Any]) -> None:
     """Check that a model which must call a tool can answer at some time. Raises: `ConfigError`."""
-    choice = body.choice
+    choice, specs = body.choice, [tool.spec for tool in agent.tools.values()]
+    own = [spec.name for spec in specs if not spec.is_external and spec.origin is None]
+    if not body.allows_all and (left := next(iter(set(own) - {tool["type"] for tool in body.tools}), None)):
+        raise ConfigError(
+            f"tool_choice cannot take away the agent's own tools, such as {left!r}: leave allowed_tools out"
+        )
     if choice in (AUTO, NONE):
         return
-    tools = {tool.spec.name: tool.spec.is_external for tool in agent.tools.values()}
+    tools = {spec.name: spec.is_external for spec in specs}
     if choice == REQUIRED and all(tools.values()) and tools:
         return
     if choice == REQUIRED or (choice in tools and not tools[choice]):

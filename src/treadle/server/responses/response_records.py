@@ -22,7 +22,7 @@ from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource, ResourceFilter
 from treadle.runs.recording import delete_session
 from treadle.server.access import RequestRefused
-from treadle.server.responses.response_fold import Echo
+from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.response_ids import ResponseId
 from treadle.server.responses.response_part import PartReader
 from treadle.server.webhooks import WEBHOOK

@@ -15,7 +15,8 @@ from treadle.server.gateway.wires import RUN_HEADER
 from treadle.server.idempotency import keyed_request
 from treadle.server.protocols.ag_ui_input import RunAgentInput, has_news, read_answers
 from treadle.server.protocols.ag_ui_stream import AgUiStream
-from treadle.server.responses.response_fold import Echo, ResponseFold
+from treadle.server.responses.item_parts import Echo
+from treadle.server.responses.response_fold import ResponseFold
 from treadle.server.responses.response_ids import ResponseId
 from treadle.server.routes.route_context import Runner, TheHost, encode
 from treadle.server.run_host import BegunTurn

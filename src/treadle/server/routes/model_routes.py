@@ -49,3 +49,10 @@ async def create_chat_completion() -> dict[str, Any]:
 async def create_message() -> dict[str, Any]:
     """Answer as Anthropic's Messages API does, and record what is asked as a run; see chat completions."""
     raise AssertionError("the gateway answers before FastAPI does")
+
+
+@router.post("/messages/count_tokens", tags=["gateway"], openapi_extra=_body("model", "messages"))
+async def count_message_tokens() -> dict[str, Any]:
+    """Return the tokens of a request as Anthropic's API does: as its server counts them, or else an estimate, which
+    the header `x-treadle-estimated` tells."""
+    raise AssertionError("the gateway answers before FastAPI does")
