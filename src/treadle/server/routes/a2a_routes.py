@@ -39,7 +39,7 @@ from treadle.server.protocols.a2a_task import (
     list_tasks,
     write_task,
 )
-from treadle.server.routes.route_context import ClientBody, Fast, Reader, Runner, TheHost, encode
+from treadle.server.routes.route_context import SLASH, ClientBody, Fast, Name, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, BegunTurn, RunHost
 from treadle.server.turn_order import find_before, plan_text, run_id_of, start_turn
 
@@ -106,13 +106,13 @@ class ListTasks(_Params):
 
 
 @router.get("/{agent}/.well-known/agent-card.json")
-async def get_card(agent: str, request: Request, host: TheHost, caller: Reader) -> Response:
+async def get_card(agent: Name, request: Request, host: TheHost, caller: Reader) -> Response:
     """Return the card of an agent, which says how other agents reach it."""
     if agent not in host.catalog.names:
         raise UnknownAgentError(f"there is no model {agent!r:.100}")
     scheme = request.headers.get("x-forwarded-proto", "")  # of a proxy that ends TLS
     asked = request.url.replace(scheme=scheme) if scheme in ("http", "https") else request.url
-    url = str(asked).removesuffix("/.well-known/agent-card.json")
+    url = str(asked).removesuffix("/.well-known/agent-card.json").replace(SLASH, "%2F")
     described = host.catalog.describe(agent)
     skill = {"id": agent, "name": agent, "description": described, "tags": ["agent"]}
     return Fast(
@@ -132,7 +132,7 @@ async def get_card(agent: str, request: Request, host: TheHost, caller: Reader) 
 
 @router.post("/{agent}")
 async def call_agent(
-    agent: str, request: Request, host: TheHost, caller: Runner, body: Annotated[dict[str, Any], Body()]
+    agent: Name, request: Request, host: TheHost, caller: Runner, body: Annotated[dict[str, Any], Body()]
 ) -> Response:
     """Answer a request of JSON-RPC: SendMessage, SendStreamingMessage, GetTask, ListTasks, CancelTask or
     SubscribeToTask."""

@@ -30,7 +30,7 @@ from treadle.server.responses.response_records import (
     read_kept,
 )
 from treadle.server.responses.response_turn import METADATA
-from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost
+from treadle.server.routes.route_context import Fast, Name, Reader, Runner, TheHost
 from treadle.server.run_host import RunHost
 
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
@@ -123,14 +123,14 @@ def _write(run_id: str, stored: Resource | None, run: Run[Any] | None) -> dict[s
 
 
 @router.get("/{name}")
-async def get_conversation(name: str, host: TheHost, caller: Reader) -> Response:
+async def get_conversation(name: Name, host: TheHost, caller: Reader) -> Response:
     """Return a conversation."""
     return Fast(_write(*await _find(host, caller, name)))
 
 
 @router.post("/{name}")
 async def change_conversation_metadata(
-    name: str, body: ChangeConversation, host: TheHost, caller: Runner
+    name: Name, body: ChangeConversation, host: TheHost, caller: Runner
 ) -> Response:
     """Replace the metadata of a conversation."""
     run_id, stored, run = await _find(host, caller, name)
@@ -146,7 +146,7 @@ async def change_conversation_metadata(
 
 
 @router.delete("/{name}")
-async def delete_conversation(name: str, host: TheHost, caller: Runner) -> Response:
+async def delete_conversation(name: Name, host: TheHost, caller: Runner) -> Response:
     """Delete a conversation, with what memories have of it."""
     run_id, stored, run = await _find(host, caller, name)
     if run is not None:
@@ -158,7 +158,7 @@ async def delete_conversation(name: str, host: TheHost, caller: Runner) -> Respo
 
 @router.get("/{name}/items")
 async def list_items(
-    name: str,
+    name: Name,
     host: TheHost,
     caller: Reader,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
@@ -170,7 +170,7 @@ async def list_items(
 
 
 @router.post("/{name}/items")
-async def add_items(name: str, body: AddItems, host: TheHost, caller: Runner) -> Response:
+async def add_items(name: Name, body: AddItems, host: TheHost, caller: Runner) -> Response:
     """Add items to a conversation that has no response yet."""
     run_id, stored = await _find_changeable(name, host, caller)
     kept = read_kept(stored)
@@ -190,7 +190,7 @@ async def _find_changeable(name: str, host: RunHost, caller: ApiCaller) -> tuple
 
 
 @router.get("/{name}/items/{item_id}")
-async def get_item(name: str, item_id: str, host: TheHost, caller: Reader) -> Response:
+async def get_item(name: Name, item_id: Name, host: TheHost, caller: Reader) -> Response:
     """Return one item of a conversation."""
     for item in await _items_of(name, host, caller):
         if item["id"] == item_id:
@@ -199,7 +199,7 @@ async def get_item(name: str, item_id: str, host: TheHost, caller: Reader) -> Re
 
 
 @router.delete("/{name}/items/{item_id}")
-async def delete_item(name: str, item_id: str, host: TheHost, caller: Runner) -> Response:
+async def delete_item(name: Name, item_id: Name, host: TheHost, caller: Runner) -> Response:
     """Delete an item of a conversation that has no response yet, and return the conversation."""
     run_id, stored = await _find_changeable(name, host, caller)
     kept = read_kept(stored)

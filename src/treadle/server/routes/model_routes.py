@@ -7,7 +7,7 @@ from fastapi.responses import Response
 
 from treadle.core.types import Json
 from treadle.server.catalog import UnknownAgentError
-from treadle.server.routes.route_context import Fast, Reader, TheHost
+from treadle.server.routes.route_context import Fast, Name, Reader, TheHost
 
 router = APIRouter(prefix="/v1")
 
@@ -23,7 +23,7 @@ async def list_models(host: TheHost, caller: Reader) -> Response:
 
 
 @router.get("/models/{name:path}", tags=["models"])
-async def get_model(name: str, host: TheHost, caller: Reader) -> Response:
+async def get_model(name: Name, host: TheHost, caller: Reader) -> Response:
     """Return one agent or model."""
     if name not in host.catalog.names:
         raise UnknownAgentError(f"there is no model {name!r:.100}")

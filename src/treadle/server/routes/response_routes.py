@@ -42,7 +42,7 @@ from treadle.server.responses.response_records import (
     read_request,
 )
 from treadle.server.responses.response_turn import METADATA
-from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode
+from treadle.server.routes.route_context import Fast, Name, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, RunHost
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
@@ -176,7 +176,7 @@ async def list_responses(
 
 @router.get("/{response_id}")
 async def get_response(
-    response_id: str,
+    response_id: Name,
     host: TheHost,
     caller: Reader,
     stream: bool = False,
@@ -228,7 +228,7 @@ def _read_part(host: RunHost, place: ResponseId) -> ResponseFold | None:
 
 
 @router.post("/{response_id}/cancel")
-async def cancel_response(response_id: str, host: TheHost, caller: Runner) -> Response:
+async def cancel_response(response_id: Name, host: TheHost, caller: Runner) -> Response:
     """Stop the work on a response, whichever process of the server does it."""
     fold = await _fold(host, caller, response_id)
     if not fold.is_over:
@@ -243,7 +243,7 @@ async def cancel_response(response_id: str, host: TheHost, caller: Runner) -> Re
 
 @router.get("/{response_id}/input_items")
 async def list_input_items(
-    response_id: str,
+    response_id: Name,
     host: TheHost,
     caller: Reader,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
@@ -259,7 +259,7 @@ async def list_input_items(
 
 
 @router.delete("/{response_id}")
-async def delete_response(response_id: str, host: TheHost, caller: Runner) -> Response:
+async def delete_response(response_id: Name, host: TheHost, caller: Runner) -> Response:
     """Delete the conversation that a response belongs to, with what memories have of it."""
     place = read_response_id(response_id)
     await host.get_run(caller, place.run_id)
