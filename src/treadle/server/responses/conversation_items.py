@@ -2,6 +2,9 @@
 ids."""
 
 from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
 
 from treadle.core import events as e
 from treadle.core.types import Artifact, Json, Message, Role
@@ -153,15 +156,22 @@ def _write_part(part: Artifact) -> Json:
     return {"type": "input_file", "filename": part.name, "file_id": None, "file_url": part.uri}
 
 
-def choose_page(items: Sequence[Shown], limit: int, order: str, after: str | None) -> dict[str, Json]:
-    """Return a page of items, which are given with the oldest first. Raises: `RequestRefused`."""
-    chosen = list(items) if order == "asc" else list(items)[::-1]
-    if after is not None:
-        places = [number for number, item in enumerate(chosen) if item["id"] == after]
-        if not places:
-            raise no_such("item", after)
-        chosen = chosen[places[0] + 1 :]
-    return page_of(chosen[:limit], has_more=len(chosen) > limit)
+class ItemPage(BaseModel):
+    """Which part of a list is returned, as the query of a request says it."""
+
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
+
+    def choose(self, items: Sequence[Shown]) -> dict[str, Json]:
+        """Return the part of items, which are given with the oldest first. Raises: `RequestRefused`."""
+        chosen = list(items) if self.order == "asc" else list(items)[::-1]
+        if self.after is not None:
+            places = [number for number, item in enumerate(chosen) if item["id"] == self.after]
+            if not places:
+                raise no_such("item", self.after)
+            chosen = chosen[places[0] + 1 :]
+        return page_of(chosen[: self.limit], has_more=len(chosen) > self.limit)
 
 
 def page_of(items: list[Shown], *, has_more: bool = False) -> dict[str, Json]:

@@ -5,7 +5,7 @@ its history.
 """
 
 import asyncio
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
@@ -17,7 +17,7 @@ from treadle.journal.resources import Resource
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, no_such
 from treadle.server.idempotency import keyed_request, new_run_id
-from treadle.server.responses.conversation_items import choose_page, items_of_run, page_of
+from treadle.server.responses.conversation_items import ItemPage, items_of_run, page_of
 from treadle.server.responses.request_items import AskedTurn
 from treadle.server.responses.response_ids import conversation_id, read_conversation_id
 from treadle.server.responses.response_plan import read_asked
@@ -161,12 +161,10 @@ async def list_items(
     name: Name,
     host: TheHost,
     caller: Reader,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    order: Literal["asc", "desc"] = "desc",
-    after: str | None = None,
+    page: Annotated[ItemPage, Query()],
 ) -> Response:
     """Return the items of a conversation, the newest first unless `order` is `asc`."""
-    return Fast(choose_page(await _items_of(name, host, caller), limit, order, after))
+    return Fast(page.choose(await _items_of(name, host, caller)))
 
 
 @router.post("/{name}/items")

@@ -28,7 +28,7 @@ from treadle.server.access import (
 from treadle.server.event_stream import EventStream, write_named
 from treadle.server.gateway.gateway_host import result_of
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
-from treadle.server.responses.conversation_items import choose_page, items_of_run, page_of
+from treadle.server.responses.conversation_items import ItemPage, items_of_run, page_of
 from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import ResponseFold
@@ -246,16 +246,14 @@ async def list_input_items(
     response_id: Name,
     host: TheHost,
     caller: Reader,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    order: Literal["asc", "desc"] = "desc",
-    after: str | None = None,
+    page: Annotated[ItemPage, Query()],
 ) -> Response:
     """Return the items that the conversation had before those of this response, the newest first unless `order` is
     `asc`."""
     place = (await _fold(host, caller, response_id)).response_id
     events = await asyncio.to_thread(host.journal.read, place.run_id)
     items = await asyncio.to_thread(items_of_run, events, place.run_id, place)
-    return Fast(choose_page(items, limit, order, after))
+    return Fast(page.choose(items))
 
 
 @router.delete("/{response_id}")
