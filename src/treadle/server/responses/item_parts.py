@@ -28,6 +28,8 @@ class Echo(Struct, kw_only=True):
     """True if the items of file searches have their results."""
     shows_logprobs: bool = False
     """True if the texts of answers have the log probabilities of their tokens, as far as they are known."""
+    conversation: str | None = None
+    """The id of the conversation; `None`: the one of the run."""
     rest: dict[str, Json] = field(default_factory=dict)
     """Other fields, such as `temperature`."""
 

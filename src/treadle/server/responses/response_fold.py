@@ -352,7 +352,7 @@ class ResponseFold:
             "model": echo.model,
             "output": output,
             "previous_response_id": echo.previous_response_id,
-            "conversation": {"id": conversation_id(self.response_id.run_id)},
+            "conversation": {"id": echo.conversation or conversation_id(self.response_id.run_id)},
             "tools": echo.tools,
             "usage": write_usage(usage) if self.is_over else None,
         }

@@ -40,6 +40,7 @@ from treadle.server.responses.request_items import (
 from treadle.server.responses.response_ids import (
     CONVERSATION,
     ResponseId,
+    conversation_id,
     read_call_id,
     read_conversation_id,
     read_response_id,
@@ -73,15 +74,17 @@ async def plan_response(
 
     Raises: `ConfigError`, `RequestRefused`.
     """
-    begun = await _find_unbegun(host, caller, body)
+    conversation, begun = await _find_conversation(host, caller, body)
     given = body if body.allows_all else body.model_copy(update={"tools": body.allowed_tools})
     if begun is not None:
         given = given.model_copy(update={"input": [*begun.items, *items_in(body.input)]})
     asked, wish = await read_asked(host, caller, given, body.schema_of_answer, body.max_infer_iters)
-    before: str | None = None
-    system: list[str] = []
-    if body.previous_response_id is not None or body.conversation is not None:
-        before, system = await asyncio.to_thread(_find_before, host.journal, body)
+    before = body.previous_response_id
+    before_echo: Echo | None = None
+    if before is not None or conversation is not None:
+        before, before_echo = await asyncio.to_thread(_find_before, host.journal, before, conversation)
+    system = [] if before_echo is None else list(before_echo.system)
+    system += [] if begun is None else begun.system
     system += asked.instructions
     wish = replace(wish, instructions=_join_texts([body.instructions, *system]))
     wish = replace(wish, settings=_settings_for(host, body, wish))
@@ -90,7 +93,9 @@ async def plan_response(
     else:
         agent = host.catalog.agent(body.model, wish)
     _check_choice(body, agent)
-    run, mail = await _find_run(host, caller, agent, body, asked) if begun is None else (None, [])
+    run, mail = None, list[InboxMessage]()
+    if begun is None:
+        run, mail = await _find_run(host, caller, agent, body, asked, conversation)
     state = None if run is None else run.state
     if state is None and (asked.results or asked.approvals):
         known = next(iter([*asked.results, *asked.approvals]))
@@ -103,13 +108,18 @@ async def plan_response(
     run_id = (new_run_id or make_run_id()) if run is None else run.run_id
     metadata = body.metadata or {}
     if begun is not None:
-        run_id, metadata = _conversation_run(body), begun.metadata
+        assert conversation is not None
+        run_id, metadata = conversation, begun.metadata
     turn, step = (0, 0) if state is None else (state.turn.number, state.step)
     history, message = [] if mail else asked.history, asked.message
     if not is_new and history and message is not None:
         message, history = _join([*history, message]), []
     echo = echo_of(body, wish.instructions)
     echo.previous_response_id, echo.system = before, system
+    if conversation is not None:
+        echo.conversation = conversation_id(_conversation_run(body))
+    elif before_echo is not None:
+        echo.conversation = before_echo.conversation
     options: SessionOptions = {"renews_instructions": True}
     if is_new:
         labels = {METADATA: dict(metadata)}
@@ -139,24 +149,29 @@ def _conversation_run(body: CreateResponse) -> str:
     return read_conversation_id(given if isinstance(given, str) else given.id)
 
 
-async def _find_unbegun(host: RunHost, caller: ApiCaller, body: CreateResponse) -> KeptConversation | None:
-    """Return what is stored of the conversation that a request begins; `None` if it begins none that is stored."""
+async def _find_conversation(
+    host: RunHost, caller: ApiCaller, body: CreateResponse
+) -> tuple[str | None, KeptConversation | None]:
+    """Return the id of the run of the conversation that a request names, and what is stored of it if that run has
+    not begun. `None`: the request names none, or the run has begun."""
     if body.conversation is None or body.previous_response_id is not None:
-        return None
-    run_id = _conversation_run(body)
-    stored = await asyncio.to_thread(find_conversation, host.journal, run_id, caller.sees_only)
+        return None, None
+    name = _conversation_run(body)
+    stored = await asyncio.to_thread(find_conversation, host.journal, name, caller.sees_only)
+    kept = read_kept(stored)
+    run_id = kept.run_id or name
     if stored is None or await host.find_info(caller, run_id) is not None:
-        return None
-    return read_kept(stored)
+        return run_id, None
+    return run_id, kept
 
 
-def _find_before(journal: Journal, body: CreateResponse) -> tuple[str | None, list[str]]:
-    """Return the id of the response that a request continues, and the system messages of the items until then."""
-    before = body.previous_response_id
-    if before is None and body.conversation is not None:
-        before = newest_response(journal, _conversation_run(body))
-    echo = None if before is None else read_request(journal, read_response_id(before))
-    return before, [] if echo is None else list(echo.system)
+def _find_before(
+    journal: Journal, before: str | None, conversation: str | None
+) -> tuple[str | None, Echo | None]:
+    """Return the id of the response that a request continues, and what it repeats of its request."""
+    if conversation is not None:
+        before = newest_response(journal, conversation)
+    return before, None if before is None else read_request(journal, read_response_id(before))
 
 
 def _join_texts(texts: Iterable[str | None]) -> str | None:
@@ -290,16 +305,20 @@ def _join(messages: list[Message]) -> Message:
 
 
 async def _find_run(
-    host: RunHost, caller: ApiCaller, agent: Agent[Any], body: CreateResponse, asked: RequestItems
+    host: RunHost,
+    caller: ApiCaller,
+    agent: Agent[Any],
+    body: CreateResponse,
+    asked: RequestItems,
+    conversation: str | None,
 ) -> tuple[Run[Any] | None, list[InboxMessage]]:
     """Return the run that a request continues, and the messages for its inbox; a new conversation has no run."""
     if body.conversation is not None and body.previous_response_id is not None:
         raise ConfigError("give previous_response_id or conversation, not both")
-    if body.conversation is not None:
-        run_id = _conversation_run(body)
-        if (found := await host.find_run(caller, run_id)) is None:
-            raise no_such("conversation", f"{CONVERSATION}{run_id}")
-        return found, _read_mail(run_id, found.state, asked)
+    if conversation is not None:
+        if (found := await host.find_run(caller, conversation)) is None:
+            raise no_such("conversation", f"{CONVERSATION}{_conversation_run(body)}")
+        return found, _read_mail(conversation, found.state, asked)
     if body.previous_response_id is None:
         found = await _find_named(host, caller, asked)
         return found, [] if found is None else _read_mail(found.run_id, found.state, asked)
