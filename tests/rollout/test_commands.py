@@ -237,6 +237,34 @@ print(json.dumps([call.name, call.arguments, second.output_text, third.output_te
     assert sorted(begun) == [1, 3]  # the branch, and the conversation however it was sent
 
 
+def test_a_program_may_give_tools_that_take_a_text(tmp_path: Path, engine: Engine) -> None:
+    pytest.importorskip("openai")
+    command = write(
+        tmp_path / "own",
+        """
+import openai
+create = (client := openai.OpenAI()).responses.create
+other = {"type": "function", "name": "other", "parameters": {"type": "object"}}
+only = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "patch"}]}
+given = {"model": "any", "tools": [{"type": "custom", "name": "patch"}, other], "tool_choice": only}
+first = create(input='call patch {"input": "a line"}', **given)
+(call,) = first.output
+output = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "patched"}
+second = create(input=[output], previous_response_id=first.id, **given)
+with client.responses.stream(input='call patch {"input": "a line"}', **given) as stream:
+    texts = [event.input for event in stream if event.type == "response.custom_tool_call_input.done"]
+    again = stream.get_final_response().output[0]
+print(json.dumps([call.type, call.input, second.output_text, texts, again.input]))
+""",
+    )
+    model = {"model": "openai:echo", "base_url": engine.url, "api_key_env": ""}
+    given: Any = {"tasks": ["files:csv_sum-*"], "groups": 1, "group_size": 1, "path": tmp_path / "out"}
+    asyncio.run(Rollouts(model=model, workers=ProgramWorkers(command), **given).run())
+    with open_journal(tmp_path / "out" / "runs.db") as journal:
+        said = json.loads(Run.load("rollout-1-0", journal).output)
+    assert said == ["custom_tool_call", "a line", "patch: patched", ["a line"], "a line"]
+
+
 async def test_what_a_program_asks_is_written_as_its_engine_reads_it(tmp_path: Path) -> None:
     tool = {"name": "weather", "input_schema": {"type": "object"}}
     asks = {

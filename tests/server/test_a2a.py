@@ -130,6 +130,46 @@ async def test_a_task_is_cancelled_and_followed(connect: Any, journal: Journal) 
     assert len(journal.runs(RunFilter(is_turn_open=False))) == 1
 
 
+async def test_tasks_are_listed_in_pages(connect: Any, client: AsyncOpenAI) -> None:
+    agent = await connect("curious", streaming=False)
+    asked = 'call ask_user {"question": "Which?"}\nthen\nsay ok'
+    made = []
+    for text, context in (("one", "a"), ("two", "b"), ("three", "a"), (asked, "c")):
+        (item,) = await ask(agent, said(text, context_id=context))
+        made.append(item.task.id)
+    await ask(await connect("echo", streaming=False), said("of another agent"))
+
+    async def find(**given: Any) -> Any:
+        return await agent.list_tasks(wire.ListTasksRequest(**given))
+
+    found = await find()
+    assert [task.id for task in found.tasks] == made[::-1]
+    assert (found.total_size, found.page_size, found.next_page_token) == (4, 4, "")
+    assert not found.tasks[0].artifacts
+    assert found.tasks[1].history[0].parts[0].text == "three"
+    pages, token = [], ""
+    while len(pages) < 3:
+        page = await find(page_size=2, page_token=token)
+        pages.append([task.id for task in page.tasks])
+        assert page.total_size == 4
+        if not (token := page.next_page_token):
+            break
+    assert pages == [made[:1:-1], made[1::-1]]
+    whole = await find(context_id="a", include_artifacts=True, history_length=0)
+    assert [text_of(task)[0].split("\n")[0] for task in whole.tasks] == ["You said: three", "You said: one"]
+    assert not whole.tasks[0].history
+    waiting = await find(status=wire.TaskState.TASK_STATE_INPUT_REQUIRED)
+    assert ([task.id for task in waiting.tasks], waiting.total_size) == ([made[3]], 1)
+    done = await find(status=wire.TaskState.TASK_STATE_COMPLETED, page_size=2)
+    assert ([task.id for task in done.tasks], done.total_size) == ([made[2], made[1]], 3)
+    since = await find(status_timestamp_after=found.tasks[1].status.timestamp)
+    assert [task.id for task in since.tasks] == [made[3], made[2]]
+    assert not (await find(context_id="of nobody")).tasks
+    for wrong in ({"page_token": "nonsense"}, {"page_size": 101}):
+        with pytest.raises(errors.InvalidParamsError):
+            await find(**wrong)
+
+
 async def _collect(items: AsyncIterator[Any]) -> list[Any]:
     return [item async for item in items]
 

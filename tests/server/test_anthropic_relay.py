@@ -93,3 +93,46 @@ async def test_the_client_is_told_which_sequence_stopped_the_answer(
     async with relaying(handle, tmp_path, journal) as (client, _):
         said = await ask(client, [{"role": "user", "content": "hi"}], is_streamed=is_streamed)
     assert (said.stop_reason, said.stop_sequence) == ("stop_sequence", "END")
+
+
+COUNTED: Any = {
+    "system": "Be brief.",
+    "tools": [TOOL],
+    "messages": [{"role": "user", "content": "hello " * 50}],
+}
+
+
+async def test_the_server_of_the_model_counts_tokens(tmp_path: Path, journal: Journal) -> None:
+    replies = [Reply({"input_tokens": 123}), Reply(b'{"error": {"message": "slow down"}}', 429)]
+    async with relaying(lambda _: replies.pop(0), tmp_path, journal) as (client, server):
+        counted = await client.messages.count_tokens(model="claude", **COUNTED)
+        assert counted.input_tokens == 123
+        (asked,) = server.requests
+        assert asked.path == "/v1/messages/count_tokens"
+        assert asked.json() == {"model": "claude-x", **COUNTED}
+        with pytest.raises(anthropic.RateLimitError, match="slow down"):
+            await client.messages.count_tokens(model="claude", **COUNTED)
+    assert not journal.runs()
+
+
+async def test_tokens_are_estimated_for_other_models(tmp_path: Path, journal: Journal) -> None:
+    config = tmp_path / "treadle.toml"
+    config.write_text(
+        '[models.echo]\nmodel = "mock:echo"\n[agents.clerk]\nmodel = "echo"\ntools = ["files"]\n'
+    )
+    async with (
+        serving(config, journal) as url,
+        anthropic.AsyncAnthropic(base_url=url, api_key="any", max_retries=0) as client,
+    ):
+        counts = []
+        for model in ("echo", "clerk"):
+            answer = await client.messages.with_raw_response.count_tokens(model=model, **COUNTED)
+            assert answer.headers["x-treadle-estimated"] == "true"
+            counts.append((await answer.parse()).input_tokens)
+        assert 50 < counts[0] < 400
+        assert counts[1] > counts[0] + 100  # the agent has tools of its own
+        with pytest.raises(anthropic.NotFoundError, match="there is no model"):
+            await client.messages.count_tokens(model="nope", **COUNTED)
+        with pytest.raises(anthropic.BadRequestError):
+            await client.messages.count_tokens(model="echo", messages=[{"role": "user", "content": 5}])
+    assert not journal.runs()

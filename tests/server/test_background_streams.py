@@ -22,7 +22,7 @@ from treadle.core.types import Message, Role
 from treadle.journal.protocol import Journal
 from treadle.server.api_server import load_served
 from treadle.server.catalog import AgentCatalog
-from treadle.server.responses.response_fold import Echo
+from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.response_ids import ResponseId
 from treadle.server.responses.response_records import follow_response
 from treadle.server.routes.response_routes import write_lines

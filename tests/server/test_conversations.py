@@ -57,18 +57,75 @@ async def test_a_conversation_is_changed_until_its_first_response(tmp_path: Path
         (item,) = first.output
         assert await client.conversations.items.retrieve(item.id, conversation_id=made.id)
         assert (await client.conversations.retrieve(made.id)).metadata == {"c": "d"}
-        for change in (
-            client.conversations.items.create(made.id, items=[{"role": "user", "content": "x"}]),
-            client.conversations.items.delete(item.id, conversation_id=made.id),
-        ):
-            with pytest.raises(
-                openai.BadRequestError, match="a conversation with a response cannot be changed"
-            ):
-                await change
         await client.conversations.delete(made.id)
         assert journal.runs() == []
         with pytest.raises(openai.NotFoundError, match="there is no conversation 'conv_"):
             await client.conversations.retrieve(made.id)
+
+
+async def test_a_conversation_is_changed_after_a_response(tmp_path: Path, journal: Journal) -> None:
+    said = [
+        calling(("c1", "add", '{"a": 1, "b": 2}')),
+        *({"content": word} for word in ("three", "grey", "green", "new", "old")),
+    ]
+    async with talking(tmp_path, journal, *said) as (client, engine):
+        made = await client.conversations.create(metadata={"a": "b"})
+        given: Any = {"model": "far", "conversation": made.id, "tools": [ADD]}
+        first = await client.responses.create(
+            input=[{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "1 + 2?"}],
+            **given,
+        )
+        add: Any = {"role": "user", "content": "I live by the sea."}
+        with pytest.raises(openai.ConflictError, match="waits for outputs"):
+            await client.conversations.items.create(made.id, items=[add])
+        call: Any = first.output[0]
+        output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "3"}
+        second = await client.responses.create(input=[output], **given)
+        before = await listed(client, made.id)
+        reply: Any = {"role": "assistant", "content": "Nice."}
+        added = await client.conversations.items.create(made.id, items=[add, reply])
+        assert await listed(client, made.id) == [*before, *added.data]
+        third = await client.responses.create(input="Its colour?", **given)
+        assert third.conversation is not None
+        assert third.conversation.id == made.id
+        sent = engine.requests[-1].json()["messages"]
+        assert [message.get("content") for message in sent] == [
+            *("Be brief.", "1 + 2?", None, "3", "three", "I live by the sea.", "Nice.", "Its colour?"),
+        ]
+        wrong = (await listed(client, made.id))[-1]
+        await client.conversations.items.delete(wrong.id, conversation_id=made.id)
+        fourth = await client.responses.create(input="Sure?", **given)
+        sent = engine.requests[-1].json()["messages"]
+        assert [message["content"] for message in sent][-3:] == ["Nice.", "Its colour?", "Sure?"]
+        after = await listed(client, made.id)
+        assert "grey" not in str(after)
+        assert after[-1].id == fourth.output[0].id
+        # The responses of before stay as they are, and can be continued.
+        assert (await client.responses.retrieve(second.id)).output_text == "three"
+        branch = await client.responses.create(model="far", input="x", previous_response_id=second.id)
+        assert branch.output_text == "new"
+        last = await client.responses.create(model="far", input="y", previous_response_id=fourth.id)
+        assert last.conversation is not None
+        assert last.conversation.id == made.id
+        assert (await client.conversations.retrieve(made.id)).metadata == {"a": "b"}
+        await client.conversations.delete(made.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.conversations.retrieve(made.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(second.id)
+
+
+async def test_a_conversation_with_images_is_not_changed_after_a_response(
+    tmp_path: Path, journal: Journal
+) -> None:
+    async with talking(tmp_path, journal, {"content": "a dot"}) as (client, _):
+        part: Any = {"type": "input_image", "image_url": PIXEL, "detail": "auto"}
+        made = await client.responses.create(model="far", input=[{"role": "user", "content": [part]}])
+        assert made.conversation is not None
+        with pytest.raises(openai.BadRequestError, match="images or files cannot be changed"):
+            await client.conversations.items.create(
+                made.conversation.id, items=[{"role": "user", "content": "x"}]
+            )
 
 
 async def test_items_are_those_of_the_responses(tmp_path: Path, journal: Journal) -> None:

@@ -1,6 +1,7 @@
 """What those who operate a server see: its figures, the lines about its requests, and its description."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,13 @@ async def test_figures_are_in_the_form_of_prometheus(client: AsyncOpenAI) -> Non
     assert figures['treadle_requests_total{method="GET",route="other",status="404"}'] == "1"
     assert figures["treadle_is_ready"] == "1"
     assert "odd" not in text
+    for kind in ("HELP", "TYPE"):
+        told = [line.split()[2] for line in text.splitlines() if line.startswith(f"# {kind}")]
+        names = {
+            re.split(r"[ {]", line)[0].removesuffix("_bucket") for line in text.splitlines() if line[0] != "#"
+        }
+        names = {name.removesuffix("_sum").removesuffix("_count") for name in names}
+        assert sorted(told) == sorted(names)
 
 
 async def test_figures_need_a_key_and_probes_do_not(tmp_path: Path, journal: Journal) -> None:

@@ -18,7 +18,8 @@ from tests.server.test_responses import ADD, journal
 from treadle.core.events import InferenceCompleted
 from treadle.core.types import Completion, FinishReason, Message, Role, ServerCall
 from treadle.journal.protocol import Journal
-from treadle.server.responses.response_fold import Echo, ResponseFold
+from treadle.server.responses.item_parts import Echo
+from treadle.server.responses.response_fold import ResponseFold
 from treadle.server.responses.response_ids import ResponseId
 
 __all__ = ["journal"]
@@ -379,3 +380,67 @@ def test_calls_of_the_models_own_server_have_their_events() -> None:
         ("mcp_call", "failed"),
         ("message", "completed"),
     ]
+
+
+PATCH: Any = {"type": "custom", "name": "patch", "description": "Change files.", "format": {"type": "text"}}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_custom_tool_takes_a_text(is_stream: bool, tmp_path: Path, journal: Journal) -> None:
+    said = [
+        calling(("c1", "patch", '{"input": "*** a\\n+ \\"b\\""}')),
+        {"content": "done"},
+        {"content": "bye"},
+    ]
+    async with talking(tmp_path, journal, *said) as (client, engine):
+        grammar = {"type": "grammar", "syntax": "lark", "definition": "start: LINE"}
+        given: Any = {"model": "far", "tools": [{**PATCH, "format": grammar}], "tool_choice": "required"}
+        first, events = await respond(client, is_stream, input="patch it", **given)
+        sent = engine.requests[0].json()["tools"][0]["function"]
+        assert sent["parameters"]["required"] == ["input"]
+        assert "start: LINE" in sent["description"]
+        (call,) = first.output
+        assert (call.type, call.name, call.input) == ("custom_tool_call", "patch", '*** a\n+ "b"')
+        told = [event.type for event in events if "custom_tool_call" in event.type]
+        kinds = ["response.custom_tool_call_input.delta", "response.custom_tool_call_input.done"]
+        assert told == (kinds if is_stream else [])
+        read = await client.responses.retrieve(first.id)
+        assert [item.to_dict() for item in read.output] == [item.to_dict() for item in first.output]
+        output: Any = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "ok"}
+        given["tool_choice"] = "auto"
+        last, _ = await respond(client, is_stream, input=[output], previous_response_id=first.id, **given)
+        assert last.output_text == "done"
+        items = await client.conversations.items.list(last.conversation.id, order="asc")
+        assert [item.type for item in items.data] == [
+            *("message", "custom_tool_call", "custom_tool_call_output", "message"),
+        ]
+        # The ids are enough, and so are the items.
+        whole: Any = [{"role": "user", "content": "patch it"}, call.to_dict(), output]
+        whole += [last.output[0].to_dict(), {"role": "user", "content": "bye"}]
+        third, _ = await respond(client, is_stream, input=whole, **given)
+        assert (third.output_text, third.conversation.id) == ("bye", last.conversation.id)
+        asked = engine.requests[-1].json()["messages"]
+        assert asked[1]["tool_calls"][0]["function"]["arguments"] == '{"input": "*** a\\n+ \\"b\\""}'
+
+
+async def test_only_the_allowed_tools_are_given(tmp_path: Path, journal: Journal) -> None:
+    async with talking(tmp_path, journal, {"content": "a"}, {"content": "b"}) as (client, engine):
+        tools = [ADD, PATCH]
+        only: Any = {
+            "type": "allowed_tools",
+            "mode": "required",
+            "tools": [{"type": "custom", "name": "patch"}],
+        }
+        made = await client.responses.create(model="far", input="x", tools=tools, tool_choice=only)
+        sent = engine.requests[-1].json()
+        assert [tool["function"]["name"] for tool in sent["tools"]] == ["patch"]
+        assert sent["tool_choice"] == "required"
+        assert made.to_dict()["tool_choice"] == only
+        assert len(made.tools) == 2
+        for model, choice, error in (
+            ("clerk", {**only, "mode": "auto"}, "cannot take away the agent's own tools"),
+            ("far", {**only, "mode": "always"}, "tool_choice.mode is 'always'"),
+            ("far", {**only, "tools": [{"type": "function", "name": "no"}]}, "none of the tools"),
+        ):
+            with pytest.raises(openai.BadRequestError, match=error):
+                await client.responses.create(model=model, input="x", tools=tools, tool_choice=choice)

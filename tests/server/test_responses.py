@@ -18,7 +18,7 @@ from treadle.core.events import ToolCompleted
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.server.api_server import Served, load_served, serve_api
-from treadle.server.responses.response_fold import Echo
+from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.response_ids import ResponseId
 from treadle.server.responses.response_records import read_request, record_of
 

@@ -75,8 +75,10 @@ def test_one_item_may_stand_alone() -> None:
     assert resolve_tools([]) == ()
 
 
-# `client` has the tools of whoever uses a run.
-@pytest.mark.parametrize("name", [name for name in TOOLSETS.table if name[-1] != ":" and name != "client"])
+# `client` and `client-mcp` have the tools of whoever uses a run.
+@pytest.mark.parametrize(
+    "name", [name for name in TOOLSETS.table if name[-1] != ":" and name not in ("client", "client-mcp")]
+)
 def test_every_registered_toolset_loads(name: str) -> None:
     assert resolve_tools([name])
 

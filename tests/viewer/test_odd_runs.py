@@ -85,6 +85,37 @@ async def live(config: Path, journal: Journal) -> AsyncIterator[str]:
         yield f"{url}/view#/"
 
 
+@pytest.mark.parametrize("run_id", ODD_IDS)
+async def test_the_list_opens_a_run_with_any_id(
+    browser: Chromium, live: str, journal: Journal, run_id: str
+) -> None:
+    helper = Agent(ScriptedModel(["It is there."]))
+    script = [answer("", call("helper", {"task": "Look."})), answer("It is done.")]
+    agent = Agent(ScriptedModel(script), tools=[helper.as_tool("helper", "Helps.")], journal=journal)
+    await agent.run("Is it there?", run_id=run_id, files={"a.txt": "some text"})
+
+    def look_at() -> None:
+        show(browser, f"{live}runs", ".line")
+        browser.evaluate(
+            "[...document.querySelectorAll('.line a')].find(a => !/^↳/.test(a.innerText)).click()"
+        )
+        wait(browser, "document.querySelector('.transcript')?.innerText.includes('It is done.')")
+        wait(browser, "document.querySelectorAll('.leaf').length > 2")
+        browser.evaluate("document.querySelector('.leaf.inference').click()")
+        browser.evaluate("[...document.querySelectorAll('.inspector [role=tab]')][1].click()")
+        wait(browser, "document.querySelector('.prompt')?.innerText.includes('Is it there?')")
+        browser.evaluate("[...document.querySelectorAll('.tabs [role=tab]')][2].click()")
+        wait(browser, "document.querySelector('.difference')?.innerText.includes('some text')")
+        for number in range(browser.evaluate("document.querySelectorAll('.tabs [role=tab]').length")):
+            browser.evaluate(f"document.querySelectorAll('.tabs [role=tab]')[{number}].click()")
+            wait(browser, "!document.body.innerText.includes('Loading')")
+            assert "there is no run" not in text_of(browser)
+            assert "there is nothing at" not in text_of(browser)
+        assert browser.complaints == []
+
+    await asyncio.to_thread(look_at)
+
+
 async def test_a_group_may_have_any_name(browser: Chromium, live: str, journal: Journal) -> None:
     for number in range(2):
         agent = Agent(ScriptedModel([f"Answer {number}"]), journal=journal)

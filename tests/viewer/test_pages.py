@@ -13,7 +13,7 @@ from tests.server.test_responses import config, journal, serving
 from tests.viewer.conftest import LONG_STEPS, ServedJournal
 from tests.viewer.sample_runs import EVIL, make_asking
 
-from treadle import Agent, open_journal
+from treadle import Agent, Run, open_journal
 from treadle.core.events import TextDelta
 from treadle.core.inbox import Note
 from treadle.core.types import Completion, FinishReason, Message, Request, Role
@@ -286,6 +286,32 @@ def test_an_agent_is_talked_to_and_its_call_approved(browser: Chromium, served: 
     wait(browser, f"!location.hash.includes({run_id!r}) && document.body.innerText.includes('forked from')")
     wait(browser, "document.querySelector('.transcript').innerText.includes('Another way.')")
     assert browser.complaints == []
+
+
+def test_the_arguments_of_a_call_are_changed_before_it_is_approved(
+    browser: Chromium, served: ServedJournal
+) -> None:
+    show(browser, served.address("runs"), "button.main")
+    press(browser, "c")
+    wait(browser, "document.querySelector('#new-text')")
+    asked = 'call write_file {"file_path": "a.md", "content": "one"}\nthen\nsay It is written.'
+    write(browser, "#new-text", asked)
+    click(browser, "Send")
+    wait(browser, "document.querySelector('.ask code')?.textContent.includes('a.md')")
+    click(browser, "Change")
+    wait(browser, "document.querySelector('.ask textarea')?.value.includes('a.md')")
+    browser.evaluate("document.querySelector('.ask textarea').select()")
+    write(browser, ".ask textarea", '{"file_path": "b.md", "content"')
+    click(browser, "Approve")
+    wait(browser, "document.body.innerText.includes('arguments is not JSON')")
+    browser.evaluate("document.querySelector('.ask textarea').select()")
+    write(browser, ".ask textarea", '{"file_path": "b.md", "content": "two"}')
+    click(browser, "Approve")
+    wait(browser, "document.querySelector('.transcript')?.innerText.match(/It is written/g)?.length > 1")
+    run_id = browser.evaluate("location.hash.split(/[/?]/)[2]")
+    with open_journal(served.path) as journal:
+        assert Run.load(run_id, journal).files["b.md"] == b"two"
+        assert "a.md" not in Run.load(run_id, journal).files
 
 
 def test_a_question_is_answered(browser: Chromium, served: ServedJournal) -> None:

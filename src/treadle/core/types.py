@@ -336,6 +336,15 @@ class Settings(Struct, frozen=True, omit_defaults=True, gc=False):
         return has_policy_logprobs(self.logprobs_mode, sampling)
 
 
+class ToolOrigin(Struct, frozen=True, gc=False):
+    """The server that a tool is from, if the client of a run named the server."""
+
+    server: str
+    """The label that the client gave the server."""
+    name: str
+    """The name that the tool has there."""
+
+
 class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     """The description of a tool: what the model reads, and how the loop runs it."""
 
@@ -367,6 +376,10 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     """True for a tool of Treadle that itself fences what is foreign in its results."""
     is_external: bool = False
     """True if the program that uses the run makes the calls. The run pauses until it posts their results."""
+    origin: ToolOrigin | None = None
+    """The server that the tool is from, if the client of the run named it."""
+    takes_text: bool = False
+    """True if the tool takes a text, which stands in its arguments as `input`."""
 
 
 class OutputMode(StrEnum):

@@ -49,7 +49,7 @@ from treadle.server.routes import (
     vector_store_routes,
     viewer_routes,
 )
-from treadle.server.routes.route_context import Fast, Reader
+from treadle.server.routes.route_context import EncodedSlashes, Fast, Reader
 from treadle.server.run_host import RunHost
 from treadle.viewer.viewed_data import ViewedData
 
@@ -125,7 +125,7 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
         return PlainTextResponse(request.app.state.metrics.write())
 
     direct = {response_routes.router.prefix: partial(response_routes.answer_directly, api, host)}
-    app: Any = Gateway(api, host, _answer_any, direct)
+    app: Any = EncodedSlashes(Gateway(api, host, _answer_any, direct))
     if table.allow_origins:
         anything = ["*"]
         app = CORSMiddleware(app, table.allow_origins, anything, anything, expose_headers=anything)

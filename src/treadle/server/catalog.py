@@ -21,7 +21,10 @@ from treadle.loop.listener import Hook
 from treadle.models.config.presets import find_preset, split_name
 from treadle.models.config.recipe import Config
 from treadle.models.config.tables import AgentTable
+from treadle.models.wire.served import make_text_tool
+from treadle.server.given_servers import MCP, GivenServer, approvals_of, open_servers
 from treadle.tools.client_tools import ClientTools
+from treadle.tools.mcp.client_servers import ClientServers, leave_servers
 from treadle.tools.resolve import place_in
 
 _MAX_AGENTS = 256
@@ -38,6 +41,8 @@ class ClientWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The tools that the client runs, as definitions."""
     searches: tuple[dict[str, Json], ...] = ()
     """The settings of the tool `file_search`; at most one."""
+    servers: tuple[GivenServer, ...] = ()
+    """The MCP servers that the client names."""
     settings: dict[str, Json] = {}
     """Settings of the model, such as `temperature`."""
     schema: dict[str, Json] | None = None
@@ -47,7 +52,7 @@ class ClientWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_relayed: bool = False
     """True if the client gets every answer of the model as it is."""
     client: str = ""
-    """The name of the client."""
+    """The name of the client. Clients share no session with MCP servers."""
 
 
 class UnknownAgentError(ConfigError):
@@ -89,22 +94,49 @@ class AgentCatalog:
         """The dialects of models, as far as they were looked up."""
         self._lock = new_lock()
 
-    def agent(self, name: str, wish: ClientWish = ClientWish()) -> Agent[Any]:
-        """Return the agent with this name, with what the client wants besides. Any thread may call this.
+    async def agent_with_servers(self, name: str, wish: ClientWish) -> Agent[Any]:
+        """Return the agent with this name, connected to the servers that the client names.
 
-        Raises: `UnknownAgentError`; `AgentUnavailableError`; `ConfigError` if the client wants what cannot be.
+        Raises: as `agent` does; `RequestRefused` if a server cannot be used.
         """
+        self._check_name(name)
+        if self._key(name, wish) in self._agents:
+            return self.agent(name, wish)
+        servers = await open_servers(wish.servers, self.config.file.serve)
+        agent: Agent[Any] | None = None
+        try:
+            agent = self.agent(name, wish, servers)
+        finally:
+            if agent is None or servers not in agent.kit.given:  # another request has made it meanwhile
+                await servers.aclose()
+        return agent
+
+    def _check_name(self, name: str) -> None:
         if name not in self.names:
             hint = did_you_mean(name, self.names, f"the models are {', '.join(self.names) or 'none'}")
             raise UnknownAgentError(f"there is no model {name!r}{hint}")
+
+    def _key(self, name: str, wish: ClientWish) -> bytes:
         # Instructions often differ from run to run where all else is the same, and are cheap to replace.
-        key = msgspec.json.encode((name, replace(wish, instructions=None, client="")), order="deterministic")
+        known = replace(wish, instructions=None, client=wish.client if wish.servers else "")
+        return msgspec.json.encode((name, known), order="deterministic")
+
+    def agent(
+        self, name: str, wish: ClientWish = ClientWish(), servers: ClientServers | None = None
+    ) -> Agent[Any]:
+        """Return the agent with this name, with what the client wants besides. Any thread may call this.
+
+        `servers` are the servers of the wish, if it has some. Raises: `UnknownAgentError`;
+        `AgentUnavailableError`; `ConfigError` if the client wants what cannot be.
+        """
+        self._check_name(name)
+        key = self._key(name, wish)
         with self._lock:
             found = self._agents.get(key)
             if found is None:
-                found = self._agents[key] = self._make_checked(name, wish)
+                found = self._agents[key] = self._make_checked(name, wish, servers)
                 if len(self._agents) > _MAX_AGENTS:
-                    self._agents.popitem(last=False)
+                    leave_servers(self._agents.popitem(last=False)[1].kit.given)
             self._agents.move_to_end(key)
         told = self._instructions(name, wish)
         if found.instructions != told:
@@ -112,10 +144,10 @@ class AgentCatalog:
             found.instructions = told
         return found
 
-    def _make_checked(self, name: str, wish: ClientWish) -> Agent[Any]:
+    def _make_checked(self, name: str, wish: ClientWish, servers: ClientServers | None) -> Agent[Any]:
         """Return a new agent, or find out who has to mend what is wrong with it."""
         try:
-            return self._make(name, wish)
+            return self._make(name, wish, servers)
         except ConfigError as error:
             fault = error
         try:
@@ -169,7 +201,7 @@ class AgentCatalog:
         texts = [None if table is None else table.instructions, wish.instructions]
         return "\n\n".join([text for text in texts if text]) or None
 
-    def _make(self, name: str, wish: ClientWish) -> Agent[Any]:
+    def _make(self, name: str, wish: ClientWish, servers: ClientServers | None = None) -> Agent[Any]:
         table = self.config.file.agents.get(name) or AgentTable(model=name)
         options: dict[str, Any] = {"hooks": self.hooks, "journal": self._journal}
         options["instructions"] = self._instructions(name, wish)
@@ -180,6 +212,7 @@ class AgentCatalog:
         tools += [FileSearch(table.vector_stores) for _ in own]
         tools += [FileSearch(**search) for search in wish.searches]
         tools += [ClientTools(list(wish.tools))] if wish.tools else []
+        tools += [] if servers is None else [servers]
         if tools or table.persona is None:
             options["tools"] = tools
         if table.persona is not None:
@@ -189,6 +222,10 @@ class AgentCatalog:
         if table.memory is not None:
             options["memory"] = table.memory
         policy = _policy_of(table, wish)
+        if servers is not None:
+            policy = policy or Policy()
+            asks = approvals_of(wish.servers, servers, policy)
+            policy = replace(policy, approve={**policy.approve, **asks})
         if policy is not None:
             options["policy"] = policy
         model, settings = self._model_of(name), dict(wish.settings)
@@ -222,18 +259,29 @@ def _policy_of(table: AgentTable, wish: ClientWish) -> Policy | None:
     return replace(Policy(), **given) if given else None
 
 
-def client_tools(
-    tools: Sequence[Mapping[str, Json]],
-) -> tuple[tuple[dict[str, Json], ...], tuple[dict[str, Json], ...]]:
-    """Return the tools of a request that the client runs, and the settings of the tool `file_search`.
+class GivenTools(Struct, frozen=True):
+    """The tools of a request, by their kinds."""
 
-    There are no settings if the request does not ask for the tool. Raises: `ConfigError` for another kind.
-    """
+    functions: tuple[dict[str, Json], ...]
+    """The tools that the client runs."""
+    searches: tuple[dict[str, Json], ...]
+    """The settings of the tool `file_search`; none if the request does not ask for it."""
+    servers: list[dict[str, Json]]
+    """The tools of the type `mcp`, as they were given."""
+
+
+def client_tools(tools: Sequence[Mapping[str, Json]]) -> GivenTools:
+    """Return the tools of a request. Raises: `ConfigError` for a kind that clients cannot give."""
     functions: list[dict[str, Json]] = []
     searches: list[dict[str, Json]] = []
+    servers: list[dict[str, Json]] = []
     for number, tool in enumerate(tools):
         if tool.get("type") == "function":
             functions.append(dict(tool))
+        elif tool.get("type") == "custom":
+            functions.append(make_text_tool(tool))
+        elif tool.get("type") == MCP:
+            servers.append(dict(tool))
         elif tool.get("type") == NAME and not searches:
             try:
                 searches.append(_read_search(tool))
@@ -241,10 +289,10 @@ def client_tools(
                 raise ConfigError(f"tools[{number}]: {error}") from None
         else:
             raise ConfigError(
-                f"tools[{number}] is of the type {tool.get('type')!r}; clients can give functions and one "
-                f"{NAME}, and the agent has the other tools"
+                f"tools[{number}] is of the type {tool.get('type')!r}; clients can give functions, custom tools, "
+                f"MCP servers and one {NAME}, and the agent has the other tools"
             )
-    return tuple(functions), tuple(searches)
+    return GivenTools(tuple(functions), tuple(searches), servers)
 
 
 def _read_search(tool: Mapping[str, Json]) -> dict[str, Json]:

@@ -70,12 +70,12 @@ class Metrics:
 
     def write(self) -> str:
         """Return what was counted, in the text form of Prometheus."""
-        lines = ["# TYPE treadle_requests_total counter"]
+        lines = _head("requests_total", "counter")
         for (method, route, status), count in sorted(self._counts.items()):
             lines.append(
                 f'treadle_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}'
             )
-        lines.append("# TYPE treadle_request_seconds histogram")
+        lines += _head("request_seconds", "histogram")
         for route, buckets in sorted(self._buckets.items()):
             total = 0
             for edge, count in zip((*_SECONDS, "+Inf"), buckets, strict=True):
@@ -89,8 +89,22 @@ class Metrics:
             "is_ready": int(self._host.fault is None),
         }
         for name, value in gauges.items():
-            lines += [f"# TYPE treadle_{name} gauge", f"treadle_{name} {value}"]
+            lines += [*_head(name, "gauge"), f"treadle_{name} {value}"]
         return "\n".join([*lines, ""])
+
+
+_HELP = {
+    "requests_total": "Requests that were answered, by method, route and status.",
+    "request_seconds": "How long requests took until the end of their answers, by route.",
+    "requests_in_flight": "Requests that are being answered.",
+    "runs_driven": "Turns and interrupted runs that this process works on.",
+    "is_ready": "1 if the server takes requests, and 0 if not.",
+}
+
+
+def _head(name: str, kind: str) -> list[str]:
+    """Return the lines before the values of a figure."""
+    return [f"# HELP treadle_{name} {_HELP[name]}", f"# TYPE treadle_{name} {kind}"]
 
 
 def log_requests() -> None:

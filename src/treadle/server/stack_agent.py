@@ -22,8 +22,9 @@ from treadle.core.events.narrowing import Item
 from treadle.core.types import StopReason, ToolCall, ToolResult
 from treadle.knowledge.files.file_search import NAME as FILE_SEARCH
 from treadle.runs.begin import make_run_id
+from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.request_items import read_items
-from treadle.server.responses.response_fold import Echo, ResponseFold
+from treadle.server.responses.response_fold import ResponseFold
 from treadle.server.responses.response_ids import ResponseId, conversation_id, read_conversation_id
 
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")

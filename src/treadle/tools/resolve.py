@@ -30,6 +30,7 @@ TOOLSETS: Registry[Any] = Registry(
     {
         "ask": "treadle.tools.ask_user:AskToolset",
         "client": "treadle.tools.client_tools:ClientTools",
+        "client-mcp": "treadle.tools.mcp.client_servers:client_servers",
         "files": "treadle.tools.file_tools:FilesToolset",
         "vfs": "treadle.tools.vfs:VfsToolset",
         "shell": "treadle.tools.shell:make_shell",
@@ -227,7 +228,7 @@ def demands_of_tools(part: PartSpec) -> list[str]:
             else [f"use the image {root!r}, which Docker or Podman pulls if it is not here"]
         )
         return [*_FIXED[part.name], *pulled]
-    if kind == "mcp":
+    if kind in ("mcp", "client-mcp"):
         from treadle.tools.mcp.target import OF_RUN
 
         names = dict.fromkeys(_VARIABLE.findall(f"{part.name} {part.settings}"))

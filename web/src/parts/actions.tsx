@@ -43,15 +43,20 @@ function Question({ runId, item }: { runId: string; item: Item }): ReactNode {
 
 function Approval({ runId, item }: { runId: string; item: Item }): ReactNode {
   const [reason, setReason] = useState("");
+  // The text goes to the server as it was written, since JavaScript would change long numbers.
+  const [changed, setChanged] = useState<string | null>(null);
   const say = (isApproved: boolean): void => {
-    const message = { type: "decide", call_id: item.callId, is_approved: isApproved, ...(reason && !isApproved ? { reason } : {}) };
-    void attempt(mail(runId, message));
+    const more = isApproved ? { arguments: changed === item.arguments ? null : changed } : { reason: reason || null };
+    void attempt(mail(runId, { type: "decide", call_id: item.callId, is_approved: isApproved, ...more }));
   };
   return (
     <form className="ask" onSubmit={(event) => { event.preventDefault(); say(false); }}>
-      <b className="warn">It wants to call {item.title}:</b> <code className="cut" title={item.arguments}>{item.arguments}</code>
-      <span className="grow" />
+      <b className="warn">It wants to call {item.title}:</b>
+      {changed === null
+        ? <><code className="cut" title={item.arguments}>{item.arguments}</code><span className="grow" /></>
+        : <textarea aria-label="Arguments of the call, as JSON" className="grow mono" rows={1} value={changed} onChange={(event) => setChanged(event.target.value)} />}
       <button className="main" type="button" onClick={() => say(true)} data-focus="reply">Approve</button>
+      <button type="button" title={changed === null ? "Change the arguments before the call is made; the model is told" : undefined} onClick={() => setChanged(changed === null ? item.arguments : null)}>{changed === null ? "Change" : "Keep"}</button>
       <input aria-label="Reason for a refusal" placeholder="Reason for a refusal" value={reason} onChange={(event) => setReason(event.target.value)} />
       <button>Refuse</button>
     </form>

@@ -253,6 +253,11 @@ class ServeTable(Table):
     embeddings: str | None = None
     """A model of embeddings for the files of vector stores: a model of this file, or `provider:name`. Default:
     files are found by their words."""
+    mcp_addresses: list[str] = []
+    """The addresses of MCP servers that clients may name in a tool of the type `mcp`. One that ends with `/` stands
+    for all addresses that begin with it."""
+    mcp_servers: dict[str, dict[str, Any]] = {}
+    """MCP servers that clients may name by their label alone, each as an entry of `mcpServers`."""
 
     @field_validator("keys")
     @classmethod
@@ -275,6 +280,17 @@ class ServeTable(Table):
                     f"{origin!r} is no origin; give it as a browser sends it: https://app.example"
                 )
         return origins
+
+    @field_validator("mcp_addresses")
+    @classmethod
+    def _check_addresses(cls, addresses: list[str]) -> list[str]:
+        for address in addresses:
+            if not re.fullmatch(r"https?://[^/?#@\\\s]+/[^?#\\\s]*", address):
+                raise ValueError(
+                    f"{address!r} is no address of an MCP server; give one such as https://mcp.example.com/mcp, or "
+                    "https://mcp.example.com/ for all of that host"
+                )
+        return addresses
 
 
 class RegressionTable(Table):

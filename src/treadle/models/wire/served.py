@@ -6,7 +6,7 @@ it: its dialect may be another one.
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -110,6 +110,38 @@ def _choose(dialect: str, choice: str, is_parallel: bool | None) -> Settings | N
 
 
 _TRANSLATED = frozenset(("response_format",))
+
+
+class _TextArguments(Struct):
+    input: str
+
+
+_decode_text = msgspec.json.Decoder(_TextArguments).decode
+
+
+def make_text_tool(tool: Mapping[str, Json]) -> dict[str, Json]:
+    """Return a tool whose calls are texts as a definition that has one argument.
+
+    A format that the texts must have is told to the model, because few servers can constrain it.
+    """
+    form, about = tool.get("format"), str(tool.get("description") or "")
+    if isinstance(form, dict) and (grammar := form.get("definition")):
+        about = f"{about}\n\nThe input must fit this grammar ({form.get('syntax')}):\n{grammar}".strip()
+    parameters = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+    return {"name": tool.get("name"), "description": about, "parameters": parameters, "takes_text": True}
+
+
+def text_of_call(arguments: str) -> str:
+    """Return the text of a call of a tool that takes one."""
+    try:
+        return _decode_text(arguments).input
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return arguments  # the model wrote something else
+
+
+def arguments_of_text(text: str) -> str:
+    """Return the arguments of a call of a tool that takes a text."""
+    return msgspec.json.encode(_TextArguments(text)).decode()
 
 
 _decode_fields = msgspec.json.Decoder(dict[str, Any]).decode

@@ -52,9 +52,10 @@ def read_request(body: bytes) -> ServedRequest:
         if getattr(given, name):
             raise ConfigError(f"{name} needs treadle serve; leave it out, and send the conversation as input")
     items = read_items(given.input)
-    functions, searches = client_tools(given.tools)
-    if searches:
-        raise ConfigError("file_search needs treadle serve; leave it out")
+    tools = client_tools(given.allowed_tools)
+    if tools.searches or tools.servers:
+        kind = "mcp" if tools.servers else "file_search"
+        raise ConfigError(f"a tool of the type {kind!r} needs treadle serve; leave it out")
     told = [text for text in (given.instructions, *items.instructions) if text]
     asked = ServedRequest(
         model=given.model,
@@ -76,7 +77,7 @@ def read_request(body: bytes) -> ServedRequest:
     asked.echo["tool_choice"] = given.tool_choice or AUTO
     asked.echo["parallel_tool_calls"] = given.parallel_tool_calls is not False
     if asked.tool_choice != NONE:
-        asked.tools = functions
+        asked.tools = tools.functions
     asked.settings = {name: value for name in _SETTINGS if (value := getattr(given, name)) is not None}
     asked.extra = _extra_of(given)
     asked.form = asked.extra.get("response_format")

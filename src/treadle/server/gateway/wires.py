@@ -36,6 +36,7 @@ from treadle.server.event_stream import EventStream, to_sse, write_named
 from treadle.server.gateway import response_wire
 from treadle.server.gateway.client_turn import AskedModelError, ClientTurn, RunNaming
 from treadle.server.gateway.gateway_host import GatewayHost, result_of
+from treadle.server.gateway.token_counts import COUNT_PATH, count_tokens
 from treadle.server.idempotency import KeyedRequest
 
 DirectAnswer: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[Any]]
@@ -125,6 +126,7 @@ class Gateway:
         self._direct: dict[str, DirectAnswer] = {
             path: partial(self._answer, wire) for path, wire in WIRES.items()
         }
+        self._direct[COUNT_PATH] = partial(count_tokens, host)
         self._direct.update(direct)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

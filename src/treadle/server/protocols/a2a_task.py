@@ -5,7 +5,8 @@ each step; the last one is the answer. A task that needs input waits for the cli
 result.
 """
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from msgspec import Struct
 from treadle.core import events as e
 from treadle.core.events.narrowing import Item
 from treadle.core.types import Json, StopReason
+from treadle.journal.run_info import RunInfo
 from treadle.runs.run import Run
 from treadle.server.turn_order import write_needs
 
@@ -43,9 +45,13 @@ class TaskId(Struct, frozen=True):
 
 def write_task(run: Run[Any], task_id: TaskId, history_length: int | None = None) -> dict[str, Json] | None:
     """Return a task as it is now; `None` if the run has no such turn."""
-    events = list(_turn_of(run.events, task_id.turn))
-    if not events:
-        return None
+    events = _events_by_turn(run.events).get(task_id.turn)
+    return None if events is None else _write(run, task_id, events, history_length)
+
+
+def _write(
+    run: Run[Any], task_id: TaskId, events: list[e.Event], history_length: int | None = None
+) -> dict[str, Json]:
     started = events[0].body
     assert isinstance(started, e.TurnStarted)
     task: dict[str, Json] = {
@@ -70,13 +76,71 @@ def context_of(run: Run[Any]) -> str:
     return str(run.metadata.get(CONTEXT, run.run_id))
 
 
-def _turn_of(events: Iterable[e.Event], turn: int) -> Iterator[e.Event]:
-    now = 0
+def _events_by_turn(events: Iterable[e.Event]) -> dict[int, list[e.Event]]:
+    now, found = 0, dict[int, list[e.Event]]()
     for event in events:
         if isinstance(event.body, e.TurnStarted):
             now = event.body.turn
-        if now == turn:
-            yield event
+        if now:
+            found.setdefault(now, []).append(event)
+    return found
+
+
+class TaskFilter(Struct, frozen=True, kw_only=True):
+    """What a list of tasks has, the task with the newest status first."""
+
+    state: str | None = None
+    since: float = 0.0
+    """The time of the oldest status."""
+    before: tuple[float, str] | None = None
+    """The time and the id of the last task of the page before."""
+    limit: int
+    history_length: int | None = None
+    has_artifacts: bool = False
+
+    def may_have(self, info: RunInfo) -> bool:
+        """Return whether a run may have such tasks."""
+        is_recent = info.turns > 0 and info.updated_at >= self.since
+        if self.state == INPUT_REQUIRED:
+            return is_recent and info.is_waiting
+        return is_recent and (self.state != WORKING or info.is_turn_open)
+
+
+def list_tasks(
+    infos: Iterable[RunInfo], load: Callable[[str], Run[Any] | None], chosen: TaskFilter
+) -> tuple[list[dict[str, Json]], tuple[float, str] | None, int]:
+    """Return a page of the tasks of runs, the end of the page if another one follows, and how many tasks there are.
+
+    `load` returns a run, or `None` if it was deleted meanwhile. Only as many runs are loaded as are needed.
+    """
+    runs = sorted(filter(chosen.may_have, infos), key=lambda info: info.updated_at, reverse=True)
+    is_counted = chosen.state is None and not chosen.since
+    found: list[tuple[float, str, dict[str, Json]]] = []
+    total, last = 0, chosen.before or (math.inf, "")
+    for info in runs:
+        found.sort(key=lambda item: item[:2], reverse=True)
+        is_full = len(found) > chosen.limit and found[chosen.limit][0] > info.updated_at
+        total += info.turns if is_counted else 0
+        if is_full and is_counted:
+            continue
+        run = load(info.run_id)
+        for turn, events in ({} if run is None else _events_by_turn(run.events)).items():
+            assert run is not None
+            task_id = TaskId(info.run_id, turn)
+            task = _write(run, task_id, events, chosen.history_length)
+            at = datetime.fromisoformat(task["status"]["timestamp"]).timestamp()
+            if at < chosen.since or chosen.state not in (None, task["status"]["state"]):
+                continue
+            total += 0 if is_counted else 1
+            if (at, task["id"]) < last:
+                found.append((at, task["id"], task))
+    found.sort(key=lambda item: item[:2], reverse=True)
+    page = found[: chosen.limit]
+    if not chosen.has_artifacts:
+        for *_, task in page:
+            del task["artifacts"]
+    end = page[-1][:2] if len(found) > chosen.limit else None
+    return [task for *_, task in page], end, total
 
 
 def artifact_of(body: e.DurableBody) -> dict[str, Json] | None:

@@ -91,7 +91,8 @@ class RunAgentInput(_Part):
             for tool in self.tools or ()
         ]
         return ClientWish(
-            instructions="\n\n".join([*asked.instructions, *texts]) or None, tools=client_tools(tools)[0]
+            instructions="\n\n".join([*asked.instructions, *texts]) or None,
+            tools=client_tools(tools).functions,
         )
 
     def read(self) -> RequestItems:

@@ -2,11 +2,15 @@
 ids."""
 
 from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
 
 from treadle.core import events as e
 from treadle.core.types import Artifact, Json, Message, Role
 from treadle.server.access import no_such
-from treadle.server.responses.response_fold import Echo, ResponseFold, is_wait
+from treadle.server.responses.item_parts import Echo
+from treadle.server.responses.response_fold import ResponseFold, is_wait
 from treadle.server.responses.response_ids import ResponseId, wire_call_id
 
 Shown = dict[str, Json]
@@ -37,6 +41,8 @@ class _ItemReader:
         self._has_history = has_history
         self._offered: e.RunStarted | e.RunResumed = e.RunStarted(version="")
         self._turn = self._step = self._waits = 0
+        self._listed: set[str] = set()
+        """The labels of the MCP servers whose tools were listed."""
         self._part: ResponseFold | None = None
         """The response that the events belong to; `None` between turns."""
 
@@ -75,7 +81,9 @@ class _ItemReader:
 
     def _begin_part(self, place: ResponseId) -> None:
         self._part = ResponseFold(place, Echo(model="", created_at=0), is_told=False)
+        self._part.listed = self._listed
         self._part.take(self._offered)
+        self._part.begin()
 
     def end_part(self) -> None:
         """Add what the response shows; nothing if the items before it are asked for."""
@@ -100,8 +108,9 @@ class _ItemReader:
         """Add the output of a call if the client has sent it."""
         if self._part is not None and self._part.is_answered_by_client(body.name):
             wire = wire_call_id(self._run_id, body.call_id)
+            kind = self._part.output_type(body.name)
             output: Shown = {"call_id": wire, "output": body.result.content, "status": "completed"}
-            self.items.append({"id": f"fco_{wire}", "type": "function_call_output", **output})
+            self.items.append({"id": f"fco_{wire}", "type": kind, **output})
 
     def _decide(self, body: e.ApprovalDecided, seq: int) -> None:
         asked = wire_call_id(self._run_id, body.call_id)
@@ -147,15 +156,22 @@ def _write_part(part: Artifact) -> Json:
     return {"type": "input_file", "filename": part.name, "file_id": None, "file_url": part.uri}
 
 
-def choose_page(items: Sequence[Shown], limit: int, order: str, after: str | None) -> dict[str, Json]:
-    """Return a page of items, which are given with the oldest first. Raises: `RequestRefused`."""
-    chosen = list(items) if order == "asc" else list(items)[::-1]
-    if after is not None:
-        places = [number for number, item in enumerate(chosen) if item["id"] == after]
-        if not places:
-            raise no_such("item", after)
-        chosen = chosen[places[0] + 1 :]
-    return page_of(chosen[:limit], has_more=len(chosen) > limit)
+class ItemPage(BaseModel):
+    """Which part of a list is returned, as the query of a request says it."""
+
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
+
+    def choose(self, items: Sequence[Shown]) -> dict[str, Json]:
+        """Return the part of items, which are given with the oldest first. Raises: `RequestRefused`."""
+        chosen = list(items) if self.order == "asc" else list(items)[::-1]
+        if self.after is not None:
+            places = [number for number, item in enumerate(chosen) if item["id"] == self.after]
+            if not places:
+                raise no_such("item", self.after)
+            chosen = chosen[places[0] + 1 :]
+        return page_of(chosen[: self.limit], has_more=len(chosen) > self.limit)
 
 
 def page_of(items: list[Shown], *, has_more: bool = False) -> dict[str, Json]:

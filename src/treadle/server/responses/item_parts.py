@@ -1,12 +1,38 @@
-"""Parts of the items of a response: searches of files, the places where an answer cites what they found, errors."""
+"""What a response repeats of its request, and parts of its items: calls and questions, lists of
+tools, searches of files, citations and errors."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import msgspec
+from msgspec import Struct, field
 
-from treadle.core.types import Json
+from treadle.core.events import QuestionAsked
+from treadle.core.types import Json, ToolSpec
 from treadle.knowledge.files.file_search import SearchResults
+
+
+class Echo(Struct, kw_only=True):
+    """The fields of a response that repeat its request."""
+
+    model: str
+    created_at: float
+    instructions: str | None = None
+    tools: list[Json] = field(default_factory=list)
+    metadata: dict[str, Json] = field(default_factory=dict)
+    previous_response_id: str | None = None
+    system: list[str] = field(default_factory=list)
+    """The system messages among the items of the conversation until then. They also hold for later responses."""
+    is_background: bool = False
+    shows_results: bool = True
+    """True if the items of file searches have their results."""
+    shows_logprobs: bool = False
+    """True if the texts of answers have the log probabilities of their tokens, as far as they are known."""
+    conversation: str | None = None
+    """The id of the conversation; `None`: the one of the run."""
+    rest: dict[str, Json] = field(default_factory=dict)
+    """Other fields, such as `temperature`."""
+
 
 _MARK = re.compile(r"\[(file-[0-9a-f]{24})\]")
 _decode_queries = msgspec.json.Decoder(dict[str, list[str]]).decode
@@ -55,3 +81,31 @@ def reasoning_part(text: str) -> Json:
 def error_of(text: str) -> Json:
     """Return the error of an `mcp_call` whose tool has failed."""
     return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
+
+
+def client_call(call_id: str, name: str, *, takes_text: bool) -> dict[str, Json]:
+    """Return the item of a call that the client makes, before its arguments are known."""
+    if takes_text:
+        return {"type": "custom_tool_call", "call_id": call_id, "name": name, "input": ""}
+    named: dict[str, Json] = {"type": "function_call", "call_id": call_id, "name": name}
+    return {**named, "arguments": "", "status": "in_progress"}
+
+
+def arguments_of_question(body: QuestionAsked) -> str:
+    """Return the arguments of the call as which a question is shown."""
+    arguments: dict[str, Json] = {"question": body.text}
+    if body.options:
+        arguments["options"] = [option.label for option in body.options]
+    if body.schema is not None:
+        arguments["schema"] = body.schema
+    return msgspec.json.encode(arguments).decode()
+
+
+def lists_of(tools: Iterable[ToolSpec], listed: Container[str]) -> dict[str, list[Json]]:
+    """Return the tools of the servers that the client named, by label, without those of `listed` servers."""
+    found: dict[str, list[Json]] = {}
+    for tool in tools:
+        if tool.origin is not None and tool.origin.server not in listed:
+            about = {"name": tool.origin.name, "description": tool.description}
+            found.setdefault(tool.origin.server, []).append({**about, "input_schema": tool.parameters})
+    return found

@@ -9,8 +9,7 @@ for the client, so that no client answers a call that was refused here.
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.types import (
@@ -26,9 +25,14 @@ from treadle.core.types import (
 from treadle.knowledge.files.file_search import NAME as FILE_SEARCH
 from treadle.models.dialects.openai_chat.served import to_logprobs
 from treadle.models.dialects.openai_responses.served import write_usage
+from treadle.models.wire.served import text_of_call
 from treadle.server.responses.item_parts import (
+    Echo,
+    arguments_of_question,
     citations_in,
+    client_call,
     error_of,
+    lists_of,
     names_of_found,
     queries_in,
     reasoning_part,
@@ -45,28 +49,10 @@ _INCOMPLETE = {
     StopReason.MAX_TOKENS: "max_output_tokens",
     StopReason.REFUSED: "content_filter",
 }
+_OF_CLIENT = ("function_call", "custom_tool_call")
+"""The types of the items of calls that the client makes."""
 _WAITS = ("result", "question", "approval")
 """The reasons of pauses that end a response: the client has to say something."""
-
-
-class Echo(Struct, kw_only=True):
-    """The fields of a response that repeat its request."""
-
-    model: str
-    created_at: float
-    instructions: str | None = None
-    tools: list[Json] = field(default_factory=list)
-    metadata: dict[str, Json] = field(default_factory=dict)
-    previous_response_id: str | None = None
-    system: list[str] = field(default_factory=list)
-    """The system messages among the items of the conversation until then. They also hold for later responses."""
-    is_background: bool = False
-    shows_results: bool = True
-    """True if the items of file searches have their results."""
-    shows_logprobs: bool = False
-    """True if the texts of answers have the log probabilities of their tokens, as far as they are known."""
-    rest: dict[str, Json] = field(default_factory=dict)
-    """Other fields, such as `temperature`."""
 
 
 class _Item(Struct):
@@ -109,6 +95,12 @@ class ResponseFold:
         self._approved: set[str] = set()
         """The ids of the calls that were approved."""
         self._external: frozenset[str] = frozenset()
+        self._texts: frozenset[str] = frozenset()
+        """The names of the client's tools that take a text."""
+        self._tools: dict[str, ToolSpec] = {}
+        """The tools of the MCP servers that the client named, by the name that they have in the run."""
+        self.listed: set[str] = set()
+        """The labels of the servers whose tools the conversation has seen in a list."""
         self._logprobs: Json = []
         """The log probabilities of the newest answer, if they are shown."""
         self._found: dict[str, str] = {}
@@ -127,13 +119,40 @@ class ResponseFold:
         self._out = []
         self._say_all("response.created")
         self._say_all("response.in_progress")
+        self._list_tools()
         return self._out
 
     def offer(self, tools: Iterable[ToolSpec], output: OutputSpec | None) -> None:
         """Note the tools that the run has from now on, and the form of its answers."""
+        tools = tuple(tools)
         self._external = frozenset([tool.name for tool in tools if tool.is_external])
+        self._texts = frozenset([tool.name for tool in tools if tool.takes_text])
+        self._tools = {tool.name: tool for tool in tools if tool.origin is not None}
         self._answer_tool = None if output is None else output.tool
         self._has_form = output is not None
+
+    def note_listed(self, tools: Iterable[ToolSpec] | None = None) -> None:
+        """Note the tools that a response before this one has listed; by default, those that the run has now."""
+        tools = self._tools.values() if tools is None else tools
+        self.listed.update(tool.origin.server for tool in tools if tool.origin is not None)
+
+    def _list_tools(self) -> None:
+        """Add an item for each server whose tools the conversation has not seen."""
+        found = lists_of(self._tools.values(), self.listed)
+        for label, tools in found.items():
+            item = self._add("mcpl", {"type": "mcp_list_tools", "server_label": label, "tools": []})
+            self._say_of(item, "response.mcp_list_tools.in_progress")
+            item.item["tools"] = tools
+            self._say_of(item, "response.mcp_list_tools.completed")
+            self._done(item)
+        self.listed.update(found)
+
+    def _named(self, name: str) -> dict[str, Json]:
+        """Return the name of a tool and the label of its server, as a client knows them."""
+        origin = self._tools[name].origin if name in self._tools else None
+        if origin is None:
+            return {"name": name, "server_label": SERVER_LABEL}
+        return {"name": origin.name, "server_label": origin.server}
 
     def note_calls(self, calls: Iterable[ToolCall]) -> None:
         """Note the calls of an answer of the model, also of one before the response."""
@@ -195,6 +214,10 @@ class ResponseFold:
         """Return whether the client gives the results of a tool."""
         return name in self._external or name == ASK
 
+    def output_type(self, name: str) -> str:
+        """Return the type of the items with the results of a client's tool."""
+        return "custom_tool_call_output" if name in self._texts else "function_call_output"
+
     def _is_hidden(self, name: str) -> bool:
         """Return whether a call of a tool is shown as something else: as the answer, or as a question."""
         return name == self._answer_tool or (name == ASK and name not in self._external)
@@ -226,7 +249,7 @@ class ResponseFold:
         if call is None or call.name not in self._external or call.call_id in self._calls:
             return
         item = self._open_call(call)
-        for piece in self._pieces.pop(call.call_id, ()):
+        for piece in self._pieces.pop(call.call_id, ()) if call.name not in self._texts else ():
             item.text += piece
             self._say_of(item, f"{_arguments_of(item)}.delta", delta=piece)
         self._settle_call(call)
@@ -242,7 +265,7 @@ class ResponseFold:
 
     def on_tool_completed(self, body: e.ToolCompleted) -> None:
         item = self._calls.get(body.result.call_id) or self._take_up(body.result.call_id)
-        if item is None or item.is_done or item.item["type"] == "function_call":
+        if item is None or item.is_done or item.item["type"] in _OF_CLIENT:
             return
         item.item["status"] = "failed" if body.result.is_error else "completed"
         if item.item["type"] == "file_search_call":
@@ -266,37 +289,15 @@ class ResponseFold:
         return self._calls[call_id]
 
     def on_question_asked(self, body: e.QuestionAsked) -> None:
-        arguments: dict[str, Json] = {"question": body.text}
-        if body.options:
-            arguments["options"] = [option.label for option in body.options]
-        if body.schema is not None:
-            arguments["schema"] = body.schema
-        item = self._add(
-            "fc",
-            {
-                "type": "function_call",
-                "call_id": wire_call_id(self.response_id.run_id, body.question_id),
-                "name": ASK,
-                "arguments": "",
-                "status": "in_progress",
-            },
-        )
-        self._finish_call(item, msgspec.json.encode(arguments).decode())
+        call_id = wire_call_id(self.response_id.run_id, body.question_id)
+        item = self._add("fc", client_call(call_id, ASK, takes_text=False))
+        self._finish_call(item, arguments_of_question(body))
 
     def on_approval_requested(self, body: e.ApprovalRequested) -> None:
-        asked = self.said.get(body.call_id)
-        self._done(
-            self._add(
-                "mcpr",
-                {
-                    "type": "mcp_approval_request",
-                    "id": wire_call_id(self.response_id.run_id, body.call_id),
-                    "name": "" if asked is None else asked.name,
-                    "arguments": "" if asked is None else asked.arguments,
-                    "server_label": SERVER_LABEL,
-                },
-            )
-        )
+        asked = self.said.get(body.call_id) or ToolCall(body.call_id, "", "")
+        shown = {"id": wire_call_id(self.response_id.run_id, body.call_id), "arguments": asked.arguments}
+        told = {"type": "mcp_approval_request", **shown, **self._named(asked.name)}
+        self._done(self._add("mcpr", told))
 
     def on_approval_decided(self, body: e.ApprovalDecided) -> None:
         if body.is_approved:
@@ -351,7 +352,7 @@ class ResponseFold:
             "model": echo.model,
             "output": output,
             "previous_response_id": echo.previous_response_id,
-            "conversation": {"id": conversation_id(self.response_id.run_id)},
+            "conversation": {"id": echo.conversation or conversation_id(self.response_id.run_id)},
             "tools": echo.tools,
             "usage": write_usage(usage) if self.is_over else None,
         }
@@ -477,16 +478,12 @@ class ResponseFold:
 
     def _open_call(self, call: ToolCall) -> _Item:
         if call.name in self._external:
-            item = self._add(
-                "fc",
-                {
-                    "type": "function_call",
-                    "call_id": wire_call_id(self.response_id.run_id, call.call_id),
-                    "name": call.name,
-                    "arguments": "",
-                    "status": "in_progress",
-                },
+            call_id, takes_text = (
+                wire_call_id(self.response_id.run_id, call.call_id),
+                call.name in self._texts,
             )
+            made = client_call(call_id, call.name, takes_text=takes_text)
+            item = self._add("ctc" if takes_text else "fc", made)
         elif call.name == FILE_SEARCH:
             asked: dict[str, Json] = {"type": "file_search_call", "queries": [], "status": "in_progress"}
             item = self._add("fs", asked | {"results": None})
@@ -494,9 +491,8 @@ class ResponseFold:
         else:
             shown: dict[str, Json] = {
                 "type": "mcp_call",
-                "name": call.name,
                 "arguments": "",
-                "server_label": SERVER_LABEL,
+                **self._named(call.name),
                 "status": "in_progress",
             }
             if call.call_id in self._approved:
@@ -512,6 +508,11 @@ class ResponseFold:
             item.item["queries"] = queries_in(call.arguments)
             item.item["status"] = "searching"
             self._say_of(item, "response.file_search_call.searching")
+        elif item.item["type"] == "custom_tool_call":
+            text = item.item["input"] = text_of_call(call.arguments)
+            self._say_of(item, "response.custom_tool_call_input.delta", delta=text)
+            self._say_of(item, "response.custom_tool_call_input.done", input=text)
+            self._done(item)
         elif item.item["type"] == "function_call":
             self._finish_call(item, call.arguments)
         else:
@@ -533,9 +534,9 @@ class ResponseFold:
         """Add a call that the model's own server made and answered."""
         is_search = call.name == "web_search"
         kind = "web_search_call" if is_search else "mcp_call"
-        shown: dict[str, Json] = {"name": call.name, "server_label": "model", "arguments": call.arguments}
-        if is_search:
-            shown = {"action": {"type": "search", "query": call.arguments}}
+        shown: dict[str, Json] = {"action": {"type": "search", "query": call.arguments}}
+        if not is_search:
+            shown = {"name": call.name, "server_label": "model", "arguments": call.arguments}
         item = self._add("ws" if is_search else "mcp", {"type": kind, "status": "in_progress", **shown})
         self._say_of(item, f"response.{kind}.in_progress")
         if is_search:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from treadle.core import events as e
-from treadle.server.responses.response_fold import Echo, Event, ResponseFold, is_wait
+from treadle.server.responses.item_parts import Echo
+from treadle.server.responses.response_fold import Event, ResponseFold, is_wait
 from treadle.server.responses.response_ids import ResponseId
 
 
@@ -32,6 +33,8 @@ class PartReader:
             self.has_begun = True
         elif isinstance(body, e.RunResumed) and not self.has_begun:
             fold.take(body)
+        if isinstance(body, e.InferenceStarted) and not self.has_begun:
+            fold.note_listed()
         if self.has_begun:
             told = [*(fold.begin() if is_new else ()), *fold.take(body)]
             fold.seq = event.seq

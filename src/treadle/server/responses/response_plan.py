@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
+from treadle.core.events import RunResumed, RunStarted
 from treadle.core.inbox import InboxMessage
 from treadle.core.state import State
 from treadle.core.state import fold as fold_events
@@ -23,7 +24,9 @@ from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused, no_such
 from treadle.server.catalog import ClientWish, client_tools
 from treadle.server.gateway.conversations import digest_of
+from treadle.server.given_servers import read_given_servers, write_tool
 from treadle.server.responses.conversation_items import items_of_run
+from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.request_items import (
     AskedTurn,
     CreateResponse,
@@ -34,10 +37,10 @@ from treadle.server.responses.request_items import (
     items_in,
     read_items,
 )
-from treadle.server.responses.response_fold import Echo
 from treadle.server.responses.response_ids import (
     CONVERSATION,
     ResponseId,
+    conversation_id,
     read_call_id,
     read_conversation_id,
     read_response_id,
@@ -71,20 +74,28 @@ async def plan_response(
 
     Raises: `ConfigError`, `RequestRefused`.
     """
-    begun = await _find_unbegun(host, caller, body)
-    given = (
-        body if begun is None else body.model_copy(update={"input": [*begun.items, *items_in(body.input)]})
-    )
+    conversation, begun = await _find_conversation(host, caller, body)
+    given = body if body.allows_all else body.model_copy(update={"tools": body.allowed_tools})
+    if begun is not None:
+        given = given.model_copy(update={"input": [*begun.items, *items_in(body.input)]})
     asked, wish = await read_asked(host, caller, given, body.schema_of_answer, body.max_infer_iters)
-    before: str | None = None
-    system: list[str] = []
-    if body.previous_response_id is not None or body.conversation is not None:
-        before, system = await asyncio.to_thread(_find_before, host.journal, body)
+    before = body.previous_response_id
+    before_echo: Echo | None = None
+    if before is not None or conversation is not None:
+        before, before_echo = await asyncio.to_thread(_find_before, host.journal, before, conversation)
+    system = [] if before_echo is None else list(before_echo.system)
+    system += [] if begun is None else begun.system
     system += asked.instructions
     wish = replace(wish, instructions=_join_texts([body.instructions, *system]))
-    agent = host.catalog.agent(body.model, replace(wish, settings=_settings_for(host, body, wish)))
+    wish = replace(wish, settings=_settings_for(host, body, wish))
+    if wish.servers:
+        agent = await host.catalog.agent_with_servers(body.model, wish)
+    else:
+        agent = host.catalog.agent(body.model, wish)
     _check_choice(body, agent)
-    run, mail = await _find_run(host, caller, agent, body, asked) if begun is None else (None, [])
+    run, mail = None, list[InboxMessage]()
+    if begun is None:
+        run, mail = await _find_run(host, caller, agent, body, asked, conversation)
     state = None if run is None else run.state
     if state is None and (asked.results or asked.approvals):
         known = next(iter([*asked.results, *asked.approvals]))
@@ -97,13 +108,18 @@ async def plan_response(
     run_id = (new_run_id or make_run_id()) if run is None else run.run_id
     metadata = body.metadata or {}
     if begun is not None:
-        run_id, metadata = _conversation_run(body), begun.metadata
+        assert conversation is not None
+        run_id, metadata = conversation, begun.metadata
     turn, step = (0, 0) if state is None else (state.turn.number, state.step)
     history, message = [] if mail else asked.history, asked.message
     if not is_new and history and message is not None:
         message, history = _join([*history, message]), []
     echo = echo_of(body, wish.instructions)
     echo.previous_response_id, echo.system = before, system
+    if conversation is not None:
+        echo.conversation = conversation_id(_conversation_run(body))
+    elif before_echo is not None:
+        echo.conversation = before_echo.conversation
     options: SessionOptions = {"renews_instructions": True}
     if is_new:
         labels = {METADATA: dict(metadata)}
@@ -119,6 +135,10 @@ async def plan_response(
     made = ResponseTurn(host, caller, place, echo, order)
     if state is not None:
         made.fold.note_calls([item.call for item in state.turn.calls.values()])
+    if run is not None and wish.servers:
+        for event in await asyncio.to_thread(lambda: run.events):
+            if isinstance(event.body, RunStarted | RunResumed):
+                made.fold.note_listed(event.body.tools)
     return made
 
 
@@ -129,24 +149,29 @@ def _conversation_run(body: CreateResponse) -> str:
     return read_conversation_id(given if isinstance(given, str) else given.id)
 
 
-async def _find_unbegun(host: RunHost, caller: ApiCaller, body: CreateResponse) -> KeptConversation | None:
-    """Return what is stored of the conversation that a request begins; `None` if it begins none that is stored."""
+async def _find_conversation(
+    host: RunHost, caller: ApiCaller, body: CreateResponse
+) -> tuple[str | None, KeptConversation | None]:
+    """Return the id of the run of the conversation that a request names, and what is stored of it if that run has
+    not begun. `None`: the request names none, or the run has begun."""
     if body.conversation is None or body.previous_response_id is not None:
-        return None
-    run_id = _conversation_run(body)
-    stored = await asyncio.to_thread(find_conversation, host.journal, run_id, caller.sees_only)
+        return None, None
+    name = _conversation_run(body)
+    stored = await asyncio.to_thread(find_conversation, host.journal, name, caller.sees_only)
+    kept = read_kept(stored)
+    run_id = kept.run_id or name
     if stored is None or await host.find_info(caller, run_id) is not None:
-        return None
-    return read_kept(stored)
+        return run_id, None
+    return run_id, kept
 
 
-def _find_before(journal: Journal, body: CreateResponse) -> tuple[str | None, list[str]]:
-    """Return the id of the response that a request continues, and the system messages of the items until then."""
-    before = body.previous_response_id
-    if before is None and body.conversation is not None:
-        before = newest_response(journal, _conversation_run(body))
-    echo = None if before is None else read_request(journal, read_response_id(before))
-    return before, [] if echo is None else list(echo.system)
+def _find_before(
+    journal: Journal, before: str | None, conversation: str | None
+) -> tuple[str | None, Echo | None]:
+    """Return the id of the response that a request continues, and what it repeats of its request."""
+    if conversation is not None:
+        before = newest_response(journal, conversation)
+    return before, None if before is None else read_request(journal, read_response_id(before))
 
 
 def _join_texts(texts: Iterable[str | None]) -> str | None:
@@ -174,7 +199,7 @@ def _settings_for(host: RunHost, body: CreateResponse, wish: ClientWish) -> Sett
         instructions=None,
         messages=[],
         blobs={},
-        tools=(*wish.tools, *wish.searches, *([{}] if is_agent else [])),
+        tools=(*wish.tools, *wish.searches, *([{}] if is_agent or wish.servers else [])),
         tool_choice=body.choice,
         is_parallel=False if body.parallel_tool_calls is False else None,
         settings={**wish.settings, "logprobs": True} if body.has_logprobs else wish.settings,
@@ -185,10 +210,15 @@ def _settings_for(host: RunHost, body: CreateResponse, wish: ClientWish) -> Sett
 
 def _check_choice(body: CreateResponse, agent: Agent[Any]) -> None:
     """Check that a model which must call a tool can answer at some time. Raises: `ConfigError`."""
-    choice = body.choice
+    choice, specs = body.choice, [tool.spec for tool in agent.tools.values()]
+    own = [spec.name for spec in specs if not spec.is_external and spec.origin is None]
+    if not body.allows_all and (left := next(iter(set(own) - {tool["type"] for tool in body.tools}), None)):
+        raise ConfigError(
+            f"tool_choice cannot take away the agent's own tools, such as {left!r}: leave allowed_tools out"
+        )
     if choice in (AUTO, NONE):
         return
-    tools = {tool.spec.name: tool.spec.is_external for tool in agent.tools.values()}
+    tools = {spec.name: spec.is_external for spec in specs}
     if choice == REQUIRED and all(tools.values()) and tools:
         return
     if choice == REQUIRED or (choice in tools and not tools[choice]):
@@ -214,14 +244,16 @@ async def read_asked(
     items = await _find_items(host, caller, body.input)
     file_ids = file_ids_in(items)
     asked = read_items(items, await _find_files(host, caller, file_ids) if file_ids else None)
-    functions, searches = client_tools(body.tools)
-    for store_id in [name for search in searches for name in search["vector_store_ids"]]:
+    tools = client_tools(body.tools)
+    for store_id in [name for search in tools.searches for name in search["vector_store_ids"]]:
         await host.get_store(caller, str(store_id))
     settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
     wish = ClientWish(
         instructions=_join_texts([body.instructions, *asked.instructions]),
-        tools=functions,
-        searches=searches,
+        tools=tools.functions,
+        searches=tools.searches,
+        servers=read_given_servers(tools.servers, host.catalog.config.file.serve) if tools.servers else (),
+        client=caller.name,
         settings={name: value for name, value in settings.items() if value is not None},
         schema=schema,
         max_tool_calls=body.max_tool_calls,
@@ -273,16 +305,20 @@ def _join(messages: list[Message]) -> Message:
 
 
 async def _find_run(
-    host: RunHost, caller: ApiCaller, agent: Agent[Any], body: CreateResponse, asked: RequestItems
+    host: RunHost,
+    caller: ApiCaller,
+    agent: Agent[Any],
+    body: CreateResponse,
+    asked: RequestItems,
+    conversation: str | None,
 ) -> tuple[Run[Any] | None, list[InboxMessage]]:
     """Return the run that a request continues, and the messages for its inbox; a new conversation has no run."""
     if body.conversation is not None and body.previous_response_id is not None:
         raise ConfigError("give previous_response_id or conversation, not both")
-    if body.conversation is not None:
-        run_id = _conversation_run(body)
-        if (found := await host.find_run(caller, run_id)) is None:
-            raise no_such("conversation", f"{CONVERSATION}{run_id}")
-        return found, _read_mail(run_id, found.state, asked)
+    if conversation is not None:
+        if (found := await host.find_run(caller, conversation)) is None:
+            raise no_such("conversation", f"{CONVERSATION}{_conversation_run(body)}")
+        return found, _read_mail(conversation, found.state, asked)
     if body.previous_response_id is None:
         found = await _find_named(host, caller, asked)
         return found, [] if found is None else _read_mail(found.run_id, found.state, asked)
@@ -358,7 +394,7 @@ def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
         model=body.model,
         created_at=time.time(),
         instructions=instructions,
-        tools=list(body.tools),
+        tools=[write_tool(tool) for tool in body.tools],
         metadata=dict(body.metadata or {}),
         previous_response_id=body.previous_response_id,
         is_background=body.background,

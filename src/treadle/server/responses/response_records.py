@@ -22,7 +22,7 @@ from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource, ResourceFilter
 from treadle.runs.recording import delete_session
 from treadle.server.access import RequestRefused
-from treadle.server.responses.response_fold import Echo
+from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.response_ids import ResponseId
 from treadle.server.responses.response_part import PartReader
 from treadle.server.webhooks import WEBHOOK
@@ -73,7 +73,13 @@ class KeptConversation(Struct):
 
     metadata: dict[str, str] = {}
     items: list[dict[str, Json]] = []
-    """The items that it had before its first response, as they were given, with ids."""
+    """The items that it had before the first response of its run, as they were given, with ids."""
+    run_id: str | None = None
+    """The run that the conversation has since its items were changed; `None`: the one of its own id."""
+    earlier: list[str] = []
+    """The runs that it had before."""
+    system: list[str] = []
+    """The system messages that were said in these runs."""
 
 
 _decode_kept = msgspec.json.Decoder(KeptConversation).decode

@@ -13,7 +13,8 @@ from treadle.core.types import Json
 from treadle.loop.driver import Driver
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.gateway.conversations import digest_of
-from treadle.server.responses.response_fold import Echo, ResponseFold
+from treadle.server.responses.item_parts import Echo
+from treadle.server.responses.response_fold import ResponseFold
 from treadle.server.responses.response_ids import (
     ResponseId,
 )

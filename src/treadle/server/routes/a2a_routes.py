@@ -1,22 +1,27 @@
 """`/v1/a2a`: agents in the A2A protocol, for other agents. Source: A2A 1.0, JSON-RPC binding."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
+import msgspec
 from fastapi import APIRouter, Body, Request
 from fastapi.responses import Response
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from treadle import __version__
-from treadle.core.errors import ConfigError, TreadleError
+from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 from treadle.core.events import RunPaused, TurnCompleted
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel
 from treadle.core.mistakes import Keys
 from treadle.core.types import Json
 from treadle.journal.hub import listen
+from treadle.journal.run_info import RunFilter
 from treadle.runs.recording import send
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
@@ -27,12 +32,14 @@ from treadle.server.protocols.a2a_task import (
     CONTEXT,
     OVER,
     WORKING,
+    TaskFilter,
     TaskId,
     TaskStream,
     context_of,
+    list_tasks,
     write_task,
 )
-from treadle.server.routes.route_context import ClientBody, Fast, Reader, Runner, TheHost, encode
+from treadle.server.routes.route_context import SLASH, ClientBody, Fast, Name, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, BegunTurn, RunHost
 from treadle.server.turn_order import find_before, plan_text, run_id_of, start_turn
 
@@ -41,6 +48,7 @@ B = TypeVar("B", bound=ClientBody)
 router = APIRouter(prefix="/v1/a2a", tags=["a2a"])
 _NO_TASK, _NOT_CANCELABLE, _NO_METHOD, _BAD_PARAMS, _INTERNAL = -32001, -32002, -32601, -32602, -32603
 _NO_PUSH, _NO_SUCH_CONTENT, _OTHER_VERSION = -32003, -32005, -32009
+_ANY_STATE = "TASK_STATE_UNSPECIFIED"
 _VERSION = "1."
 """The beginning of the versions of the protocol that are spoken here."""
 
@@ -87,14 +95,24 @@ class NamedTask(_Params):
     history_length: Annotated[int, Field(ge=0)] | None = None
 
 
+class ListTasks(_Params):
+    context_id: str | None = None
+    status: str | None = None
+    page_size: Annotated[int, Field(ge=1, le=100)] = 50
+    page_token: str | None = None
+    history_length: Annotated[int, Field(ge=0)] | None = None
+    status_timestamp_after: datetime | None = None
+    include_artifacts: bool = False
+
+
 @router.get("/{agent}/.well-known/agent-card.json")
-async def get_card(agent: str, request: Request, host: TheHost, caller: Reader) -> Response:
+async def get_card(agent: Name, request: Request, host: TheHost, caller: Reader) -> Response:
     """Return the card of an agent, which says how other agents reach it."""
     if agent not in host.catalog.names:
         raise UnknownAgentError(f"there is no model {agent!r:.100}")
     scheme = request.headers.get("x-forwarded-proto", "")  # of a proxy that ends TLS
     asked = request.url.replace(scheme=scheme) if scheme in ("http", "https") else request.url
-    url = str(asked).removesuffix("/.well-known/agent-card.json")
+    url = str(asked).removesuffix("/.well-known/agent-card.json").replace(SLASH, "%2F")
     described = host.catalog.describe(agent)
     skill = {"id": agent, "name": agent, "description": described, "tags": ["agent"]}
     return Fast(
@@ -114,9 +132,10 @@ async def get_card(agent: str, request: Request, host: TheHost, caller: Reader) 
 
 @router.post("/{agent}")
 async def call_agent(
-    agent: str, request: Request, host: TheHost, caller: Runner, body: Annotated[dict[str, Any], Body()]
+    agent: Name, request: Request, host: TheHost, caller: Runner, body: Annotated[dict[str, Any], Body()]
 ) -> Response:
-    """Answer a request of JSON-RPC: SendMessage, SendStreamingMessage, GetTask, CancelTask or SubscribeToTask."""
+    """Answer a request of JSON-RPC: SendMessage, SendStreamingMessage, GetTask, ListTasks, CancelTask or
+    SubscribeToTask."""
     method, number = str(body.get("method")), body.get("id")
     params, keyed = body.get("params") or {}, keyed_request(request)
     try:
@@ -148,6 +167,8 @@ async def call_agent(
                 items = listen(host.journal, task_id.run_id, run.state.seq)
                 return EventStream(_stream(host, caller, items, task, number))
             return Fast(_result(number, task))
+        if method == "ListTasks":
+            return Fast(_result(number, await _list(host, caller, agent, _read(ListTasks, params))))
         raise RpcError(_NO_METHOD, f"there is no method {method!r:.100}")
     except (ConfigError, RequestRefused, RpcError, TreadleError) as error:
         if keyed is not None:
@@ -254,6 +275,46 @@ async def _task(
     if task is None:
         raise RpcError(_NO_TASK, f"there is no task {str(task_id)!r:.100}")
     return task
+
+
+async def _list(host: RunHost, caller: ApiCaller, agent: str, asked: ListTasks) -> dict[str, Json]:
+    """Return a page of the tasks of an agent. Raises: `ConfigError`."""
+    context = asked.context_id
+    wanted = RunFilter(
+        run_ids=[context, run_id_of(caller, "a2a", context)] if context else None,
+        labels={**host.visible_to(caller), AGENT: agent},
+    )
+    after = asked.status_timestamp_after
+    state = asked.status or _ANY_STATE
+    chosen = TaskFilter(
+        state=None if state == _ANY_STATE else state,
+        since=0.0 if after is None else after.timestamp(),
+        before=_read_token(asked.page_token) if asked.page_token else None,
+        limit=asked.page_size,
+        history_length=asked.history_length,
+        has_artifacts=asked.include_artifacts,
+    )
+
+    def load(run_id: str) -> Run[Any] | None:
+        with suppress(RunNotFoundError):
+            run = Run.load(run_id, host.journal)
+            return run if context in (None, "", context_of(run)) else None
+        return None
+
+    def find() -> tuple[list[dict[str, Json]], tuple[float, str] | None, int]:
+        return list_tasks(host.journal.runs(wanted), load, chosen)
+
+    tasks, end, total = await asyncio.to_thread(find)
+    token = "" if end is None else base64.urlsafe_b64encode(encode(end)).decode()
+    return {"tasks": tasks, "nextPageToken": token, "pageSize": len(tasks), "totalSize": total}
+
+
+def _read_token(token: str) -> tuple[float, str]:
+    """Return the end of the page before. Raises: `ConfigError`."""
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(token), type=tuple[float, str])
+    except (ValueError, msgspec.MsgspecError):
+        raise ConfigError(f"pageToken {token!r:.100} is none of this server") from None
 
 
 async def _cancel(host: RunHost, caller: ApiCaller, task_id: TaskId) -> None:

@@ -15,9 +15,10 @@ from treadle.server.gateway.wires import RUN_HEADER
 from treadle.server.idempotency import keyed_request
 from treadle.server.protocols.ag_ui_input import RunAgentInput, has_news, read_answers
 from treadle.server.protocols.ag_ui_stream import AgUiStream
-from treadle.server.responses.response_fold import Echo, ResponseFold
+from treadle.server.responses.item_parts import Echo
+from treadle.server.responses.response_fold import ResponseFold
 from treadle.server.responses.response_ids import ResponseId
-from treadle.server.routes.route_context import Runner, TheHost, encode
+from treadle.server.routes.route_context import Name, Runner, TheHost, encode
 from treadle.server.run_host import BegunTurn
 from treadle.server.turn_order import TurnOrder, begin_options, check_idle, find_before, run_id_of, start_turn
 
@@ -26,7 +27,7 @@ router = APIRouter(prefix="/v1/ag-ui", tags=["ag-ui"])
 
 @router.post("/{agent}")
 async def run_agent(
-    agent: str, body: RunAgentInput, request: Request, host: TheHost, caller: Runner
+    agent: Name, body: RunAgentInput, request: Request, host: TheHost, caller: Runner
 ) -> Response:
     """Run an agent on the newest message of a thread, or go on with what it waited for, as AG-UI's events.
 

@@ -1,25 +1,29 @@
 """`/v1/conversations`: sessions, as OpenAI's Conversations API shows them.
 
 A conversation is stored with its metadata and items. Its run begins with its first response, which has the items as
-its history.
+its history. If items are added or deleted after that, the next response begins another run with all that is left.
 """
 
 import asyncio
-from typing import Annotated, Any, Literal
+from contextlib import suppress
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, RunNotFoundError
 from treadle.core.types import Json
+from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource
+from treadle.runs.begin import make_run_id
 from treadle.runs.run import Run
-from treadle.server.access import ApiCaller, no_such
+from treadle.server.access import ApiCaller, RequestRefused, no_such
+from treadle.server.budgets import OWNER
 from treadle.server.idempotency import keyed_request, new_run_id
-from treadle.server.responses.conversation_items import choose_page, items_of_run, page_of
-from treadle.server.responses.request_items import AskedTurn
-from treadle.server.responses.response_ids import conversation_id, read_conversation_id
+from treadle.server.responses.conversation_items import ItemPage, items_of_run, page_of
+from treadle.server.responses.request_items import AskedTurn, read_items
+from treadle.server.responses.response_ids import conversation_id, read_conversation_id, read_response_id
 from treadle.server.responses.response_plan import read_asked
 from treadle.server.responses.response_records import (
     KeptConversation,
@@ -27,10 +31,12 @@ from treadle.server.responses.response_records import (
     conversation_of,
     delete_run,
     find_conversation,
+    newest_response,
     read_kept,
+    read_request,
 )
 from treadle.server.responses.response_turn import METADATA
-from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost
+from treadle.server.routes.route_context import Fast, Name, Reader, Runner, TheHost
 from treadle.server.run_host import RunHost
 
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
@@ -94,13 +100,13 @@ async def _add_items(
 
 
 async def _find(host: RunHost, caller: ApiCaller, name: str) -> tuple[str, Resource | None, Run[Any] | None]:
-    """Return the id of a conversation's run, what is stored of it, and its run, if it has begun.
+    """Return the id of a conversation without its prefix, what is stored of it, and its run, if that has begun.
 
     Raises: `RequestRefused` if there is no such conversation.
     """
     run_id = read_conversation_id(name)
     stored = await asyncio.to_thread(find_conversation, host.journal, run_id, caller.sees_only)
-    run = await host.find_run(caller, run_id)
+    run = await host.find_run(caller, read_kept(stored).run_id or run_id)
     if stored is None and run is None:
         raise no_such("conversation", name)
     return run_id, stored, run
@@ -123,14 +129,14 @@ def _write(run_id: str, stored: Resource | None, run: Run[Any] | None) -> dict[s
 
 
 @router.get("/{name}")
-async def get_conversation(name: str, host: TheHost, caller: Reader) -> Response:
+async def get_conversation(name: Name, host: TheHost, caller: Reader) -> Response:
     """Return a conversation."""
     return Fast(_write(*await _find(host, caller, name)))
 
 
 @router.post("/{name}")
 async def change_conversation_metadata(
-    name: str, body: ChangeConversation, host: TheHost, caller: Runner
+    name: Name, body: ChangeConversation, host: TheHost, caller: Runner
 ) -> Response:
     """Replace the metadata of a conversation."""
     run_id, stored, run = await _find(host, caller, name)
@@ -146,51 +152,87 @@ async def change_conversation_metadata(
 
 
 @router.delete("/{name}")
-async def delete_conversation(name: str, host: TheHost, caller: Runner) -> Response:
+async def delete_conversation(name: Name, host: TheHost, caller: Runner) -> Response:
     """Delete a conversation, with what memories have of it."""
     run_id, stored, run = await _find(host, caller, name)
-    if run is not None:
-        await asyncio.to_thread(delete_run, host.journal, run_id)
-    elif stored is not None:
+    for known in [*read_kept(stored).earlier, *([] if run is None else [run.run_id])]:
+        with suppress(RunNotFoundError):
+            await asyncio.to_thread(delete_run, host.journal, known)
+    if stored is not None:
         await asyncio.to_thread(host.journal.resources.delete, stored.kind, run_id)
     return Fast({"id": name, "object": "conversation.deleted", "deleted": True})
 
 
 @router.get("/{name}/items")
 async def list_items(
-    name: str,
+    name: Name,
     host: TheHost,
     caller: Reader,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    order: Literal["asc", "desc"] = "desc",
-    after: str | None = None,
+    page: Annotated[ItemPage, Query()],
 ) -> Response:
     """Return the items of a conversation, the newest first unless `order` is `asc`."""
-    return Fast(choose_page(await _items_of(name, host, caller), limit, order, after))
+    return Fast(page.choose(await _items_of(name, host, caller)))
 
 
 @router.post("/{name}/items")
-async def add_items(name: str, body: AddItems, host: TheHost, caller: Runner) -> Response:
-    """Add items to a conversation that has no response yet."""
-    run_id, stored = await _find_changeable(name, host, caller)
-    kept = read_kept(stored)
+async def add_items(name: Name, body: AddItems, host: TheHost, caller: Runner) -> Response:
+    """Add items to a conversation. If it has a response, its next one begins a new run, which has them."""
+    run_id, stored, kept = await _find_changeable(name, host, caller)
     added = await _add_items(host, caller, run_id, kept, body.items)
     await asyncio.to_thread(change_conversation, host.journal, stored, kept)
     return Fast(page_of(added))
 
 
-async def _find_changeable(name: str, host: RunHost, caller: ApiCaller) -> tuple[str, Resource]:
+async def _find_changeable(
+    name: str, host: RunHost, caller: ApiCaller
+) -> tuple[str, Resource, KeptConversation]:
+    """Return what is stored of a conversation, and what it is to be changed in: all its items, and a new run if it
+    has one. The journal of its run cannot be changed.
+
+    Raises: `RequestRefused`, `ConfigError`.
+    """
     run_id, stored, run = await _find(host, caller, name)
-    if stored is None or run is not None:
+    if run is None:
+        assert stored is not None
+        return run_id, stored, read_kept(stored)
+    if run.state.turn.is_open:
+        said = "a response of this conversation is under way, or waits for outputs; its items can be changed later"
+        raise RequestRefused(409, said, "conversation_locked")
+    items = await _items_of(name, host, caller)
+    if not all(map(_has_contents, items)):
         raise ConfigError(
-            "the items of a conversation with a response cannot be changed; what is new is the input of its next "
-            "response"
+            "the items of a conversation with images or files cannot be changed after its first response; what is "
+            "new is the input of its next response"
         )
-    return run_id, stored
+    metadata = _write(run_id, stored, run)["metadata"]
+    if stored is None:
+        owner = str(run.metadata.get(OWNER, caller.name))
+        stored = conversation_of(run_id, owner, KeptConversation(metadata))
+        await asyncio.to_thread(host.journal.resources.add, [stored], stored.created_at)
+    earlier = [*read_kept(stored).earlier, run.run_id]
+    system = await asyncio.to_thread(_system_of, host.journal, run.run_id, read_kept(stored))
+    return run_id, stored, KeptConversation(metadata, items, make_run_id(), earlier, system)
+
+
+def _has_contents(item: dict[str, Any]) -> bool:
+    """Return whether an item has the contents of its images and files, which items of runs only name."""
+    content = item.get("content")
+    places = ("image_url", "file_id", "file_data")
+    return not isinstance(content, list) or all(
+        [any(map(part.get, places)) for part in content if part.get("type") in ("input_image", "input_file")]
+    )
+
+
+def _system_of(journal: Journal, run_id: str, kept: KeptConversation) -> list[str]:
+    """Return the system messages of a run that are not among the items it began with. Blocks."""
+    newest = newest_response(journal, run_id)
+    echo = None if newest is None else read_request(journal, read_response_id(newest))
+    own = read_items([it for it in kept.items if it.get("role") in ("system", "developer")]).instructions
+    return [text for text in ([] if echo is None else echo.system) if text not in own]
 
 
 @router.get("/{name}/items/{item_id}")
-async def get_item(name: str, item_id: str, host: TheHost, caller: Reader) -> Response:
+async def get_item(name: Name, item_id: Name, host: TheHost, caller: Reader) -> Response:
     """Return one item of a conversation."""
     for item in await _items_of(name, host, caller):
         if item["id"] == item_id:
@@ -199,10 +241,9 @@ async def get_item(name: str, item_id: str, host: TheHost, caller: Reader) -> Re
 
 
 @router.delete("/{name}/items/{item_id}")
-async def delete_item(name: str, item_id: str, host: TheHost, caller: Runner) -> Response:
-    """Delete an item of a conversation that has no response yet, and return the conversation."""
-    run_id, stored = await _find_changeable(name, host, caller)
-    kept = read_kept(stored)
+async def delete_item(name: Name, item_id: Name, host: TheHost, caller: Runner) -> Response:
+    """Delete an item of a conversation, and return the conversation; see `add_items`."""
+    run_id, stored, kept = await _find_changeable(name, host, caller)
     left = [item for item in kept.items if item["id"] != item_id]
     if len(left) == len(kept.items):
         raise no_such("item", item_id)
@@ -212,9 +253,9 @@ async def delete_item(name: str, item_id: str, host: TheHost, caller: Runner) ->
 
 
 async def _items_of(name: str, host: RunHost, caller: ApiCaller) -> list[dict[str, Json]]:
-    run_id, stored, run = await _find(host, caller, name)
+    _, stored, run = await _find(host, caller, name)
     kept = read_kept(stored).items
     if run is None:
         return kept
-    made = await asyncio.to_thread(lambda: items_of_run(run.events, run_id, has_history=not kept))
+    made = await asyncio.to_thread(lambda: items_of_run(run.events, run.run_id, has_history=not kept))
     return [*kept, *made]

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
 from treadle.server.access import RequestRefused
-from treadle.server.routes.route_context import Checked, Fast, Reader, TheHost, encode
+from treadle.server.routes.route_context import Checked, Fast, Name, Reader, TheHost, encode
 from treadle.trajectory.tokens.masks import check_mask_names
 from treadle.viewer.token_views import list_formats, view_export, view_tokens
 from treadle.viewer.viewed_data import ViewedData
@@ -105,27 +105,27 @@ async def get_rollouts(data: TheData, host: TheHost, after: Annotated[int, Query
     return await _answer(data.rollouts, host.journal, after)
 
 
-@router.get("/rollouts/{group_id:path}/{run_id}")
-async def get_rollout(group_id: str, run_id: str, data: TheData, host: TheHost) -> Response:
+@router.get("/rollouts/{group_id}/{run_id}")
+async def get_rollout(group_id: Name, run_id: Name, data: TheData, host: TheHost) -> Response:
     """Return the messages and the tokens of a rollout."""
     return await _answer(data.rollout, host.journal, group_id, run_id)
 
 
-@router.get("/groups/{group_id:path}")
-async def get_group(group_id: str, data: TheData, host: TheHost) -> Response:
+@router.get("/groups/{group_id}")
+async def get_group(group_id: Name, data: TheData, host: TheHost) -> Response:
     """Return the finished runs of the journal whose label `group` is this, as rollouts of one group."""
     return await _answer(data.group, host.journal, group_id)
 
 
 @router.get("/runs/{run_id}/tokens")
-async def get_tokens(run_id: str, host: TheHost, caller: Reader, mask: str = "all") -> Response:
+async def get_tokens(run_id: Name, host: TheHost, caller: Reader, mask: str = "all") -> Response:
     """Return the tokens of a run and of its sub-agents, branch by branch."""
     await host.get_info(caller, run_id)
     return await _answer(view_tokens, host.journal, run_id, check_mask_names(mask), host.visible_to(caller))
 
 
 @router.get("/runs/{run_id}/exported")
-async def get_exported(run_id: str, host: TheHost, caller: Reader, format: str = "openai") -> Response:
+async def get_exported(run_id: Name, host: TheHost, caller: Reader, format: str = "openai") -> Response:
     """Return the lines that a format makes of a run, and what they lose."""
     await host.get_info(caller, run_id)
     return await _answer(view_export, host.journal, run_id, format, host.visible_to(caller))

@@ -13,7 +13,7 @@ from treadle.journal.resources import Resource, ResourceFilter
 from treadle.knowledge.files.file_store import FILE, facts_of
 from treadle.server.idempotency import new_id
 from treadle.server.responses.conversation_items import page_of
-from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost
+from treadle.server.routes.route_context import Fast, Name, Reader, Runner, TheHost
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
 Word = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[\w-]+$")]
@@ -81,13 +81,13 @@ async def list_files(
 
 
 @router.get("/{file_id}")
-async def get_file(file_id: str, host: TheHost, caller: Reader) -> Response:
+async def get_file(file_id: Name, host: TheHost, caller: Reader) -> Response:
     """Return the facts about a file."""
     return Fast(_write(await host.get_file(caller, file_id)))
 
 
 @router.get("/{file_id}/content")
-async def get_content(file_id: str, host: TheHost, caller: Reader) -> Response:
+async def get_content(file_id: Name, host: TheHost, caller: Reader) -> Response:
     """Return the content of a file."""
     item, content = await host.read_file(caller, file_id)
     # Whatever the file is, no browser runs it as a page of this server.
@@ -97,7 +97,7 @@ async def get_content(file_id: str, host: TheHost, caller: Reader) -> Response:
 
 
 @router.delete("/{file_id}")
-async def delete_file(file_id: str, host: TheHost, caller: Runner) -> Response:
+async def delete_file(file_id: Name, host: TheHost, caller: Runner) -> Response:
     """Delete a file, also from all vector stores. Runs that have seen it keep what they have seen."""
     await host.get_file(caller, file_id)
     await asyncio.to_thread(host.files.delete, file_id)

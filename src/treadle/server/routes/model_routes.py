@@ -7,7 +7,7 @@ from fastapi.responses import Response
 
 from treadle.core.types import Json
 from treadle.server.catalog import UnknownAgentError
-from treadle.server.routes.route_context import Fast, Reader, TheHost
+from treadle.server.routes.route_context import Fast, Name, Reader, TheHost
 
 router = APIRouter(prefix="/v1")
 
@@ -23,7 +23,7 @@ async def list_models(host: TheHost, caller: Reader) -> Response:
 
 
 @router.get("/models/{name:path}", tags=["models"])
-async def get_model(name: str, host: TheHost, caller: Reader) -> Response:
+async def get_model(name: Name, host: TheHost, caller: Reader) -> Response:
     """Return one agent or model."""
     if name not in host.catalog.names:
         raise UnknownAgentError(f"there is no model {name!r:.100}")
@@ -48,4 +48,11 @@ async def create_chat_completion() -> dict[str, Any]:
 @router.post("/messages", tags=["gateway"], openapi_extra=_body("model", "messages"))
 async def create_message() -> dict[str, Any]:
     """Answer as Anthropic's Messages API does, and record what is asked as a run; see chat completions."""
+    raise AssertionError("the gateway answers before FastAPI does")
+
+
+@router.post("/messages/count_tokens", tags=["gateway"], openapi_extra=_body("model", "messages"))
+async def count_message_tokens() -> dict[str, Any]:
+    """Return the tokens of a request as Anthropic's API does: as its server counts them, or else an estimate, which
+    the header `x-treadle-estimated` tells."""
     raise AssertionError("the gateway answers before FastAPI does")

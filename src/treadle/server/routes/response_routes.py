@@ -28,9 +28,10 @@ from treadle.server.access import (
 from treadle.server.event_stream import EventStream, write_named
 from treadle.server.gateway.gateway_host import result_of
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
-from treadle.server.responses.conversation_items import choose_page, items_of_run, page_of
+from treadle.server.responses.conversation_items import ItemPage, items_of_run, page_of
+from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.request_items import CreateResponse
-from treadle.server.responses.response_fold import Echo, ResponseFold
+from treadle.server.responses.response_fold import ResponseFold
 from treadle.server.responses.response_ids import ResponseId, read_response_id
 from treadle.server.responses.response_part import part_of_run
 from treadle.server.responses.response_plan import plan_response
@@ -41,7 +42,7 @@ from treadle.server.responses.response_records import (
     read_request,
 )
 from treadle.server.responses.response_turn import METADATA
-from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, encode
+from treadle.server.routes.route_context import Fast, Name, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, RunHost
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
@@ -175,7 +176,7 @@ async def list_responses(
 
 @router.get("/{response_id}")
 async def get_response(
-    response_id: str,
+    response_id: Name,
     host: TheHost,
     caller: Reader,
     stream: bool = False,
@@ -227,7 +228,7 @@ def _read_part(host: RunHost, place: ResponseId) -> ResponseFold | None:
 
 
 @router.post("/{response_id}/cancel")
-async def cancel_response(response_id: str, host: TheHost, caller: Runner) -> Response:
+async def cancel_response(response_id: Name, host: TheHost, caller: Runner) -> Response:
     """Stop the work on a response, whichever process of the server does it."""
     fold = await _fold(host, caller, response_id)
     if not fold.is_over:
@@ -242,23 +243,21 @@ async def cancel_response(response_id: str, host: TheHost, caller: Runner) -> Re
 
 @router.get("/{response_id}/input_items")
 async def list_input_items(
-    response_id: str,
+    response_id: Name,
     host: TheHost,
     caller: Reader,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    order: Literal["asc", "desc"] = "desc",
-    after: str | None = None,
+    page: Annotated[ItemPage, Query()],
 ) -> Response:
     """Return the items that the conversation had before those of this response, the newest first unless `order` is
     `asc`."""
     place = (await _fold(host, caller, response_id)).response_id
     events = await asyncio.to_thread(host.journal.read, place.run_id)
     items = await asyncio.to_thread(items_of_run, events, place.run_id, place)
-    return Fast(choose_page(items, limit, order, after))
+    return Fast(page.choose(items))
 
 
 @router.delete("/{response_id}")
-async def delete_response(response_id: str, host: TheHost, caller: Runner) -> Response:
+async def delete_response(response_id: Name, host: TheHost, caller: Runner) -> Response:
     """Delete the conversation that a response belongs to, with what memories have of it."""
     place = read_response_id(response_id)
     await host.get_run(caller, place.run_id)

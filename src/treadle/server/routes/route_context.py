@@ -1,18 +1,20 @@
 """What the routes of a request get: the host and the caller, and the bases of bodies and answers."""
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
+from urllib.parse import quote, unquote
 
 import msgspec
 from fastapi import Depends, Request, params
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.models.config.described import Described
-from treadle.server.access import ApiCaller, check_scope
+from treadle.server.access import ApiCaller, Receive, Scope, Send, check_scope
 from treadle.server.run_host import RunHost
 
 encode = msgspec.json.Encoder().encode
@@ -43,6 +45,32 @@ def need(scope: str) -> Callable[[Request], Awaitable[ApiCaller]]:
 TheHost = Annotated[RunHost, Depends(get_host)]
 Reader = Annotated[ApiCaller, Depends(need("read"))]
 Runner = Annotated[ApiCaller, Depends(need("run"))]
+
+
+SLASH = "\ufdd0"
+"""What stands for an encoded slash in the path of a request until its parts are read. It is no character."""
+_ENCODED_SLASH = re.compile(b"%2f", re.IGNORECASE)
+Name = Annotated[str, AfterValidator(lambda text: text.replace(SLASH, "/"))]
+"""A part of a path, such as the id of a run, which may have encoded slashes."""
+
+
+class EncodedSlashes:
+    """ASGI middleware that tells the slashes within the parts of a path from those between them."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw = scope.get("raw_path") or b""
+        if b"%" not in raw or not _ENCODED_SLASH.search(raw):
+            await self._app(scope, receive, send)
+            return
+        path, mark = scope["path"], quote(SLASH).encode()
+        scope["path"] = unquote(_ENCODED_SLASH.sub(mark, raw.partition(b"?")[0]).decode("latin-1"))
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            scope["path"] = path
 
 
 async def check_parameters(request: Request) -> None:

@@ -34,7 +34,7 @@ from treadle.server.access import ApiCaller, RequestRefused, no_such
 from treadle.server.event_stream import EventStream, to_sse
 from treadle.server.export_form import ExportForm, read_form
 from treadle.server.responses import response_records
-from treadle.server.routes.route_context import Checked, Fast, Reader, Runner, TheHost, encode
+from treadle.server.routes.route_context import Checked, Fast, Name, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, RunHost
 from treadle.server.turn_order import write_needs
 from treadle.viewer.run_view import write_run as write_facts
@@ -167,7 +167,7 @@ def _read_label(text: str) -> tuple[str, str]:
 
 
 @router.get("/{run_id}")
-async def get_run(run_id: str, host: TheHost, caller: Reader) -> Response:
+async def get_run(run_id: Name, host: TheHost, caller: Reader) -> Response:
     """Return a run: its state, its answer, and what it waits for."""
     return Fast(await write_run(host, caller, run_id))
 
@@ -180,7 +180,7 @@ async def write_run(host: RunHost, caller: ApiCaller, run_id: str) -> dict[str, 
 
 @router.get("/{run_id}/export")
 async def export_run(
-    run_id: str, host: TheHost, caller: Reader, form: Annotated[ExportForm, Depends(read_form)]
+    run_id: Name, host: TheHost, caller: Reader, form: Annotated[ExportForm, Depends(read_form)]
 ) -> Response:
     """Return a run as a row for training, as a group with tokens, or as lines of a journal."""
     await host.get_info(caller, run_id)
@@ -191,7 +191,7 @@ async def export_run(
 
 
 @router.get("/{run_id}/messages")
-async def get_messages(run_id: str, host: TheHost, caller: Reader) -> Response:
+async def get_messages(run_id: Name, host: TheHost, caller: Reader) -> Response:
     """Return the transcript of a run."""
     run = await host.get_run(caller, run_id)
     return Fast({"object": "list", "data": msgspec.to_builtins(list(run.messages))})
@@ -199,7 +199,7 @@ async def get_messages(run_id: str, host: TheHost, caller: Reader) -> Response:
 
 @router.get("/{run_id}/events")
 async def get_events(
-    run_id: str,
+    run_id: Name,
     request: Request,
     host: TheHost,
     caller: Reader,
@@ -248,7 +248,7 @@ def _to_frame(item: Item) -> bytes:
 
 @router.post("/{run_id}/inbox")
 async def post_message(
-    run_id: str, host: TheHost, caller: Runner, body: Annotated[dict[str, Any], Body()]
+    run_id: Name, host: TheHost, caller: Runner, body: Annotated[dict[str, Any], Body()]
 ) -> Response:
     """Send a message to a run, whoever drives it: steer, queue, interrupt, answer, decide, result, cancel or note.
 
@@ -308,7 +308,7 @@ def _check_arguments(text: str) -> None:
 
 
 @router.delete("/{run_id}")
-async def delete_run(run_id: str, host: TheHost, caller: Runner) -> Response:
+async def delete_run(run_id: Name, host: TheHost, caller: Runner) -> Response:
     """Delete a run, with the runs of its sub-agents and what memories have of it."""
     await host.get_info(caller, run_id)
     deleted = await asyncio.to_thread(response_records.delete_run, host.journal, run_id)

@@ -27,7 +27,7 @@ from treadle.server.event_stream import EventStream
 from treadle.server.idempotency import keyed_request, new_run_id
 from treadle.server.responses.request_items import AskedTurn, Item
 from treadle.server.responses.response_plan import read_asked
-from treadle.server.routes.route_context import Checked, ClientBody, Fast, Runner, TheHost
+from treadle.server.routes.route_context import Checked, ClientBody, Fast, Name, Runner, TheHost
 from treadle.server.routes.run_routes import MAX_SEQ, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
 from treadle.server.turn_order import TurnOrder, begin_options, follow_message, seq_before, start_turn
@@ -143,7 +143,7 @@ async def _agent_of(host: RunHost, run_id: str) -> Agent[Any]:
 
 @router.post("/{run_id}/turns", status_code=202)
 async def begin_turn(
-    run_id: str, body: NextTurn, request: Request, host: TheHost, caller: Runner
+    run_id: Name, body: NextTurn, request: Request, host: TheHost, caller: Runner
 ) -> Response:
     """Send the user's next message to a run. If a turn is open, the message goes to the run's inbox."""
     info = await host.get_info(caller, run_id)
@@ -193,7 +193,7 @@ async def _check_cancelled(host: RunHost, caller: ApiCaller, run_id: str) -> Non
 
 @router.post("/{run_id}/resume", status_code=202)
 async def resume(
-    run_id: str, request: Request, host: TheHost, caller: Runner, body: RunWork = RunWork()
+    run_id: Name, request: Request, host: TheHost, caller: Runner, body: RunWork = RunWork()
 ) -> Response:
     """Go on with a run that was cancelled, was set aside, or failed. A cancelled turn of a session is over."""
     info, keyed = await host.get_info(caller, run_id), keyed_request(request)
@@ -206,7 +206,7 @@ async def resume(
 
 @router.post("/{run_id}/fork", status_code=201)
 async def fork(
-    run_id: str, request: Request, host: TheHost, caller: Runner, body: ForkRun = ForkRun()
+    run_id: Name, request: Request, host: TheHost, caller: Runner, body: ForkRun = ForkRun()
 ) -> Response:
     """Make a run that begins with a copy of this one's events, and drive it on."""
     await host.get_info(caller, run_id)

@@ -17,7 +17,7 @@ from treadle.knowledge.files.file_store import ATTACHED, Chunking, attached_fact
 from treadle.knowledge.files.vector_stores import BATCH, STORE, read_chunking, store_facts
 from treadle.server.access import RequestRefused, no_such
 from treadle.server.idempotency import new_id
-from treadle.server.responses.conversation_items import page_of
+from treadle.server.responses.conversation_items import ItemPage, page_of
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, get_caller
 from treadle.server.run_host import RunHost
 
@@ -156,12 +156,9 @@ def _write_counts(counts: ResourceCounts) -> dict[str, Json]:
     return found | {"total": sum(counts.counts.values())}
 
 
-class PageOfStores(BaseModel):
-    """Which part of a list is returned."""
+class PageOfStores(ItemPage):
+    """Which part of a list of stores or files is returned."""
 
-    limit: Annotated[int, Field(ge=1, le=100)] = 20
-    order: Literal["asc", "desc"] = "desc"
-    after: str | None = None
     before: str | None = None
 
     def chosen(self, kind: str, **terms: Any) -> ResourceFilter:

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse,
 
 from treadle.context.step_view import view_step
 from treadle.server.access import ApiCaller, RequestRefused
-from treadle.server.routes.route_context import Checked, Fast, Reader, TheHost
+from treadle.server.routes.route_context import Checked, Fast, Name, Reader, TheHost
 from treadle.server.routes.run_routes import MAX_SEQ
 from treadle.viewer.bundle import NotBuiltError, read_bundle
 from treadle.viewer.run_view import (
@@ -53,7 +53,7 @@ async def get_page() -> Response:
 
 @router.get("/v1/view/runs/{run_id}/events")
 async def get_page_events(
-    run_id: str,
+    run_id: Name,
     host: TheHost,
     caller: Reader,
     after_seq: Annotated[int, Query(ge=0, le=MAX_SEQ)] = 0,
@@ -69,14 +69,14 @@ async def get_page_events(
 
 
 @router.get("/v1/view/runs/{run_id}/prompts/{step}")
-async def get_prompt(run_id: str, step: int, host: TheHost, caller: Reader) -> Response:
+async def get_prompt(run_id: Name, step: int, host: TheHost, caller: Reader) -> Response:
     """Return what the model saw at a step of a run."""
     await host.get_info(caller, run_id)
     return Fast(await asyncio.to_thread(lambda: view_step(host.journal.read(run_id), step)))
 
 
 @router.get("/v1/view/runs/{run_id}/contents/{digest}")
-async def get_content(run_id: str, digest: str, host: TheHost, caller: Reader) -> Response:
+async def get_content(run_id: Name, digest: Name, host: TheHost, caller: Reader) -> Response:
     """Return a content that an event of a run refers to: a file, or an artifact."""
     await host.get_info(caller, run_id)
     content = await asyncio.to_thread(read_content, host.journal, run_id, digest)
@@ -84,7 +84,7 @@ async def get_content(run_id: str, digest: str, host: TheHost, caller: Reader) -
 
 
 @router.get("/v1/view/runs/{run_id}/relatives")
-async def get_relatives(run_id: str, host: TheHost, caller: Reader) -> Response:
+async def get_relatives(run_id: Name, host: TheHost, caller: Reader) -> Response:
     """Return the forks of a run, the runs that it was forked from, and its sub-agents' runs."""
     info = await host.get_info(caller, run_id)
     return Fast(await asyncio.to_thread(find_relatives, host.journal, info, host.visible_to(caller)))

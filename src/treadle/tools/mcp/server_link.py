@@ -100,6 +100,11 @@ class ServerLink:
                 raise await self._refused(connection, call.name, error, told) from error
             raise _LostError(told, is_not_run=verdict is FailureMeaning.NOT_RUN) from error
 
+    async def leave(self) -> None:
+        """End the session once no call uses it. `get` opens a new one."""
+        if self._connection is not None:
+            await self._leave(self._connection)
+
     async def close(self) -> None:
         """End the session. `get` opens a new one."""
         renewing, self._renewing = self._renewing, None

@@ -182,6 +182,10 @@ class MCPServer(_Connected):
     async def aclose(self) -> None:
         await SESSIONS.hop(self._link.close())
 
+    async def leave(self) -> None:
+        """End the shared session once no call uses it."""
+        await SESSIONS.hop(self._link.leave())
+
     @property
     def entry(self) -> dict[str, Json] | str:
         """The server as an entry of `mcpServers`, or the reason why it cannot be written as one."""

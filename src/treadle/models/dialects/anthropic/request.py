@@ -146,6 +146,19 @@ class AnthropicModel(HttpModel):
             completion = _join_completions(completion, await super().infer(asked, watch))
         return completion
 
+    async def count_tokens(self, fields: dict[str, Json]) -> int:
+        """Return the tokens of a request, as the server counts them. Raises: `ProviderError`."""
+        asked = {name: value for name, value in fields.items() if name not in ("max_tokens", "stream")}
+        body = _encode({**asked, "model": self.model})
+        answer = await self._transport.post(
+            join_url(self._root, "/messages/count_tokens"), self._headers, body
+        )
+        raw = self._raw(answer)
+        counted = raw.get("input_tokens") if isinstance(raw, dict) else None
+        if type(counted) is not int:
+            raise self._nonsense(raw, answer.body)
+        return counted
+
     def _models_url(self) -> str | None:
         return join_url(self._root, f"/models/{self.model}")
 

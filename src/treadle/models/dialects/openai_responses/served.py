@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Completion, FinishReason, Json, Usage
 from treadle.models.protocol import pass_on
-from treadle.models.wire.served import ServedRequest
+from treadle.models.wire.served import ServedRequest, text_of_call
 
 _INCOMPLETE = {FinishReason.LENGTH: "max_output_tokens", FinishReason.CONTENT_FILTER: "content_filter"}
 _NO_ANSWER: dict[str, Json] = {"error": None, "incomplete_details": None, "usage": None}
@@ -22,9 +22,12 @@ class ResponseStream:
     @classmethod
     def of(cls, answer_id: str, asked: ServedRequest) -> "ResponseStream":
         """Return the stream of the answer to a request."""
-        return cls(answer_id, asked.model, asked.echo)
+        texts = frozenset([tool["name"] for tool in asked.tools if tool.get("takes_text")])
+        return cls(answer_id, asked.model, asked.echo, texts)
 
-    def __init__(self, answer_id: str, model: str, echo: dict[str, Json]) -> None:
+    def __init__(self, answer_id: str, model: str, echo: dict[str, Json], texts: frozenset[str]) -> None:
+        """Begin a stream. `texts` are the names of the tools that take a text."""
+        self._texts = texts
         self._id = answer_id
         head = {"id": f"resp_{answer_id}", "object": "response", "created_at": int(time.time())}
         self._response = {**echo, **head, **_NO_ANSWER, "model": model, "status": "in_progress"}
@@ -50,16 +53,25 @@ class ResponseStream:
         """Return the last events."""
         events = [*self._close_text()]
         for number in self._calls.values():
-            item = self._items[number]
-            named = {"item_id": item["id"], "name": item["name"], "arguments": item["arguments"]}
-            events.append(self._event("function_call_arguments.done", output_index=number, **named))
-            events += self._done(number)
+            events += self._end_call(number)
         reason = _INCOMPLETE.get(completion.finish_reason)
         status = "completed" if reason is None else "incomplete"
         response = {**self._response, "status": status, "output": self._items}
         response["incomplete_details"] = None if reason is None else {"reason": reason}
         response["usage"] = write_usage(completion.usage) if completion.usage.is_reported else None
         return [*events, self._event(status, response=response)]
+
+    def _end_call(self, number: int) -> Iterator[dict[str, Json]]:
+        item = self._items[number]
+        where: dict[str, Json] = {"item_id": item["id"], "output_index": number}
+        if item["type"] == "function_call":
+            told = {"name": item["name"], "arguments": item["arguments"]}
+            yield self._event("function_call_arguments.done", **where, **told)
+        else:
+            text = item["input"] = text_of_call(item["input"])
+            yield self._event("custom_tool_call_input.delta", **where, delta=text)
+            yield self._event("custom_tool_call_input.done", **where, input=text)
+        yield from self._done(number)
 
     def _event(self, kind: str, **fields: Json) -> dict[str, Json]:
         self._count += 1
@@ -113,11 +125,15 @@ class ResponseStream:
             yield from self._close_text()
             number = self._calls[piece.index] = len(self._items)
             named: dict[str, Json] = {"call_id": piece.call_id or "", "name": piece.name or ""}
-            yield self._open("fc", type="function_call", **named, arguments="")
+            if named["name"] in self._texts:
+                yield self._open("ctc", type="custom_tool_call", **named, input="")
+            else:
+                yield self._open("fc", type="function_call", **named, arguments="")
         item = self._items[number]
         item["call_id"], item["name"] = piece.call_id or item["call_id"], piece.name or item["name"]
-        item["arguments"] += piece.arguments
-        if piece.arguments:
+        is_function = item["type"] == "function_call"
+        item["arguments" if is_function else "input"] += piece.arguments
+        if piece.arguments and is_function:
             where = {"item_id": item["id"], "output_index": number}
             yield self._event("function_call_arguments.delta", **where, delta=piece.arguments)
 
