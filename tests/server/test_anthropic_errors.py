@@ -129,7 +129,7 @@ async def test_what_no_sdk_sends_is_refused_in_the_same_form(
 
 
 async def test_other_methods_and_paths_of_the_route_too(url: str) -> None:
-    for method, path, status in (("GET", "", 405), ("POST", "/count_tokens", 404)):
+    for method, path, status in (("GET", "", 405), ("POST", "/count_words", 404)):
         head = f"{method} /v1/messages{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         told = await send(url, f"{head}X-Api-Key: kims-key\r\nContent-Length: 0\r\n\r\n".encode())
         assert status_of(told) == status

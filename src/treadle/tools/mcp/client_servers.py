@@ -62,7 +62,10 @@ class ClientServers(MCPServers):
 
 
 def client_servers(mcpServers: Json = None, choices: Json = None) -> ClientServers:  # noqa: N803
-    """Return the servers that the part of a `ClientServers` describes. Raises: `ConfigError`."""
+    """The MCP servers that a client of a server named.
+
+    This returns the toolset that the part of a `ClientServers` describes. Raises: `ConfigError`.
+    """
     found = (
         read_servers({"mcpServers": mcpServers}, "the settings of 'client-mcp'").servers if mcpServers else ()
     )
