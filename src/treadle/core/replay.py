@@ -296,7 +296,8 @@ def _is_sent(body: e.DurableBody, state: State) -> bool:
 
 
 def _is_input(body: e.DurableBody, state: State) -> bool:
-    """Return whether `body` came from outside: a pause, a cancelled turn's end, or a simulated user's end."""
+    """Return whether `body` came from outside the loop, as a pause does, the end of a cancelled turn, or the end of
+    a run whose simulated user has no more to say."""
     if isinstance(body, e.TurnCompleted):
         return body.stop_reason is StopReason.CANCELLED
     if isinstance(body, e.RunFinished):

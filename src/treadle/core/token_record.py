@@ -48,7 +48,8 @@ class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
     tokenizer: str | None = None
     """The fingerprint of the renderer that made the prompt's ids; `None` if the server made them."""
     routed_experts: RoutedExperts | None = None
-    """The experts of the tokens, without those of earlier inferences. `None`: the engine returned none."""
+    """The experts of the tokens that were sent through the model, without those that an earlier inference has.
+    `None`: the engine returned none."""
     sampling_mask: SamplingMask | None = None
     """The tokens that each token of the answer was chosen from; `None`: the engine returned none."""
 

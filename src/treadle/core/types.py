@@ -446,7 +446,8 @@ class Completion(Struct, frozen=True, omit_defaults=True, gc=False):
     is_cached: bool = False
     """True if the answer came from Treadle's cache, so that nothing was sent or paid."""
     contents: dict[str, bytes] | None = None
-    """Content of large parts by hash. The driver moves it to the store: in a journal it is `None`."""
+    """Content of the message's parts that are not inline, by hash. The driver moves it to the store, so this is
+    always `None` in a journal."""
     engine: str | None = None
     """The engine that answered and its version, such as `vllm 0.11.2`; `None` if it is not known."""
     weight_version: str | None = None

@@ -35,7 +35,8 @@ class Body(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False, tag_
     """The time in seconds since the epoch, by the clock of the process that appended the event. A new body has no
     time; the driver sets it when it appends the event."""
     worked_seconds: float | None = None
-    """How long the turn had been worked on, without pauses and waits. `None`: the policy has no deadline."""
+    """How long the turn had been worked on, by a monotonic clock and without pauses and waits for a decision.
+    `None` if the policy has no deadline."""
     inbox: int | None = None
     """The number of the inbox message that this event results from, see `core.inbox`. The run has then taken in
     all messages up to this number. `None`: the event results from no such message."""

@@ -64,7 +64,8 @@ class ModelTable(Table):
     output_mode: Literal["native", "tool", "text"] | None = None
     """How the model is made to give answers that fit a schema; `treadle models check` shows what works."""
     format: str | None = None
-    """The text format of tool calls that the server does not parse, such as `hermes`; `auto`: by its name."""
+    """The text format of tool calls that the server does not parse, such as `hermes`; `auto` derives it from the
+    model's name."""
     renderer: str | None = None
     """The renderer that makes the prompt's token ids, such as `chatml`, `hf:FOLDER` or `family:qwen3`, for a model
     of vLLM or SGLang: it is sent token ids and returns token ids. A folder is relative to the folder of this
@@ -108,7 +109,8 @@ class TierTable(Table):
     price: PriceTable | None = None
     """The price of the tier's models, if it is not known."""
     tool_strength: Literal["weak", "medium", "strong"] | None = None
-    """How well the models call tools: `weak` ones are not chosen for tools, only `strong` ones for many tools."""
+    """How well the models call tools. A tier that is `weak` is not chosen if the agent has tools. If the agent
+    has many tools, only a `strong` tier is chosen."""
     context_tokens: Count | None = None
     """How many tokens the prompt and the answer may have together. Default: what is known about the model."""
     sees_images: bool | None = None
@@ -136,7 +138,8 @@ class TelemetryTable(Table):
     """The records that are made by commands which drive runs."""
 
     turn_log: str | None = None
-    """A file that gets a line of JSON for each turn, relative to this file's folder. It is only appended to."""
+    """A file that gets a line of JSON for each turn, relative to the folder of this file. Only a log of turns is
+    written to."""
     turn_log_max_bytes: Count = 50_000_000
     """The size from which on the file is renamed and a new one begun."""
     turn_log_keep: Count = 5
