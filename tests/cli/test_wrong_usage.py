@@ -2,6 +2,7 @@
 
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -306,6 +307,15 @@ def test_a_missing_extra_is_named(place: tuple[Cli, str], module: str, line: str
     words = shlex.split(line.replace("$M", f"-m m --base-url {url}"))
     done = FORKS.run("-c", WITHOUT, module, *words, cwd=cli.folder, env=cli.env)
     assert (done.returncode, message in done.stderr, len(done.stderr.splitlines())) == (2, True, 1), done
+
+
+@pytest.mark.parametrize("line", ["serve --model mock:echo --port 0", "view --no-open"])
+def test_a_server_without_its_extra_says_so(tmp_path: Path, line: str) -> None:
+    # A new process, because those of `FORKS` have imported the server.
+    command = [sys.executable, "-c", WITHOUT, "starlette", *line.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done
+    assert "which is not installed: pip install 'treadle[serve]'" in done.stderr
 
 
 def test_a_file_that_only_another_user_may_read(tmp_path: Path) -> None:

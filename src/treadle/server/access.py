@@ -14,10 +14,14 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from starlette.exceptions import HTTPException
 
+from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.models.config.tables import KeyTable, ServeTable
+
+require("starlette", "serve")  # whatever serves imports this module, and an error says what to install
+
+from starlette.exceptions import HTTPException  # noqa: E402
 
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
 _HEADERS = frozenset(
