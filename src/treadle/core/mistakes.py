@@ -117,6 +117,8 @@ class Keys:
             return self.explain_unknown(path)
         if kind == "missing":
             return "it is missing, and it is required"
+        if kind == "value_error":
+            return str(fault["msg"]).removeprefix("Value error, ")  # a validator of ours says it all
         given = key if fault["loc"][-1:] == ("[key]",) else fault.get("input")
         if kind in ("enum", "literal_error") and given is not None:
             names = _NAME.findall(fault["ctx"]["expected"])
