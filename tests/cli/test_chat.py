@@ -13,7 +13,7 @@ import threading
 import pyte
 import pytest
 from tests.cli.command import Cli
-from tests.cli.scripted import Json, Script, say
+from tests.cli.scripted import Json, Script, call, say
 
 
 def _count(body: dict[str, Json]) -> Json:
@@ -152,6 +152,19 @@ def test_turn_that_fails_has_its_exit_code(cli: Cli, script: Script) -> None:
     server = script(lambda body: 401)
     assert cli("chat", "-m", "m", "--base-url", server.url, text="hi\n").code == 1
     assert cli("chat", "-m", "m", "--base-url", server.url, text="").code == 0
+
+
+def test_a_turn_that_became_too_long_says_what_goes_on(cli: Cli, script: Script) -> None:
+    def answer(body: dict[str, Json]) -> Json:
+        last = body["messages"][-1]
+        if "one" in last["content"]:
+            return call("list_files")
+        return say("more") if "go on" in last["content"] else (400, "maximum context length exceeded")
+
+    given = ("-m", "m", "--base-url", script(answer).url, "--tools", "files")
+    done = cli("chat", *given, text="one\n/retry\ngo on\n")
+    assert "it is too long for the model, and what was done in it stays; make room with /compact" in done.err
+    assert "more" in done.out
 
 
 def test_a_turn_that_failed_is_tried_again(cli: Cli, script: Script) -> None:

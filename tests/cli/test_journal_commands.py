@@ -4,6 +4,8 @@ import asyncio
 import json
 import re
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +34,16 @@ def nap() -> None:
     """Sleep."""
     time.sleep(60)
 '''
+DIES = """
+import os
+from treadle import Agent, ScriptedModel
+for name in ("mine", "sample"):
+    labels = {} if name == "mine" else {"evaluation": "e"}
+    if not os.fork():
+        agent = Agent(ScriptedModel(lambda request: os._exit(9)), journal="done/runs.db")
+        agent.run_sync("hi", run_id=name, metadata=labels)
+    os.wait()
+"""
 TASK = "files:csv_sum-0001"
 OTHER = "files:config_fix-0002"
 
@@ -41,6 +53,15 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_runs_of_a_job_are_continued_by_the_command_that_began_it(cli: Cli) -> None:
+    (cli.folder / "done").mkdir()
+    subprocess.run([sys.executable, "-c", DIES], cwd=cli.folder, check=True)
+    told = cli("runs", "--journal", "done/runs.db").err
+    assert "◐ 1 unfinished; continue with: treadle resume --all --journal done/runs.db" in told
+    began = "continue with the command that began it, with --out"
+    assert f"◐ 1 unfinished of an evaluation (treadle eval); {began} {cli.folder}/done\n" in told
 
 
 @pytest.fixture(scope="module")

@@ -140,6 +140,16 @@ def test_a_program_that_fails_after_it_asked_is_graded_as_it_is(tmp_path: Path, 
     assert [one.reward for one in group.rollouts] == [0.0]
 
 
+def test_a_small_file_after_one_that_is_too_large_is_kept(tmp_path: Path, engine: Engine) -> None:
+    left = "open('a', 'wb').truncate(50_000_001); open('b', 'w').write('small')"
+    command = write(tmp_path / "own", f"ask('hi'); {left}")
+    assert roll(tmp_path / "out", engine, command, groups=1, group_size=1).end.reason == "done"
+    with open_journal(tmp_path / "out" / "runs.db") as journal:
+        files = Run.load("rollout-1-0", journal).state.sandbox.files
+    assert "b" in files
+    assert "a" not in files
+
+
 def test_a_program_that_never_asks_stops_the_work(tmp_path: Path, engine: Engine) -> None:
     command = write(tmp_path / "own", "raise KeyError('no such thing')")
     with pytest.raises(ProviderError, match="no such thing"):

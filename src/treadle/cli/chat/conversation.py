@@ -33,7 +33,7 @@ from treadle.cli.terminal.view import JsonView
 from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 from treadle.core.events import TurnCompleted, TurnStarted
 from treadle.core.registry import did_you_mean
-from treadle.core.types import Delivery, Message, ToolCall
+from treadle.core.types import Delivery, Message, StopReason, ToolCall
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
@@ -259,6 +259,12 @@ class Chat:
 
     def retry(self) -> None:
         """Try the last turn again, if it ended with an error."""
+        state = self.session.run.state
+        if state.ending.stop_reason is StopReason.CONTEXT_OVERFLOW and not state.has_failed_turn:
+            raise ConfigError(
+                "the turn is over, because it is too long for the model, and what was done in it stays; make "
+                "room with /compact, or choose a model with a larger window with /model, and then say 'go on'"
+            )
         self._take_turn(lambda emit: self.session.retry_turn(on_event=emit))
 
     def attach(self, name: str) -> None:

@@ -1,8 +1,10 @@
 """`treadle runs`, `sessions` and `stats`: the runs of a journal."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -47,6 +49,14 @@ _MARKS = {
     DAMAGED: ("✗", "bold red"),
 }
 """The mark and the style of each status."""
+_JOBS = {
+    "evaluation": "an evaluation (treadle eval)",
+    "rollout": "rollouts (treadle rollout)",
+    "dataset": "a dataset (treadle generate)",
+}
+"""The labels of runs that belong to a job, with what it is."""
+_JOURNALS = ("runs.db", "journal.db")
+"""The journals in the folders of jobs."""
 _COLUMNS = ("run", "status", "steps", "tokens", "reward", "age", "model")
 _NUMBERS = ("steps", "tokens", "reward", "age")
 _RUNS_LIMIT = 20
@@ -91,11 +101,23 @@ def runs(
         }
         command = write_command("runs", journal=journal, after=shown[-1].run_id, **given)
         print_note(f"there are more runs; list the next with: {command}   (--limit 0 lists all)")
-    unfinished = sum(status_of(info) == "unfinished" for info in shown)
-    if unfinished:
-        command = write_command("resume", all=True, journal=journal)
-        print_note(f"◐ {unfinished} unfinished; continue with: {command}")
+    _tell_unfinished([info for info in shown if status_of(info) == "unfinished"], journal, opened.address)
     return _report(damaged)
+
+
+def _tell_unfinished(found: Sequence[RunInfo], journal: str | None, address: str | None) -> None:
+    """Print how unfinished runs are continued: those of a job by the command that began it, which keeps its limits
+    and counts them."""
+    owned = Counter([next((name for name in _JOBS if name in info.labels), None) for info in found])
+    if own := owned.pop(None, 0):
+        command = write_command("resume", all=True, journal=journal)
+        print_note(f"◐ {own} unfinished; continue with: {command}")
+    for name, count in owned.items():
+        file = Path(address or "")
+        place = f", with --out {file.parent}" if file.name in _JOURNALS else ""
+        print_note(
+            f"◐ {count} unfinished of {_JOBS[str(name)]}; continue with the command that began it{place}"
+        )
 
 
 def _report(damaged: list[RunInfo]) -> int:

@@ -476,8 +476,9 @@ def _collect(place: Path, status: int) -> _Ended:
     files: dict[str, bytes] = {}
     left = _MAX_FILE_BYTES
     for path in sorted((place / "work").rglob("*")):
-        if path.is_file() and not path.is_symlink() and (left := left - path.stat().st_size) >= 0:
-            files[path.relative_to(place / "work").as_posix()] = path.read_bytes()
+        if path.is_file() and not path.is_symlink() and path.stat().st_size <= left:
+            content = files[path.relative_to(place / "work").as_posix()] = path.read_bytes()
+            left -= len(content)
     said = " ".join(_read_text(place / "stderr")[-1000:].split())
     return _Ended(status, _read_text(output) if output.exists() else printed, reward, files, said)
 
