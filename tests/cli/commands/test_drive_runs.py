@@ -104,6 +104,9 @@ def test_mount_is_read_and_out_is_written(cli: Cli, script: Script) -> None:
         "out/sub/b.txt",
     ]
     assert (cli.folder / "out/sub/b.txt").read_text() == "two"
+    unchanged = cli("run", "hi", "-m", "mock:echo", "--mount", "data", "--out", "other")
+    assert "no file was changed, so nothing is written to 'other'" in unchanged.err
+    assert not (cli.folder / "other").exists()
     again = cli(*base, "--out", "out")
     assert again.code == 2
     assert "--out 'out' exists and is not empty" in again.err
@@ -206,6 +209,23 @@ def test_broken_tools_file_names_its_line(cli: Cli) -> None:
 def test_debug_shows_the_traceback(cli: Cli) -> None:
     assert "Traceback" in cli("--debug", "run", "hi").err
     assert "Traceback" in cli("run", "hi", env={"TREADLE_DEBUG": "1"}).err
+
+
+def test_debug_shows_where_a_tool_failed(cli: Cli) -> None:
+    cli.write("boom.py", "def boom() -> str:\n    \"Fail.\"\n    return {}['x']\n")
+    quiet = cli("run", "call boom {}", "-m", "mock:echo", "-t", "boom.py")
+    assert ("KeyError: 'x'" in quiet.out, quiet.err) == (True, ""), quiet
+    shown = cli("--debug", "run", "call boom {}", "-m", "mock:echo", "-t", "boom.py")
+    assert shown.out.splitlines()[1:-1] == quiet.out.splitlines()[1:-1]
+    assert "the tool 'boom' failed" in shown.err
+    assert 'boom.py", line 3, in boom' in shown.err
+
+
+def test_an_answer_without_text_is_named(cli: Cli, script: Script) -> None:
+    server = script(lambda body: say(""))
+    done = cli("run", "hi", "-m", "m", "--base-url", server.url)
+    assert "the model's answer has no text" in done.out, done
+    assert "no text" not in cli("run", "hi", "-m", "mock:echo").out
 
 
 def test_journal_of_another_program(cli: Cli) -> None:
