@@ -222,7 +222,7 @@ def test_debug_shows_where_a_tool_failed(cli: Cli) -> None:
 
 
 def test_an_answer_without_text_is_named(cli: Cli, script: Script) -> None:
-    server = script(lambda body: say(""))
+    server = script(lambda body: say(" "))
     done = cli("run", "hi", "-m", "m", "--base-url", server.url)
     assert "the model's answer has no text" in done.out, done
     assert "no text" not in cli("run", "hi", "-m", "mock:echo").out

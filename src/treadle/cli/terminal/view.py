@@ -169,7 +169,7 @@ class TextView(EventPrinter, View):
         if run.error:
             fault = f" (fault: {run.fault})" if run.fault else ""
             self.say(f"{clean(run.error)}{fault}", "red")
-        elif run.stop_reason is StopReason.COMPLETED and not run.output and not run.messages[-1].parts:
+        elif run.stop_reason is StopReason.COMPLETED and not (run.output.strip() or run.messages[-1].parts):
             self.say("the model's answer has no text", "yellow")
         self._console.print()
         self._print_outcome(run, seconds)
