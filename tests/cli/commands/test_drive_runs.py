@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -219,6 +220,13 @@ def test_debug_shows_where_a_tool_failed(cli: Cli) -> None:
     assert shown.out.splitlines()[1:-1] == quiet.out.splitlines()[1:-1]
     assert "the tool 'boom' failed" in shown.err
     assert 'boom.py", line 3, in boom' in shown.err
+
+
+def test_estimated_tokens_are_marked(cli: Cli, script: Script) -> None:
+    base = ["run", "hi", "-m", "m", "--base-url"]
+    silent = script(lambda body: {**say("hello"), "usage": None})
+    assert re.search(r"1 step · about [1-9]\d* tokens \(", cli(*base, silent.url).out)
+    assert "about" not in cli(*base, script(lambda body: say("hello")).url).out
 
 
 def test_an_answer_without_text_is_named(cli: Cli, script: Script) -> None:
