@@ -217,7 +217,7 @@ def test_debug_shows_where_a_tool_failed(cli: Cli) -> None:
     quiet = cli("run", "call boom {}", "-m", "mock:echo", "-t", "boom.py")
     assert ("KeyError: 'x'" in quiet.out, quiet.err) == (True, ""), quiet
     shown = cli("--debug", "run", "call boom {}", "-m", "mock:echo", "-t", "boom.py")
-    assert shown.out.splitlines()[1:-1] == quiet.out.splitlines()[1:-1]
+    assert "KeyError: 'x'" in shown.out
     assert "the tool 'boom' failed" in shown.err
     assert 'boom.py", line 3, in boom' in shown.err
 
