@@ -104,6 +104,19 @@ print(json.dumps({"reward": 0.25}))
         assert run.files["made.txt"] == b"x"
 
 
+def test_a_task_without_a_check_is_graded_by_other_rewards(tmp_path: Path) -> None:
+    tasks, out = tmp_path / "quiz.py", tmp_path / "out"
+    tasks.write_text(
+        "from treadle.tasks import SimpleTask\nQUIZ = [SimpleTask(task_id='sum', input='What is 1 + 1?')]\n"
+    )
+    workers = ProgramWorkers(write(tmp_path / "own", "ask('hi'); print('two')"))
+    rewards = {"final_answer": {"answer": "two"}}
+    given = {"tasks": [f"{tasks}:QUIZ"], "groups": 1, "group_size": 1, "rewards": rewards, "path": out}
+    asyncio.run(Rollouts(model="mock:echo", workers=workers, **given).run())
+    (group,) = read_groups(out, read_stored(out))
+    assert [one.reward for one in group.rollouts] == [1.0]
+
+
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "null", "true", '"0.5"', "[1]"])
 def test_a_printed_reward_that_is_no_number_is_an_error_and_no_answer(
     value: str, tmp_path: Path, engine: Engine
