@@ -103,9 +103,8 @@ async def serve_api(
         journal, AgentCatalog(served.config, journal, served.names), window=table.window, queue=queue
     )
     if on_fault is not None:
-        for (
-            fault
-        ) in runs.catalog.faults():  # makes the agents, so the host has given the catalog its hooks before
+        # This makes the agents. The host gives the catalog its hooks, so it is made before.
+        for fault in runs.catalog.faults():
             on_fault(fault)
     api = make_api(runs, table, host, served.viewed)
     if table.logs_requests:
