@@ -142,7 +142,7 @@ def find_oracles(config: EvaluationConfig) -> list[str]:
 
 
 def find_unsolved(tasks: Iterable[str]) -> list[str]:
-    """Return the tasks of sets with solutions that have none of their own. Raises: `ConfigError`.
+    """Return the tasks that have no reference solution. Raises: `ConfigError`.
 
     Only tasks of sets with a text or a place in their name are loaded; the others of Treadle all have solutions.
     """
@@ -151,7 +151,7 @@ def find_unsolved(tasks: Iterable[str]) -> list[str]:
 
 def _lacks(reference: str) -> bool:
     task = load_task(reference)
-    return isinstance(task, Solvable) and task.find_solver(task.input) is None
+    return not isinstance(task, Solvable) or task.find_solver(task.input) is None
 
 
 def check_reports(reports: Iterable[str]) -> None:

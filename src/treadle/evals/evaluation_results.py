@@ -330,10 +330,11 @@ def find_remarks(one: Results, other: Results, pairs: Sequence[ModelPair]) -> li
     """Return what a reader of the comparison of two evaluations has to know."""
     if not pairs:
         return ["no task has a grade in both evaluations, so they are not compared"]
-    if {*map(repr, one.rewards)} == {*map(repr, other.rewards)}:
+    counted = [[spec for spec in item.rewards if spec.weight] for item in (one, other)]
+    if {*map(repr, counted[0])} == {*map(repr, counted[1])}:
         return []
     first, second = name_apart(one, other)
-    graded = [", ".join([f"{spec.name}={spec.weight:g}" for spec in item.rewards]) for item in (one, other)]
+    graded = [", ".join([f"{spec.name}={spec.weight:g}" for spec in specs]) for specs in counted]
     settings = " with other settings" if graded[0] == graded[1] else ""
     return [
         f"the two were graded by different scorers, {first} by {graded[0]}, {second} by {graded[1]}{settings}, so "
