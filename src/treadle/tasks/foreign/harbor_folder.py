@@ -78,8 +78,8 @@ class HarborFolder(Struct, frozen=True):
     def is_separate(self) -> bool:
         """Whether the tests run in a container of their own, which has only the artifacts of the run."""
         verifier = self.section("verifier")
-        return (
-            verifier.get("environment_mode", "separate" if verifier.get("environment") else "") == "separate"
+        return bool(
+            verifier.get("environment_mode", verifier.get("environment") and "separate") == "separate"
         )
 
     def artifacts(self) -> list[str]:
