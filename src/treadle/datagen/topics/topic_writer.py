@@ -43,9 +43,9 @@ def _answer_type(config: Topics) -> type[BaseModel]:
 
     A weak model that decodes within the schema repeats subtopics until its limit, unless the list has a bound.
     """
-    kind = _LinkedSubtopic if config.mode == "graph" else _Subtopic
-    most = Field(max_length=config.degree + _MAX_SURPLUS)
-    return create_model("Subtopics", subtopics=(Annotated[list[kind], most], ...))  # type: ignore[valid-type]
+    kind: Any = _LinkedSubtopic if config.mode == "graph" else _Subtopic
+    items: Any = Annotated[list[kind], Field(max_length=config.degree + _MAX_SURPLUS)]
+    return create_model("Subtopics", subtopics=(items, ...))
 
 
 class TopicRequest(Struct, frozen=True, kw_only=True):
