@@ -220,6 +220,27 @@ async def test_a_refused_request_can_be_sent_again(tmp_path: Path, journal: Jour
     await assert_replays(journal)
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "context_length_exceeded", "invalid_request_error"),
+        (429, "provider_error", "invalid_request_error"),
+        (503, "provider_error", "server_error"),
+    ],
+)
+async def test_an_error_has_the_type_of_its_status(
+    tmp_path: Path, journal: Journal, status: int, code: str, kind: str, is_streamed: bool
+) -> None:
+    """As vLLM 0.32 says that a prompt is too long; clients tell their own mistakes from those of the server."""
+    text = "This model's maximum context length is 8 tokens. However, your prompt contains 9 input tokens."
+    failed = Reply({"error": {"message": text if status == 400 else "no", "code": status}}, status)
+    async with relaying(lambda _: failed, tmp_path, journal) as (client, _):
+        with pytest.raises(openai.APIStatusError) as refused:
+            await client.chat.completions.create(model="far", messages=HELLO, stream=is_streamed)
+    assert (refused.value.status_code, refused.value.code, refused.value.type) == (status, code, kind)
+
+
 async def test_a_conversation_goes_on_after_a_restart(tmp_path: Path, journal: Journal) -> None:
     said = list(HELLO)
     for number, text in enumerate(("one", "two")):

@@ -35,7 +35,7 @@ from treadle.models.dialects.anthropic.answer import (
 )
 from treadle.models.protocol import Watch
 from treadle.models.wire.endpoint import join_url
-from treadle.models.wire.fitting import fit_id, fit_name, is_closed, kept_in, object_of
+from treadle.models.wire.fitting import fit_id, fit_name, is_closed, kept_in, object_of, without_bounds
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     NO_TURNS,
@@ -198,7 +198,9 @@ class AnthropicModel(HttpModel):
         if request.required_tool is not None:
             fields["tool_choice"] = {"type": "tool", "name": request.required_tool}
         if request.output_schema is not None:
-            config = {"format": {"type": "json_schema", "schema": request.output_schema}}
+            # The API refuses bounds; the answer is held against the whole schema.
+            schema = without_bounds(request.output_schema)
+            config = {"format": {"type": "json_schema", "schema": schema}}
             fields["output_config"] = {**fields.get("output_config", {}), **config}
         return _encode(fields)[:-1] + b","
 
