@@ -110,6 +110,40 @@ async def test_who_is_asked_about_comes_before_who_is_only_named(memory: Memory)
     assert [hit.entry.text[:8] for hit in found.hits] == ["Ada: The", "Kim: I t"]
 
 
+async def test_a_question_about_somebody_who_is_not_named_finds_what_has_the_name(memory: Memory) -> None:
+    lines = Path(__file__).with_name("two_hops.txt").read_text(encoding="utf-8").splitlines()[1:]
+    parts = [line.split("|") for line in lines]
+    told = {part[0]: part[1] for part in parts if len(part) == 2}
+    for number in sorted(told, key=lambda number: int(number) * 37 % 61):
+        put(memory, told[number])
+    shares = []
+    for _, question, numbers in (part for part in parts if len(part) == 3):
+        found = {hit.entry.text for hit in (await memory.search(question, limit=5, now=NOW)).hits}
+        evidence = {told[number] for number in numbers.split()}
+        shares.append(len(found & evidence) / len(evidence))
+    assert len(shares) == 30
+    assert sum(shares) / 30 > 0.8
+
+
+@pytest.mark.parametrize(
+    ("said", "others", "found"),
+    [
+        ("Kim's sister Åse called.", ["Åse moved to Hamar."], 2),
+        ("Kim's sister called. Today was Åse's day.", ["Åse moved to Hamar."], 2),
+        ("Kim's sister called. Today was fine.", ["Today it rained."], 1),
+        ("Kim's sister Åse called.", [f"Åse bought kite number {number}." for number in range(6)], 1),
+    ],
+)
+async def test_only_rare_names_lead_to_other_memories(
+    memory: Memory, said: str, others: list[str], found: int
+) -> None:
+    for text in (said, *others):
+        put(memory, text)
+    hits = (await memory.search("Where does Kim's sister live?", now=NOW)).hits
+    assert [hit.entry.text for hit in hits] == [said, *others][:found]
+    assert all(hit.fit == 0 for hit in hits[1:])
+
+
 async def test_an_episode_without_words_does_not_end_the_search_that_reads_it_beside_another(
     memory: Memory,
 ) -> None:

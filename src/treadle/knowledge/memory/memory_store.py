@@ -19,6 +19,7 @@ from treadle.knowledge.memory.fulltext import (
     Match,
     drop_speaker,
     find_same,
+    follow_names,
     index_form,
     lift_similar,
     neighbours_of,
@@ -269,6 +270,8 @@ class MemoryStore:
             for row, store, strength, used_at in db.execute(sql):
                 if store == Store.EPISODIC:
                     scores[row] = weigh(scores[row], decay(strength, at - used_at))
+            for row, score in follow_names(db, space, text, stores, scores).items():
+                scores[row] += score
             best = heapq.nlargest(limit, scores, key=scores.__getitem__)
             entries = dict(self._read_all(db, best))
         return [Hit(entries[row], scores[row], fits[row]) for row in best if row in entries]
