@@ -435,8 +435,9 @@ def _score(stems: Sequence[str], term: str, weight: float, average: float) -> fl
 def _fit(matched: Collection[str], telling: Collection[str], *, is_subject: bool) -> float:
     """Return how well an entry with the words `matched` fits a query with the words `telling`, of which one may be
     the name of who said it."""
-    count = sum(term in matched for term in telling)
-    return count and min(1.0, count / min(len(telling), _MAX_TELLING) + _BONUS * (count - 1 + is_subject))
+    count, most = sum(term in matched for term in telling), min(len(telling), _MAX_TELLING)
+    bonus = _BONUS * most / max(1, len(telling))
+    return count and min(1.0, count / most + bonus * (count - 1 + is_subject))
 
 
 def _telling(text: str) -> list[str]:
@@ -535,16 +536,10 @@ def tell_words(text: str) -> list[str]:
 
 
 def says_the_same(new: str, old: str) -> bool:
-    """Return whether `new` adds nothing to `old`.
-
-    Its words, in any form and without fillers, occur in `old` in the same order, and make up most of it. Both have
-    the same negations and numbers. So nothing is lost if only `old` is kept.
-    """
-    mine, theirs = tell_words(new), tell_words(old)
-    if not mine or len(mine) < 0.8 * len(theirs) or _fixed(new) != _fixed(old):
-        return False
-    rest = iter(theirs)
-    return all(word in rest for word in mine)
+    """Return whether two texts have the same words in the same order, in any form and without fillers, and the same
+    negations and numbers. A word more may change everything: an old boss, a shell fish."""
+    words = tell_words(new)
+    return bool(words) and words == tell_words(old) and _fixed(new) == _fixed(old)
 
 
 def _fixed(text: str) -> list[str]:
