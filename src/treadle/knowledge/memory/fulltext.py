@@ -530,16 +530,11 @@ def query_terms(text: str) -> list[str]:
     return list(dict.fromkeys(map(stem, telling or words)))
 
 
-def tell_words(text: str) -> list[str]:
-    """Return the stems of the words that matter for what `text` says, in order, each as often as it occurs."""
-    return [stem(word) for word in words_of(text) if word not in _FILLERS]
-
-
 def says_the_same(new: str, old: str) -> bool:
     """Return whether two texts have the same words in the same order, in any form and without fillers, and the same
     negations and numbers. A word more may change everything: an old boss, a shell fish."""
-    words = tell_words(new)
-    return bool(words) and words == tell_words(old) and _fixed(new) == _fixed(old)
+    mine, theirs = ([stem(word) for word in words_of(text) if word not in _FILLERS] for text in (new, old))
+    return bool(mine) and mine == theirs and _fixed(new) == _fixed(old)
 
 
 def _fixed(text: str) -> list[str]:
