@@ -146,7 +146,7 @@ class AnthropicModel(HttpModel):
             completion = _join_completions(completion, await super().infer(asked, watch))
         return completion
 
-    async def count_tokens(self, fields: dict[str, Json]) -> int:
+    async def find_input_tokens(self, fields: dict[str, Json]) -> int:
         """Return the tokens of a request, as the server counts them. Raises: `ProviderError`."""
         asked = {name: value for name, value in fields.items() if name not in ("max_tokens", "stream")}
         body = _encode({**asked, "model": self.model})
