@@ -1,7 +1,7 @@
 """The agents that a server offers, by name: those of the configuration, and its models."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -21,7 +21,7 @@ from treadle.loop.listener import Hook
 from treadle.models.config.presets import find_preset, split_name
 from treadle.models.config.recipe import Config
 from treadle.models.config.tables import AgentTable
-from treadle.models.wire.served import make_text_tool
+from treadle.models.wire.served import AUTO, NONE, REQUIRED, make_text_tool
 from treadle.server.given_servers import MCP, GivenServer, approvals_of, open_servers
 from treadle.tools.client_tools import ClientTools
 from treadle.tools.mcp.client_servers import ClientServers, leave_servers
@@ -178,10 +178,6 @@ class AgentCatalog:
         return name in self.config.file.agents
 
     def dialect_of(self, name: str) -> str | None:
-        """Return the dialect of the model with this name; `None` for an agent, or if no server is asked."""
-        return None if self.is_agent(name) else self.model_dialect(name)
-
-    def model_dialect(self, name: str) -> str | None:
         """Return the dialect of a model or of an agent's model; `None` if no server is asked, or none is known."""
         if name not in self._dialects:
             model = self._model_of(name)
@@ -257,6 +253,32 @@ def _policy_of(table: AgentTable, wish: ClientWish) -> Policy | None:
     if table.approve:
         given["approve"] = dict(table.approve)
     return replace(Policy(), **given) if given else None
+
+
+def check_choice(
+    agent: Agent[Any], choice: str, *, allows_all: bool = True, given: Container[Json] = ()
+) -> None:
+    """Check that an agent whose model must call a tool can answer at some time. Raises: `ConfigError`.
+
+    `allows_all` is False if the client allows some tools only, and `given` has the types of the client's tools that
+    run here.
+    """
+    tools = {tool.spec.name: tool.spec.is_external for tool in agent.tools.values()}
+    own = [tool.spec.name for tool in agent.tools.values() if tool.spec.origin is None]
+    left = [name for name in own if not tools[name] and name not in given]
+    if left and not allows_all:
+        raise ConfigError(
+            f"tool_choice cannot take away the agent's own tools, such as {left[0]!r}: leave allowed_tools out"
+        )
+    if choice in (AUTO, NONE) or (choice == REQUIRED and all(tools.values()) and tools):
+        return
+    if choice == REQUIRED or (choice in tools and not tools[choice]):
+        raise ConfigError(
+            f"tool_choice {choice!r:.100} needs tools of the client, and none that run here: the model would call "
+            "them and never answer"
+        )
+    if choice not in tools:
+        raise ConfigError(f"tool_choice names {choice!r:.100}, which is none of the tools")
 
 
 class GivenTools(Struct, frozen=True):

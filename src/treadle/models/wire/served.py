@@ -6,7 +6,7 @@ it: its dialect may be another one.
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -41,6 +41,8 @@ class ServedRequest(Struct, kw_only=True):
     """The tools of the client, as functions of OpenAI's flat form."""
     tool_choice: str = AUTO
     """`auto`, `none`, `required`, or the name of the tool that must be called."""
+    allows_all: bool = True
+    """False if `tool_choice` allows some tools only; the others are not among `tools`."""
     is_parallel: bool | None = None
     """Whether an answer may have several calls; `None`: as the model's server likes."""
     form: dict[str, Json] | None = None
@@ -59,24 +61,31 @@ class ServedRequest(Struct, kw_only=True):
     echo: dict[str, Json] = field(default_factory=dict)
     """The fields that the answer repeats."""
 
-    def settings_for(self, dialect: str | None) -> Settings:
+    @property
+    def text_tools(self) -> frozenset[str]:
+        """The names of the tools whose calls are texts."""
+        return frozenset([str(tool["name"]) for tool in self.tools if tool.get("takes_text")])
+
+    def settings_for(self, dialect: str | None, *, is_agent: bool = False) -> Settings:
         """Return the options of a model of this dialect (`None`: of no server) for the request.
+
+        An agent has tools of its own, and is given the form of its answers as a schema.
 
         Raises: `ConfigError` that names a field which such a model cannot be sent.
         """
-        extra = dict(self.extra)
+        extra = {name: it for name, it in self.extra.items() if not (is_agent and name == "response_format")}
         if dialect not in (self.dialect, None):
-            extra = {}
-            for name in self.extra:
+            for name in extra:
                 if name not in _HARMLESS and name not in _TRANSLATED:
                     raise ConfigError(
                         f"{name} cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
                     )
-            if self.form is not None:
+            extra = {}
+            if self.form is not None and not is_agent:
                 raise ConfigError(
                     f"the form of the answer cannot be demanded of {self.model!r}, whose server speaks {dialect}"
                 )
-        if self.tools and (self.tool_choice != AUTO or self.is_parallel is not None):
+        if (self.tools or is_agent) and (self.tool_choice != AUTO or self.is_parallel is not None):
             fields = _choose(dialect or self.dialect, self.tool_choice, self.is_parallel)
             if fields is None:
                 name = "parallel_tool_calls" if self.tool_choice == AUTO else "tool_choice"
@@ -125,10 +134,36 @@ def make_text_tool(tool: Mapping[str, Json]) -> dict[str, Json]:
     A format that the texts must have is told to the model, because few servers can constrain it.
     """
     form, about = tool.get("format"), str(tool.get("description") or "")
+    if isinstance(form, dict):
+        form = form.get("grammar", form)  # chat completions have it one level deeper
     if isinstance(form, dict) and (grammar := form.get("definition")):
         about = f"{about}\n\nThe input must fit this grammar ({form.get('syntax')}):\n{grammar}".strip()
     parameters = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
     return {"name": tool.get("name"), "description": about, "parameters": parameters, "takes_text": True}
+
+
+def choose_allowed(
+    tools: Sequence[Mapping[str, Any]], allowed: Iterable[Mapping[str, Any]], mode: Json, where: str
+) -> tuple[str, list[Mapping[str, Any]]]:
+    """Return the choice and the tools that a `tool_choice` of the type `allowed_tools` leaves.
+
+    `where` is the name of the field with the mode and the tools. Raises: `ConfigError` if it allows another tool,
+    or has another mode than `auto` and `required`.
+    """
+    if mode not in (AUTO, REQUIRED):
+        raise ConfigError(f"{where}.mode is {mode!r:.100}; give 'auto' or 'required'")
+    given, kept = {_key_of(tool): tool for tool in tools}, {}
+    for item in allowed:
+        if (key := _key_of(item)) not in given:
+            raise ConfigError(f"tool_choice allows {item!r:.100}, which is none of the tools")
+        kept[key] = given[key]
+    return str(mode), list(kept.values())
+
+
+def _key_of(tool: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what identifies a tool in `tool_choice`."""
+    name = tool.get("server_label" if tool.get("type") == "mcp" else "name")
+    return str(tool.get("type")), str(name)
 
 
 def text_of_call(arguments: str) -> str:

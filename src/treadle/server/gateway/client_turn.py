@@ -45,7 +45,7 @@ from treadle.runs.recording import read_given, take_in_rest
 from treadle.runs.resume import go_on
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
-from treadle.server.catalog import ClientWish
+from treadle.server.catalog import ClientWish, check_choice
 from treadle.server.gateway.conversations import OPENING, ConversationDigest, Renewal, opening_of
 from treadle.server.gateway.gateway_host import GatewayHost
 from treadle.server.idempotency import KeyedRequest, new_run_id
@@ -124,12 +124,14 @@ class ClientTurn:
         wish = ClientWish(
             instructions=asked.instructions,
             tools=asked.tools,
-            settings=asked.settings_for(host.offered.dialect_of(asked.model)),
+            settings=asked.settings_for(host.offered.dialect_of(asked.model), is_agent=self._is_agent),
             schema=self._schema,
             is_relayed=not self._is_agent,
             client=self._caller.name if not self._is_agent else "",
         )
         agent = host.offered.agent(asked.model, wish)
+        if self._is_agent:
+            check_choice(agent, asked.tool_choice, allows_all=asked.allows_all)
         given = Given(
             agent.answer,
             agent.deps,
