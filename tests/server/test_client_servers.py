@@ -138,6 +138,12 @@ async def test_a_server_is_listed_once_and_its_calls_have_its_label(
     assert (kept.server_label, kept.authorization, kept.headers) == ("sums", None, None)
 
 
+async def test_a_run_has_the_servers_of_the_client(client: AsyncOpenAI, behind: Behind) -> None:
+    body = {"model": "echo", "input": ADD, "tools": [sums(behind)], "wait": True}
+    await client.post("/runs", body=body, cast_to=object)
+    assert behind.calls == ["add 1 2"]
+
+
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_each_way_to_read_a_conversation_has_the_same_lists(
     client: AsyncOpenAI, behind: Behind, is_stream: bool

@@ -88,10 +88,7 @@ async def plan_response(
     system += asked.instructions
     wish = replace(wish, instructions=_join_texts([body.instructions, *system]))
     wish = replace(wish, settings=_settings_for(host, body, wish))
-    if wish.servers:
-        agent = await host.catalog.agent_with_servers(body.model, wish)
-    else:
-        agent = host.catalog.agent(body.model, wish)
+    agent = await host.catalog.open_agent(body.model, wish)
     given_kinds = [tool["type"] for tool in body.tools]
     check_choice(agent, body.choice, allows_all=body.allows_all, given=given_kinds)
     run, mail = None, list[InboxMessage]()
