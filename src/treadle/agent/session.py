@@ -72,6 +72,8 @@ class Session(Generic[T_co]):
         """True if the newest turn may not be remembered, because its writing back was stopped."""
         self._outgoing: list[Outgoing[T_co]] = []
         """The messages of this session that were not taken in, or whose senders wait for their turns."""
+        self.has_reopened_turn = False
+        """True if the session was opened again after a turn that had ended with an error, which is open again."""
         self._is_called = False
         """True if a message was taken in that somebody else has sent."""
         self._is_last = False
@@ -394,6 +396,7 @@ class Session(Generic[T_co]):
             if state.started is None or not state.started.is_session:
                 raise ConfigError(f"run {run_id!r} is not a session; fork it to go on from it")
             self._task = self._task or load_task_of(state.started)
+            self.has_reopened_turn = state.has_failed_turn
             driver = await go_on(self._agent, state, writer, self._given, self._task)
             # A process that was killed after the turn may not have remembered it.
             await write_back(self._agent, run_id, driver.state)

@@ -15,6 +15,9 @@ from treadle.tools.mcp.server_entries import read_servers
 from treadle.tools.mcp.servers import MCPServer, MCPServers
 from treadle.tools.protocol import Tool
 
+CLIENT_MCP = "client-mcp"
+"""The name of the toolset in the spec of an agent."""
+
 
 class ToolChoice(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A choice among the tools of a server. A tool must fit all that is given."""
@@ -47,7 +50,7 @@ class ClientServers(MCPServers):
         """The toolset by name and settings, without secrets."""
         part = super().part
         settings = None if part.settings is None else {**part.settings, "choices": self.choices}
-        return PartSpec(name="client-mcp", settings=msgspec.to_builtins(settings), missing=part.missing)
+        return PartSpec(name=CLIENT_MCP, settings=msgspec.to_builtins(settings), missing=part.missing)
 
     def _join(self) -> tuple[Tool, ...]:
         found: list[Any] = list(super()._join())
