@@ -22,7 +22,7 @@ from treadle.core.mistakes import Keys
 from treadle.core.policy import Approval, Policy
 from treadle.core.registry import did_you_mean
 from treadle.core.state import State
-from treadle.core.types import Fault, Json, StopReason, ToolSpec
+from treadle.core.types import Fault, Json, ToolSpec
 from treadle.models.config.tables import ServeTable
 from treadle.server.access import RequestRefused
 from treadle.tools.mcp import MCPServer
@@ -211,9 +211,10 @@ def end_without_servers(state: State) -> Sequence[e.DurableBody]:
         f"the server was interrupted, and does not keep what the client gave for {', '.join(labels)} "
         "(authorization, headers): send the request again, or continue this response with the servers"
     )
-    how = {"stop_reason": StopReason.ERROR, "error": error, "fault": Fault.INFRASTRUCTURE}
     ended = [
-        replace(body, **how) if isinstance(body, e.TurnCompleted | e.RunFinished) else body
+        replace(body, error=error, fault=Fault.INFRASTRUCTURE)
+        if isinstance(body, e.TurnCompleted | e.RunFinished)
+        else body
         for body in abandon_turn(state)
     ]
     return (e.RunResumed(), *ended)

@@ -103,9 +103,10 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
     options = {**options, "pauses_when_cancelled": True, "keeps_events": is_quiet}
     async with agent.session(run_id, **options) as session:
         sent: SendOptions = {"attach": order.message.parts, "blobs": order.blobs, "on_event": emit}
+        sent["is_last"] = is_quiet
         if session.has_reopened_turn:
             sent["delivery"] = "interrupt"  # the client has seen the error, and now says something else
-        run = await session.send(order.message.content, **sent, is_last=is_quiet)
+        run = await session.send(order.message.content, **sent)
         if is_quiet:
             run.events = list(await session.read_events())
         return run

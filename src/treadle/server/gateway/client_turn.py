@@ -34,7 +34,7 @@ from treadle.core.types import (
 from treadle.journal.protocol import RunWriter
 from treadle.journal.run_info import QUEUE
 from treadle.loop.driver import Driver
-from treadle.loop.wayout import see_through
+from treadle.loop.wayout import released_on_error
 from treadle.models.protocol import pass_on
 from treadle.models.wire.served import ServedRequest, join_words
 from treadle.runs.agent_parts import AgentParts, require_trust
@@ -150,12 +150,9 @@ class ClientTurn:
             driver = await self._begin(agent, given)
         else:
             (state, writer), seq = found, found[0].seq
-            try:
+            async with released_on_error(writer):
                 driver = await go_on(agent, state, writer, given)
                 await self._say(agent, driver)
-            except BaseException:
-                await see_through(writer.release)
-                raise
         self._name_answer(driver.run_id, driver.state.turn.number, driver.state.step)
         self._host.note_asked(self._caller, self.run_id)
         if (keyed := self._named.keyed) is not None:
@@ -220,13 +217,10 @@ class ClientTurn:
             writer = await journal.acquire(run_id)
         except (LeaseHeldError, RunNotFoundError):
             return None
-        try:
+        async with released_on_error(writer):
             found = await self._host.conversations.state_of(run_id, writer)
             if found is not None and self._continues(*found, history, whole):
                 return found[0], writer
-        except BaseException:
-            await see_through(writer.release)
-            raise
         await writer.release()
         return None
 
@@ -389,11 +383,8 @@ class ClientTurn:
                 await asyncio.sleep(0.05)
                 continue
             agent, given = self._agent()
-            try:
+            async with released_on_error(writer):
                 driver = await go_on(agent, state, writer, given)
-            except BaseException:
-                await see_through(writer.release)
-                raise
             await self._drive(driver)
 
     def _shown(self, state: State, done: list[Completion]) -> Completion:
