@@ -7,7 +7,9 @@ it: its dialect may be another one.
 import base64
 import binascii
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from mimetypes import guess_type
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct, field
@@ -201,15 +203,13 @@ def read_url(url: Json, blobs: dict[str, bytes], name: str | None = None, kind: 
     Raises: `ConfigError`.
     """
     if str(url).startswith(("https://", "http://")):
-        return Artifact(kind, uri=str(url), name=name)
-    return read_data_url(url, blobs, name)
-
-
-def read_data_url(url: Json, blobs: dict[str, bytes], name: str | None = None) -> Artifact:
-    """Return the part whose content, which goes to `blobs`, is in a data URL. Raises: `ConfigError`."""
+        mime_type, _ = guess_type(urlsplit(str(url)).path)
+        return Artifact(kind, mime_type=mime_type, uri=str(url), name=name)
     head, comma, data = str(url).partition(",")
     if not (head.startswith("data:") and head.endswith(";base64") and comma):
-        raise ConfigError("give the image or file as a data URL, such as 'data:image/png;base64,...'")
+        raise ConfigError(
+            "give the image or file as a data URL, such as 'data:image/png;base64,...', or by its https address"
+        )
     try:
         content = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:

@@ -11,7 +11,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.parts import make_part
 from treadle.core.types import Artifact, Json, Message, Role, ToolCall
 from treadle.models.config.described import Described
-from treadle.models.wire.served import AUTO, NONE, REQUIRED, arguments_of_text, choose_allowed, read_data_url
+from treadle.models.wire.served import AUTO, NONE, REQUIRED, arguments_of_text, choose_allowed, read_url
 from treadle.server.responses.response_ids import run_named_by
 
 Item = dict[str, Any]
@@ -295,11 +295,12 @@ class _Reader:
             file = self._files[str(part["file_id"])]
             return self._keep(file.content, file.mime_type, file.name)
         if kind == "input_image":
-            return read_data_url(part.get("image_url"), self.asked.blobs)
-        if kind == "input_file" and part.get("file_data"):
-            return read_data_url(part["file_data"], self.asked.blobs, part.get("filename"))
+            return read_url(part.get("image_url"), self.asked.blobs)
+        if kind == "input_file" and (url := part.get("file_data") or part.get("file_url")):
+            return read_url(url, self.asked.blobs, part.get("filename"), "document")
         raise ConfigError(
-            f"parts of the type {kind!r} are not supported; give images and files as data URLs, or by file_id"
+            f"parts of the type {kind!r} are not supported; give images and files as data URLs, by their "
+            "addresses, or by file_id"
         )
 
     def _keep(self, content: bytes, mime_type: str, name: str | None) -> Artifact:
