@@ -123,6 +123,21 @@ def _choose(dialect: str, choice: str, is_parallel: bool | None) -> Settings | N
 _TRANSLATED = frozenset(("response_format",))
 
 
+def read_form(form: Json) -> dict[str, Json] | None:
+    """Return the JSON Schema that `response_format` of chat completions means; `None`: any text.
+
+    Raises: `ConfigError`.
+    """
+    fields = form if isinstance(form, dict) else {}
+    if fields.get("type") in ("text", "json_object"):
+        return None if fields["type"] == "text" else {"type": "object"}
+    wanted = fields.get("json_schema")
+    schema = wanted.get("schema") if isinstance(wanted, dict) else None
+    if not isinstance(schema, dict):
+        raise ConfigError("response_format has no schema; give it as response_format.json_schema.schema")
+    return schema
+
+
 class _TextArguments(Struct):
     input: str
 

@@ -36,7 +36,7 @@ from treadle.journal.run_info import QUEUE
 from treadle.loop.driver import Driver
 from treadle.loop.wayout import released_on_error
 from treadle.models.protocol import pass_on
-from treadle.models.wire.served import ServedRequest, join_words
+from treadle.models.wire.served import ServedRequest, join_words, read_form
 from treadle.runs.agent_parts import AgentParts, require_trust
 from treadle.runs.begin import Beginning, begin
 from treadle.runs.drive import leave, open_turn
@@ -117,7 +117,7 @@ class ClientTurn:
     def _schema(self) -> dict[str, Json] | None:
         """The JSON Schema that an agent's answer must fit; `None`: any text. A model's own server is sent it."""
         form = self._asked.form
-        return _schema_of(form) if self._is_agent and form is not None else None
+        return read_form(form) if self._is_agent and form is not None else None
 
     def _agent(self) -> tuple[AgentParts, Given]:
         host, asked = self._host, self._asked
@@ -443,17 +443,6 @@ def _to_completed(state: State, call: ToolCall, message: Message) -> e.ToolCompl
         artifacts=message.parts,
     )
     return e.ToolCompleted(step=state.step, result=result)
-
-
-def _schema_of(form: dict[str, Json]) -> dict[str, Json]:
-    """Return the JSON Schema that `response_format` means. Raises: `ConfigError`."""
-    if form.get("type") == "json_object":
-        return {"type": "object"}
-    wanted = form.get("json_schema")
-    schema = wanted.get("schema") if isinstance(wanted, dict) else None
-    if not isinstance(schema, dict):
-        raise ConfigError("response_format has no schema; give it as response_format.json_schema.schema")
-    return schema
 
 
 _BUDGETS = (StopReason.MAX_COST, StopReason.MAX_TOKENS, StopReason.MAX_TOOL_CALLS, StopReason.MAX_STEPS)
