@@ -475,3 +475,40 @@ async def test_a_request_with_another_form_does_not_repeat_one_that_failed(
         told = await client.chat.completions.create(model="clerk", messages=messages, response_format=form)
         assert json.loads(told.choices[0].message.content or "") == {"n": 2}
     assert sorted([info.turns for info in journal.runs()]) == [1, 2]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_response_that_failed_can_be_continued(
+    is_stream: bool, tmp_path: Path, journal: Journal
+) -> None:
+    """What failed is not tried again, because the client knows that it failed."""
+
+    def reply(received: Received) -> Reply:
+        said = [item["content"] for item in received.json()["messages"]]
+        if said == ["hi"]:
+            return Reply({"error": {"message": "bad"}}, status=400)
+        return (
+            stream(sse(chunk(content="+".join(said)), chunk("stop")))
+            if is_stream
+            else Reply(answer("+".join(said)))
+        )
+
+    async with relaying(reply, tmp_path, journal) as (client, engine):
+        first = await client.responses.create(model="far", input="hi")
+        assert first.status == "failed"
+        asked: Any = {"model": "far", "input": "again", "previous_response_id": first.id}
+        if is_stream:
+            events: list[Any] = [item async for item in await client.responses.create(**asked, stream=True)]
+            second = events[-1].response
+        else:
+            second = await client.responses.create(**asked)
+        assert (second.status, second.output_text) == ("completed", "hi+again")
+        assert (await client.responses.retrieve(first.id)).status == "failed"
+        assert (await client.responses.retrieve(second.id)).output_text == "hi+again"
+        assert len(engine.requests) == 2
+        run = {"agent": None, "model": "far", "input": "hi", "wait": True}
+        made: Any = await client.post("/runs", body=run, cast_to=object)
+        next_turn = {"input": "more", "wait": True}
+        told: Any = await client.post(f"/runs/{made['id']}/turns", body=next_turn, cast_to=object)
+        assert told["output"] == "hi+more"
+    await assert_replays(journal)

@@ -34,7 +34,7 @@ ADD: Any = {
     },
     "strict": True,
 }
-IMAGE: Any = {"type": "input_image", "image_url": "http://localhost/a.png"}
+IMAGE: Any = {"type": "input_image", "image_url": "ftp://localhost/a.png"}
 NAP = """
 import asyncio
 

@@ -5,6 +5,7 @@ A run that comes from elsewhere names such parts: what using it would do here, a
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -134,6 +135,10 @@ class Toolboxes:
             item for item in found if {tool.spec.name for tool in item.tools()} <= self.own.tools.keys()
         ]
         """The toolsets whose tools may change, and of which the agent has all tools."""
+        given = [id(part) for item in self.given for part in (item, getattr(item, "toolset", None))]
+        for toolset in found:
+            if id(toolset) not in given:  # it was given by name, so that nothing else can close it
+                self.own_toolset(toolset)
         self._has_given = len(self.own.tools) > len(self._extra)
         self._boxes: dict[tuple[object, ...], Toolbox] = {}
         self._known_window: tuple[int, str] | None = None
@@ -143,6 +148,11 @@ class Toolboxes:
         """False as long as the model's server may read token ids in another way than its renderer means them."""
         self._newest_window: tuple[Policy, Window | None] | None = None
         """The newest policy of a run, and the window of its context."""
+
+    def own_toolset(self, toolset: Any) -> None:
+        """End the connections of a toolset once neither the agent nor a run of it uses them."""
+        if callable(leave := getattr(toolset, "leave", None)):
+            weakref.finalize(self, leave).atexit = False
 
     async def renew(self) -> None:
         """Take over the tools of toolsets that have changed. If they cannot be used beside the other tools, the old

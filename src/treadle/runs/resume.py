@@ -19,7 +19,7 @@ from treadle.core.types import Message, Role, StopReason, ToolErrorKind, ToolRes
 from treadle.journal.protocol import RunWriter
 from treadle.loop.calls.results import read_call, to_decided
 from treadle.loop.driver import Driver
-from treadle.loop.wayout import see_through
+from treadle.loop.wayout import released_on_error, see_through
 from treadle.models.protocol import fingerprints_of
 from treadle.runs.agent_parts import AgentParts, require_trust
 from treadle.runs.begin import make_run_id
@@ -57,7 +57,7 @@ async def continue_run(
 ) -> Run[Any]:
     """Continue a run in `state`, whose lease `writer` holds. The lease is released in any case."""
     given_options, run_id = options or {}, writer.run_id
-    try:
+    async with released_on_error(writer):
         decided = _read_decisions(
             state, given_options.get("answers"), given_options.get("approvals"), agent.kit.own.tools
         )
@@ -70,9 +70,6 @@ async def continue_run(
             return Run(run_id, state, agent.journal, given.answer)
         driver = await go_on(agent, state, writer, given, task)
         driver.put(*decided)
-    except BaseException:
-        await see_through(writer.release)
-        raise
     return await drive(agent, driver, task, given, answers_queued=True)
 
 
@@ -84,13 +81,10 @@ async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State,
     journal = agent.journal
     await asyncio.to_thread(require_trust, journal, run_id, agent.spec, trust=trust)
     writer = await journal.acquire(run_id)
-    try:
+    async with released_on_error(writer):
         state = (await asyncio.to_thread(Run.load, run_id, journal)).state
         await agent.hooks.catch_up(run_id, lambda: journal.scan(run_id))
         return state, writer
-    except BaseException:
-        await see_through(writer.release)
-        raise
 
 
 async def go_on(
@@ -197,14 +191,11 @@ async def hand_over(
     Raises: as `reopen` does.
     """
     state, writer = await reopen(agent, run_id, trust=given.trust)
-    try:
+    async with released_on_error(writer):
         driver = await go_on(agent, state, writer, given, task)
         if message is not None:
             driver.put(await open_turn(agent, driver, message))
         await driver.leave()
-    except BaseException:
-        await see_through(writer.release)
-        raise
     return driver.state
 
 

@@ -85,6 +85,7 @@ class AnthropicModel(HttpModel):
     PATH = "/v1/messages"
     COLLECTOR = MessageCollector
     READER = MessageReader
+    LINKS: ClassVar = "image document"
     PARTS: ClassVar[AcceptedParts] = {
         "image": frozenset(("image/jpeg", "image/png", "image/gif", "image/webp")),
         "document": frozenset(("application/pdf",)),
@@ -253,7 +254,7 @@ def _text(content: str) -> dict[str, Json]:
 
 def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
     """Return the block of a part. Raises: `UnsupportedPartError` if the API has none for it."""
-    check_part(part, AnthropicModel.DIALECT, AnthropicModel.PARTS)
+    check_part(part, AnthropicModel.DIALECT, AnthropicModel.PARTS, AnthropicModel.LINKS)
     title = {"title": neutralise(part.name)} if part.name and part.kind != "image" else {}
     if part.kind == "text":
         text = neutralise(content_of(part, contents).decode(errors="replace"))
