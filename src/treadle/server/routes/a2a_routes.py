@@ -138,6 +138,7 @@ async def call_agent(
     SubscribeToTask."""
     method, number = str(body.get("method")), body.get("id")
     params, keyed = body.get("params") or {}, keyed_request(request)
+    encode(number)  # before anything is begun whose answer could not be written
     try:
         _check_version(request)
         if method in ("SendMessage", "SendStreamingMessage"):
