@@ -158,6 +158,16 @@ async def test_tasks_are_listed_in_pages(connect: Any, client: AsyncOpenAI) -> N
     whole = await find(context_id="a", include_artifacts=True, history_length=0)
     assert [text_of(task)[0].split("\n")[0] for task in whole.tasks] == ["You said: three", "You said: one"]
     assert not whole.tasks[0].history
+    for since, count in (
+        ("0001-01-01T00:00:00", 4),
+        ("9999-12-31T23:59:59", 0),
+        ("0001-01-01T00:00:00+14:00", 4),
+    ):
+        params = {"statusTimestampAfter": since}
+        answer = await client._client.post(
+            f"{client.base_url}a2a/curious", json={"id": 1, "method": "ListTasks", "params": params}
+        )
+        assert answer.json()["result"]["totalSize"] == count
     waiting = await find(status=wire.TaskState.TASK_STATE_INPUT_REQUIRED)
     assert ([task.id for task in waiting.tasks], waiting.total_size) == ([made[3]], 1)
     done = await find(status=wire.TaskState.TASK_STATE_COMPLETED, page_size=2)

@@ -436,6 +436,40 @@ async def test_a_slow_head_ends_and_others_are_served_meanwhile(tmp_path: Path, 
                 writer.close()
 
 
+@pytest.mark.parametrize(
+    "place", ["runs/RUN/events?stream=true", "responses/resp_RUN_1_0?stream=true", "a2a"]
+)
+async def test_the_stream_of_a_run_that_is_deleted_ends(
+    url: str, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    asked = {"model": "curious", "input": 'call ask_user {"question": "Which?"}', "background": True}
+    run = body_of(await send(url, post("/v1/responses", asked, KIM)))["id"].split("_")[1]
+    while not body_of(await send(url, request(f"/v1/runs/{run}", KIM)))["waits_for"].get("questions"):
+        await asyncio.sleep(0.01)
+    begun = request(f"/v1/{place.replace('RUN', run)}", KIM)
+    if place == "a2a":
+        follow = {"id": 1, "method": "SubscribeToTask", "params": {"id": f"{run}.1"}}
+        begun = post("/v1/a2a/curious", follow, KIM)
+    host, _, port = url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(begun)
+    seen = await reader.readuntil(b"data: ")
+    assert status_of(seen) == 200
+    assert status_of(await send(url, request(f"/v1/runs/{run}", KIM, method="DELETE"))) == 200
+    async with asyncio.timeout(20):
+        assert (await reader.read()).endswith(b"0\r\n\r\n")
+    writer.close()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
+async def test_an_id_that_cannot_be_repeated_begins_nothing(url: str, journal: Journal, method: str) -> None:
+    asked = {"id": "\ud800", "method": method, "params": {"message": MESSAGE}}
+    answer = await send(url, post("/v1/a2a/curious", asked))
+    assert (status_of(answer), b"surrogate" in answer) == (400, True)
+    assert journal.runs() == []
+
+
 async def test_html_is_never_a_page(url: str) -> None:
     page = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     made = {"model": "echo", "input": page, "labels": {"title": page, page: page}, "wait": True}

@@ -61,6 +61,10 @@ async def test_a_page_asks_for_the_rows_of_a_dataset(url: str, tmp_path: Path) -
         file.write(made.encode(made.plain_row(50)))
     assert (await ask(client, "/view/datasets/0"))["stats"]["rows"] == 41
     assert await refused(client, "/view/datasets/0/rows/99") == 404
+    assert await refused(client, f"/view/datasets/0/rows/{10**20}") == 404
+    assert await refused(client, f"/view/datasets/0/rows/{10**20}?is_rejected=true") == 404
+    for number in (-1, -3, -(10**20), 10**20):
+        assert await refused(client, f"/view/datasets/{number}") == 400
     for path in ("datasets/2", "rollouts", "topics", "datasets/0/rows?limit=0", "datasets/..%2Fd/rows"):
         assert await refused(client, f"/view/{path}") in (400, 404, 422), path
 

@@ -38,6 +38,8 @@ ODD: tuple[Any, ...] = (
     {"type": "eq"},
     {"type": "eq", "key": "a", "value": {}},
     {"type": "gt", "key": "a", "value": "x"},
+    {"type": {}, "key": "a", "value": "x"},
+    {"type": "and", "filters": [{"type": [], "key": "a", "value": "x"}]},
     {"type": "and", "filters": [{"type": "or", "filters": [None]}]},
     {"a": [1]},
     {"a" * 1000: "x"},

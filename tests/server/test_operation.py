@@ -1,7 +1,9 @@
 """What those who operate a server see: its figures, the lines about its requests, and its description."""
 
+import asyncio
 import json
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ from openai import AsyncOpenAI
 from tests.server.test_access import KEYS
 from tests.server.test_responses import client, config, journal, serving
 from tests.server.test_run_work import post
+from tests.server.test_runs import SERVED, TOOLS
 
 from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 
 __all__ = ["client", "config", "journal"]
 
@@ -47,6 +51,45 @@ async def test_figures_need_a_key_and_probes_do_not(tmp_path: Path, journal: Jou
         key = {"authorization": "Bearer readers-key"}
         assert (await http.get(f"{url}/metrics", headers=key)).status_code == 200
         assert [(await http.get(f"{url}/{name}")).status_code for name in ("healthz", "readyz")] == [200, 200]
+
+
+async def test_runs_are_continued_once_a_full_disk_has_room(tmp_path: Path, journal: Journal) -> None:
+    config = tmp_path / "treadle.toml"
+    (tmp_path / "tools.py").write_text(TOOLS)
+    config.write_text(SERVED)
+    async with serving(config, journal) as url, httpx.AsyncClient(base_url=url) as http:
+        naps = "call nap {}\nthen\n" * 20
+        made = (await http.post("/v1/runs", json={"agent": "napper", "input": f"{naps}say done"})).json()
+    assert journal.runs(RunFilter(is_turn_open=True))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = max([file.stat().st_size for file in tmp_path.glob("runs.db*") if file.is_file()])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        async with serving(config, journal) as url, httpx.AsyncClient(base_url=url) as http:
+            async with asyncio.timeout(60):
+                while (await http.get("/readyz")).status_code == 200:
+                    await asyncio.sleep(0.05)
+                assert "is the disk full?" in (await http.get("/readyz")).text
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+                while (await http.get(f"/v1/runs/{made['id']}")).json()["output"] != "done":
+                    await asyncio.sleep(0.05)
+                while (await http.get("/readyz")).status_code != 200:
+                    await asyncio.sleep(0.05)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+async def test_a_journal_that_was_deleted_acknowledges_nothing(client: AsyncOpenAI, journal: Journal) -> None:
+    http, path = client._client, Path(str(journal.address))
+    asked = {"model": "echo", "input": "a", "wait": True}
+    assert (await http.post(f"{client.base_url}runs", json=asked)).status_code == 201
+    path.rename(path.with_suffix(".kept"))
+    async with asyncio.timeout(30):
+        while (answer := await http.post(f"{client.base_url}runs", json=asked)).status_code == 201:
+            await asyncio.sleep(0.05)
+    assert (answer.status_code, "was deleted or replaced" in answer.text) == (503, True)
+    path.with_suffix(".kept").rename(path)
+    assert (await http.post(f"{client.base_url}runs", json=asked)).status_code == 201
 
 
 async def test_a_request_is_a_line_of_json(

@@ -1,7 +1,9 @@
+from typing import Any
+
 import pytest
 
 from treadle.core.errors import ConfigError
-from treadle.tools.schema.validation import MAX_PROBLEMS, ArgumentChecker
+from treadle.tools.schema.validation import MAX_PROBLEMS, ArgumentChecker, OutputChecker
 
 ITEM = {
     "type": "object",
@@ -109,3 +111,90 @@ def test_a_schema_that_is_none_is_a_mistake_of_the_caller() -> None:
 def test_a_schema_may_not_reach_outside_itself() -> None:
     with pytest.raises(ConfigError, match="which is outside it"):
         ArgumentChecker({"properties": {"a": {"$ref": "http://localhost:1/secret"}}}).find_fault({})
+
+
+def chain(length: int, link: Any, name: str = "d{}", refer: str = "#/$defs/d{}") -> Any:
+    """Return a schema of links, each of which mentions the next one several times, and the last one texts."""
+    defs: Any = {name.format(n): link({"$ref": refer.format(n + 1)}, n) for n in range(length)}
+    defs[name.format(length)] = {"type": "string", **({"$anchor": f"d{length}"} if "/" not in refer else {})}
+    return {"$ref": refer.format(0), "$defs": defs}
+
+
+CHAINS = {
+    "anyOf": chain(9, lambda ref, _: {"anyOf": [ref] * 3}),
+    "oneOf": chain(9, lambda ref, _: {"oneOf": [ref] * 3}),
+    "allOf": chain(9, lambda ref, _: {"allOf": [ref] * 3}),
+    "not": chain(9, lambda ref, _: {"not": {"not": {"anyOf": [ref] * 3}}}),
+    "if": chain(10, lambda ref, _: {"if": ref, "then": ref, "else": ref}),
+    "anchors": chain(9, lambda ref, n: {"$anchor": f"d{n}", "anyOf": [ref] * 3}, refer="#d{}"),
+    "escapes": chain(9, lambda ref, _: {"anyOf": [ref] * 3}, "d/ {}", "#/$defs/d~1%20{}"),
+    "addresses": {
+        "$id": "http://schemas.example/a/b",
+        "$ref": "../c/d0",
+        "$defs": {
+            **{f"d{n}": {"$id": f"../c/d{n}", "anyOf": [{"$ref": f"d{n + 1}"}] * 3} for n in range(9)},
+            "d9": {"$id": "../c/d9", "type": "string"},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("schema", CHAINS.values(), ids=CHAINS)
+def test_alternatives_that_multiply_are_not_checked(schema: Any) -> None:
+    """Twenty links instead of nine would be checked for ever."""
+    for value in (1, {"a": 1}, [1]):
+        assert "too many alternatives" in str(OutputChecker(schema).find_fault(value))
+
+
+def test_what_no_alternative_evaluates_is_refused_if_there_are_too_many() -> None:
+    schema = chain(7, lambda ref, _: {"anyOf": [ref] * 3, "unevaluatedProperties": False})
+    with pytest.raises(ConfigError, match="too many alternatives"):
+        OutputChecker(schema).find_fault(1)
+    few = {
+        "anyOf": [{"properties": {"a": {}}}, {"$ref": "#/$defs/b"}],
+        "$defs": {"b": {"properties": {"b": {}}}},
+    }
+    assert OutputChecker({**few, "unevaluatedProperties": False}).find_fault({"a": 1, "b": 2}) is None
+    assert OutputChecker({**few, "unevaluatedProperties": False}).find_fault({"a": 1, "c": 2}) is not None
+
+
+def test_a_wrong_leaf_of_a_tree_is_told_and_takes_no_longer_in_a_deep_one() -> None:
+    node = {"$ref": "#/$defs/node"}
+    kinds = [
+        {
+            "type": "object",
+            "properties": {"op": {"const": op}, "left": node, "right": node},
+            "required": ["op", "left", "right"],
+        }
+        for op in ("add", "sub", "mul", "div")
+    ]
+    schema: Any = {
+        "type": "object",
+        "properties": {"tree": node},
+        "$defs": {"node": {"anyOf": [*kinds, {"type": "integer"}]}},
+    }
+
+    def tree(depth: int, leaf: Any) -> Any:
+        return leaf if not depth else {"op": "mul", "left": tree(depth - 1, leaf), "right": 1}
+
+    checker = ArgumentChecker(schema)
+    for depth in (0, 1, 5, 60):
+        assert checker.find_fault({"tree": tree(depth, 1)}) is None
+    assert '/op: "add" was expected' in str(checker.find_fault({"tree": tree(2, "x")}))
+    for depth in (5, 60):
+        assert "- a value does not fit the schema" in str(checker.find_fault({"tree": tree(depth, "x")}))
+
+
+def test_types_of_many_alternatives_are_not_listed() -> None:
+    many: Any = {"anyOf": [{"anyOf": [{"type": "integer"}] * 3}] * 9}
+    checker = ArgumentChecker({"type": "object", "properties": {"a": many}, "required": ["a"]})
+    assert str(checker.find_fault({})).endswith("accepted parameters: a (required)")
+
+
+def test_values_of_many_items_are_checked_whole() -> None:
+    item = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    schema = {"type": "array", "items": {"$ref": "#/$defs/item"}, "$defs": {"item": item}}
+    assert OutputChecker(schema).find_fault([{"a": 1}] * 100_000) is None
+    assert OutputChecker(schema).find_fault([{"a": 1}] * 2000 + [{"a": "x"}]) == (
+        '/2000/a: "x" is not of type "integer"'
+    )

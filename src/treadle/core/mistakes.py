@@ -11,6 +11,7 @@ from treadle.core.types import Json
 
 _SECRETS = ("api_key", "key", "token", "secret", "password")
 _NAME = re.compile(r"'([^']*)'")
+_MAX_FAULTS = 200
 
 
 class Keys:
@@ -47,6 +48,8 @@ class Keys:
     def explain(self, faults: Sequence[Any], value: Json) -> list[Problem]:
         """Return a problem for each mistake in `value`. `faults` is what pydantic's `ValidationError.errors`
         returns. If it is without inputs, no text quotes a value, which may be a secret."""
+        # A text about each of many wrong keys would take long, and nobody reads them.
+        faults = faults[:_MAX_FAULTS]
         problems: dict[KeyPath, Problem] = {}
         forms: dict[KeyPath, list[Any]] = {}
         placed = [(*self._path_in(value, fault["loc"]), fault) for fault in faults]

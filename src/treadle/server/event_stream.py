@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.responses import StreamingResponse
 
+from treadle.core.errors import RunNotFoundError
 from treadle.core.types import Json
 from treadle.server.access import LeavingWatch, Receive, Scope, Send
 
@@ -55,6 +56,8 @@ class EventStream(StreamingResponse):
                 async for line in self._lines:
                     await self._write(line)
             is_complete = True
+        except RunNotFoundError:
+            is_complete = True  # the run was deleted while it was followed
         except asyncio.CancelledError:
             if not self._has_ended or self._task is None:
                 raise

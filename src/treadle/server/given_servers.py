@@ -33,6 +33,9 @@ from treadle.tools.toolset_parts import may_hold_secret
 MCP = "mcp"
 """The type of the tools that name servers."""
 _MAX_SERVERS = 16
+_MAX_HEADER_CHARS = 8192
+"""How long the headers for a server are at most. Each text of a server is searched for what they say."""
+_ADDRESS = re.compile(r"https?://[^/?#@\\\s]+(?P<path>/[^?#\\\s]*)(?:\?[^#\\\s]*)?")
 _SECRET = ("authorization", "headers")
 """The fields of a tool that no response repeats."""
 
@@ -118,6 +121,10 @@ def _check(tool: McpTool, table: ServeTable) -> GivenServer:
             raise ConfigError("give authorization or a header Authorization, not both")
         headers["Authorization"] = f"Bearer {tool.authorization}"
     label = tool.server_label
+    if (size := sum([len(name) + len(value) for name, value in headers.items()])) > _MAX_HEADER_CHARS:
+        raise ConfigError(
+            f"the headers for the MCP server {label!r} have {size:,} characters; give {_MAX_HEADER_CHARS:,} at most"
+        )
     if tool.server_url is not None:
         _check_address(tool.server_url, table.mcp_addresses)
     elif label not in table.mcp_servers:
@@ -151,10 +158,10 @@ def _choice(given: ChosenTools | None) -> ToolChoice | None:
 
 def _check_address(url: str, allowed: list[str]) -> None:
     """Check that clients may name the MCP server at an address. Raises: `RequestRefused`."""
-    path = unquote(urlsplit(url).path)
     # A path that leads out of the allowed one, and a host behind a user, would be other places.
-    is_plain = re.fullmatch(r"https?://[^/?#@\\\s]+/[^#\\\s]*", url) is not None
-    is_plain = is_plain and "\\" not in path and posixpath.normpath(path) in (path, path.rstrip("/"), "/")
+    found = _ADDRESS.fullmatch(url)
+    path = "" if found is None else unquote(found["path"])
+    is_plain = path != "" and "\\" not in path and posixpath.normpath(path) in (path, path.rstrip("/"), "/")
     address = url.partition("?")[0]
     if not is_plain or not any(
         [address == place or (place.endswith("/") and address.startswith(place)) for place in allowed]

@@ -41,6 +41,8 @@ from treadle.workers.worker import Worker
 T = TypeVar("T")
 _REST_SECONDS = 0.05
 """How long interrupted runs may wait. Every request changes the journal, and a look for such runs has a price."""
+_RETRY_SECONDS = 2.0
+"""How long to wait after the journal has failed, and after which time without a failure it works again."""
 _FILES_AT_A_TIME = 2
 SERVED = "serve"
 """The queue in which the runs of servers wait."""
@@ -106,16 +108,16 @@ class RunHost(GatewayHost):
         self.webhooks = Webhooks(journal, catalog.config.file.serve)
         self.budgets = Budgets(journal, catalog.config.file.serve.keys)
         catalog.hooks = [hook for hook in (self.webhooks, self.budgets) if hook]
-        options = WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS)
-        self.worker = Worker(
-            journal, options, hooks=catalog.hooks, config=catalog.config, on_problem=self._note_problem
-        )
+        self._options = WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS)
+        self.worker = self._make_worker()
         self.files = FileStore(journal.resources)
         named = catalog.config.file.serve.embeddings
         embedder = None if named is None else make_embedder(named, config=catalog.config)
         self.vectors = journal.resources.once(VectorStores, lambda: VectorStores(journal.resources, embedder))
         self._reading = asyncio.Semaphore(_FILES_AT_A_TIME)
         self._working: asyncio.Task[None] | None = None
+        self._failure: JournalError | None = None
+        """Why interrupted runs are not continued now; `None` if they are."""
         self._ends: set[Callable[[], object]] = set()
         """The functions that end the streams of those who follow runs."""
         self._places: dict[str, dict[_Place, None]] = {}
@@ -123,11 +125,38 @@ class RunHost(GatewayHost):
 
     async def open(self) -> None:
         """Begin to continue the runs that wait in the queue."""
-        self._working = asyncio.ensure_future(self.worker.work())
+        self._working = asyncio.ensure_future(self._work())
         self.start_quietly(self._take_in_mail())
         self.start_quietly(self._read_left_files())
         if self.webhooks:
             self.start_quietly(self.webhooks.work())
+
+    def _make_worker(self) -> Worker:
+        return Worker(
+            self.journal,
+            self._options,
+            hooks=self.catalog.hooks,
+            config=self.catalog.config,
+            on_problem=self._note_problem,
+        )
+
+    async def _work(self) -> None:
+        """Continue the runs that wait, also after the journal has failed for a while."""
+        while True:
+            mending = asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._note_failure, None)
+            try:
+                await self.worker.work()
+            except JournalError as error:
+                if self._failure is None:
+                    _log.error("interrupted runs are not continued: %s", error)
+                self._note_failure(error)
+            finally:
+                mending.cancel()
+            await asyncio.sleep(_RETRY_SECONDS)
+            self.worker = self._make_worker()
+
+    def _note_failure(self, error: JournalError | None) -> None:
+        self._failure = error
 
     def _note_problem(self, run_id: str, error: Exception) -> None:
         _log.error("run %r cannot be driven here: %s", run_id, error)
@@ -166,10 +195,10 @@ class RunHost(GatewayHost):
         """Why the server cannot work; `None` if it can."""
         if self.is_closing:
             return "the server is stopping"
-        if self._working is None or not self._working.done():
-            return None
-        error = None if self._working.cancelled() else self._working.exception()
-        return f"the journal failed: {error}"
+        error: BaseException | None = self._failure
+        if error is None and self._working is not None and self._working.done():
+            error = None if self._working.cancelled() else self._working.exception()
+        return None if error is None else f"the journal failed: {error}"
 
     async def begin(self, drive: Callable[[Emit], Coroutine[Any, Any, Run[Any]]]) -> BegunTurn:
         """Begin to drive a run in a task, and return it once the run's first new event is stored.

@@ -91,7 +91,7 @@ class ViewedData:
         return self._index(number).view
 
     def _index(self, number: int) -> RowIndex:
-        if self._kind is not DataKind.DATASET or number >= len(self._paths):
+        if self._kind is not DataKind.DATASET or not 0 <= number < len(self._paths):
             raise ConfigError(f"there is no dataset {number}; `treadle view FOLDER` shows one")
         with self._lock:
             found = self._datasets.get(number)

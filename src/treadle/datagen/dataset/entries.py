@@ -3,6 +3,7 @@
 Files of other formats are read too.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice
@@ -111,6 +112,7 @@ def read_entries(
     `ExportError` that names the line if a line is not a row.
     """
     file_of_rows = find_rows(path)
+    first = min(first, sys.maxsize)
     if is_rejected:
         if DatasetFolder(path).rejected.is_file():
             yield from _read_native(DatasetFolder(path).rejected, first, needles)

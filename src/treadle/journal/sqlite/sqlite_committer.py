@@ -253,6 +253,8 @@ _CHECKPOINT_BYTES = 16 * 1024 * 1024
 _PAGE_BYTES = 4096
 _VACUUM_BYTES = 32 * 1024 * 1024
 """A file of more bytes than this is rewritten only by `slim`."""
+_LOOK_SECONDS = 1.0
+"""How often it is checked that the file is in its place. Who deletes it does so while it is written."""
 _TELL_SECONDS = 5.0
 """After this time a warning says that another process holds the file's lock."""
 
@@ -300,6 +302,9 @@ class FileCommitter(Committer[sqlite3.Connection]):
             db.close()
             raise explain(error, path) from error
         self._log_bytes = 0
+        self._identity = self._identify()
+        self._looked_at = -math.inf
+        """The time at which the file was last seen in its place, by `clock.monotonic`."""
         self.start()
 
     def commit_now(self, writes: list[Write], joined: list[JoinedWork]) -> bool:
@@ -487,6 +492,9 @@ class FileCommitter(Committer[sqlite3.Connection]):
             owner_before, beat_before, orphans = leases.owner_id, self._beat_at, len(self.orphans)
             try:
                 now = self._clock.monotonic()
+                if now - self._looked_at > _LOOK_SECONDS:
+                    self._check_place()
+                    self._looked_at = now
                 if not leases.owner_id or now - self._beat_at > leases.lease_seconds / 4:
                     leases.beat(query_in(db))
                     self._beat_at = now
@@ -506,6 +514,21 @@ class FileCommitter(Committer[sqlite3.Connection]):
         for _ in range(orphans):
             self.orphans.popleft()
         return result
+
+    def _identify(self) -> tuple[int, int] | None:
+        """Return what tells the file from others; `None` if there is none in its place."""
+        with contextlib.suppress(FileNotFoundError):
+            status = self._path.stat()
+            return status.st_dev, status.st_ino
+        return None
+
+    def _check_place(self) -> None:
+        """Check that what is stored can be found again. Raises: `JournalError`."""
+        if self._identify() != self._identity:
+            raise JournalError(
+                f"the journal {str(self._path)!r} was deleted or replaced while it was open, so nothing can be "
+                "stored; put the file back, or end what uses it and begin again"
+            )
 
     def _strengthen(self) -> None:
         """Change to level `power`, at which another process opened the file. Sync what was committed before."""

@@ -69,7 +69,7 @@ def read_filter(given: Json, depth: int = 0) -> Condition:
         raise ConfigError(f"the value of the filter on {key!r:.100} must be a text, a number or a boolean")
     if kind == "ne":
         return lambda own: not _is_true("eq", own.get(key), value)
-    if kind not in _COMPARE:
+    if not isinstance(kind, str) or kind not in _COMPARE:
         raise ConfigError(
             f"a filter has the type {kind!r:.50}; the types are {', '.join(_COMPARE)}, ne, in, nin, and, or"
         )

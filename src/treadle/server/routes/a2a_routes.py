@@ -4,7 +4,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -138,6 +138,7 @@ async def call_agent(
     SubscribeToTask."""
     method, number = str(body.get("method")), body.get("id")
     params, keyed = body.get("params") or {}, keyed_request(request)
+    encode(number)  # before anything is begun whose answer could not be written
     try:
         _check_version(request)
         if method in ("SendMessage", "SendStreamingMessage"):
@@ -285,6 +286,8 @@ async def _list(host: RunHost, caller: ApiCaller, agent: str, asked: ListTasks) 
         labels={**host.visible_to(caller), AGENT: agent},
     )
     after = asked.status_timestamp_after
+    if after is not None and after.tzinfo is None:
+        after = after.replace(tzinfo=UTC)
     state = asked.status or _ANY_STATE
     chosen = TaskFilter(
         state=None if state == _ANY_STATE else state,

@@ -11,10 +11,18 @@ from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Effect, Json, ToolSpec
+from treadle.tools.schema.check_counts import CheckCounter
 
 MAX_PROBLEMS = 20
+_MAX_NAMED_TYPES = 8
 _MAX_OUTPUT_PROBLEMS = 5
 MAX_PROBLEM_CHARS = 300
+_MAX_CHECKS = 20_000
+"""How many checks are made of a value. To say what is wrong with one, all are made that its schema asks for."""
+_MAX_UNEVALUATED = 2_000
+"""How many checks a schema with `unevaluatedProperties` or `unevaluatedItems` may ask for."""
+_TOO_MANY = "the schema has too many alternatives within alternatives to check this value"
+_UNEXPLAINED = "a value does not fit the schema, which has too many alternatives to say where"
 
 _TYPE_NAMES = {type(None): "null", bool: "a boolean", str: "a string", list: "an array"}
 
@@ -79,13 +87,15 @@ class ArgumentChecker:
         return f"the arguments must be one JSON object, not {kind}\n{self._accepted()}"
 
     def _build(self) -> Callable[[Json], bool]:
-        self._validator = _compile(self._schema, "the parameters are")
+        self._validator = _BoundedValidator(self._schema, "the parameters are")
         self.is_valid = self._validator.is_valid
         return self._validator.is_valid  # type: ignore[no-any-return]
 
     def _describe(self, arguments: dict[str, Json]) -> str:
         problems = list(self._names_at_fault(arguments))
-        for error in self._validator.iter_errors(arguments):
+        errors, why = self._validator.explain(arguments)
+        problems += [why] if why and not problems else []
+        for error in errors:
             is_about_names = error.schema_path in (["required"], ["additionalProperties"])
             if not is_about_names:
                 where = _pointer(error.instance_path)
@@ -115,10 +125,12 @@ class ArgumentChecker:
             parts.append(f"{name} ({note})" if note else name)
         return f"accepted parameters: {', '.join(parts) or 'none'}"
 
-    def _type_of(self, schema: Json, depth: int = 4) -> str:
+    def _type_of(self, schema: Json, depth: int = 3) -> str:
         if not isinstance(schema, dict) or not depth:
             return ""
         if "anyOf" in schema:
+            if len(schema["anyOf"]) > _MAX_NAMED_TYPES:
+                return ""
             kinds = [self._type_of(part, depth - 1) for part in schema["anyOf"]]
             return " or ".join(dict.fromkeys(kinds)) if all(kinds) else ""
         if "$ref" in schema:
@@ -141,14 +153,36 @@ class OutputChecker:
         """Return the reason why `value` does not fit the schema; `None` if it fits. Raises: `ConfigError` if
         the schema is not valid."""
         if self._validator is None:
-            self._validator = _compile(self._schema, "the output schema is")
+            self._validator = _BoundedValidator(self._schema, "the output schema is")
         if self._validator.is_valid(value):
             return None
-        problems = []
-        for error in islice(self._validator.iter_errors(value), _MAX_OUTPUT_PROBLEMS):
+        errors, why = self._validator.explain(value)
+        problems = [why] if why else []
+        for error in islice(errors, _MAX_OUTPUT_PROBLEMS):
             where = "".join(f"/{part}" for part in error.instance_path)
             problems.append(_shorten(f"{where}: {error.message}" if where else str(error.message)))
         return "; ".join(problems)
+
+
+class _BoundedValidator:
+    """A validator that makes no more checks than it can. Raises: `ConfigError` for a schema that is not valid."""
+
+    def __init__(self, schema: Json, what: str) -> None:
+        self._counter = counter = CheckCounter(schema)
+        if counter.asks_what_is_left and counter.has_references and counter.exceeds(_MAX_UNEVALUATED):
+            raise ConfigError(f"{what} not usable: there are too many alternatives within alternatives")
+        self._validator = _compile(schema, what)
+        self._is_hard = self._counter.has_references and self._counter.exceeds(_MAX_CHECKS)
+        self.is_valid: Callable[[Json], bool] = self._is_valid if self._is_hard else self._validator.is_valid
+
+    def _is_valid(self, value: Json) -> bool:
+        return not self._counter.exceeds(_MAX_CHECKS, value) and bool(self._validator.is_valid(value))
+
+    def explain(self, value: Json) -> tuple[Iterator[Any], str | None]:
+        """Return what is wrong with a value that is not valid, or why that cannot be said."""
+        if self._counter.has_references and self._counter.exceeds(_MAX_CHECKS, value):
+            return iter(()), _TOO_MANY if self._is_hard else _UNEXPLAINED
+        return self._validator.iter_errors(value), None
 
 
 def _compile(schema: Json, what: str) -> Any:
