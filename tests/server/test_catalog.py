@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ async def test_an_agent_that_is_dropped_leaves_its_servers(tmp_path: Path, journ
     started.mkdir()
     file = tmp_path / "treadle.toml"
     file.write_text(
-        f'[agents.slow]\nmodel = "mock:echo"\ntools = ["mcp:python {tmp_path}/server.py {started}"]\n'
+        f'[agents.slow]\nmodel = "mock:echo"\ntools = ["mcp:{sys.executable} {tmp_path}/server.py {started}"]\n'
     )
     catalog = AgentCatalog(load_served(file, None).config, journal, ("slow",), max_agents=1)
 
