@@ -56,13 +56,16 @@ class Chat:
         run_id: str | None,
         *,
         is_json: bool = False,
+        has_named_judge: bool = False,
     ) -> None:
         """Make a conversation. With `is_json`, each line of input is a message, and the output is lines of JSON.
+        `has_named_judge`: the person has chosen who judges the messages.
 
         `make` returns an agent with a model, by default that of the command line, for a session or a new one.
         """
         self._make = make
         self._is_json = is_json
+        self._has_named_judge = has_named_judge
         self.is_over = False
         """True once the person has asked to leave."""
         self._follow_up = follow_up
@@ -157,7 +160,7 @@ class Chat:
         print_note(f"session {run.run_id} · {self.agent.model.name} · tools: {tools} · /help")
         if self._is_json:
             return
-        if self.agent.judge is not None and ASK_TOOL not in self.agent.tools:
+        if self._has_named_judge and self.agent.judge is not None and ASK_TOOL not in self.agent.tools:
             print_note(
                 "messages are judged, and the model cannot ask about unclear ones: give it --tools ask, or turn "
                 "judging off with --judge none"
@@ -405,7 +408,8 @@ def chat(
         run_id = None
         if not is_new:
             run_id = _find_newest(opened) if session is None else find_run(opened, session)
-        return Chat(make, follow_up, run_id, is_json=is_json).run()
+        is_judge_named = is_new and knowledge.over_file().judge is not None
+        return Chat(make, follow_up, run_id, is_json=is_json, has_named_judge=is_judge_named).run()
 
 
 def _find_end(run: Run) -> int | None:
