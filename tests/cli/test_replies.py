@@ -49,7 +49,9 @@ def test_a_tool_is_stopped_by_a_cancel_of_another_process(cli: Cli, script: Scri
     run = cli.start(*begin(script(call_once("wait")).url))
     wait_for(cli.folder / "reached")
     done = cli("cancel", "r", "--reason", "wrong file")
-    assert (done.code, "sent to the process that drives the run" in done.err) == (0, True), done
+    # "cancelled" if the other process was so quick that it has left the run already.
+    is_told = "sent to the process that drives the run" in done.err or "cancelled" in done.err
+    assert (done.code, is_told) == (0, True), done
     _, told = run.communicate(timeout=60)
     assert run.returncode not in (0, None)
     assert "stopped by another process; continue with: treadle resume r" in told
