@@ -48,6 +48,8 @@ HANDS = [
         "nineteenth",
         "twentieth",
         "twentyfirst",
+        "twentysecond",
+        "twentythird",
     )
 ]
 """Messages of thirteen other hands. The classifiers learn from them."""
